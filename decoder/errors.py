@@ -1,0 +1,113 @@
+"""Every error a user can meet, under one base.
+
+An error says *what* is wrong, *where*, and the *way out*; the command prints these three and ends
+with ``exit_code`` (the table in docs/errors.md).  ``retryable`` tells a scheduler whether waiting
+can help.  Row values and secrets never go into a message.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SlotlakeError(Exception):
+    """Base of all errors shown to a user."""
+
+    exit_code: ClassVar[int] = 70
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, what: str, *, where: str = "", way_out: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.way_out = way_out
+
+    def __str__(self) -> str:
+        parts = [self.what]
+        if self.where:
+            parts.append(f"where: {self.where}")
+        if self.way_out:
+            parts.append(f"what to do: {self.way_out}")
+        return "\n  ".join(parts)
+
+
+class PipelineFileError(SlotlakeError):
+    """The pipeline file cannot be read, or says something it may not."""
+
+    exit_code = 2
+
+
+class SourceError(SlotlakeError):
+    """PostgreSQL cannot be reached, refuses, or is not set up for logical decoding."""
+
+    exit_code = 3
+
+
+class SourceUnavailableError(SourceError):
+    """The server cannot be reached now; later it may."""
+
+    retryable = True
+
+
+class SlotError(SlotlakeError):
+    """The replication slot is missing, lost, or not ours."""
+
+    exit_code = 4
+
+
+class SlotBusyError(SlotError):
+    """Another reader holds the slot."""
+
+    retryable = True
+
+
+class ProtocolError(SlotlakeError):
+    """A replication message that the protocol's grammar does not allow.
+
+    Attributes:
+        message_type: the message's tag, one character, or "" when unknown.
+        offset: byte offset in the message at which reading failed.
+    """
+
+    exit_code = 5
+
+    def __init__(self, what: str, *, message_type: str = "", offset: int = 0, where: str = "") -> None:
+        super().__init__(
+            what,
+            where=where or f"message {message_type!r}, byte offset {offset}",
+            way_out="the stream is damaged or of an unknown version; nothing of this batch was kept, "
+            "and nothing was confirmed to the server",
+        )
+        self.message_type = message_type
+        self.offset = offset
+
+
+class ChangeLogError(SlotlakeError):
+    """A change log batch cannot be written or is not what its manifest says."""
+
+    exit_code = 6
+
+
+class LakeError(SlotlakeError):
+    """The catalog or the warehouse cannot be reached, or holds something unexpected."""
+
+    exit_code = 7
+
+
+class ApplyError(SlotlakeError):
+    """A batch holds a change that cannot be applied to the lake as it is."""
+
+    exit_code = 8
+
+
+class BusyError(SlotlakeError):
+    """Another run of the same pipeline is at work."""
+
+    exit_code = 9
+    retryable = True
+
+
+class SetupError(SlotlakeError):
+    """This machine lacks something slotlake needs (Java, jars, a program)."""
+
+    exit_code = 10

@@ -1,0 +1,43 @@
+"""Named places at which a test can end the process as a crash would.
+
+``SLOTLAKE_FAILPOINT=<name>`` or ``<name>:<n>`` kills the process with SIGKILL the first (or n-th)
+time it reaches that place.  Without the variable a failpoint costs one dictionary look-up.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+NAMES = frozenset(
+    {
+        "pull.mid",  # messages received, some written, no commit of the batch yet
+        "pull.renamed",  # the batch has its final name; nothing applied
+        "apply.mid_merge",  # while Spark runs a MERGE
+        "apply.between_tables",  # one table staged, the next not
+        "publish.before_swap",  # next metadata files written, pointers not moved
+        "publish.after_swap",  # pointers moved, slot not confirmed
+        "init.mid_copy",
+        "init.before_publish",
+    }
+)
+_reached: dict[str, int] = {}
+
+
+def reach(name: str) -> None:
+    """Die here if the environment asks for it."""
+    assert name in NAMES, name
+    if armed(name):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def armed(name: str) -> bool:
+    """Count a visit; true when this visit is the one to die at."""
+    wanted = os.environ.get("SLOTLAKE_FAILPOINT", "")
+    if not wanted:
+        return False
+    wanted_name, _, count = wanted.partition(":")
+    if wanted_name != name:
+        return False
+    _reached[name] = _reached.get(name, 0) + 1
+    return _reached[name] == int(count or 1)
