@@ -1,0 +1,144 @@
+"""What the commands report: plain frozen records that turn into JSON and hold no row values.
+
+LSNs are PostgreSQL's text form, durations are seconds, sizes are bytes.  The one exception to "no
+row values" is the list of differing keys of a verification (expectations/), which is its purpose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Report:
+    """Base of all reports."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON-able values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class TableCopy(Report):
+    """One table of an initial copy or a backfill."""
+
+    table: str
+    lake_table: str
+    rows: int
+    files: int
+
+
+@dataclass(frozen=True)
+class InitReport(Report):
+    """What `init` did; ``already`` when the pipeline had been made before and nothing was to do."""
+
+    pipeline: str
+    already: bool
+    lsn: str
+    slot: str
+    publications_made: list[str] = field(default_factory=list)
+    tables: list[TableCopy] = field(default_factory=list)
+    rows: int = 0
+    seconds: float = 0.0
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PullReport(Report):
+    """A batch in the change log; ``batch`` is None when the lake is where the source is."""
+
+    batch: str | None
+    start_lsn: str
+    end_lsn: str
+    transactions: int = 0
+    changes: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    added_tables: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ApplyReport(Report):
+    """The tables of a batch, staged (or found already published)."""
+
+    batch: str
+    already_published: bool
+    tables: dict[str, int] = field(default_factory=dict)
+    conflicts: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class PublishReport(Report):
+    """A consistency point: all tables at one LSN since this moment."""
+
+    batch: str
+    lsn: str
+    already_published: bool
+    tables: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class ConfirmReport(Report):
+    """The position the server may forget WAL up to."""
+
+    slot: str
+    lsn: str
+
+
+@dataclass(frozen=True)
+class SyncReport(Report):
+    """One micro-batch from the source's WAL to the published lake."""
+
+    batch: str | None
+    start_lsn: str
+    lsn: str
+    transactions: int
+    changes: int
+    tables: dict[str, int]
+    seconds: float
+    seconds_by_step: dict[str, float] = field(default_factory=dict)
+    added_tables: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class BackfillReport(Report):
+    """One table read again from the source at an exact LSN."""
+
+    table: str
+    lake_table: str
+    lsn: str
+    rows: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TableStatus(Report):
+    """A source table and where it is in the lake."""
+
+    table: str
+    lake_table: str
+    state: str
+    snapshot_id: int | None
+    key: list[str]
+
+
+@dataclass(frozen=True)
+class StatusReport(Report):
+    """Where the pipeline stands, seen from both sides."""
+
+    pipeline: str
+    state: str
+    last_consistent_lsn: str | None
+    last_commit_time: str | None
+    published_at: str | None
+    source_lsn: str | None
+    lag_bytes: int | None
+    slot: dict[str, Any] | None
+    retained_wal_bytes: int | None
+    changelog_batches: int
+    changelog_bytes: int
+    tables: list[TableStatus]
+    warnings: list[str] = field(default_factory=list)

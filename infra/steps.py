@@ -1,0 +1,60 @@
+"""The steps a scheduler runs, one function each, with JSON in and JSON out.
+
+Every step may be repeated, cleared, or run twice at once: what is already so is left as it is, and
+whoever comes second is refused (`BusyError`, which a scheduler may retry).  Progress is read from
+the lake, never from what an earlier step returned; the batch name passed along only makes sure that
+a step works on the batch its predecessor meant.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infra.pipeline import Pipeline
+
+
+def bootstrap(pipeline_file: str) -> dict[str, Any]:
+    """Make publication, slot and lake tables, and copy what the source holds. Idempotent."""
+    with Pipeline.open(pipeline_file) as pipeline:
+        return pipeline.init().as_dict()
+
+
+def pull(pipeline_file: str) -> dict[str, Any]:
+    """Write the next change log batch, or find the one already written. Confirms nothing."""
+    with Pipeline.open(pipeline_file) as pipeline:
+        return pipeline.pull().as_dict()
+
+
+def apply(pipeline_file: str, batch: str) -> dict[str, Any]:
+    """Stage the batch: one fold and one MERGE per touched table, invisible to readers."""
+    with Pipeline.open(pipeline_file) as pipeline:
+        return pipeline.apply(batch).as_dict()
+
+
+def publish(pipeline_file: str, batch: str) -> dict[str, Any]:
+    """Move all tables to the staged batch in one catalog transaction."""
+    with Pipeline.open(pipeline_file) as pipeline:
+        return pipeline.publish(batch).as_dict()
+
+
+def confirm(pipeline_file: str, batch: str | None = None) -> dict[str, Any]:
+    """Let the server forget WAL up to the lake's position (never further, whatever ``batch`` says)."""
+    with Pipeline.open(pipeline_file) as pipeline:
+        return pipeline.confirm().as_dict()
+
+
+def verify(pipeline_file: str, expect: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Compare lake and source at an exact LSN, at or after the range ``expect`` names.
+
+    Raises:
+        LakeError: the lake is behind the position that the caller was told it has.
+    """
+    with Pipeline.open(pipeline_file) as pipeline:
+        report = pipeline.verify(at_least=(expect or {}).get("end_lsn"))
+        return pipeline.verification_summary(report)
+
+
+def backfill(pipeline_file: str, table: str) -> dict[str, Any]:
+    """Read one table again from the source, at an exact LSN, while the stream goes on."""
+    with Pipeline.open(pipeline_file) as pipeline:
+        return pipeline.backfill(table).as_dict()
