@@ -1,0 +1,272 @@
+"""The `slotlake` command: arguments in, one report out, every error as one clear message.
+
+Exit codes are those of decoder/errors.py, listed in docs/errors.md; 1 means "verified, and not
+equal".  Heavy parts (Spark, numba, Great Expectations) are imported by the command that needs them,
+so that help and mistakes answer at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.exceptions import TyperException
+
+from decoder.errors import PipelineFileError, SlotlakeError
+from infra import output
+
+app = typer.Typer(
+    name="slotlake",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="""PostgreSQL's committed changes in an Apache Iceberg lake: in commit order, exactly once,
+    provably equal to the source.
+
+    New here?  [bold]slotlake demo[/bold] runs everything on this machine, on real parts.
+
+    The usual order:  write a pipeline file (docs/pipeline-file.md), then [bold]init[/bold] once,
+    [bold]sync[/bold] as often as you like (or let Airflow do it), [bold]verify[/bold] whenever you
+    want proof, and [bold]query[/bold] to look at the tables.""",
+)
+
+PipelineArgument = Annotated[Path, typer.Argument(metavar="PIPELINE.yaml", help="The pipeline file.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document, for machines.")]
+START = "Start here"
+WORK = "Run a pipeline"
+LOOK = "Look"
+CARE = "Repair and remove"
+DEVELOP = "Develop slotlake"
+
+
+def _open(path: Path) -> Any:
+    from infra.pipeline import Pipeline
+
+    return Pipeline.open(path)
+
+
+@app.command(rich_help_panel=START)
+def demo(
+    scale: Annotated[int, typer.Option(help="pgbench scale; 10 is 1 M accounts.")] = 10,
+    transactions: Annotated[int, typer.Option(help="pgbench transactions while syncing.")] = 20_000,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="End a demo left running by --keep.")] = False,
+    folder: Annotated[Path | None, typer.Option("--dir", help="Where the demo lives.")] = None,
+) -> None:
+    """The whole chain on this machine: PostgreSQL, Airflow, Spark, Iceberg, live writes, verified."""
+    from infra.demo import run_demo, stop_demo
+
+    if stop:
+        raise typer.Exit(stop_demo(folder))
+    raise typer.Exit(run_demo(scale=scale, transactions=transactions, keep=keep, folder=folder))
+
+
+@app.command(rich_help_panel=WORK)
+def init(pipeline: PipelineArgument, as_json: JsonOption = False) -> None:
+    """Make publication, slot and lake tables, and copy what the source holds now."""
+    with _open(pipeline) as opened, output.progress(as_json) as progress:
+        report = opened.init(progress=progress)
+    output.show(report, as_json, output.init_text)
+
+
+@app.command(rich_help_panel=WORK)
+def sync(
+    pipeline: PipelineArgument,
+    as_json: JsonOption = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for another run to end.")] = 0.0,
+) -> None:
+    """One micro-batch: catch up with the source's WAL position now, apply, publish, confirm."""
+    with _open(pipeline) as opened, output.progress(as_json) as progress:
+        report = opened.sync(progress=progress, wait_seconds=wait)
+    output.show(report, as_json, output.sync_text)
+
+
+@app.command(rich_help_panel=WORK)
+def pull(
+    pipeline: PipelineArgument,
+    as_json: JsonOption = False,
+) -> None:
+    """Only the first step of sync: write the next change log batch; nothing is applied or confirmed."""
+    with _open(pipeline) as opened, output.progress(as_json) as progress:
+        report = opened.pull(progress=progress)
+    output.show(report, as_json, output.pull_text)
+
+
+@app.command(rich_help_panel=WORK)
+def verify(
+    pipeline: PipelineArgument,
+    as_json: JsonOption = False,
+    slot_timeout: Annotated[
+        float, typer.Option(help="Seconds to wait for transactions that are open at the start.")
+    ] = 60.0,
+) -> None:
+    """Compare lake and source at an exact LSN; exit code 1 and the differing keys if not equal."""
+    with _open(pipeline) as opened, output.progress(as_json) as progress:
+        report = opened.verify(progress=progress, slot_timeout_seconds=slot_timeout)
+    output.show(report, as_json, output.verify_text)
+    if not report.equal:
+        raise typer.Exit(1)
+
+
+@app.command(rich_help_panel=CARE)
+def backfill(
+    pipeline: PipelineArgument,
+    table: Annotated[str, typer.Option(help="The table, as PostgreSQL writes it: public.orders.")],
+    where: Annotated[str | None, typer.Option(help="Only these rows (not in this version).")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read one table again from the source, at an exact LSN, and replace it in the lake."""
+    if where is not None:
+        raise PipelineFileError(
+            "--where is not supported by this version",
+            where="slotlake backfill",
+            way_out="leave it out: the whole table is copied again",
+        )
+    with _open(pipeline) as opened, output.progress(as_json) as progress:
+        report = opened.backfill(table, progress=progress)
+    output.show(report, as_json, output.backfill_text)
+
+
+@app.command(rich_help_panel=LOOK)
+def status(pipeline: PipelineArgument, as_json: JsonOption = False) -> None:
+    """Lag, retained WAL, the slot's state, tables and the last consistent LSN."""
+    with _open(pipeline) as opened:
+        report = opened.status()
+    output.show(report, as_json, output.status_text)
+
+
+@app.command(rich_help_panel=LOOK)
+def query(
+    pipeline: PipelineArgument,
+    sql: Annotated[str, typer.Argument(metavar='"SELECT …"', help="Spark SQL over the lake's tables.")],
+    at: Annotated[str, typer.Option(help="An LSN, or 'latest'.")] = "latest",
+    as_json: JsonOption = False,
+) -> None:
+    """Query the lake; all tables are read at one position of the source."""
+    with _open(pipeline) as opened:
+        result = opened.query(sql, at=None if at == "latest" else at)
+    output.show_rows(result, as_json)
+
+
+@app.command(rich_help_panel=LOOK)
+def decode(
+    dsn: Annotated[str, typer.Option(help="postgresql://… or env:NAME")],
+    slot: Annotated[str, typer.Option(help="The slot to read; its position is not moved.")],
+    publication: Annotated[
+        list[str] | None, typer.Option(help="Publications to read; may be repeated. Default: all.")
+    ] = None,
+    plugin: Annotated[str, typer.Option(help="The slot's output plugin.")] = "pgoutput",
+) -> None:
+    """Print a slot's pending changes as JSON lines, without consuming them."""
+    from infra.decode import lines
+
+    for line in lines(dsn, slot, tuple(publication or ()), plugin):
+        sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+@app.command(rich_help_panel=CARE)
+def drop(
+    pipeline: PipelineArgument,
+    lake: Annotated[bool, typer.Option("--lake", help="Also remove the lake's tables.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """End the pipeline: drop its slot and the publications it made; keep the lake unless told otherwise."""
+    with _open(pipeline) as opened:
+        if not yes:
+            what = "the slot and the lake tables" if lake else "the slot"
+            typer.confirm(f"Drop {what} of pipeline {opened.name}?", abort=True)
+        report = opened.drop(lake=lake)
+    output.show(report, as_json, output.drop_text)
+
+
+@app.command(rich_help_panel=CARE)
+def recover(
+    pipeline: PipelineArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Carry out the plan.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """After a lost or invalidated slot: show the plan, and with --yes copy all tables again."""
+    with _open(pipeline) as opened, output.progress(as_json) as progress:
+        report = opened.recover(carry_out=yes, progress=progress)
+    output.show(report, as_json, output.recover_text)
+
+
+@app.command(rich_help_panel=CARE)
+def ddl(pipeline: PipelineArgument) -> None:
+    """Pending schema changes (not in this version: added columns are followed, others are refused)."""
+    raise PipelineFileError(
+        "the ddl command is not in this version",
+        where=str(pipeline),
+        way_out="added columns are followed by sync; after any other change run `slotlake backfill --table T`",
+    )
+
+
+@app.command(rich_help_panel=DEVELOP)
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME…]")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures here.")] = None,
+) -> None:
+    """Paired timings against a peer or a limit, in one run, as ratios."""
+    from infra.bench import run
+
+    raise typer.Exit(run(names or [], json_file))
+
+
+@app.command(rich_help_panel=DEVELOP)
+def test() -> None:
+    """Run the tests (the launcher does this: ./slotlake test [pytest arguments])."""
+    raise typer.Exit(_only_by_launcher("test"))
+
+
+@app.command(rich_help_panel=DEVELOP)
+def check() -> None:
+    """Format, lint, types, import rules and the fast tests (by the launcher: ./slotlake check)."""
+    raise typer.Exit(_only_by_launcher("check"))
+
+
+def _usage_error(error: Any) -> int:
+    message = error.format_message()
+    if not message:
+        return 0 if type(error).__name__ == "NoArgsIsHelpError" else 2
+    command = error.ctx.command_path if getattr(error, "ctx", None) else "slotlake"
+    sys.stderr.write(f"slotlake: {message}\n  what to do: see {command} --help\n")
+    return 2
+
+
+def _only_by_launcher(name: str) -> int:
+    sys.stderr.write(f"slotlake: `{name}` is run by the launcher: ./slotlake {name}\n")
+    return 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; return its exit code. A user's mistake never ends in a traceback."""
+    try:
+        outcome = app(args=arguments, standalone_mode=False, prog_name="slotlake")
+    except SlotlakeError as error:
+        sys.stderr.write(f"slotlake: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("slotlake: interrupted\n")
+        return 130
+    except BrokenPipeError:
+        return 141
+    except typer.Abort:
+        sys.stderr.write("slotlake: not done\n")
+        return 130
+    except TyperException as error:
+        return _usage_error(error)
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.write("slotlake: this is a defect of slotlake itself; nothing was confirmed to the server\n")
+        return 70
+    return outcome if isinstance(outcome, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

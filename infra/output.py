@@ -1,0 +1,214 @@
+"""How reports look to people and to machines: tables, progress bars, JSON.
+
+People's output goes through rich to standard output, progress to standard error (so that a pipe
+stays clean), JSON is one document with nothing around it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from infra.reports import Report
+
+
+class Progressing(Protocol):
+    """What long work tells of itself: ``(step, done, total)``; total None when unknown."""
+
+    def __call__(self, step: str, done: int, total: int | None = None) -> None: ...
+
+
+@contextmanager
+def progress(silent: bool) -> Iterator[Progressing]:
+    """A progress display on standard error; plain lines when that is no terminal, none with --json."""
+    if silent:
+        yield lambda step, done, total=None: None
+        return
+    if not sys.stderr.isatty():
+        yield _line_progress()
+        return
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        tasks: dict[str, Any] = {}
+
+        def report(step: str, done: int, total: int | None = None) -> None:
+            if step not in tasks:
+                tasks[step] = bar.add_task(escape(step), total=total)
+            bar.update(tasks[step], completed=done, total=total)
+
+        yield report
+
+
+def _line_progress() -> Progressing:
+    seen: set[str] = set()
+
+    def report(step: str, done: int, total: int | None = None) -> None:
+        if step not in seen:
+            seen.add(step)
+            sys.stderr.write(f"{step}\n")
+            sys.stderr.flush()
+
+    return report
+
+
+def show(report: Any, as_json: bool, text: Callable[[Any, Console], None]) -> None:
+    """Print a report: one JSON document, or the text that ``text`` writes."""
+    if as_json:
+        sys.stdout.write(json.dumps(report.as_dict(), ensure_ascii=False) + "\n")
+        return
+    text(report, Console(highlight=False, soft_wrap=True))
+
+
+def show_rows(result: Any, as_json: bool) -> None:
+    """Print a query's result, each value as PostgreSQL prints it (NULL as JSON null, or blank)."""
+    if as_json:
+        document = {"lsn": result.lsn, "columns": list(result.columns), "rows": [list(r) for r in result.rows]}
+        sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+        return
+    table = Table()
+    for name in result.columns:
+        table.add_column(escape(name), overflow="fold")
+    count = 0
+    for row in result.rows:
+        table.add_row(*("[dim]NULL[/dim]" if value is None else escape(value) for value in row))
+        count += 1
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"{count} row{'' if count == 1 else 's'} at {result.lsn}")
+
+
+def init_text(report: Any, console: Console) -> None:
+    """Text of an InitReport."""
+    if report.already:
+        console.print(f"{report.pipeline} is already set up; the lake is at {report.lsn}")
+        return
+    table = Table(title=f"{report.pipeline}: copied at {report.lsn}")
+    for name in ("source table", "lake table", "rows", "files"):
+        table.add_column(name, justify="right" if name in ("rows", "files") else "left")
+    for copy in report.tables:
+        table.add_row(escape(copy.table), escape(copy.lake_table), f"{copy.rows:,}", str(copy.files))
+    console.print(table)
+    console.print(f"{report.rows:,} rows in {report.seconds:.1f} s; slot {report.slot}")
+    _warnings(report.warnings, console)
+
+
+def pull_text(report: Any, console: Console) -> None:
+    """Text of a PullReport."""
+    if report.batch is None:
+        console.print(f"nothing new; the lake is at {report.end_lsn}")
+        return
+    console.print(
+        f"batch {report.batch}: {report.transactions:,} transactions, {report.changes:,} changes, "
+        f"{report.start_lsn} to {report.end_lsn}, in {report.seconds:.1f} s"
+    )
+
+
+def sync_text(report: Any, console: Console) -> None:
+    """Text of a SyncReport."""
+    if report.batch is None:
+        console.print(f"nothing new; the lake is at {report.lsn}")
+        return
+    console.print(
+        f"{report.transactions:,} transactions, {report.changes:,} changes in {report.seconds:.1f} s; "
+        f"the lake is at {report.lsn}"
+    )
+    for name, changes in report.tables.items():
+        console.print(f"  {escape(name)}: {changes:,} changes")
+
+
+def verify_text(report: Any, console: Console) -> None:
+    """Text of a verification: a line per table, then what differs."""
+    table = Table(title=f"source and lake at {report.lsn}")
+    for name in ("table", "rows in source", "rows in lake", "result"):
+        table.add_column(name, justify="right" if name.startswith("rows") else "left")
+    for name, result in report.tables.items():
+        verdict = "[green]equal[/green]" if result.equal else "[red]different[/red]"
+        table.add_row(escape(name), f"{result.source_rows:,}", f"{result.lake_rows:,}", verdict)
+    console.print(table)
+    for name, result in report.tables.items():
+        for difference in result.differences:
+            console.print(f"  {escape(name)}: {escape(str(difference))}")
+
+
+def backfill_text(report: Any, console: Console) -> None:
+    """Text of a BackfillReport."""
+    console.print(
+        f"{escape(report.table)}: {report.rows:,} rows read again at {report.lsn} in {report.seconds:.1f} s"
+    )
+
+
+def status_text(report: Any, console: Console) -> None:
+    """Text of a StatusReport."""
+    console.print(f"pipeline {report.pipeline}: {report.state}")
+    rows = {
+        "last consistent LSN": report.last_consistent_lsn,
+        "source commit time there": report.last_commit_time,
+        "published at": report.published_at,
+        "source is at": report.source_lsn,
+        "lag": _bytes(report.lag_bytes),
+        "WAL retained by the slot": _bytes(report.retained_wal_bytes),
+        "archived batches": f"{report.changelog_batches} ({_bytes(report.changelog_bytes)})",
+    }
+    for name, value in rows.items():
+        console.print(f"  {name:<26}{'-' if value is None else value}")
+    if report.slot:
+        console.print("  slot")
+        for name, value in report.slot.items():
+            console.print(f"    {name:<24}{'-' if value is None else escape(str(value))}")
+    table = Table()
+    for name in ("source table", "lake table", "key", "state"):
+        table.add_column(name)
+    for entry in report.tables:
+        table.add_row(escape(entry.table), escape(entry.lake_table), escape(", ".join(entry.key)), entry.state)
+    console.print(table)
+    _warnings(report.warnings, console)
+
+
+def drop_text(report: Any, console: Console) -> None:
+    """Text of what `drop` removed."""
+    for line in report.done:
+        console.print(escape(line))
+
+
+def recover_text(report: Any, console: Console) -> None:
+    """Text of a recovery plan or of what was done."""
+    console.print(escape(report.diagnosis))
+    for line in report.plan:
+        console.print(f"  {'done' if report.carried_out else 'plan'}: {escape(line)}")
+    if report.plan and not report.carried_out:
+        console.print("run again with --yes to carry it out")
+
+
+def _warnings(warnings: list[str], console: Console) -> None:
+    for warning in warnings:
+        console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
+
+
+def _bytes(count: int | None) -> str | None:
+    if count is None:
+        return None
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(size) < 1024 or unit == "TB":
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1024
+    return None
+
+
+__all__ = ["Progressing", "Report", "progress", "show", "show_rows"]
