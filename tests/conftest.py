@@ -1,0 +1,104 @@
+"""What all tests share: a real PostgreSQL, a fresh database on it, a real Spark session.
+
+Servers are embedded ones on free loopback ports; all are ended with the test run, also when it is killed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from infra.local.postgres import EmbeddedPostgres, temporary_postgres
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Database:
+    """A fresh database on the test server."""
+
+    server: EmbeddedPostgres
+    name: str
+
+    @property
+    def dsn(self) -> str:
+        return self.server.dsn(self.name)
+
+    def connect(self, **options: Any) -> psycopg.Connection[tuple[Any, ...]]:
+        """A new connection in autocommit mode; the test closes it."""
+        return psycopg.connect(self.dsn, autocommit=True, **options)
+
+    def execute(self, statement: str, parameters: Any = None) -> list[tuple[Any, ...]]:
+        """Run SQL (several statements when there are no parameters); rows of the last result, if it has any."""
+        with self.connect() as connection:
+            cursor = connection.execute(statement, parameters)
+            while cursor.nextset():
+                pass
+            return cursor.fetchall() if cursor.description else []
+
+
+@pytest.fixture(scope="session")
+def pg() -> Iterator[EmbeddedPostgres]:
+    """A running PostgreSQL 18 for the whole test run."""
+    with temporary_postgres(version=18, conf={"max_wal_senders": "40", "max_replication_slots": "60"}) as server:
+        yield server
+
+
+@pytest.fixture
+def database(pg: EmbeddedPostgres) -> Iterator[Database]:
+    """A database of its own for one test; its slots go with it."""
+    name = f"test_{os.getpid()}_{next(_numbers)}"
+    identifier = sql.Identifier(name)
+    with psycopg.connect(pg.dsn(), autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {}").format(identifier))
+    yield Database(pg, name)
+    with psycopg.connect(pg.dsn(), autocommit=True) as admin:
+        _drop_slots(admin, name)
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(identifier))
+
+
+def _drop_slots(admin: psycopg.Connection[tuple[Any, ...]], database: str) -> None:
+    for slot, pid in admin.execute(
+        "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s AND NOT temporary", [database]
+    ).fetchall():
+        if pid is not None:
+            admin.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+        admin.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+
+
+@pytest.fixture(scope="session")
+def session() -> Iterator[Any]:
+    """A classic local[2] Spark session with the Iceberg runtime; catalogs are configured by the test."""
+    from infra.local.runtime import spark_runtime
+
+    runtime = spark_runtime()
+    os.environ.update(runtime.environment())
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").appName("slotlake tests")
+    settings = {
+        "spark.jars": runtime.jars,
+        "spark.driver.memory": "1g",
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.caseSensitive": "true",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.pyspark.python": sys.executable,
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    running = builder.getOrCreate()
+    yield running
+    running.stop()

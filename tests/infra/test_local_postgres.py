@@ -1,0 +1,112 @@
+"""The embedded server: it starts as any user, keeps its password to itself, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from decoder.errors import SetupError
+from infra.local import postgres
+from infra.local.postgres import EmbeddedPostgres, temporary_postgres
+
+
+def _processes_naming(text: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if text in command:
+            found.append(command)
+    return found
+
+
+@pytest.mark.parametrize("version", [18, 16])
+def test_a_server_starts_takes_password_logins_and_is_set_for_logical_decoding(version):
+    with temporary_postgres(version=version) as server:
+        with psycopg.connect(server.dsn()) as connection:
+            row = connection.execute("SELECT current_setting('server_version_num')::int / 10000").fetchone()
+            assert row == (version,)
+            assert connection.execute("SHOW wal_level").fetchone() == ("logical",)
+            assert connection.execute("SHOW password_encryption").fetchone() == ("scram-sha-256",)
+        with psycopg.connect(server.dsn(unix_socket=True)) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_wrong_password_is_refused_over_tcp_and_socket(pg):
+    for unix_socket in (False, True):
+        dsn = pg.dsn(unix_socket=unix_socket).replace(pg.password, "wrong")
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+            psycopg.connect(dsn)
+
+
+def test_the_password_is_on_no_command_line_and_in_no_log(pg):
+    done = subprocess.run(
+        [pg.program("psql"), "-XAtc", "SELECT 42"],
+        env=pg.client_environment(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "42\n"
+    assert _processes_naming(str(pg.data)), "the search itself must find the server"
+    assert not _processes_naming(pg.password)
+    assert pg.password not in pg.log.read_text()
+
+
+def test_restart_keeps_port_and_data_and_immediate_recovers():
+    with temporary_postgres(conf={"work_mem": "7MB"}) as server:
+        port = server.port
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            connection.execute("CREATE TABLE kept (n int)")
+            connection.execute("INSERT INTO kept VALUES (1)")
+        for mode in ("fast", "immediate"):
+            server.restart(mode)
+            assert server.port == port
+            with psycopg.connect(server.dsn()) as connection:
+                assert connection.execute("SELECT n FROM kept").fetchall() == [(1,)]
+                assert connection.execute("SHOW work_mem").fetchone() == ("7MB",)
+        server.kill()
+        assert server.pid() is None
+        server.start()
+        with psycopg.connect(server.dsn()) as connection:
+            assert connection.execute("SELECT n FROM kept").fetchall() == [(1,)]
+
+
+def test_another_process_finds_the_server_and_ends_it_and_nothing_is_left():
+    folder = Path(tempfile.mkdtemp(prefix="slotlake-test-pg-"))
+    server = EmbeddedPostgres(folder, dies_with_parent=True).start()
+    try:
+        sockets = server.socket_folder
+        other = EmbeddedPostgres(folder)
+        assert other.pid() == server.pid()
+        with psycopg.connect(other.dsn()) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+        other.stop("fast")
+        assert other.pid() is None
+        assert not _processes_naming(str(folder))
+        assert not sockets.exists()
+    finally:
+        server.remove()
+    assert not folder.exists()
+
+
+def test_a_bad_setting_is_told_with_the_servers_own_words():
+    folder = Path(tempfile.mkdtemp(prefix="slotlake-test-pg-"))
+    server = EmbeddedPostgres(folder, conf={"shared_buffers": "plenty"})
+    try:
+        with pytest.raises(SetupError, match="did not start") as caught:
+            server.start()
+        assert "shared_buffers" in str(caught.value)
+    finally:
+        server.remove()
+
+
+def test_a_folder_that_nobody_cannot_enter_is_refused_up_front(tmp_path):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    (closed / "pg").mkdir()
+    with pytest.raises(SetupError, match="nobody"):
+        postgres._check_reachable(closed / "pg")
