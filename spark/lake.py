@@ -1,0 +1,174 @@
+"""Where a lake is: catalog, warehouse and namespace, and what of it this version can serve.
+
+The catalog must have the same name in Spark's JdbcCatalog and in pyiceberg's SqlCatalog: the name is
+part of every row of ``iceberg_tables``, so both see the same tables only then.
+
+Invariant: nothing here ever prints a password.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from decoder.errors import LakeError
+
+SQLITE_BUSY_SECONDS = 30
+_CONNECT_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class LakeSettings:
+    """The section ``lake`` of a pipeline file.
+
+    Attributes:
+        catalog: the catalog's name, the same in every engine that reads it.
+        uri: ``sqlite:////abs/catalog.db`` or ``postgresql+psycopg://user:password@host/database``.
+        warehouse: ``file:///abs/path``; a plain absolute path is understood too.
+        namespace: where tables of the source schema ``public`` go.
+    """
+
+    catalog: str
+    uri: str = field(repr=False)
+    warehouse: str
+    namespace: str
+
+    @property
+    def place(self) -> str:
+        """The catalog as it may be shown to a user: without a password."""
+        try:
+            return str(make_url(self.uri).render_as_string(hide_password=True))
+        except ArgumentError:
+            return "(a catalog uri that cannot be read)"
+
+    @property
+    def warehouse_path(self) -> Path:
+        """The warehouse's directory on this machine.
+
+        Raises:
+            LakeError: the warehouse is not a directory path of this machine.
+        """
+        return _warehouse_path(self.warehouse)
+
+    @property
+    def warehouse_uri(self) -> str:
+        """The warehouse as Spark and pyiceberg take it."""
+        return self.warehouse_path.as_uri()
+
+    @property
+    def sqlalchemy_uri(self) -> str:
+        """The catalog as SQLAlchemy and pyiceberg take it, with waiting times set.
+
+        Raises:
+            LakeError: this version does not serve such a catalog.
+        """
+        url = _supported(self)
+        if url.get_backend_name() == "sqlite":
+            return url.update_query_dict({"timeout": str(SQLITE_BUSY_SECONDS)}).render_as_string(hide_password=False)
+        return url.update_query_dict({"connect_timeout": str(_CONNECT_SECONDS)}).render_as_string(hide_password=False)
+
+    def spark_properties(self) -> dict[str, str]:
+        """Properties of the catalog for Spark, without the ``spark.sql.catalog.<name>`` prefix.
+
+        Raises:
+            LakeError: this version does not serve such a catalog or warehouse.
+        """
+        url = _supported(self)
+        jdbc = _sqlite_jdbc(url) if url.get_backend_name() == "sqlite" else _postgresql_jdbc(url)
+        return {
+            "type": "jdbc",
+            "warehouse": self.warehouse_uri,
+            "jdbc.schema-version": "V1",
+            # A second session would otherwise merge from a table as it was before our swap.
+            "cache-enabled": "false",
+            **jdbc,
+        }
+
+
+def _supported(lake: LakeSettings) -> URL:
+    try:
+        url = make_url(lake.uri)
+    except ArgumentError:
+        raise _not_served(lake.place) from None
+    backend = _BACKENDS.get(url.drivername)
+    if backend is None:
+        raise _not_served(lake.place)
+    return backend(url)
+
+
+def _not_served(place: str) -> LakeError:
+    return LakeError(
+        "this version does not serve such a catalog",
+        where=place,
+        way_out="give lake.uri as sqlite:////absolute/path.db or postgresql+psycopg://user:password@host/database; "
+        "REST catalogs come in a later version",
+    )
+
+
+def _sqlite(url: URL) -> URL:
+    if not url.database or not url.database.startswith("/"):
+        raise LakeError(
+            "the catalog's file must be an absolute path",
+            where=url.render_as_string(hide_password=True),
+            way_out="write it with four slashes: sqlite:////absolute/path.db",
+        )
+    return url
+
+
+def _postgresql(url: URL) -> URL:
+    return url.set(drivername="postgresql+psycopg")
+
+
+_BACKENDS: dict[str, Callable[[URL], URL]] = {
+    "sqlite": _sqlite,
+    "sqlite+pysqlite": _sqlite,
+    "postgresql": _postgresql,
+    "postgresql+psycopg": _postgresql,
+}
+
+
+def _sqlite_jdbc(url: URL) -> dict[str, str]:
+    return {"uri": f"jdbc:sqlite:{url.database}?busy_timeout={SQLITE_BUSY_SECONDS * 1000}"}
+
+
+def _postgresql_jdbc(url: URL) -> dict[str, str]:
+    host = str(url.query.get("host", "")) or url.host or "localhost"
+    port = str(url.query.get("port", "")) or str(url.port or 5432)
+    if host.startswith("/"):
+        raise LakeError(
+            "Java cannot reach a PostgreSQL catalog over a socket file",
+            where=url.render_as_string(hide_password=True),
+            way_out="name a host, as 127.0.0.1",
+        )
+    properties = {"uri": f"jdbc:postgresql://{host}:{port}/{url.database}?connectTimeout={_CONNECT_SECONDS}"}
+    if url.username:
+        properties["jdbc.user"] = url.username
+    if url.password:
+        properties["jdbc.password"] = str(url.password)
+    sslmode = url.query.get("sslmode")
+    if sslmode:
+        properties["jdbc.sslmode"] = str(sslmode)
+    return properties
+
+
+def _warehouse_path(warehouse: str) -> Path:
+    parts = urlsplit(warehouse)
+    path = Path(unquote(parts.path))
+    if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
+        raise LakeError(
+            "this version keeps a warehouse on this machine's file system only",
+            where=warehouse.split("?")[0],
+            way_out="give lake.warehouse as file:///absolute/path; object stores come in a later version",
+        )
+    if not path.is_absolute():
+        raise LakeError(
+            "the warehouse must be an absolute path",
+            where=warehouse,
+            way_out="give lake.warehouse as file:///absolute/path",
+        )
+    return path
