@@ -1,0 +1,174 @@
+"""The jars every Spark session is started with: fetched once, checked, kept.
+
+``jars.lock`` beside this file pins each jar by Maven coordinates and SHA-256.  What is missing from the cache
+folder is fetched by the Ivy resolver that comes with Spark, from its default repository or as
+``SLOTLAKE_IVY_SETTINGS`` (an ivysettings.xml) says, and is kept only if its digest is the pinned one; all
+later sessions name the files with ``spark.jars`` and need no network.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import subprocess
+import tempfile
+import urllib.parse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from decoder.errors import SetupError
+from infra.launch.folders import home
+from infra.local.java import Java, trust_options
+
+_LOCK_FILE = Path(__file__).with_name("jars.lock")
+_FETCH_SECONDS_MAX = 900
+_SETTINGS = """<ivysettings>
+  <caches defaultCacheDir="{cache}"/>
+  <settings defaultResolver="maven"/>
+  <resolvers>
+    <ibiblio name="maven" m2compatible="true" usepoms="false" useMavenMetadata="false"/>
+  </resolvers>
+</ivysettings>
+"""
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One pinned jar."""
+
+    organisation: str
+    module: str
+    revision: str
+    sha256: str
+
+    @property
+    def file(self) -> str:
+        """Its file name in the cache folder."""
+        return f"{self.module}-{self.revision}.jar"
+
+
+def locked_jars() -> list[Jar]:
+    """The pinned jars, in the order of ``jars.lock``."""
+    lines = [line.split() for line in _LOCK_FILE.read_text().splitlines() if line and not line.startswith("#")]
+    return [Jar(*coordinates.split(":"), digest.removeprefix("sha256=")) for coordinates, digest in lines]
+
+
+def jars(java: Java, *, say: Callable[[str], None] = lambda text: None) -> list[Path]:
+    """Paths of all pinned jars, fetched and checked first if they are not here yet.
+
+    Args:
+        java: the Java that Ivy runs on.
+        say: called with one line per jar that has to be fetched.
+
+    Raises:
+        SetupError: a jar cannot be fetched, or is not the pinned one.
+    """
+    folder = home() / "jars"
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = locked_jars()
+    if not all(_kept(folder / jar.file) for jar in wanted):
+        with (folder / "fetch.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # two sessions at once: the second waits and finds them
+            for jar in wanted:
+                if not _kept(folder / jar.file):
+                    say(f"fetching {jar.file}")
+                    _fetch(jar, folder, java)
+    return [folder / jar.file for jar in wanted]
+
+
+def _kept(path: Path) -> bool:
+    """True when the jar is here.  It got its name only after its digest was checked and it was on disk."""
+    return path.is_file()
+
+
+def _fetch(jar: Jar, folder: Path, java: Java) -> None:
+    with tempfile.TemporaryDirectory(dir=folder, prefix="incoming-") as scratch:
+        failures = []
+        for options in _attempts(java):
+            failure = _ivy(jar, Path(scratch), java, options)
+            if failure is None:
+                _keep(jar, Path(scratch) / jar.file, folder)
+                return
+            failures.append(failure)
+    raise SetupError(
+        f"the jar {jar.organisation}:{jar.module}:{jar.revision} could not be fetched",
+        where="; ".join(dict.fromkeys(failures)),
+        way_out="check the network and proxy (HTTPS_PROXY), name a mirror with SLOTLAKE_IVY_SETTINGS=<ivysettings.xml>, "
+        f"or put the file as {folder / jar.file} yourself (SHA-256 {jar.sha256})",
+    )
+
+
+def _attempts(java: Java) -> list[list[str]]:
+    """Trust stores to try: a machine's Java may know the company's authority, or only the system may."""
+    own = java.options()
+    return [own] if java.bundled else [own, trust_options()]
+
+
+def _ivy(jar: Jar, scratch: Path, java: Java, options: list[str]) -> str | None:
+    """Run Ivy for one jar; None when it was fetched, else the reason in a line."""
+    settings = scratch / "ivysettings.xml"
+    settings.write_text(_SETTINGS.format(cache=scratch / "cache"))
+    command = [
+        java.program, *options, *_proxy_options(), "-cp", str(_spark_jars() / "*"), "org.apache.ivy.Main",
+        "-settings", os.environ.get("SLOTLAKE_IVY_SETTINGS") or str(settings),
+        "-cache", str(scratch / "cache"), "-notransitive", "-types", "jar",
+        "-dependency", jar.organisation, jar.module, jar.revision,
+        "-retrieve", str(scratch / "[artifact]-[revision].[ext]"),
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_FETCH_SECONDS_MAX, check=False, cwd=scratch
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {_FETCH_SECONDS_MAX} s"
+    if done.returncode == 0 and (scratch / jar.file).is_file():
+        return None
+    return _reason(done.stdout + done.stderr)
+
+
+def _reason(output: str) -> str:
+    """The line of Ivy's report that says why."""
+    for pattern in (r"PKIX[^\n]*", r"\w+(?:Exception|Error): [^\n]*", r"ERRORS\s+([^\n]+)", r"not found[^\n]*"):
+        found = re.search(pattern, output)
+        if found:
+            return " ".join(found[0].split())[:300]
+    return "Ivy failed: " + " ".join(output.split())[-300:]
+
+
+def _keep(jar: Jar, fetched: Path, folder: Path) -> None:
+    digest = hashlib.sha256(fetched.read_bytes()).hexdigest()
+    if digest != jar.sha256:
+        raise SetupError(
+            f"the fetched {jar.file} is not the pinned one and was thrown away",
+            where=f"SHA-256 {digest}, expected {jar.sha256}",
+            way_out="find out who serves another file under this name; nothing of it was used",
+        )
+    with fetched.open("rb") as file:
+        os.fsync(file.fileno())
+    fetched.rename(folder / jar.file)
+
+
+def _proxy_options() -> list[str]:
+    """Java does not read the proxy variables that all other programs read."""
+    found: list[str] = []
+    for scheme in ("http", "https"):
+        text = os.environ.get(f"{scheme}_proxy") or os.environ.get(f"{scheme.upper()}_PROXY") or ""
+        proxy = urllib.parse.urlsplit(text if "://" in text else f"//{text}")
+        if proxy.hostname:
+            found += [f"-D{scheme}.proxyHost={proxy.hostname}", f"-D{scheme}.proxyPort={proxy.port or 80}"]
+    return found
+
+
+def _spark_jars() -> Path:
+    package = importlib.util.find_spec("pyspark")
+    if package is None or package.origin is None:
+        raise SetupError(
+            "Spark is not installed",
+            where="Python package pyspark",
+            way_out="start slotlake through its launcher, ./slotlake, which installs it",
+        )
+    return Path(package.origin).parent / "jars"

