@@ -1,0 +1,92 @@
+"""Received pgoutput messages, back to back in one growing buffer.
+
+Owns the bytes between the socket and the decoder.  Invariant: message i is
+``data[ends[i] : ends[i + 1]]``, ``ends[0] == 0``, and only the first ``count`` messages exist; the
+arrays behind the views are replaced when they grow, so a view must not outlive an `append`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from decoder.compiled import Bytes, Ints, Unsigned
+
+_FIRST_BYTES = 1 << 20
+_FIRST_MESSAGES = 1 << 14
+
+
+class MessageBuffer:
+    """Messages with the WAL position that each was sent with (XLogData's start)."""
+
+    def __init__(self) -> None:
+        self._data = np.empty(_FIRST_BYTES, dtype=np.uint8)
+        self._ends = np.zeros(_FIRST_MESSAGES + 1, dtype=np.int64)
+        self._lsns = np.zeros(_FIRST_MESSAGES, dtype=np.uint64)
+        self._view = memoryview(self._data)
+        self._count = 0
+        self._used = 0
+
+    @property
+    def count(self) -> int:
+        """Number of messages held."""
+        return self._count
+
+    @property
+    def size_bytes(self) -> int:
+        """Payload bytes held."""
+        return self._used
+
+    @property
+    def data(self) -> Bytes:
+        """All payload bytes, uint8[size_bytes]."""
+        return self._data[: self._used]
+
+    @property
+    def ends(self) -> Ints:
+        """Offsets into `data`, int64[count + 1]."""
+        return self._ends[: self._count + 1]
+
+    @property
+    def lsns(self) -> Unsigned:
+        """WAL start of each message, uint64[count]; 0 for messages that have none."""
+        return self._lsns[: self._count]
+
+    def append(self, payload: memoryview | bytes | bytearray, wal_start: int) -> None:
+        """Copy one message in."""
+        end = self._used + len(payload)
+        if end > len(self._data):
+            self._grow_data(end)
+        if self._count == len(self._lsns):
+            self._grow_messages()
+        self._view[self._used : end] = payload
+        self._lsns[self._count] = wal_start
+        self._count += 1
+        self._ends[self._count] = end
+        self._used = end
+
+    def clear(self) -> None:
+        """Forget all messages; the memory is kept for the next ones."""
+        self._count = self._used = 0
+
+    def drop_first(self, count: int) -> None:
+        """Forget the first ``count`` messages and move the rest to the front."""
+        if count == 0:
+            return
+        first = int(self._ends[count])
+        left, left_bytes = self._count - count, self._used - first
+        self._data[:left_bytes] = self._data[first : self._used].copy()
+        self._lsns[:left] = self._lsns[count : self._count].copy()
+        self._ends[: left + 1] = self._ends[count : self._count + 1] - first
+        self._count, self._used = left, left_bytes
+
+    def _grow_data(self, needed: int) -> None:
+        grown = np.empty(max(needed, 2 * len(self._data)), dtype=np.uint8)
+        grown[: self._used] = self._data[: self._used]
+        self._data, self._view = grown, memoryview(grown)
+
+    def _grow_messages(self) -> None:
+        room = 2 * len(self._lsns)
+        ends, lsns = np.zeros(room + 1, dtype=np.int64), np.zeros(room, dtype=np.uint64)
+        ends[: self._count + 1] = self._ends[: self._count + 1]
+        lsns[: self._count] = self._lsns
+        self._ends, self._lsns = ends, lsns

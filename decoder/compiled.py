@@ -1,0 +1,39 @@
+"""How this package compiles its loops: numba, kept on disk, outside the interpreter lock.
+
+Every compiled function takes arrays of fixed element types and returns numbers; it never raises.
+An error is a number that the Python caller turns into an exception, so that bad bytes can never
+become a crash.  ``cache=True`` writes next to the source, or to ``NUMBA_CACHE_DIR``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+Lengths = npt.NDArray[np.int32]
+Unsigned = npt.NDArray[np.uint64]
+
+
+def compiled(function: F) -> F:
+    """Compile on first call; the type checker keeps seeing the plain function."""
+    return cast(F, numba.njit(cache=True, nogil=True)(function))
+
+
+def inlined(function: F) -> F:
+    """Like `compiled`, for small functions that only other compiled functions call."""
+    return cast(F, numba.njit(cache=True, nogil=True)(function))
+
+
+def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A read-only view: inputs always have one array type, so numba compiles one version."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,190 @@
+"""The one table of types: PostgreSQL OID -> Arrow -> Spark/Iceberg -> canonical text.
+
+Invariant: ``to_text(*from_text(t, c), c) == t`` for every text ``t`` that PostgreSQL prints for a
+value of the type, and a text it would not print is refused.  What the typed column cannot hold
+exactly is kept as text beside it (``inexact``).  Every type not in the table, known or not, is its
+own canonical text.  Nothing about types is decided anywhere else.
+
+To add a type: one row in ``_TABLE``, a parser in `types_parse`, a printer in `types_print`, and its
+values in tests/decoder/test_types.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from decoder import types_parse, types_print
+from decoder.errors import ProtocolError
+from decoder.types_names import BUILTIN_NAMES
+from decoder.types_parse import TextError
+from decoder.types_slices import Slices, slices_of
+
+_NUMERIC = 1700
+_FIRST_USER_OID = 16384  # transam.h FirstNormalObjectId: below are the types that initdb made
+_DECIMAL_DIGITS_MAX = 38
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """How one column's values are kept.
+
+    Attributes:
+        oid: PostgreSQL's type OID.
+        typmod: PostgreSQL's type modifier, -1 for none.
+        arrow: type of the Arrow column.
+        spark: type in Spark and Iceberg DDL.
+        inexact: some values of the type do not fit; their exact text goes beside the typed column.
+    """
+
+    oid: int
+    typmod: int
+    arrow: pa.DataType
+    spark: str
+    inexact: bool
+
+
+@dataclass(frozen=True)
+class _Row:
+    arrow: pa.DataType
+    spark: str
+    inexact: bool
+    parse: Callable[[Slices, pa.DataType], types_parse.Parsed]
+    print: Callable[[pa.Array], pa.Array]
+
+
+_MOMENT = (types_parse.parse_moment, types_print.print_moment)
+_INT = (types_parse.parse_int, types_print.print_int)
+_FLOAT = (types_parse.parse_float, types_print.print_float)
+_TEXT = _Row(pa.string(), "string", False, types_parse.parse_string, types_print.print_string)
+_TABLE: dict[int, _Row] = {
+    16: _Row(pa.bool_(), "boolean", False, types_parse.parse_bool, types_print.print_bool),
+    17: _Row(pa.binary(), "binary", False, types_parse.parse_bytea, types_print.print_bytea),
+    20: _Row(pa.int64(), "bigint", False, *_INT),
+    21: _Row(pa.int32(), "int", False, *_INT),
+    23: _Row(pa.int32(), "int", False, *_INT),
+    26: _Row(pa.int64(), "bigint", False, *_INT),  # oid: unsigned 32 bit
+    28: _Row(pa.int64(), "bigint", False, *_INT),  # xid: unsigned 32 bit
+    700: _Row(pa.float32(), "float", False, *_FLOAT),
+    701: _Row(pa.float64(), "double", False, *_FLOAT),
+    1082: _Row(pa.date32(), "date", True, *_MOMENT),
+    1114: _Row(pa.timestamp("us"), "timestamp_ntz", True, *_MOMENT),
+    1184: _Row(pa.timestamp("us", "UTC"), "timestamp", True, *_MOMENT),
+}
+
+# Types whose cast to text is a function of its own (pg_cast), not the output function.
+_OUTPUT_FUNCTIONS = {
+    16: "boolout",
+    18: "charout",
+    19: "nameout",
+    142: "xml_out",
+    650: "cidr_out",
+    869: "inet_out",
+    1042: "bpcharout",
+}
+
+
+@lru_cache(maxsize=None)
+def column_type(oid: int, typmod: int) -> ColumnType:
+    """The mapping of a column's type; a type that is not in the table is kept as its text."""
+    row = _row(oid, typmod)
+    return ColumnType(oid, typmod, row.arrow, row.spark, row.inexact)
+
+
+def type_name(oid: int) -> str | None:
+    """Name in pg_type of a built-in type; None for a user type, which the stream names itself."""
+    return BUILTIN_NAMES.get(oid)
+
+
+def from_text(values: pa.Array | pa.ChunkedArray, ct: ColumnType, *, column: str = "") -> types_parse.Parsed:
+    """Read PostgreSQL's text of n values.
+
+    Args:
+        values: string or binary array, null for NULL.
+        ct: the column's type.
+        column: named in the error.
+
+    Returns:
+        The typed array (null where NULL or not exactly representable), and the exact texts of the
+        latter, or None when there are none.  ``arrow`` string and binary become their large_ forms
+        above 2 GiB.
+
+    Raises:
+        ProtocolError: a text is not what the type's output function prints.
+    """
+    return from_slices(slices_of(values), ct, column=column)
+
+
+def from_slices(slices: Slices, ct: ColumnType, *, column: str = "") -> types_parse.Parsed:
+    """`from_text` for values that still lie in the buffer they were received in."""
+    try:
+        return _row(ct.oid, ct.typmod).parse(slices, ct.arrow)
+    except TextError as error:
+        name = type_name(ct.oid) or f"OID {ct.oid}"
+        where = f"column {column!r}" if column else f"a value of type {name}"
+        row = f", row {error.row} of those read together" if error.row >= 0 else ""
+        raise ProtocolError(f"{error.reason}, in a column of type {name}", where=where + row) from None
+
+
+def to_text(
+    values: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None, ct: ColumnType
+) -> pa.Array:
+    """Print values as PostgreSQL does: TimeZone UTC, DateStyle ISO, extra_float_digits 1, bytea hex.
+
+    Args:
+        values: typed array; any Arrow type that casts to ``ct.arrow`` without loss.
+        exact: the texts beside it, or None.
+        ct: the column's type.
+
+    Returns:
+        A string array of the same length, null for NULL.
+    """
+    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    printed = _row(ct.oid, ct.typmod).print(_as_declared(array, ct.arrow))
+    if exact is None:
+        return printed
+    texts = exact.combine_chunks() if isinstance(exact, pa.ChunkedArray) else exact
+    return pc.coalesce(texts.cast(printed.type), printed)
+
+
+def sql_text(expression: str, oid: int) -> str:
+    """SQL for the text that the type's *output function* gives, NULL for NULL.
+
+    For most types ``x::text`` is just that; the rest have a cast of their own (true for t, an inet
+    without its netmask …), and a user type may have one, which only ``format`` passes by.
+    """
+    if oid in _OUTPUT_FUNCTIONS:
+        return f"pg_catalog.textin(pg_catalog.{_OUTPUT_FUNCTIONS[oid]}({expression}))"
+    if oid < _FIRST_USER_OID:
+        return f"({expression})::pg_catalog.text"
+    # num_nulls, not IS NULL: a composite of NULLs is NULL for the latter, yet has a text.
+    return f"CASE WHEN pg_catalog.num_nulls({expression}) = 0 THEN pg_catalog.format('%s', {expression}) END"
+
+
+def _row(oid: int, typmod: int) -> _Row:
+    if oid == _NUMERIC and typmod >= 4:
+        return _numeric_row(typmod)
+    return _TABLE.get(oid, _TEXT)
+
+
+@lru_cache(maxsize=None)
+def _numeric_row(typmod: int) -> _Row:
+    """numeric(p,s) as decimal where both fit (numeric.c numeric_typmod_precision, _scale)."""
+    precision = ((typmod - 4) >> 16) & 0xFFFF
+    scale = (((typmod - 4) & 0x7FF) ^ 1024) - 1024
+    if not 0 <= scale <= precision <= _DECIMAL_DIGITS_MAX:
+        return _TEXT
+    kind = pa.decimal128(precision, scale)
+    spark = f"decimal({precision},{scale})"
+    return _Row(kind, spark, True, types_parse.parse_decimal, types_print.print_decimal)
+
+
+def _as_declared(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    return array if large or array.type == kind else array.cast(kind)
