@@ -1,0 +1,187 @@
+"""Names of the source ↔ names in the lake, one to one.
+
+A lake name must be held by Iceberg (a dot separates namespace levels and nested fields), by Spark
+(a backtick ends a quoted name), by a file system (a slash, at most 255 bytes) and by the catalog
+(255 characters).  What one of them cannot hold is written as in SQL/XML (ISO 9075-14, 9.1): a
+character as ``_x<hex>_``, and an underscore that would begin such a thing as ``_x5F_``.
+
+Reserved, so that no source name can meet them: the table `commits`, the ending ``__exact`` (columns)
+and the ending ``__copying`` (namespaces); a source name like these has a character of it escaped.
+
+Case is kept: catalogs and our sessions tell `Orders` from `orders`.  Columns that differ only by
+case cannot be told apart by a reader who runs Spark with its default; the later one has its capitals
+escaped, which is why columns are named together (:func:`lake_columns`).
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+COMMITS = "commits"
+EXACT_SUFFIX = "__exact"
+COPYING_SUFFIX = "__copying"
+PUBLIC = "public"
+# Catalogs keep names in VARCHAR(255) and file systems in 255 bytes; a table's name also names a directory.
+_ENCODED_BYTES_MAX = 200
+_LONG = "_xb"
+_ESCAPE = re.compile(r"_x([0-9A-F]+)_")
+_PART = r'("(?:[^"]|"")+"|[^".\s]+)'
+_QUALIFIED = re.compile(rf"{_PART}(?:\s*\.\s*{_PART})?")
+# Also without its closing underscore: an escape that follows would lend it one.
+_STARTS_ESCAPE = re.compile(r"_(?=x[0-9A-Fb])")
+
+
+@dataclass(frozen=True, order=True)
+class LakeName:
+    """A table in the catalog."""
+
+    namespace: str
+    table: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}.{self.table}"
+
+    def sql(self, catalog: str) -> str:
+        """As Spark SQL names it."""
+        return f"{quote(catalog)}.{quote(self.namespace)}.{quote(self.table)}"
+
+
+def quote(name: str) -> str:
+    """A name in Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def literal(text: str) -> str:
+    """A string in Spark SQL, also where escapes are understood."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def lake_table(namespace: str, schema: str, table: str) -> LakeName:
+    """Where a source table goes: schema `public` to ``namespace``, another to ``namespace__schema``."""
+    target = namespace if schema == PUBLIC else f"{namespace}__{_encode_schema(schema)}"
+    return LakeName(target, _encode_table(table))
+
+
+def source_table(namespace: str, name: LakeName) -> tuple[str, str]:
+    """The inverse of :func:`lake_table`.
+
+    Raises:
+        KeyError: the lake table is not one of this namespace's.
+    """
+    table = decode(name.table)
+    if name.namespace == namespace:
+        return PUBLIC, table
+    schema = decode(name.namespace.removeprefix(f"{namespace}__"))
+    if lake_table(namespace, schema, table) != name:
+        raise KeyError(str(name))
+    return schema, table
+
+
+def copying(name: LakeName) -> LakeName:
+    """Where a table is filled before anyone may see it."""
+    return LakeName(name.namespace + COPYING_SUFFIX, name.table)
+
+
+def is_copying(namespace: str) -> bool:
+    """Is this a namespace of tables that nobody may see yet?"""
+    return namespace.endswith(COPYING_SUFFIX)
+
+
+def belongs(namespace: str, to: str) -> bool:
+    """Is this a published namespace of the pipeline whose namespace is ``to``?"""
+    return namespace == to or (namespace.startswith(f"{to}__") and not is_copying(namespace))
+
+
+def lake_columns(columns: Sequence[str]) -> list[str]:
+    """Lake names of a table's columns, in order."""
+    taken: set[str] = set()
+    names = []
+    for column in columns:
+        name = _encode_column(column, _holds)
+        if name.lower() in taken:
+            name = _encode_column(column, lambda c: _holds(c) and not c.isupper())
+        taken.add(name.lower())
+        names.append(name)
+    return names
+
+
+def exact_name(lake_name: str) -> str:
+    """The companion column that holds exact text."""
+    return lake_name + EXACT_SUFFIX
+
+
+def _escape(character: str) -> str:
+    return f"_x{ord(character):X}_"
+
+
+def _holds(character: str) -> bool:
+    return character.isalnum() or character == "_"
+
+
+def _encode(name: str, holds: Callable[[str], bool] = _holds) -> str:
+    marked = _STARTS_ESCAPE.sub("\0", name)
+    encoded = "".join(c if c != "\0" and holds(c) else _escape(c if c != "\0" else "_") for c in marked)
+    return encoded if len(encoded.encode()) <= _ENCODED_BYTES_MAX else _in_base32(name)
+
+
+def _in_base32(name: str) -> str:
+    return _LONG + base64.b32encode(name.encode()).decode().rstrip("=").lower()
+
+
+def _encode_schema(name: str) -> str:
+    encoded = _encode(name)
+    return _unreserve(encoded, COPYING_SUFFIX) if f"__{encoded}".endswith(COPYING_SUFFIX) else encoded
+
+
+def _encode_table(name: str) -> str:
+    encoded = _encode(name)
+    return _unreserve(encoded, COMMITS) if encoded.lower() == COMMITS else encoded
+
+
+def _encode_column(name: str, holds: Callable[[str], bool]) -> str:
+    encoded = _encode(name, holds)
+    return _unreserve(encoded, EXACT_SUFFIX) if encoded.lower().endswith(EXACT_SUFFIX) else encoded
+
+
+def _unreserve(encoded: str, reserved: str) -> str:
+    """Escape the first letter of a reserved word that ends a name."""
+    at = len(encoded) - len(reserved.lstrip("_"))
+    return encoded[:at] + _escape(encoded[at]) + encoded[at + 1 :]
+
+
+def decode(encoded: str) -> str:
+    """The source name of an encoded one."""
+    if encoded.startswith(_LONG):
+        text = encoded[len(_LONG) :].upper()
+        return base64.b32decode(text + "=" * (-len(text) % 8)).decode()
+    return _ESCAPE.sub(lambda m: chr(int(m[1], 16)), encoded)
+
+
+def postgres_name(schema: str, table: str) -> str:
+    """As PostgreSQL writes it: ``public.orders``, ``public."Odd Name"`` (quote_identifier in ruleutils.c)."""
+    return f"{_postgres_quoted(schema)}.{_postgres_quoted(table)}"
+
+
+def parse_postgres_name(text: str) -> tuple[str, str]:
+    """Read ``orders``, ``public.orders`` or ``"Odd Schema"."Odd Name"``; unquoted parts fold to lower case.
+
+    Raises:
+        KeyError: it is not such a name.
+    """
+    match = _QUALIFIED.fullmatch(text.strip())
+    if match is None:
+        raise KeyError(text)
+    first, second = match[1], match[2]
+    return (PUBLIC, _unquoted(first)) if second is None else (_unquoted(first), _unquoted(second))
+
+
+def _unquoted(part: str) -> str:
+    return part[1:-1].replace('""', '"') if part.startswith('"') else part.lower()
+
+
+def _postgres_quoted(name: str) -> str:
+    plain = re.fullmatch(r"[a-z_][a-z0-9_$]*", name)
+    return name if plain else '"' + name.replace('"', '""') + '"'
