@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -88,7 +88,7 @@ _OUTPUT_FUNCTIONS = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def column_type(oid: int, typmod: int) -> ColumnType:
     """The mapping of a column's type; a type that is not in the table is kept as its text."""
     row = _row(oid, typmod)
@@ -122,12 +122,17 @@ def from_text(values: pa.Array | pa.ChunkedArray, ct: ColumnType, *, column: str
 def from_slices(slices: Slices, ct: ColumnType, *, column: str = "") -> types_parse.Parsed:
     """`from_text` for values that still lie in the buffer they were received in."""
     try:
-        return _row(ct.oid, ct.typmod).parse(slices, ct.arrow)
+        return parse_slices(slices, ct)
     except TextError as error:
         name = type_name(ct.oid) or f"OID {ct.oid}"
         where = f"column {column!r}" if column else f"a value of type {name}"
         row = f", row {error.row} of those read together" if error.row >= 0 else ""
         raise ProtocolError(f"{error.reason}, in a column of type {name}", where=where + row) from None
+
+
+def parse_slices(slices: Slices, ct: ColumnType) -> types_parse.Parsed:
+    """`from_slices` for a caller who can say better where the fault lies; raises TextError."""
+    return _row(ct.oid, ct.typmod).parse(slices, ct.arrow)
 
 
 def to_text(
@@ -173,7 +178,7 @@ def _row(oid: int, typmod: int) -> _Row:
     return _TABLE.get(oid, _TEXT)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _numeric_row(typmod: int) -> _Row:
     """numeric(p,s) as decimal where both fit (numeric.c numeric_typmod_precision, _scale)."""
     precision = ((typmod - 4) >> 16) & 0xFFFF

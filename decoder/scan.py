@@ -1,0 +1,334 @@
+"""The compiled walk over received messages: what is where, checked byte by byte.
+
+`walk` goes over all messages once, checks begin, commit and row messages to the last byte against
+the grammar in `reader`, keeps the order of transactions, and notes where each tuple starts.  Rare
+messages are only noted; `reader` reads them.  `locate` then finds each column's bytes.
+
+Invariant: a tuple whose position `walk` has noted lies whole within its message, so later passes
+need no bounds checks; a message that breaks the grammar ends the walk with an error code and an
+offset.  Compiled code never raises and never reads past a message's end.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from decoder.compiled import Bytes, Ints, Lengths, compiled, inlined
+from decoder.errors import ProtocolError
+from decoder.reader import EPOCH_MICROSECONDS, TIME_MAX, TIME_MIN
+from decoder.types_slices import MISSING, NULL, UNCHANGED
+
+# Fields (first axis) of the arrays that `walk` fills; the second axis is the row, transaction, message.
+ROW_MESSAGE, ROW_SEQ, ROW_OP, ROW_TXN, ROW_RELATION, ROW_OLD, ROW_OLD_AT, ROW_NEW_AT = range(8)
+ROW_FIELDS = 8
+TXN_XID, TXN_COMMIT_LSN, TXN_END_LSN, TXN_TIME, TXN_BEGIN, TXN_COMMIT = range(6)
+TXN_FIELDS = 6
+RARE_MESSAGE, RARE_SEQ, RARE_TXN = range(3)
+RARE_FIELDS = 3
+
+# The walk's own state, kept between calls when a chunk ends inside a transaction.
+OPEN, XID, FINAL_LSN, HAS_CHANGES, NEXT_SEQ, NEXT_TXN, BEGIN_AT = range(7)
+STATE_FIELDS = 7
+# What the walk reports: how far it came, and how much of each array is filled.
+AT, ROWS, TXNS, RARES, REACHED, BAD_OFFSET, LAST_COMMIT_LSN, LAST_END_LSN = range(8)
+REPORT_FIELDS = 8
+
+NO_LIMIT = 2**63 - 1
+
+_REASONS = (
+    "",
+    "the message ends too early",
+    "bytes are left over after the message",
+    "a message of unknown type",
+    "streaming or two-phase, which was not asked for",
+    "an unexpected tuple tag",
+    "unknown kind of value",
+    "a binary value, which was not asked for",
+    "an unchanged value in an old tuple",
+    "reserved flags are set",
+    "a position is not set",
+    "a position beyond the end of all WAL",
+    "a time outside the years 1 to 9999",
+    "outside of any transaction",
+    "a transaction begins inside another",
+    "commit and begin disagree on the position",
+    "a commit record that ends before it starts",
+)
+_FINE = 0
+_TOO_SHORT, _LEFT_OVER, _UNKNOWN, _LATER, _TAG, _KIND, _BINARY, _OLD_UNCHANGED = range(1, 9)
+_FLAGS, _NO_LSN, _LSN_RANGE, _TIME_RANGE, _OUTSIDE, _NESTED, _DISAGREE, _BACKWARDS = range(9, 17)
+
+
+def walk_error(code: int, offset: int, payload: bytes, where: str) -> ProtocolError:
+    """The exception for a code that `walk` returned."""
+    tag = payload[:1].decode("latin-1")
+    place = f"message {tag!r}, byte offset {offset}, {where}"
+    return ProtocolError(_REASONS[code], message_type=tag, offset=offset, where=place)
+
+
+@inlined
+def _number(data: Bytes, p: int, width: int) -> int:
+    """Big-endian integer, at 8 bytes signed."""
+    value = np.uint64(0)
+    for i in range(width):
+        value = (value << np.uint64(8)) | np.uint64(data[p + i])
+    return np.int64(value)
+
+
+@inlined
+def _tuple(data: Bytes, p: int, end: int, old: bool) -> tuple[int, int]:
+    """Check a tuple at p: (code, position after it or of the fault)."""
+    if end - p < 2:
+        return _TOO_SHORT, p
+    columns = _number(data, p, 2)
+    p += 2
+    for _ in range(columns):
+        if p >= end:
+            return _TOO_SHORT, p
+        kind = data[p]
+        if kind == 116:
+            if end - p < 5:
+                return _TOO_SHORT, p + 1
+            length = _number(data, p + 1, 4)
+            p += 5
+            if length > end - p:
+                return _TOO_SHORT, p
+            p += length
+        elif kind == 110:
+            p += 1
+        elif kind == 117:
+            if old:
+                return _OLD_UNCHANGED, p
+            p += 1
+        else:
+            return (_BINARY if kind == 98 else _KIND), p
+    return _FINE, p
+
+
+@inlined
+def _row(data: Bytes, p: int, end: int, rows: Ints, row: int) -> tuple[int, int]:
+    """Check an insert, update or delete at p and note its parts: (code, position)."""
+    op = data[p]
+    if end - p < 5:
+        return _TOO_SHORT, p + 1
+    rows[ROW_OP, row] = op
+    rows[ROW_RELATION, row] = _number(data, p + 1, 4)
+    rows[ROW_OLD, row] = 0
+    rows[ROW_OLD_AT, row] = -1
+    rows[ROW_NEW_AT, row] = -1
+    p += 5
+    if p >= end:
+        return _TOO_SHORT, p
+    tag = data[p]
+    if tag == 75 or tag == 79:  # noqa: PLR1714 - numba compares numbers, not sets
+        if op == 73:
+            return _TAG, p
+        rows[ROW_OLD, row] = tag
+        rows[ROW_OLD_AT, row] = p + 1
+        code, p = _tuple(data, p + 1, end, True)
+        if code != _FINE or op == 68:
+            return code, p
+        if p >= end:
+            return _TOO_SHORT, p
+        tag = data[p]
+    if tag != 78 or op == 68:
+        return _TAG, p
+    rows[ROW_NEW_AT, row] = p + 1
+    return _tuple(data, p + 1, end, False)
+
+
+@inlined
+def _lsn_fault(lsn: int) -> int:
+    if lsn < 0:
+        return _LSN_RANGE
+    return _NO_LSN if lsn == 0 else _FINE
+
+
+@inlined
+def _begin(data: Bytes, p: int, end: int, state: Ints, report: Ints) -> tuple[int, int]:
+    if end - p < 21:
+        return _TOO_SHORT, p + 1 + (0 if end - p < 9 else 8 if end - p < 17 else 16)
+    lsn, time = _number(data, p + 1, 8), _number(data, p + 9, 8)
+    code = _lsn_fault(lsn)
+    if code != _FINE:
+        return code, p + 1
+    if time < TIME_MIN or time > TIME_MAX:
+        return _TIME_RANGE, p + 9
+    if state[OPEN] == 1:
+        return _NESTED, p
+    state[OPEN] = 1
+    state[HAS_CHANGES] = 0
+    state[FINAL_LSN] = lsn
+    state[BEGIN_AT] = report[AT]
+    state[XID] = _number(data, p + 17, 4)
+    return _FINE, p + 21
+
+
+@inlined
+def _commit(data: Bytes, p: int, end: int, state: Ints, txns: Ints, report: Ints) -> tuple[int, int]:
+    if end - p < 26:
+        short = end - p
+        return _TOO_SHORT, p + (1 if short < 2 else 2 if short < 10 else 10 if short < 18 else 18)
+    if data[p + 1] != 0:
+        return _FLAGS, p + 1
+    commit_lsn, end_lsn, time = _number(data, p + 2, 8), _number(data, p + 10, 8), _number(data, p + 18, 8)
+    for lsn, at in ((commit_lsn, p + 2), (end_lsn, p + 10)):
+        code = _lsn_fault(lsn)
+        if code != _FINE:
+            return code, at
+    if time < TIME_MIN or time > TIME_MAX:
+        return _TIME_RANGE, p + 18
+    if state[OPEN] == 0:
+        return _OUTSIDE, p
+    if commit_lsn != state[FINAL_LSN]:
+        return _DISAGREE, p + 2
+    if end_lsn <= commit_lsn:
+        return _BACKWARDS, p + 10
+    if state[HAS_CHANGES] == 1:
+        number = report[TXNS]
+        txns[TXN_XID, number] = state[XID]
+        txns[TXN_COMMIT_LSN, number] = commit_lsn
+        txns[TXN_END_LSN, number] = end_lsn
+        txns[TXN_TIME, number] = time + EPOCH_MICROSECONDS
+        txns[TXN_BEGIN, number] = state[BEGIN_AT]
+        txns[TXN_COMMIT, number] = report[AT]
+        report[TXNS] += 1
+        state[NEXT_TXN] += 1
+    state[OPEN] = 0
+    report[LAST_COMMIT_LSN] = commit_lsn
+    report[LAST_END_LSN] = end_lsn
+    return _FINE, p + 26
+
+
+@inlined
+def _rare(data: Bytes, p: int, end: int, state: Ints, rares: Ints, report: Ints) -> tuple[int, int]:
+    """Note a message that the plain reader will read; only its place in the stream is checked."""
+    tag = data[p]
+    loose = tag == 77 and end - p >= 2 and data[p + 1] & 1 == 0
+    if state[OPEN] == 0 and not loose:
+        return _OUTSIDE, p
+    at = report[RARES]
+    rares[RARE_MESSAGE, at] = report[AT]
+    rares[RARE_SEQ, at] = state[NEXT_SEQ]
+    rares[RARE_TXN, at] = -1 if loose else state[NEXT_TXN]
+    report[RARES] += 1
+    if tag == 84 or tag == 77:  # noqa: PLR1714
+        state[NEXT_SEQ] += 1
+        if not loose:
+            state[HAS_CHANGES] = 1
+    return _FINE, end
+
+
+@inlined
+def _at_limit(data: Bytes, p: int, end: int, is_open: int, limit: int) -> bool:
+    """True when this message opens something that lies at or behind the limit."""
+    if data[p] == 66 and end - p >= 9:
+        lsn = _number(data, p + 1, 8)
+    elif data[p] == 77 and end - p >= 10 and is_open == 0:
+        lsn = _number(data, p + 2, 8)
+    else:
+        return False
+    return lsn >= limit
+
+
+@inlined
+def _one_of(letter: int, letters: bytes) -> bool:
+    for other in letters:  # noqa: SIM110 - compiled
+        if letter == other:
+            return True
+    return False
+
+
+@inlined
+def _message(
+    data: Bytes, p: int, end: int, state: Ints, rows: Ints, txns: Ints, rares: Ints, report: Ints
+) -> tuple[int, int]:
+    """Check one message and note what it holds: (code, position)."""
+    tag = data[p]
+    if _one_of(tag, b"IUD"):
+        row = report[ROWS]
+        code, p = _row(data, p, end, rows, row)
+        if code == _FINE and p == end and state[OPEN] == 0:
+            return _OUTSIDE, p
+        rows[ROW_MESSAGE, row] = report[AT]
+        rows[ROW_SEQ, row] = state[NEXT_SEQ]
+        rows[ROW_TXN, row] = state[NEXT_TXN]
+        report[ROWS] += 1
+        state[NEXT_SEQ] += 1
+        state[HAS_CHANGES] = 1
+        return code, p
+    if tag == 66:
+        return _begin(data, p, end, state, report)
+    if tag == 67:
+        return _commit(data, p, end, state, txns, report)
+    if _one_of(tag, b"ORYTM"):
+        return _rare(data, p, end, state, rares, report)
+    return (_LATER if _one_of(tag, b"SEcAbPKrp") else _UNKNOWN), p
+
+
+@compiled
+def walk(
+    data: Bytes, ends: Ints, limit: int, partial: bool,
+    state: Ints, rows: Ints, txns: Ints, rares: Ints, report: Ints,
+) -> int:  # fmt: skip
+    """Go over all messages; returns 0 or the code of the first fault, at ``report[AT]``.
+
+    Unless ``partial``, state and report go back to the last point outside of any transaction.
+    """
+    safe_state, safe_report = state.copy(), report.copy()
+    while report[AT] < len(ends) - 1:
+        p, end = ends[report[AT]], ends[report[AT] + 1]
+        if p >= end:
+            report[BAD_OFFSET] = 0
+            return _TOO_SHORT
+        if _at_limit(data, p, end, state[OPEN], limit):
+            report[REACHED] = 1
+            break
+        code, stop = _message(data, p, end, state, rows, txns, rares, report)
+        if code == _FINE and stop != end:
+            code = _LEFT_OVER
+        if code != _FINE:
+            report[BAD_OFFSET] = stop - p
+            return code
+        report[AT] += 1
+        if state[OPEN] == 0:
+            safe_state[:] = state
+            safe_report[:] = report
+    if not partial:
+        safe_report[REACHED] = report[REACHED]
+        state[:] = safe_state
+        report[:] = safe_report
+    return _FINE
+
+
+@compiled
+def tuple_starts(data: Bytes, at: Ints, columns: int, cursor: Ints) -> int:
+    """Set each row's cursor on its first value; returns the first row of another width, or -1."""
+    for i in range(len(at)):
+        cursor[i] = -1
+        if at[i] >= 0:
+            if _number(data, at[i], 2) != columns:
+                return i
+            cursor[i] = at[i] + 2
+    return -1
+
+
+@compiled
+def locate(data: Bytes, cursor: Ints, start: Ints, length: Lengths) -> None:
+    """Find the next ``len(start)`` columns of every row (start, length: columns x rows)."""
+    for i in range(len(cursor)):
+        p = cursor[i]
+        for column in range(len(start)):
+            if p < 0:
+                length[column, i] = MISSING
+                continue
+            kind = data[p]
+            p += 1
+            if kind == 116:
+                size = _number(data, p, 4)
+                start[column, i] = p + 4
+                length[column, i] = size
+                p += 4 + size
+            else:
+                length[column, i] = NULL if kind == 110 else UNCHANGED
+        cursor[i] = p
