@@ -1,0 +1,357 @@
+"""A real Airflow in one folder: scheduler, DAG processor, API server with its UI, on loopback.
+
+One ``LocalAirflow`` owns one folder, its AIRFLOW_HOME::
+
+    <folder>/airflow.cfg        all settings and the three secrets, mode 0600, made once
+    <folder>/passwords.json     the password of ``admin``, mode 0600, made once
+    <folder>/airflow.db         the metadata (SQLite, write-ahead logging)
+    <folder>/process.json       process id and port, so that a later process can find it
+    <folder>/serve.log, scheduler.log, dag-processor.log, api-server.log, logs/
+
+Invariants: it listens on 127.0.0.1 only; no password is in a command line; all its processes are in one
+session (setsid), whose members are ended one by one by their ids, also those that Airflow puts in process
+groups of their own, and also by another process than the one that started them.
+
+SQLite with the LocalExecutor is what Airflow itself sets up on a laptop; for a handful of pipelines it is
+enough.  A larger Airflow is the user's own (docs/airflow.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from decoder.errors import SetupError
+from infra.local.airflow_client import AirflowClient
+
+USER = "admin"
+CHECKOUT = Path(__file__).resolve().parents[2]
+_STOP_SECONDS_MAX = 20.0
+
+
+class LocalAirflow:
+    """One Airflow in one folder; a context manager that starts and ends it.
+
+    Args:
+        folder: its AIRFLOW_HOME, made if missing; one that holds an Airflow is used as it is.
+        dags: the folder with the DAG files.
+        environment: variables its processes get beside the caller's own (``SLOTLAKE_PIPELINES`` …).
+        pools: pool name → places, made or set before the scheduler starts.
+        preload: modules that the scheduler imports before it makes its workers, so that a task, which is a
+            fork of a worker, need not import them again.
+        parse_seconds: how often DAG files are read again.
+        dies_with_parent: it ends when the thread that starts it ends, also by SIGKILL.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        dags: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        pools: Mapping[str, int] | None = None,
+        preload: Sequence[str] = (),
+        parse_seconds: int = 30,
+        dies_with_parent: bool = False,
+    ) -> None:
+        self.folder = folder.absolute()
+        self.dags = dags.absolute()
+        self.environment = dict(environment or {})
+        self.pools = dict(pools or {})
+        self.preload = tuple(preload)
+        self.parse_seconds = parse_seconds
+        self.dies_with_parent = dies_with_parent
+        self.process: subprocess.Popen[bytes] | None = None
+
+    # -- where things are ---------------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        """The port on 127.0.0.1; stays the same over restarts if it can."""
+        return int(self._known()["port"])
+
+    @property
+    def url(self) -> str:
+        """Where the UI and the REST API are."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def password(self) -> str:
+        """The password of the user ``admin``."""
+        return str(json.loads((self.folder / "passwords.json").read_text())[USER])
+
+    def client(self) -> AirflowClient:
+        """A client of the REST API."""
+        return AirflowClient(self.url, USER, self.password)
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start all parts; returns at once, ``wait_ready`` says when they answer."""
+        if self.members():
+            raise SetupError(
+                "Airflow already runs in this folder",
+                where=str(self.folder),
+                way_out="stop it first (a demo: slotlake demo --stop)",
+            )
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        port = self._choose_port()
+        self._write_secrets()
+        _write_private(
+            self.folder / "airflow.cfg", _configuration(self.folder, self.dags, port, self.parse_seconds)
+        )
+        command = [sys.executable, "-m", "infra.local.airflow_serve", str(self.folder)]
+        command += [f"--pool={name}={places}" for name, places in self.pools.items()]
+        command += [f"--preload={module}" for module in self.preload]
+        command += ["--dies-with-parent"] if self.dies_with_parent else []
+        with open(_private(self.folder / "serve.log"), "ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                env=self._environment(),
+                start_new_session=True,  # Ctrl-C in the terminal is for us, not for Airflow
+                umask=0o077,
+            )
+        _write_private(self.folder / "process.json", json.dumps({"port": port, "pid": self.process.pid}))
+        return self
+
+    def wait_ready(self, seconds_max: float = 120.0) -> AirflowClient:
+        """Wait until API server, scheduler and DAG processor are healthy; return a client.
+
+        Raises:
+            SetupError: a part ended, or they take too long; the logs' ends are shown.
+        """
+        give_up = time.monotonic() + seconds_max
+        client = self.client()
+        while time.monotonic() < give_up:
+            if self.process is not None and self.process.poll() is not None:
+                raise self._not_started("Airflow ended while it was starting")
+            if client.healthy():
+                return client
+            time.sleep(0.1)
+        raise self._not_started(f"Airflow was not ready after {seconds_max:.0f} s")
+
+    def stop(self, seconds_max: float = _STOP_SECONDS_MAX) -> None:
+        """End all its processes, whoever started them; nothing happens when it does not run.
+
+        A task that runs has ``seconds_max`` to end; then it is killed, which slotlake's steps survive.
+        """
+        leader = self._leader()
+        if leader is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(leader, signal.SIGTERM)
+        give_up = time.monotonic() + seconds_max
+        while self.members() and time.monotonic() < give_up:
+            time.sleep(0.05)
+        while left := self.members():
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+        if self.process is not None:
+            self.process.wait()
+
+    def members(self) -> list[int]:
+        """Ids of the running processes of this Airflow: the members of its session."""
+        session = self._known().get("pid")
+        if session is None:
+            return []
+        if _alive(session) and self._leader() is None:
+            return []  # the id has been given to a stranger, which can only be once our session is empty
+        return [pid for pid in _processes() if _alive(pid) and _session_of(pid) == session]
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # -- how ----------------------------------------------------------------------------------------------
+
+    def _environment(self) -> dict[str, str]:
+        """The caller's environment without anybody's Airflow settings, which would win over airflow.cfg."""
+        own = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("AIRFLOW_", "_AIRFLOW_"))
+        }
+        path = os.pathsep.join(p for p in (str(CHECKOUT), own.get("PYTHONPATH", "")) if p)
+        loopback = ",".join(
+            n for n in ("127.0.0.1,localhost", own.get("NO_PROXY", own.get("no_proxy", ""))) if n
+        )
+        return {
+            **own,
+            "AIRFLOW_HOME": str(self.folder),
+            "PYTHONPATH": path,
+            "NO_PROXY": loopback,
+            "no_proxy": loopback,
+            **self.environment,
+        }
+
+    def _choose_port(self) -> int:
+        port = int(self._known().get("port", 0))
+        return port if port and _is_free(port) else _free_port()
+
+    def _write_secrets(self) -> None:
+        if not (self.folder / "passwords.json").exists():
+            _write_private(
+                self.folder / "passwords.json", json.dumps({USER: secrets.token_urlsafe(12)}) + "\n"
+            )
+        if not (self.folder / "secrets.json").exists():
+            from cryptography.fernet import Fernet
+
+            values = {
+                "jwt": secrets.token_urlsafe(48),
+                "api": secrets.token_urlsafe(24),
+                "fernet": Fernet.generate_key().decode(),
+            }
+            _write_private(self.folder / "secrets.json", json.dumps(values))
+
+    def _known(self) -> dict[str, int]:
+        try:
+            return dict(json.loads((self.folder / "process.json").read_text()))
+        except (OSError, ValueError):
+            return {}
+
+    def _leader(self) -> int | None:
+        """The id of the process that started the parts, if it runs and is ours: ids are used again."""
+        pid = self._known().get("pid")
+        if pid is None or not _alive(pid):
+            return None
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return None
+        return pid if os.fsencode(self.folder) in command else None
+
+    def _not_started(self, what: str) -> SetupError:
+        names = ("serve", "api-server", "scheduler", "dag-processor")
+        ends = [f"{name}.log: {end}" for name in names if (end := _end_of(self.folder / f"{name}.log"))]
+        return SetupError(what, where=str(self.folder), way_out="its logs end with\n" + "\n".join(ends))
+
+
+def _configuration(folder: Path, dags: Path, port: int, parse_seconds: int) -> str:
+    """airflow.cfg: loopback only, few workers, short waits."""
+    keys = json.loads((folder / "secrets.json").read_text())
+    sections: dict[str, dict[str, object]] = {
+        "core": {
+            "dags_folder": dags,
+            "executor": "LocalExecutor",
+            "parallelism": 4,
+            "load_examples": False,
+            "mp_start_method": "fork",
+            "simple_auth_manager_users": f"{USER}:admin",
+            "simple_auth_manager_passwords_file": folder / "passwords.json",
+            "execution_api_server_url": f"http://127.0.0.1:{port}/execution/",
+            "fernet_key": keys["fernet"],
+            # The default asks the name service, which may take seconds or not exist.
+            "hostname_callable": "socket.gethostname",
+            # A wrong pipeline file is told by its message, not by lines of this program.
+            "dagbag_import_error_tracebacks": False,
+        },
+        "database": {"sql_alchemy_conn": f"sqlite:///{folder}/airflow.db?timeout=30"},
+        "api": {
+            "host": "127.0.0.1",
+            "port": port,
+            "workers": 1,
+            "base_url": f"http://127.0.0.1:{port}",
+            "secret_key": keys["api"],
+        },
+        "api_auth": {"jwt_secret": keys["jwt"]},
+        # A worker that misses the end of its task by a hair looks again only after this time.
+        "workers": {"min_heartbeat_interval": 1},
+        "scheduler": {"scheduler_idle_sleep_time": 0.3, "scheduler_health_check_threshold": 60},
+        "dag_processor": {
+            "refresh_interval": parse_seconds,
+            "min_file_process_interval": parse_seconds,
+            "parsing_processes": 1,
+            "bundle_refresh_check_interval": 1,
+        },
+        "logging": {
+            "base_log_folder": folder / "logs",
+            "dag_processor_child_process_log_directory": folder / "logs" / "dag_processor",
+            "colored_console_log": False,
+            "file_task_handler_new_folder_permissions": "0o700",
+            "file_task_handler_new_file_permissions": "0o600",
+        },
+    }
+    lines: list[str] = []
+    for section, options in sections.items():
+        lines.append(f"[{section}]")
+        lines += [f"{name} = {str(value).replace('%', '%%')}" for name, value in options.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _processes() -> Iterable[int]:
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/<pid>/stat from the state on (proc(5)); the name before them may hold anything."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _alive(pid: int) -> bool:
+    fields = _stat(pid)
+    return bool(fields) and fields[0] not in ("Z", "X")
+
+
+def _session_of(pid: int) -> int | None:
+    fields = _stat(pid)
+    return int(fields[3]) if fields else None
+
+
+def _end_of(log: Path, size: int = 1500) -> str:
+    try:
+        return log.read_text(errors="replace").strip()[-size:]
+    except OSError:
+        return ""
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that never existed with a wider mode than 0600, whole or not at all."""
+    incoming = path.with_name(path.name + ".incoming")
+    incoming.unlink(missing_ok=True)
+    descriptor = os.open(incoming, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    incoming.rename(path)
+
+
+def _private(log: Path) -> int:
+    return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

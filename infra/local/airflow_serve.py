@@ -1,0 +1,162 @@
+"""The process that is a local Airflow: it migrates the metadata, then forks the three parts.
+
+``python -m infra.local.airflow_serve FOLDER`` with AIRFLOW_HOME set to the same folder.  Airflow's imports
+take four seconds of a core; done once here and inherited by fork, all parts are ready in half the time that
+four separate commands need, and share their memory.  Each part then runs Airflow's own command, unchanged.
+
+Invariant: the parts live and die together.  When one ends, or on SIGTERM or SIGINT, all are ended and this
+process with them, so that a dead scheduler is never hidden behind a working UI.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib
+import os
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_PARTS = {
+    "api-server": ["api-server"],
+    "scheduler": ["scheduler", "--skip-serve-logs"],
+    "dag-processor": ["dag-processor"],
+}
+_GRACE_SECONDS = 15.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve until told to end; 0 after a signal, 1 after a part has ended by itself."""
+    parser = argparse.ArgumentParser(prog="python -m infra.local.airflow_serve")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--pool", action="append", default=[], metavar="NAME=PLACES")
+    parser.add_argument("--preload", action="append", default=[], metavar="MODULE")
+    parser.add_argument("--dies-with-parent", action="store_true")
+    options = parser.parse_args(arguments)
+    if options.dies_with_parent:
+        _end_with_parent(signal.SIGTERM)
+    airflow = _import_airflow()
+    _migrate(airflow, options.folder, dict(pool.rsplit("=", 1) for pool in options.pool))
+    parts = {
+        _fork(airflow, options.folder, name, command, options.preload if name == "scheduler" else []): name
+        for name, command in _PARTS.items()
+    }
+    return _wait(parts)
+
+
+def _import_airflow() -> Callable[[], None]:
+    """Airflow's command, with what all three parts import anyway."""
+    airflow: Callable[[], None] = importlib.import_module("airflow.__main__").main
+    for module in (
+        "airflow.utils.db",
+        "airflow.jobs.scheduler_job_runner",
+        "airflow.jobs.dag_processor_job_runner",
+    ):
+        importlib.import_module(module)
+    return airflow
+
+
+def _migrate(airflow: Callable[[], None], folder: Path, pools: dict[str, str]) -> None:
+    sys.argv = ["airflow", "db", "migrate"]
+    airflow()
+    from airflow.models.pool import Pool
+
+    for name, places in pools.items():
+        Pool.create_or_update_pool(
+            name, int(places), "one place per replication slot", include_deferred=False
+        )
+    from airflow import settings
+
+    # A database connection must not be shared over a fork.
+    settings.dispose_orm()
+    with sqlite3.connect(folder / "airflow.db") as database:
+        # Readers and the one writer no longer wait for each other; the mode stays with the file.
+        database.execute("PRAGMA journal_mode=WAL")
+    database.close()
+
+
+def _fork(
+    airflow: Callable[[], None], folder: Path, name: str, command: list[str], preload: list[str]
+) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        _end_with_parent(signal.SIGTERM)
+        _log_to(folder / f"{name}.log")
+        for module in preload:
+            importlib.import_module(module)
+        from airflow import settings
+
+        settings.configure_orm()
+        sys.argv = ["airflow", *command]
+        airflow()
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _log_to(log: Path) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    sys.stdout.flush()
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    os.close(descriptor)
+
+
+def _wait(parts: dict[int, str]) -> int:
+    """Wait for the first part that ends or for a signal, then end the others."""
+    asked = False
+
+    def ask(signal_number: int, frame: object) -> None:
+        nonlocal asked
+        asked = True
+
+    signal.signal(signal.SIGTERM, ask)
+    signal.signal(signal.SIGINT, ask)
+    left = set(parts)
+    while not asked and left == set(parts):
+        left -= _ended(left)
+        time.sleep(0.1)
+    if not asked:
+        gone = ", ".join(parts[pid] for pid in set(parts) - left)
+        sys.stderr.write(f"{gone} ended; its log tells why; ending the rest\n")
+    _end(left)
+    return 0 if asked else 1
+
+
+def _end(left: set[int]) -> None:
+    give_up = time.monotonic() + _GRACE_SECONDS
+    for pid in left:
+        os.kill(pid, signal.SIGTERM)
+    while left and time.monotonic() < give_up:
+        left = left - _ended(left)
+        time.sleep(0.05)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _ended(left: set[int]) -> set[int]:
+    return {pid for pid in left if os.waitpid(pid, os.WNOHANG)[0] == pid}
+
+
+def _end_with_parent(signal_number: int) -> None:
+    """Ask the kernel for a signal when the parent ends, however it ends (prctl(2), PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None, use_errno=True).prctl(1, signal_number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
