@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from decoder.compiled import Bytes, Ints, Unsigned
+from decoder.compiled import Bytes, Ints, Lengths, Unsigned, compiled, frozen
 
 _FIRST_BYTES = 1 << 20
 _FIRST_MESSAGES = 1 << 14
@@ -22,7 +22,7 @@ class MessageBuffer:
         self._data = np.empty(_FIRST_BYTES, dtype=np.uint8)
         self._ends = np.zeros(_FIRST_MESSAGES + 1, dtype=np.int64)
         self._lsns = np.zeros(_FIRST_MESSAGES, dtype=np.uint64)
-        self._view = memoryview(self._data)
+        self._view = memoryview(self._data.data)
         self._count = 0
         self._used = 0
 
@@ -64,6 +64,17 @@ class MessageBuffer:
         self._ends[self._count] = end
         self._used = end
 
+    def extend(self, data: Bytes, start: Ints, length: Lengths, lsns: Unsigned) -> None:
+        """Copy many messages in: message i is ``data[start[i] : start[i] + length[i]]``."""
+        end, count = self._used + int(length.sum(dtype=np.int64)), self._count + len(length)
+        if end > len(self._data):
+            self._grow_data(end)
+        while count > len(self._lsns):
+            self._grow_messages()
+        _gather(frozen(data), frozen(start), frozen(length), self._data, self._ends, self._count)
+        self._lsns[self._count : count] = lsns
+        self._used, self._count = end, count
+
     def clear(self) -> None:
         """Forget all messages; the memory is kept for the next ones."""
         self._count = self._used = 0
@@ -82,7 +93,7 @@ class MessageBuffer:
     def _grow_data(self, needed: int) -> None:
         grown = np.empty(max(needed, 2 * len(self._data)), dtype=np.uint8)
         grown[: self._used] = self._data[: self._used]
-        self._data, self._view = grown, memoryview(grown)
+        self._data, self._view = grown, memoryview(grown.data)
 
     def _grow_messages(self) -> None:
         room = 2 * len(self._lsns)
@@ -90,3 +101,13 @@ class MessageBuffer:
         ends[: self._count + 1] = self._ends[: self._count + 1]
         lsns[: self._count] = self._lsns
         self._ends, self._lsns = ends, lsns
+
+
+@compiled
+def _gather(data: Bytes, start: Ints, length: Lengths, into: Bytes, ends: Ints, first: int) -> None:
+    at = ends[first]
+    for i in range(len(length)):
+        for j in range(length[i]):
+            into[at + j] = data[start[i] + j]
+        at += length[i]
+        ends[first + i + 1] = at

@@ -21,6 +21,10 @@ Ints = npt.NDArray[np.int64]
 Lengths = npt.NDArray[np.int32]
 Unsigned = npt.NDArray[np.uint64]
 
+# numba knows these by numpy's names; to the type checker all compiled numbers are plain integers.
+signed: Callable[[Any], int] = np.int64  # type: ignore[assignment]
+unsigned: Callable[[Any], int] = np.uint64  # type: ignore[assignment]
+
 
 def compiled(function: F) -> F:
     """Compile on first call; the type checker keeps seeing the plain function."""

@@ -42,7 +42,7 @@ class RowSet:
 
     def field(self, field: int) -> Ints:
         """One field of the member rows; the whole array uncopied when all rows are members."""
-        values = self.rows[field]
+        values: Ints = self.rows[field]
         whole = len(self.members) == len(values)
         return values if whole else values[self.members]
 
@@ -96,7 +96,7 @@ def _columns(rowset: RowSet, tuple_field: int) -> Iterator[tuple[int, Slices]]:
     step = max(1, min(width, _LOCATED_MAX // max(count, 1)))
     for first in range(0, width, step):
         group = min(step, width - first)
-        start = np.zeros((group, count), dtype=np.int64)
+        start = np.empty((group, count), dtype=np.int64)
         length = np.empty((group, count), dtype=np.int32)
         scan.locate(rowset.data, cursor, start, length)
         for i in range(group):

@@ -11,9 +11,7 @@ offset.  Compiled code never raises and never reads past a message's end.
 
 from __future__ import annotations
 
-import numpy as np
-
-from decoder.compiled import Bytes, Ints, Lengths, compiled, inlined
+from decoder.compiled import Bytes, Ints, Lengths, compiled, inlined, signed, unsigned
 from decoder.errors import ProtocolError
 from decoder.reader import EPOCH_MICROSECONDS, TIME_MAX, TIME_MIN
 from decoder.types_slices import MISSING, NULL, UNCHANGED
@@ -69,14 +67,14 @@ def walk_error(code: int, offset: int, payload: bytes, where: str) -> ProtocolEr
 @inlined
 def _number(data: Bytes, p: int, width: int) -> int:
     """Big-endian integer, at 8 bytes signed."""
-    value = np.uint64(0)
+    value = unsigned(0)
     for i in range(width):
-        value = (value << np.uint64(8)) | np.uint64(data[p + i])
-    return np.int64(value)
+        value = (value << unsigned(8)) | unsigned(data[p + i])
+    return signed(value)
 
 
 @inlined
-def _tuple(data: Bytes, p: int, end: int, old: bool) -> tuple[int, int]:
+def _tuple(data: Bytes, p: int, end: int, old: bool) -> tuple[int, int]:  # noqa: PLR0911 - one fault each
     """Check a tuple at p: (code, position after it or of the fault)."""
     if end - p < 2:
         return _TOO_SHORT, p
@@ -106,7 +104,7 @@ def _tuple(data: Bytes, p: int, end: int, old: bool) -> tuple[int, int]:
 
 
 @inlined
-def _row(data: Bytes, p: int, end: int, rows: Ints, row: int) -> tuple[int, int]:
+def _row(data: Bytes, p: int, end: int, rows: Ints, row: int) -> tuple[int, int]:  # noqa: PLR0911
     """Check an insert, update or delete at p and note its parts: (code, position)."""
     op = data[p]
     if end - p < 5:
@@ -165,7 +163,9 @@ def _begin(data: Bytes, p: int, end: int, state: Ints, report: Ints) -> tuple[in
 
 
 @inlined
-def _commit(data: Bytes, p: int, end: int, state: Ints, txns: Ints, report: Ints) -> tuple[int, int]:
+def _commit(  # noqa: PLR0911
+    data: Bytes, p: int, end: int, state: Ints, txns: Ints, report: Ints
+) -> tuple[int, int]:
     if end - p < 26:
         short = end - p
         return _TOO_SHORT, p + (1 if short < 2 else 2 if short < 10 else 10 if short < 18 else 18)
@@ -267,7 +267,7 @@ def _message(
 
 
 @compiled
-def walk(
+def walk(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
     data: Bytes, ends: Ints, limit: int, partial: bool,
     state: Ints, rows: Ints, txns: Ints, rares: Ints, report: Ints,
 ) -> int:  # fmt: skip

@@ -6,26 +6,25 @@ Nothing here reads outside ``start .. start+length``.
 
 from __future__ import annotations
 
-import numpy as np
-
-from decoder.compiled import Bytes, Ints, Lengths, Unsigned, compiled, inlined
+from decoder.compiled import Bytes, Ints, Lengths, Unsigned, compiled, inlined, signed, unsigned
 
 DATE, TIMESTAMP, TIMESTAMPTZ = 0, 1, 2
 OK, EXACT, BAD = 0, 1, 2
 
 _MICROSECONDS_PER_DAY = 86_400_000_000
 _YEAR_MAX = 5_874_897  # PostgreSQL's last year (datatype/timestamp.h)
-_SPLIT = np.uint64(10_000_000_000_000_000_000)  # 10**19: a decimal is high * 10**19 + low
+_SPLIT = unsigned(10_000_000_000_000_000_000)  # 10**19: a decimal is high * 10**19 + low
 
 
 @compiled
 def parse_bool(data: Bytes, start: Ints, length: Lengths, out: Bytes, valid: Bytes) -> int:
     """``t``/``f`` to 1/0."""
     for i in range(len(length)):
+        valid[i] = out[i] = 0
         if length[i] < 0:
             continue
         letter = data[start[i]] if length[i] == 1 else 0
-        if letter != 116 and letter != 102:
+        if letter != 116 and letter != 102:  # noqa: PLR1714 - numba compares numbers, not sets
             return i
         out[i] = 1 if letter == 116 else 0
         valid[i] = 1
@@ -33,9 +32,10 @@ def parse_bool(data: Bytes, start: Ints, length: Lengths, out: Bytes, valid: Byt
 
 
 @compiled
-def parse_int(data: Bytes, start: Ints, length: Lengths, limit: np.uint64, out: Ints, valid: Bytes) -> int:
+def parse_int(data: Bytes, start: Ints, length: Lengths, limit: int, out: Ints, valid: Bytes) -> int:
     """Decimal integers in [-limit-1, limit]."""
     for i in range(len(length)):
+        valid[i] = out[i] = 0
         if length[i] < 0:
             continue
         p, end = start[i], start[i] + length[i]
@@ -44,16 +44,16 @@ def parse_int(data: Bytes, start: Ints, length: Lengths, limit: np.uint64, out: 
             p += 1
         if p == end or end - p > 19:
             return i
-        magnitude = np.uint64(0)
+        magnitude = unsigned(0)
         while p < end:
-            digit = np.uint64(data[p]) - np.uint64(48)
-            if digit > np.uint64(9):
+            digit = unsigned(data[p]) - unsigned(48)
+            if digit > unsigned(9):
                 return i
-            magnitude = magnitude * np.uint64(10) + digit
+            magnitude = magnitude * unsigned(10) + digit
             p += 1
-        if magnitude > limit + np.uint64(1 if negative else 0):
+        if magnitude > limit + unsigned(1 if negative else 0):
             return i
-        value = np.int64(magnitude)
+        value = signed(magnitude)
         out[i] = -value if negative else value
         valid[i] = 1
     return -1
@@ -63,17 +63,17 @@ def parse_int(data: Bytes, start: Ints, length: Lengths, limit: np.uint64, out: 
 def _is_word(data: Bytes, p: int, end: int, word: bytes) -> bool:
     if end - p != len(word):
         return False
-    for i in range(len(word)):
+    for i in range(len(word)):  # noqa: SIM110 - numba has no all()
         if data[p + i] != word[i]:
             return False
     return True
 
 
 @inlined
-def _wide_multiply_add(high: np.uint64, low: np.uint64) -> tuple[np.uint64, np.uint64]:
+def _wide_multiply_add(high: int, low: int) -> tuple[int, int]:
     """The two 64-bit words (low, high) of ``high * 10**19 + low``."""
-    mask = np.uint64(0xFFFFFFFF)
-    shift = np.uint64(32)
+    mask = unsigned(0xFFFFFFFF)
+    shift = unsigned(32)
     a0, a1 = high & mask, high >> shift
     b0, b1 = _SPLIT & mask, _SPLIT >> shift
     cross = a1 * b0 + ((a0 * b0) >> shift)
@@ -81,12 +81,12 @@ def _wide_multiply_add(high: np.uint64, low: np.uint64) -> tuple[np.uint64, np.u
     product_low = (middle << shift) | ((a0 * b0) & mask)
     product_high = a1 * b1 + (cross >> shift) + (middle >> shift)
     total = product_low + low
-    carry = np.uint64(1) if total < low else np.uint64(0)
+    carry = unsigned(1) if total < low else unsigned(0)
     return total, product_high + carry
 
 
 @inlined
-def _decimal(data: Bytes, p: int, end: int, precision: int, scale: int, words: Unsigned) -> int:
+def _decimal(data: Bytes, p: int, end: int, precision: int, scale: int, words: Unsigned) -> int:  # noqa: C901, PLR0912
     """One numeric into two words; OK, EXACT when it is right but does not fit, or BAD."""
     if _is_word(data, p, end, b"NaN"):
         return EXACT
@@ -95,7 +95,7 @@ def _decimal(data: Bytes, p: int, end: int, precision: int, scale: int, words: U
         p += 1
     if _is_word(data, p, end, b"Infinity"):
         return EXACT
-    high = low = np.uint64(0)
+    high = low = unsigned(0)
     significant = whole = fraction = 0
     point = False
     while p < end:
@@ -104,31 +104,31 @@ def _decimal(data: Bytes, p: int, end: int, precision: int, scale: int, words: U
         if letter == 46 and not point and whole > 0 and p < end:
             point = True
             continue
-        digit = np.uint64(letter) - np.uint64(48)
-        if digit > np.uint64(9):
+        digit = unsigned(letter) - unsigned(48)
+        if digit > unsigned(9):
             return BAD
         if point:
             fraction += 1
         else:
             whole += 1
-        if significant == 0 and digit == np.uint64(0):
+        if significant == 0 and digit == unsigned(0):
             continue
         significant += 1
         if significant > 38:
             continue
         # Digits are collected in `low`; from the 20th on, its leading digit moves up to `high`.
         if significant > 19:
-            high = high * np.uint64(10) + low // np.uint64(1_000_000_000_000_000_000)
-            low = low % np.uint64(1_000_000_000_000_000_000)
-        low = low * np.uint64(10) + digit
+            high = high * unsigned(10) + low // unsigned(1_000_000_000_000_000_000)
+            low = low % unsigned(1_000_000_000_000_000_000)
+        low = low * unsigned(10) + digit
     if whole == 0:
         return BAD
     if significant > precision or fraction != scale or (negative and significant == 0):
         return EXACT
     first, second = _wide_multiply_add(high, low)
     if negative:
-        first = ~first + np.uint64(1)
-        second = ~second + (np.uint64(1) if first == np.uint64(0) else np.uint64(0))
+        first = ~first + unsigned(1)
+        second = ~second + (unsigned(1) if first == unsigned(0) else unsigned(0))
     words[0] = first
     words[1] = second
     return OK
@@ -141,6 +141,7 @@ def parse_decimal(
 ) -> int:  # fmt: skip
     """Numerics to 128-bit two's complement, low word first (``out`` is n x 2)."""
     for i in range(len(length)):
+        valid[i] = exact[i] = out[i, 0] = out[i, 1] = 0
         if length[i] < 0:
             continue
         state = _decimal(data, start[i], start[i] + length[i], precision, scale, out[i])
@@ -154,7 +155,7 @@ def parse_decimal(
 @inlined
 def _two(data: Bytes, p: int) -> int:
     """Two digits at p, or -1."""
-    tens, ones = np.int64(data[p]) - 48, np.int64(data[p + 1]) - 48
+    tens, ones = signed(data[p]) - 48, signed(data[p + 1]) - 48
     if tens < 0 or tens > 9 or ones < 0 or ones > 9:
         return -1
     return tens * 10 + ones
@@ -174,7 +175,7 @@ def _days_from_civil(year: int, month: int, day: int) -> int:
 def _days_in_month(year: int, month: int) -> int:
     if month == 2:
         return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
-    return 30 if month == 4 or month == 6 or month == 9 or month == 11 else 31
+    return 30 if month == 4 or month == 6 or month == 9 or month == 11 else 31  # noqa: PLR1714
 
 
 @inlined
@@ -192,7 +193,7 @@ def _time(data: Bytes, p: int, end: int) -> tuple[int, int]:
         unit = 100_000
         first = p
         while p < end and 48 <= data[p] <= 57:
-            microseconds += (np.int64(data[p]) - 48) * unit
+            microseconds += (signed(data[p]) - 48) * unit
             unit //= 10
             p += 1
         if p == first or p - first > 6:
@@ -201,15 +202,15 @@ def _time(data: Bytes, p: int, end: int) -> tuple[int, int]:
 
 
 @inlined
-def _moment(data: Bytes, p: int, end: int, form: int) -> tuple[int, np.int64]:
+def _moment(data: Bytes, p: int, end: int, form: int) -> tuple[int, int]:  # noqa: C901, PLR0911
     """One date or timestamp: (state, days or microseconds since 1970)."""
-    nothing = np.int64(0)
+    nothing = signed(0)
     if _is_word(data, p, end, b"infinity") or _is_word(data, p, end, b"-infinity"):
         return EXACT, nothing
     first = p
-    year = np.int64(0)
+    year = signed(0)
     while p < end and p - first < 7 and 48 <= data[p] <= 57:
-        year = year * 10 + (np.int64(data[p]) - 48)
+        year = year * 10 + (signed(data[p]) - 48)
         p += 1
     if p - first < 4 or year < 1 or year > _YEAR_MAX or end - p < 6 or data[p] != 45 or data[p + 3] != 45:
         return BAD, nothing
@@ -217,7 +218,7 @@ def _moment(data: Bytes, p: int, end: int, form: int) -> tuple[int, np.int64]:
     p += 6
     if month < 1 or month > 12 or day < 1:
         return BAD, nothing
-    time = np.int64(0)
+    time = signed(0)
     if form != DATE:
         if p >= end or data[p] != 32:
             return BAD, nothing
@@ -235,7 +236,7 @@ def _moment(data: Bytes, p: int, end: int, form: int) -> tuple[int, np.int64]:
         return BAD, nothing
     if before_christ or year > 9999:
         return EXACT, nothing
-    days = np.int64(_days_from_civil(year, month, day))
+    days = signed(_days_from_civil(year, month, day))
     return OK, days if form == DATE else days * _MICROSECONDS_PER_DAY + time
 
 
@@ -245,6 +246,7 @@ def parse_moment(
 ) -> int:
     """Dates (days) or timestamps (microseconds), both since 1970-01-01."""
     for i in range(len(length)):
+        valid[i] = exact[i] = out[i] = 0
         if length[i] < 0:
             continue
         state, value = _moment(data, start[i], start[i] + length[i], form)
@@ -276,7 +278,7 @@ def parse_hex(data: Bytes, start: Ints, length: Lengths, offsets: Ints, out: Byt
             return i
         p += 2
         for j in range(offsets[i], offsets[i + 1]):
-            high, low = _nibble(np.int64(data[p])), _nibble(np.int64(data[p + 1]))
+            high, low = _nibble(signed(data[p])), _nibble(signed(data[p + 1]))
             if high < 0 or low < 0:
                 return i
             out[j] = high * 16 + low

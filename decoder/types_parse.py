@@ -9,12 +9,14 @@ there, and its text is kept in the second array.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from decoder import types_kernels as kernels
-from decoder.compiled import frozen
+from decoder.compiled import frozen, unsigned
 from decoder.types_slices import Slices, as_string, binary_array, gather, validity
 
 Parsed = tuple[pa.Array, pa.Array | None]
@@ -54,7 +56,7 @@ def parse_int(slices: Slices, kind: pa.DataType) -> Parsed:
     """A decimal integer within the range of the Arrow type (int32, int64)."""
     out, valid = _empty(slices, np.int64)
     limit = 2 ** (kind.bit_width - 1) - 1
-    _check(kernels.parse_int(*_inputs(slices), np.uint64(limit), out, valid), "integer")
+    _check(kernels.parse_int(*_inputs(slices), unsigned(limit), out, valid), "integer")
     return _fixed(out.astype(kind.to_pandas_dtype(), copy=False), valid, kind), None
 
 
@@ -68,8 +70,8 @@ def parse_float(slices: Slices, kind: pa.DataType) -> Parsed:
 
 def parse_decimal(slices: Slices, kind: pa.DataType) -> Parsed:
     """A numeric with exactly the type's scale; NaN and what does not fit go to the exact text."""
-    out = np.zeros((len(slices), 2), dtype=np.uint64)
-    valid, exact = np.zeros(len(slices), np.uint8), np.zeros(len(slices), np.uint8)
+    out = np.empty((len(slices), 2), dtype=np.uint64)
+    valid, exact = np.empty(len(slices), np.uint8), np.empty(len(slices), np.uint8)
     bad = kernels.parse_decimal(*_inputs(slices), kind.precision, kind.scale, out, valid, exact)
     _check(bad, "numeric")
     return _fixed(out, valid, kind), _exact(slices, exact)
@@ -78,7 +80,7 @@ def parse_decimal(slices: Slices, kind: pa.DataType) -> Parsed:
 def parse_moment(slices: Slices, kind: pa.DataType) -> Parsed:
     """A date, timestamp or timestamptz; infinities and years outside 1-9999 go to the exact text."""
     out, valid = _empty(slices, np.int64)
-    exact = np.zeros(len(slices), np.uint8)
+    exact = np.empty(len(slices), np.uint8)
     form = moment_form(kind)
     bad = kernels.parse_moment(*_inputs(slices), form, out, valid, exact)
     _check(bad, ("date", "timestamp", "timestamptz in UTC")[form])
@@ -107,8 +109,8 @@ def _inputs(slices: Slices) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64
     return frozen(slices.data), frozen(slices.start), frozen(slices.length)
 
 
-def _empty(slices: Slices, dtype: type) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    return np.zeros(len(slices), dtype=dtype), np.zeros(len(slices), dtype=np.uint8)
+def _empty(slices: Slices, dtype: type) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
+    return np.empty(len(slices), dtype=dtype), np.empty(len(slices), dtype=np.uint8)
 
 
 def _check(bad_row: int, what: str) -> None:

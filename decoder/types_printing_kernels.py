@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from decoder.compiled import Bytes, Ints, Lengths, Unsigned, compiled, inlined
+from decoder.compiled import Bytes, Ints, Lengths, Unsigned, compiled, inlined, signed, unsigned
 
 MOMENT_BYTES_MAX = 29  # 0001-01-01 00:00:00.000000+00
 DECIMAL_BYTES_MAX = 42  # sign, 38 digits, a leading zero, the point
@@ -85,11 +85,11 @@ def print_moment(values: Ints, valid: Bytes, form: int, out: Bytes, offsets: Int
 
 
 @inlined
-def _split_digits(low: np.uint64, high: np.uint64, digits: Bytes) -> int:
+def _split_digits(low: int, high: int, digits: Bytes) -> int:
     """Decimal digits of a 128-bit magnitude, least significant first; their number (at least 1)."""
-    mask = np.uint64(0xFFFFFFFF)
-    shift = np.uint64(32)
-    billion = np.uint64(1_000_000_000)
+    mask = unsigned(0xFFFFFFFF)
+    shift = unsigned(32)
+    billion = unsigned(1_000_000_000)
     w3, w2, w1, w0 = high >> shift, high & mask, low >> shift, low & mask
     count = 0
     while count == 0 or w0 | w1 | w2 | w3:
@@ -103,8 +103,8 @@ def _split_digits(low: np.uint64, high: np.uint64, digits: Bytes) -> int:
         w0 = part // billion
         group = part % billion
         for _ in range(9):
-            digits[count] = np.uint8(group % np.uint64(10))
-            group //= np.uint64(10)
+            digits[count] = np.uint8(group % unsigned(10))
+            group //= unsigned(10)
             count += 1
     while count > 1 and digits[count - 1] == 0:
         count -= 1
@@ -121,9 +121,9 @@ def print_decimal(words: Unsigned, valid: Bytes, scale: int, out: Bytes, offsets
         if valid[i] == 0:
             continue
         low, high = words[i, 0], words[i, 1]
-        if high >> np.uint64(63):
-            low = ~low + np.uint64(1)
-            high = ~high + (np.uint64(1) if low == np.uint64(0) else np.uint64(0))
+        if high >> unsigned(63):
+            low = ~low + unsigned(1)
+            high = ~high + (unsigned(1) if low == unsigned(0) else unsigned(0))
             out[at] = 45
             at += 1
         count = _split_digits(low, high, digits)
@@ -158,7 +158,7 @@ def _read_shortest(data: Bytes, p: int, end: int, digits: Bytes) -> tuple[int, i
         exponent = 0
         for j in range(p, end):
             if 48 <= data[j] <= 57:
-                exponent = exponent * 10 + (np.int64(data[j]) - 48)
+                exponent = exponent * 10 + (signed(data[j]) - 48)
         power += -exponent if negative else exponent
     while count > 0 and digits[count - 1] == 0:
         count -= 1
@@ -171,23 +171,23 @@ def _is_midpoint(digits: Bytes, count: int, power: int, mantissa_bits: int) -> b
     """True when the decimal lies exactly between two floats (an odd number of mantissa_bits + 1 bits)."""
     if power < -27 or power > 27 or count > 18:
         return False
-    value = np.uint64(0)
-    five = np.uint64(5)
+    value = unsigned(0)
+    five = unsigned(5)
     for j in range(count):
-        value = value * np.uint64(10) + np.uint64(digits[j])
-    while value > np.uint64(0) and value & np.uint64(1) == np.uint64(0):
-        value >>= np.uint64(1)
-    limit = np.uint64(1) << np.uint64(mantissa_bits + 1)
+        value = value * unsigned(10) + unsigned(digits[j])
+    while value > unsigned(0) and value & unsigned(1) == unsigned(0):
+        value >>= unsigned(1)
+    limit = unsigned(1) << unsigned(mantissa_bits + 1)
     for _ in range(abs(power)):
         if power > 0:
             value *= five
             if value >= limit:
                 return False
-        elif value % five != np.uint64(0):
+        elif value % five != unsigned(0):
             return False
         else:
             value //= five
-    return value >= limit >> np.uint64(1) and value < limit
+    return value >= limit >> unsigned(1) and value < limit
 
 
 @inlined
@@ -282,7 +282,7 @@ def print_hex(data: Bytes, start: Ints, length: Lengths, offsets: Ints, out: Byt
         out[at], out[at + 1] = 92, 120
         at += 2
         for j in range(length[i]):
-            byte = np.int64(data[start[i] + j])
+            byte = signed(data[start[i] + j])
             out[at] = _HEX[byte >> 4]
             out[at + 1] = _HEX[byte & 15]
             at += 2
