@@ -37,7 +37,7 @@ class Database:
         return psycopg.connect(self.dsn, autocommit=True, **options)
 
     def execute(self, statement: str, parameters: Any = None) -> list[tuple[Any, ...]]:
-        """Run SQL (several statements when there are no parameters); rows of the last result, if it has any."""
+        """Run SQL (several statements when there are no parameters); rows of the last result, if any."""
         with self.connect() as connection:
             cursor = connection.execute(statement, parameters)
             while cursor.nextset():
@@ -48,7 +48,9 @@ class Database:
 @pytest.fixture(scope="session")
 def pg() -> Iterator[EmbeddedPostgres]:
     """A running PostgreSQL 18 for the whole test run."""
-    with temporary_postgres(version=18, conf={"max_wal_senders": "40", "max_replication_slots": "60"}) as server:
+    with temporary_postgres(
+        version=18, conf={"max_wal_senders": "40", "max_replication_slots": "60"}
+    ) as server:
         yield server
 
 
@@ -67,7 +69,8 @@ def database(pg: EmbeddedPostgres) -> Iterator[Database]:
 
 def _drop_slots(admin: psycopg.Connection[tuple[Any, ...]], database: str) -> None:
     for slot, pid in admin.execute(
-        "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s AND NOT temporary", [database]
+        "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s AND NOT temporary",
+        [database],
     ).fetchall():
         if pid is not None:
             admin.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])

@@ -53,8 +53,15 @@ class Jar:
 
 def locked_jars() -> list[Jar]:
     """The pinned jars, in the order of ``jars.lock``."""
-    lines = [line.split() for line in _LOCK_FILE.read_text().splitlines() if line and not line.startswith("#")]
-    return [Jar(*coordinates.split(":"), digest.removeprefix("sha256=")) for coordinates, digest in lines]
+    lines = [
+        line.split() for line in _LOCK_FILE.read_text().splitlines() if line and not line.startswith("#")
+    ]
+    return [_jar(coordinates, digest) for coordinates, digest in lines]
+
+
+def _jar(coordinates: str, digest: str) -> Jar:
+    organisation, module, revision = coordinates.split(":")
+    return Jar(organisation, module, revision, digest.removeprefix("sha256="))
 
 
 def jars(java: Java, *, say: Callable[[str], None] = lambda text: None) -> list[Path]:
@@ -97,8 +104,9 @@ def _fetch(jar: Jar, folder: Path, java: Java) -> None:
     raise SetupError(
         f"the jar {jar.organisation}:{jar.module}:{jar.revision} could not be fetched",
         where="; ".join(dict.fromkeys(failures)),
-        way_out="check the network and proxy (HTTPS_PROXY), name a mirror with SLOTLAKE_IVY_SETTINGS=<ivysettings.xml>, "
-        f"or put the file as {folder / jar.file} yourself (SHA-256 {jar.sha256})",
+        way_out="check the network and proxy (HTTPS_PROXY), name a mirror with "
+        f"SLOTLAKE_IVY_SETTINGS=<ivysettings.xml>, or put the file as "
+        f"{folder / jar.file} yourself (SHA-256 {jar.sha256})",
     )
 
 
@@ -132,7 +140,12 @@ def _ivy(jar: Jar, scratch: Path, java: Java, options: list[str]) -> str | None:
 
 def _reason(output: str) -> str:
     """The line of Ivy's report that says why."""
-    for pattern in (r"PKIX[^\n]*", r"\w+(?:Exception|Error): [^\n]*", r"ERRORS\s+([^\n]+)", r"not found[^\n]*"):
+    for pattern in (
+        r"PKIX[^\n]*",
+        r"\w+(?:Exception|Error): [^\n]*",
+        r"ERRORS\s+([^\n]+)",
+        r"not found[^\n]*",
+    ):
         found = re.search(pattern, output)
         if found:
             return " ".join(found[0].split())[:300]

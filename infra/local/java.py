@@ -109,9 +109,11 @@ def _machine_programs() -> Iterator[Path]:
 
 
 def _version(program: Path) -> int | None:
-    """Feature version of a java program; None when it does not run (a missing file, a stub, another machine's)."""
+    """Feature version of a java program; None when it does not run (a stub, another machine's)."""
     try:
-        done = subprocess.run([str(program), "-version"], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(
+            [str(program), "-version"], capture_output=True, text=True, timeout=30, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     found = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)

@@ -22,7 +22,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -32,7 +31,9 @@ from types import TracebackType
 from typing import Literal, Self
 
 from decoder.errors import SetupError
+from infra.local import process
 from infra.local.postgres_binaries import Binaries, ServerUser, binaries, server_user
+from infra.local.process import command_line, free_port, port_is_free, write_private
 
 USER = "slotlake"
 _DEFAULTS: Mapping[str, str] = {
@@ -85,8 +86,6 @@ class EmbeddedPostgres:
         self._known = self._read_known()
         self._log_start = 0
 
-    # -- where things are -------------------------------------------------------------------------------
-
     @property
     def data(self) -> Path:
         """The cluster's data directory."""
@@ -130,7 +129,9 @@ class EmbeddedPostgres:
         """
         path = self._binaries.bin / name
         if not path.exists():
-            raise SetupError(f"the embedded PostgreSQL has no program {name!r}", where=str(self._binaries.bin))
+            raise SetupError(
+                f"the embedded PostgreSQL has no program {name!r}", where=str(self._binaries.bin)
+            )
         return str(path)
 
     def client_environment(self, database: str = "postgres") -> dict[str, str]:
@@ -145,8 +146,6 @@ class EmbeddedPostgres:
             "PGSSLMODE": "disable",
             "PGTZ": "UTC",
         }
-
-    # -- life ---------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
         """Make the cluster if there is none, start the server, wait until it takes connections.
@@ -170,10 +169,14 @@ class EmbeddedPostgres:
                 break
             time.sleep(0.5)
         raise SetupError(
-            f"PostgreSQL {self.version} did not start", where=str(self.log), way_out=f"its log says:\n{self._log_end()}"
+            f"PostgreSQL {self.version} did not start",
+            where=str(self.log),
+            way_out=f"its log says:\n{self._log_end()}",
         )
 
-    def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast", *, seconds_max: float = 60.0) -> None:
+    def stop(
+        self, mode: Literal["smart", "fast", "immediate"] = "fast", *, seconds_max: float = 60.0
+    ) -> None:
         """End the server, whoever started it; nothing happens when it does not run.
 
         ``immediate`` is a crash: the next start recovers from the WAL.  A server that has not ended in time
@@ -224,8 +227,6 @@ class EmbeddedPostgres:
     ) -> None:
         self.stop("fast")
 
-    # -- how ------------------------------------------------------------------------------------------------
-
     def _prepare_folder(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._user.switch:
@@ -236,17 +237,18 @@ class EmbeddedPostgres:
         client.mkdir(mode=0o700, exist_ok=True)
         if "password" not in self._known:
             self._known["password"] = secrets.token_hex(16)
-        _write_private(client / "pgpass", f"*:*:*:{USER}:{self.password}\n")
+        write_private(client / "pgpass", f"*:*:*:{USER}:{self.password}\n")
 
     def _initdb(self) -> None:
         incoming = self.folder / "data.incoming"
         shutil.rmtree(incoming, ignore_errors=True)
         password_file = self.folder / "initdb-password"
-        _write_private(password_file, self.password + "\n")
+        write_private(password_file, self.password + "\n")
         self._user.own(password_file)
         command = [
             self.program("initdb"), "--pgdata", str(incoming), "--username", USER, "--encoding", "UTF8",
-            "--locale", "C", "--auth", "scram-sha-256", "--pwfile", str(password_file), "--no-instructions", "--no-sync",
+            "--locale", "C", "--auth", "scram-sha-256", "--pwfile", str(password_file),
+            "--no-instructions", "--no-sync",
         ]  # fmt: skip
         try:
             done = subprocess.run(
@@ -260,14 +262,14 @@ class EmbeddedPostgres:
 
     def _choose_address(self, *, new_port: bool) -> None:
         port = int(self._known.get("port", 0))
-        if new_port or not port or not _port_is_free(port):
-            self._known["port"] = str(_free_port())
+        if new_port or not port or not port_is_free(port):
+            self._known["port"] = str(free_port())
         folder = self._known.get("socket_folder", "")
         if not folder or not Path(folder).is_dir():
             self._known["socket_folder"] = tempfile.mkdtemp(prefix="slotlake-pg-")
         self.socket_folder.chmod(0o755 if self._user.switch else 0o700)
         self._user.own(self.socket_folder)
-        _write_private(self.folder / "client" / "server.json", json.dumps(self._known))
+        write_private(self.folder / "client" / "server.json", json.dumps(self._known))
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         settings = {
@@ -280,19 +282,20 @@ class EmbeddedPostgres:
         conf = self.data / "postgresql.auto.conf.slotlake"
         conf.write_text(lines)
         self._user.own(conf)
-        command = [self.program("postgres"), "-D", str(self.data), "-c", f"config_file={self._config_file(conf)}"]
-        with self.log.open("ab") as log:
-            self._log_start = log.tell()
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd="/",
-                start_new_session=True,  # Ctrl-C in the terminal is for us, not for the server
-                preexec_fn=_die_with_parent if self.dies_with_parent else None,
-                **self._user.popen_options(),
-            )
+        command = [
+            self.program("postgres"),
+            "-D",
+            str(self.data),
+            "-c",
+            f"config_file={self._config_file(conf)}",
+        ]
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
+        return process.start(
+            command,
+            self.log,
+            user=(self._user.uid, self._user.gid) if self._user.switch else None,
+            at_parents_end=signal.SIGQUIT if self.dies_with_parent else None,
+        )
 
     def _config_file(self, settings: Path) -> Path:
         main = self.data / "slotlake.conf"
@@ -373,56 +376,19 @@ def temporary_postgres(
 
 def _is_postgres(pid: int, data: Path) -> bool:
     """True when ``pid`` runs and is the postmaster of ``data``: process ids are used again."""
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return os.fsencode(data) in command
+    return str(data) in command_line(pid)
 
 
 def _check_reachable(folder: Path) -> None:
     for parent in folder.parents:
         if not parent.stat().st_mode & 0o001:
             raise SetupError(
-                "PostgreSQL must not run as root, and the user 'nobody' that it runs as cannot enter this folder",
+                "PostgreSQL must not run as root, and its user here, 'nobody', cannot enter this folder",
                 where=str(parent),
-                way_out="choose a folder that everyone may enter (mode 0711 or 0755 on each parent), such as one "
-                "below /var/tmp, or run slotlake as an ordinary user",
+                way_out="choose a folder that everyone may enter (mode 0711 or 0755 on each parent), such as "
+                "one below /var/tmp, or run slotlake as an ordinary user",
             )
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write a file that never existed with a wider mode than 0600, whole or not at all."""
-    incoming = path.with_name(path.name + ".incoming")
-    incoming.unlink(missing_ok=True)
-    descriptor = os.open(incoming, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    incoming.rename(path)
 
 
 def _conf_text(value: str) -> str:
     return value.replace("\\", "\\\\").replace("'", "''")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _port_is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
-
-
-def _die_with_parent() -> None:
-    """In the child before exec: the kernel sends SIGQUIT when the parent thread ends (prctl(2))."""
-    import ctypes
-
-    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGQUIT)

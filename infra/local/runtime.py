@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.local.java import Java, environment, find_java
 from infra.local.jars import jars
+from infra.local.java import Java, environment, find_java
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import pytest
 
 from decoder.errors import SetupError
 from infra.local import jars as jars_module
-from infra.local.java import Java, environment, find_java, trust_options
 from infra.local.jars import Jar, jars, locked_jars
+from infra.local.java import Java, environment, find_java, trust_options
 
 TOOLS = ("sh", "bash", "env", "dirname", "cat")
 
@@ -25,7 +25,9 @@ def bare_path(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in TOOLS:
-        (folder / name).symlink_to(Path("/usr/bin") / name if Path("/usr/bin", name).exists() else Path("/bin") / name)
+        (folder / name).symlink_to(
+            Path("/usr/bin") / name if Path("/usr/bin", name).exists() else Path("/bin") / name
+        )
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     return folder
@@ -39,7 +41,10 @@ def _fake_java(folder: Path, version: str) -> Path:
     return program
 
 
-@pytest.mark.parametrize(("version", "fits"), [("17.0.15", True), ("21", True), ("25.0.1", False), ("1.8.0_402", False), ("11.0.2", False)])
+@pytest.mark.parametrize(
+    ("version", "fits"),
+    [("17.0.15", True), ("21", True), ("25.0.1", False), ("1.8.0_402", False), ("11.0.2", False)],
+)
 def test_only_a_java_that_spark_runs_on_is_taken(tmp_path, bare_path, monkeypatch, version, fits):
     _fake_java(tmp_path / "jdk", version)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
@@ -67,7 +72,13 @@ def test_without_any_java_the_error_says_what_was_looked_at(tmp_path, bare_path,
 def test_the_wheels_java_runs_without_the_module_that_it_lacks(bare_path):
     java = find_java()
     assert java.bundled
-    command = [java.program, "--add-modules=jdk.incubator.vector", "-Dgiven=a b", "-XshowSettings:properties", "-version"]
+    command = [
+        java.program,
+        "--add-modules=jdk.incubator.vector",
+        "-Dgiven=a b",
+        "-XshowSettings:properties",
+        "-version",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "given = a b" in done.stderr
 
@@ -193,5 +204,7 @@ def _self_signed_certificate() -> bytes:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "company authority")])
     now = datetime.datetime.now(datetime.UTC)
-    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now.replace(year=now.year + 1))
+    builder = x509.CertificateBuilder(
+        name, name, key.public_key(), x509.random_serial_number(), now, now.replace(year=now.year + 1)
+    )
     return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)

@@ -1,0 +1,61 @@
+"""The launcher's second half: get the environment, then become the command inside it.
+
+``test`` and ``check`` are answered here, because they are about the checkout; all else is the command's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from infra.launch import check
+from infra.launch.environment import Environment, ready_environment
+from infra.launch.folders import CHECKOUT, home
+from infra.launch.install import LaunchError
+
+_SETUP_ERROR = 10  # the same as decoder.errors.SetupError.exit_code, which cannot be imported yet
+_INTERRUPTED = 130
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; returns only for ``check`` and when the environment cannot be made."""
+    try:
+        environment = ready_environment(home())
+    except (LaunchError, OSError) as error:
+        print(f"slotlake: {error}", file=sys.stderr)
+        return _SETUP_ERROR
+    variables = run_variables(environment, home())
+    if arguments[:1] == ["check"]:
+        return check.run(environment.python, variables, home(), arguments[1:])
+    if arguments[:1] == ["test"]:
+        os.chdir(CHECKOUT)
+        arguments = ["-P", "-m", "pytest", *arguments[1:]]
+    else:
+        arguments = ["-P", "-m", "infra.cli", *arguments]
+    sys.stdout.flush()
+    return os.execve(environment.python, [str(environment.python), *arguments], variables)  # noqa: S606
+
+
+def run_variables(environment: Environment, cache: Path) -> dict[str, str]:
+    """The caller's variables, made to mean this environment and nothing of another Python's."""
+    variables = {
+        name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "__PYVENV_LAUNCHER__")
+    }
+    return {
+        **variables,
+        "PYTHONPATH": str(CHECKOUT),
+        "PYTHONNOUSERSITE": "1",
+        "VIRTUAL_ENV": str(environment.folder),
+        "PATH": f"{environment.folder / 'bin'}{os.pathsep}{variables.get('PATH', os.defpath)}",
+        # Compiled kernels are kept here: the checkout may be read-only or another user's.
+        "NUMBA_CACHE_DIR": variables.get("NUMBA_CACHE_DIR") or str(cache / "numba"),
+    }
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        print("\nslotlake: interrupted", file=sys.stderr)
+        sys.exit(_INTERRUPTED)

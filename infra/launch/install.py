@@ -1,0 +1,200 @@
+"""How packages get into the environment: with uv if there is one, else with pip, hash-pinned either way.
+
+Every file that is installed has its SHA-256 in the lock file.  All packages come as wheels but Spark's, which
+exists as source only; it is built with the locked setuptools, installed first, instead of with whatever a
+build environment would fetch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+SOURCE_ONLY = "pyspark"
+_BUILDER = "setuptools"
+_PROGRESS_SECONDS = 3.0
+_SILENCE_SECONDS = 10.0
+_OUTPUT_LINES_KEPT = 25
+
+
+class LaunchError(Exception):
+    """The environment cannot be made: what, where, and what to do."""
+
+    def __init__(self, what: str, *, where: str = "", way_out: str = "") -> None:
+        parts = [what, where and f"where: {where}", way_out and f"what to do: {way_out}"]
+        super().__init__("\n  ".join(part for part in parts if part))
+
+
+def say(text: str) -> None:
+    """A line of progress, on standard error: standard output belongs to the command."""
+    print(f"slotlake: {text}", file=sys.stderr, flush=True)
+
+
+def make(folder: Path, requirements: Path, lock: int) -> None:
+    """Make a virtual environment in ``folder`` and install the locked packages.
+
+    Args:
+        folder: does not exist yet.
+        requirements: the lock file, in pip's format with hashes.
+        lock: a file descriptor that installers inherit and so keep locked as long as they run.
+
+    Raises:
+        LaunchError: there is no installer, or it failed.
+    """
+    venv.EnvBuilder(with_pip=False, symlinks=True).create(folder)
+    builder = folder / "builder-requirements.txt"
+    builder.write_text(locked_lines(requirements.read_text(), _BUILDER))
+    for installer in _installers(folder, lock):
+        name, prefix = installer
+        say(f"installing {_count(requirements)} packages with {name}")
+        failure = _run(prefix(builder), lock) or _run(prefix(requirements), lock, total=_count(requirements))
+        if failure is None:
+            return
+        say(f"{name} failed:\n{failure}")
+    raise LaunchError(
+        "the packages could not be installed",
+        where=str(folder),
+        way_out="check the network; behind a proxy set HTTPS_PROXY, with a mirror PIP_INDEX_URL or "
+        "UV_DEFAULT_INDEX, behind a company's certificate authority SSL_CERT_FILE and PIP_CERT; "
+        "then run the same again",
+    )
+
+
+def locked_lines(lock_file: str, package: str) -> str:
+    """The lines of one package in a lock file, hashes included."""
+    found = re.search(rf"^{re.escape(package)}==.*?(?=^[a-zA-Z0-9]|\Z)", lock_file, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise LaunchError(f"the lock file does not name {package}")
+    return found[0]
+
+
+class _Installer:
+    """Makes the command line that installs a requirements file."""
+
+    def __init__(self, words: list[str], options: list[str]) -> None:
+        self.words, self.options = words, options
+
+    def __call__(self, requirements: Path) -> list[str]:
+        return [*self.words, "--no-deps", "--require-hashes", *self.options, "-r", str(requirements)]
+
+
+def _installers(folder: Path, lock: int) -> Iterator[tuple[str, _Installer]]:
+    """The installers this machine has, best first."""
+    python = str(folder / "bin" / "python")
+    uv = shutil.which("uv")
+    if uv and _works([uv, "--version"]):
+        options = ["--compile-bytecode", "--only-binary", ":all:", "--no-binary", SOURCE_ONLY]
+        yield "uv", _Installer([uv, "pip", "install", "--python", python], [*options, "--no-build-isolation"])
+    pip = _pip(python, lock)
+    if pip:
+        options = [
+            "--disable-pip-version-check",
+            "--no-input",
+            "--no-build-isolation",
+            "--progress-bar",
+            "off",
+        ]
+        yield "pip", _Installer(pip, [*options, "--only-binary", ":all:", "--no-binary", SOURCE_ONLY])
+    elif not uv:
+        raise LaunchError(
+            "this Python cannot install packages: it has neither ensurepip nor pip, and there is no uv",
+            where=sys.executable,
+            way_out="install what is missing (Debian, Ubuntu: apt install python3-venv), or uv, or set "
+            "SLOTLAKE_PYTHON to a Python that has pip",
+        )
+
+
+def _pip(python: str, lock: int) -> list[str] | None:
+    """A pip for the environment: its own from ensurepip, or this Python's, told to install over there."""
+    if (
+        importlib.util.find_spec("ensurepip")
+        and _run([python, "-I", "-m", "ensurepip", "--default-pip"], lock) is None
+    ):
+        return [python, "-I", "-m", "pip", "install"]
+    own = [sys.executable, "-m", "pip", "--python", python]
+    return [*own, "install"] if _works([*own, "--version"]) else None
+
+
+def _works(command: list[str]) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, check=False, env=_variables()).returncode == 0
+    except OSError:
+        return False
+
+
+def _run(command: list[str], lock: int, *, total: int = 0) -> str | None:
+    """Run an installer, showing how far it is; None when it succeeded, else the end of what it said."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=_variables(),
+        pass_fds=(lock,),
+    ) as process:
+        assert process.stdout is not None
+        said = _follow(_lines(process.stdout.fileno()), total)
+    return None if process.returncode == 0 else "\n".join(f"    {line}" for line in said)
+
+
+def _lines(descriptor: int) -> Iterator[str]:
+    """What arrives, line by line; an empty line whenever nothing has come for a while."""
+    pending = b""
+    while True:
+        readable, _, _ = select.select([descriptor], [], [], _SILENCE_SECONDS)
+        if not readable:
+            yield ""
+            continue
+        arrived = os.read(descriptor, 65536)
+        if not arrived:
+            return
+        *whole, pending = (pending + arrived).split(b"\n")
+        yield from (line.decode(errors="replace") + "\n" for line in whole)
+
+
+def _follow(lines: Iterable[str], total: int) -> deque[str]:
+    """Show steps as they come, and that work goes on when nothing comes; returns the last lines."""
+    said: deque[str] = deque(maxlen=_OUTPUT_LINES_KEPT)
+    fetched, started, shown = 0, time.monotonic(), time.monotonic()
+    for line in lines:
+        said.extend([line.rstrip()] if line else [])
+        step = re.match(r"\s*(Collecting|Building|Installing|Prepared|Resolved|Installed|Bytecode)\b", line)
+        collecting = bool(step and step[1] == "Collecting")
+        fetched += collecting
+        now = time.monotonic()
+        if not total or (line and not step) or (collecting and now - shown < _PROGRESS_SECONDS):
+            continue
+        shown = now
+        if collecting:
+            say(f"  fetching {fetched} of {total}: {line.split()[1].split('==')[0]}")
+        else:
+            say("  " + (line.strip()[:60] if line else f"still at it after {now - started:.0f} s"))
+    return said
+
+
+def _variables() -> dict[str, str]:
+    """The caller's variables (mirrors, proxies, certificates) without those that would aim elsewhere."""
+    unwanted = {
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "PIP_TARGET",
+        "PIP_PREFIX",
+        "PIP_ROOT",
+        "VIRTUAL_ENV",
+        "PYTHONDONTWRITEBYTECODE",
+    }
+    return {name: value for name, value in os.environ.items() if name not in unwanted} | {"PIP_USER": "0"}
+
+
+def _count(requirements: Path) -> int:
+    return len(re.findall(r"^[A-Za-z0-9]", requirements.read_text(), re.MULTILINE))
