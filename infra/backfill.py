@@ -1,0 +1,72 @@
+"""One table again from the source, at an exact LSN, while the stream goes on.
+
+The lake is brought exactly to the snapshot's LSN first, so an older image can never beat a newer one.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from decoder.errors import PipelineFileError
+from decoder.lsn import format_lsn
+from decoder.publications import SourceTable
+from decoder.slots import ExportedSnapshot
+from infra.batches import at_exact_lsn, confirm_position
+from infra.reports import BackfillReport
+from infra.tables import copy_all, copy_into, copy_point, published_tables
+from spark.names import lake_table, parse_postgres_name
+
+if TYPE_CHECKING:
+    from infra.output import Progressing
+    from infra.pipeline import Pipeline
+
+SLOT_WAIT_SECONDS = 60.0
+
+
+def copy_again(pipeline: Pipeline, name: str, progress: Progressing, started: float) -> BackfillReport:
+    """Replace one table's content; a published table that the lake lacks is added.
+
+    Raises:
+        PipelineFileError: the publications have no such table.
+    """
+    table = _published(pipeline, name)
+    with at_exact_lsn(pipeline, SLOT_WAIT_SECONDS, progress) as snapshot:
+        rows = _replace(pipeline, table, snapshot, progress)
+    confirm_position(pipeline)
+    return BackfillReport(
+        table=f"{table.schema}.{table.table}",
+        lake_table=str(lake_table(pipeline.lake.namespace, table.schema, table.table)),
+        lsn=format_lsn(snapshot.lsn),
+        rows=rows,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _published(pipeline: Pipeline, name: str) -> SourceTable:
+    tables = {(table.schema, table.table): table for table in published_tables(pipeline)}
+    try:
+        return tables[parse_postgres_name(name)]
+    except KeyError:
+        listed = ", ".join(sorted(f"{schema}.{table}" for schema, table in tables)) or "none"
+        raise PipelineFileError(
+            f"the publications have no table {name}",
+            where="--table",
+            way_out=f"name one of those published, as PostgreSQL writes it: {listed}",
+        ) from None
+
+
+def _replace(pipeline: Pipeline, table: SourceTable, snapshot: ExportedSnapshot, progress: Progressing) -> int:
+    from spark.read import Cut
+    from spark.replace import Replacement
+    from spark.tables import TableSchema
+
+    known = {(entry.schema, entry.table) for entry in Cut.latest(pipeline.lake).tables()}
+    if (table.schema, table.table) not in known:
+        return sum(copy.rows for copy in copy_all(pipeline, [table], snapshot, progress))
+    schema = TableSchema.of(table)
+    with Replacement.begin(pipeline.session, pipeline.lake, pipeline.name, schema) as replacement:
+        files = copy_into(pipeline, table, snapshot, replacement.target, progress)
+        rows = sum(file.rows for file in files)
+        replacement.publish(copy_point(pipeline, snapshot.lsn, "backfill", rows, schema.source_name))
+    return rows

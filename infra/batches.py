@@ -1,0 +1,196 @@
+"""The micro-batch: pull, apply, publish, confirm, each step callable alone and safe to repeat.
+
+Each step asks the lake where it is.  A batch that is already published is left alone by every step;
+a batch that does not follow the lake's position is refused.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from decoder.changelog import Batch, batches
+from decoder.errors import ChangeLogError
+from decoder.lsn import format_lsn
+from decoder.pull import pull, source_position
+from decoder.slots import ExportedSnapshot, confirm, create_slot
+from infra.reports import ApplyReport, ConfirmReport, PublishReport, PullReport, SyncReport
+
+if TYPE_CHECKING:
+    from infra.output import Progressing
+    from infra.pipeline import Pipeline
+
+
+def pull_next(pipeline: Pipeline, *, progress: Progressing, until: int | None = None) -> PullReport:
+    """Write the batch that follows the lake's position, or find it written.
+
+    Args:
+        until: end exactly there; else at the source's position now.
+    """
+    from infra.tables import add_new_tables
+
+    started = time.monotonic()
+    position = pipeline.position()
+    added = add_new_tables(pipeline, progress) if until is None else []
+    position = pipeline.position() if added else position
+    batch = pull(
+        pipeline.source,
+        pipeline.name,
+        pipeline.file.changelog_dir,
+        start=position,
+        until=until,
+        max_bytes=pipeline.file.changelog.batch_bytes_max,
+        progress=lambda done: progress("pull: bytes received", done),
+    )
+    if batch.end_lsn == position:
+        return PullReport(None, format_lsn(position), format_lsn(position), added_tables=added)
+    return PullReport(
+        batch=batch.name,
+        start_lsn=format_lsn(batch.start_lsn),
+        end_lsn=format_lsn(batch.end_lsn),
+        transactions=batch.manifest.transactions,
+        changes=batch.manifest.changes,
+        seconds=time.monotonic() - started,
+        added_tables=added,
+    )
+
+
+def named(pipeline: Pipeline, name: str) -> Batch:
+    """A batch of the change log by its name.
+
+    Raises:
+        ChangeLogError: there is no such batch.
+    """
+    path = pipeline.file.changelog_dir / name
+    if "/" in name or not path.is_dir():
+        raise ChangeLogError(
+            f"the change log has no batch {name!r}",
+            where=str(pipeline.file.changelog_dir),
+            way_out="clear the pull task too, or run: slotlake sync",
+        )
+    return Batch.open(path)
+
+
+def apply_named(pipeline: Pipeline, name: str) -> ApplyReport:
+    """Stage a batch, after checking that it is what its manifest says."""
+    from spark.apply import apply_batch
+
+    started = time.monotonic()
+    batch = named(pipeline, name)
+    batch.verify()
+    applied = apply_batch(pipeline.session, pipeline.lake, batch, pipeline.name)
+    return ApplyReport(
+        batch=name,
+        already_published=applied.already_published,
+        tables={table.source_table: table.changes for table in applied.tables.values()},
+        conflicts={table.source_table: table.conflicts for table in applied.tables.values() if table.conflicts},
+        seconds=time.monotonic() - started,
+    )
+
+
+def publish_named(pipeline: Pipeline, name: str) -> PublishReport:
+    """Publish a staged batch."""
+    from spark.publish import publish_batch
+
+    started = time.monotonic()
+    published = publish_batch(pipeline.lake, named(pipeline, name), pipeline.name)
+    return PublishReport(
+        batch=name,
+        lsn=format_lsn(published.position),
+        already_published=published.already,
+        tables=dict(published.snapshots),
+        seconds=time.monotonic() - started,
+    )
+
+
+def confirm_position(pipeline: Pipeline) -> ConfirmReport:
+    """Confirm the lake's position to the server, then let go of batches that are old enough."""
+    position = pipeline.position()
+    confirm(pipeline.source, position)
+    _forget_old_batches(pipeline, position)
+    return ConfirmReport(pipeline.source.slot, format_lsn(position))
+
+
+def catch_up(pipeline: Pipeline, *, progress: Progressing, until: int | None = None) -> SyncReport:
+    """Bring the lake to the source's position as it is now, or exactly to ``until``.
+
+    Takes more than one batch when a crash has left one behind, or when one batch would be too large.
+    """
+    started = time.monotonic()
+    first = pipeline.position()
+    target = source_position(pipeline.source) if until is None else until
+    seconds: dict[str, float] = {}
+    tables: dict[str, int] = {}
+    last: PullReport | None = None
+    transactions = changes = 0
+    added: list[str] = []
+    while True:
+        pulled = _one_batch(pipeline, progress, until, seconds, tables)
+        added += pulled.added_tables
+        if pulled.batch is not None:
+            last, transactions, changes = pulled, transactions + pulled.transactions, changes + pulled.changes
+        if pulled.batch is None or pipeline.position() >= target:
+            break
+    return SyncReport(
+        batch=None if last is None else last.batch,
+        start_lsn=format_lsn(first),
+        lsn=format_lsn(pipeline.position()),
+        transactions=transactions,
+        changes=changes,
+        tables=tables,
+        seconds=time.monotonic() - started,
+        seconds_by_step={step: round(spent, 3) for step, spent in seconds.items()},
+        added_tables=added,
+    )
+
+
+def _one_batch(
+    pipeline: Pipeline, progress: Progressing, until: int | None, seconds: dict[str, float], tables: dict[str, int]
+) -> PullReport:
+    with _timed(seconds, "pull"):
+        pulled = pull_next(pipeline, progress=progress, until=until)
+    if pulled.batch is not None:
+        with _timed(seconds, "apply"):
+            progress("apply", 0)
+            applied = apply_named(pipeline, pulled.batch)
+        for table, count in applied.tables.items():
+            tables[table] = tables.get(table, 0) + count
+        with _timed(seconds, "publish"):
+            progress("publish", 0)
+            publish_named(pipeline, pulled.batch)
+    with _timed(seconds, "confirm"):
+        confirm_position(pipeline)
+    return pulled
+
+
+@contextmanager
+def at_exact_lsn(pipeline: Pipeline, timeout_seconds: float, progress: Progressing) -> Iterator[ExportedSnapshot]:
+    """Bring the lake exactly to the position of a snapshot of the source, and keep that snapshot.
+
+    Raises:
+        SlotError: transactions stayed open for ``timeout_seconds``; the message names them.
+    """
+    progress("waiting for a snapshot of the source", 0)
+    with create_slot(pipeline.source, temporary=True, wait_seconds=timeout_seconds) as snapshot:
+        catch_up(pipeline, progress=progress, until=snapshot.lsn)
+        yield snapshot
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        seconds[step] = seconds.get(step, 0.0) + time.monotonic() - started
+
+
+def _forget_old_batches(pipeline: Pipeline, position: int) -> None:
+    """Remove archived batches that are published and older than the pipeline file keeps them."""
+    oldest = time.time() - pipeline.file.changelog.keep_days * 86400
+    for batch in batches(pipeline.file.changelog_dir):
+        if batch.end_lsn <= position and batch.path.stat().st_mtime < oldest:
+            shutil.rmtree(batch.path, ignore_errors=True)

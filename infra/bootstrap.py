@@ -1,0 +1,120 @@
+"""The first day: publication, slot and tables, all or nothing, and nothing of anyone else's touched.
+
+A slot holds WAL back, so one that this pipeline made and could not use is dropped again: at once when the
+copy fails, or by the next `init` after a crash.  The note `making.json`, written before the slot is
+made, is how that one knows the slot for its own; a slot without a note is somebody else's and is left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+from decoder.errors import SlotError, SlotlakeError
+from decoder.lsn import format_lsn
+from decoder.publications import ensure_publications, readiness
+from decoder.slots import create_slot, drop_slot, inspect_slot
+from decoder.source import connect, identify, source_errors
+from infra.reports import InitReport, TableCopy
+from infra.tables import copy_all, published_tables
+from spark.names import parse_postgres_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from infra.output import Progressing
+    from infra.pipeline import Pipeline
+
+SLOT_WAIT_SECONDS = 60.0
+
+
+def initialise(pipeline: Pipeline, progress: Progressing) -> InitReport:
+    """Make what is missing; when the lake already has this pipeline's tables, say so and change nothing."""
+    from spark.initial import initialised
+
+    started = time.monotonic()
+    if initialised(pipeline.lake, pipeline.name):
+        position = format_lsn(pipeline.position())
+        return InitReport(pipeline.name, already=True, lsn=position, slot=pipeline.source.slot)
+    identity = identify(pipeline.source.dsn)
+    _refuse_foreign_slot(pipeline, identity.system_identifier)
+    made = _publications(pipeline)
+    tables = published_tables(pipeline)
+    pipeline.session  # noqa: B018  start Spark before the slot: no slot is left if it cannot start
+    note = _note(pipeline)
+    note.write_text(json.dumps({"slot": pipeline.source.slot, "system_identifier": identity.system_identifier, "publications": made}))
+    try:
+        with create_slot(pipeline.source, wait_seconds=SLOT_WAIT_SECONDS) as snapshot:
+            copies = copy_all(pipeline, tables, snapshot, progress)
+            lsn = snapshot.lsn
+    except BaseException:
+        _undo(pipeline, note)
+        raise
+    note.rename(note.with_name("made.json"))
+    return _report(pipeline, copies, lsn, made, time.monotonic() - started)
+
+
+def publications_made(pipeline: Pipeline) -> list[str]:
+    """The publications that `init` made, as it noted them."""
+    note = pipeline.file.state_dir / "made.json"
+    return list(json.loads(note.read_text())["publications"]) if note.exists() else []
+
+
+def _report(pipeline: Pipeline, copies: list[TableCopy], lsn: int, made: list[str], seconds: float) -> InitReport:
+    source = pipeline.source
+    with connect(source.dsn) as connection, source_errors(source.dsn):
+        warnings = readiness(connection, source.publications)
+    return InitReport(
+        pipeline=pipeline.name,
+        already=False,
+        lsn=format_lsn(lsn),
+        slot=source.slot,
+        publications_made=made,
+        tables=copies,
+        rows=sum(copy.rows for copy in copies),
+        seconds=seconds,
+        warnings=warnings,
+    )
+
+
+def _note(pipeline: Pipeline) -> Path:
+    return pipeline.file.state_dir / "making.json"
+
+
+def _publications(pipeline: Pipeline) -> list[str]:
+    source = pipeline.source
+    tables = [parse_postgres_name(name) for name in pipeline.file.tables]
+    with connect(source.dsn) as connection, source_errors(source.dsn, "making the publication"):
+        return ensure_publications(connection, source.publications, tables)
+    raise AssertionError("unreachable")
+
+
+def _refuse_foreign_slot(pipeline: Pipeline, system_identifier: str) -> None:
+    """Drop a slot that a crashed `init` of ours left; refuse any other of that name."""
+    source = pipeline.source
+    with connect(source.dsn) as connection, source_errors(source.dsn):
+        state = inspect_slot(connection, source.slot)
+    note = _note(pipeline)
+    if state is None:
+        return
+    ours = note.exists() and json.loads(note.read_text()) .items() >= {
+        "slot": source.slot,
+        "system_identifier": system_identifier,
+    }.items()
+    if not ours:
+        raise SlotError(
+            f"the replication slot {source.slot!r} exists already, and this pipeline did not make it",
+            where=f"plugin {state.plugin}, database {state.database}",
+            way_out="name another slot in source.slot; or, if nothing uses that one, drop it first: "
+            f"SELECT pg_drop_replication_slot('{source.slot}')",
+        )
+    drop_slot(source)
+
+
+def _undo(pipeline: Pipeline, note: Path) -> None:
+    try:
+        drop_slot(pipeline.source)
+    except SlotlakeError:
+        return  # the note stays: the next `init` drops the slot
+    note.unlink(missing_ok=True)

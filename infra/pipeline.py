@@ -1,0 +1,288 @@
+"""One pipeline, opened: the same steps for the command, for Airflow and for a Python program.
+
+Owns the order of the steps and nothing else: decoder/ pulls and confirms, spark/ applies and
+publishes, expectations/ compares.  Where the lake is, is asked of the lake each time.  Spark starts
+when the first step needs it and stays warm until the pipeline is closed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from decoder.errors import LakeError
+from decoder.lsn import format_lsn, parse_lsn
+from decoder.source import SourceSettings
+from infra.lock import exclusive
+from infra.model import PipelineFile, load_pipeline
+from infra.reports import (
+    ApplyReport,
+    BackfillReport,
+    ConfirmReport,
+    InitReport,
+    PublishReport,
+    PullReport,
+    StatusReport,
+    SyncReport,
+)
+from spark.lake import LakeSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from expectations.reconcile import Report
+    from infra.output import Progressing
+    from infra.removal import DropReport, RecoverReport
+
+
+def _silent(step: str, done: int, total: int | None = None) -> None:
+    """Progress that nobody watches."""
+
+
+class Pipeline:
+    """A pipeline file and what it takes to run it. Use as a context manager.
+
+    Attributes:
+        file: the checked pipeline file.
+        source: connection and slot.
+        lake: catalog, warehouse, namespace.
+    """
+
+    def __init__(self, file: PipelineFile, *, remote: str | None = None) -> None:
+        self.file = file
+        self.name = file.name
+        self.source = SourceSettings(
+            dsn=file.dsn(),
+            publications=file.source.publications,
+            slot=file.source.slot,
+            messages=file.source.messages,
+            origin=file.source.origin,
+        )
+        self.lake = LakeSettings(file.lake.catalog, file.lake_uri(), file.warehouse(), file.lake.namespace)
+        self._remote = remote or os.environ.get("SLOTLAKE_SPARK_REMOTE") or file.spark.remote
+        self._session: SparkSession | None = None
+        self._closing = ExitStack()
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, remote: str | None = None) -> Self:
+        """Read and check a pipeline file; nothing is connected to yet.
+
+        Args:
+            path: the pipeline file.
+            remote: a Spark Connect server (``sc://host:port``) to use instead of the file's or this process's.
+
+        Raises:
+            PipelineFileError: the file is not a pipeline file.
+        """
+        return cls(load_pipeline(path), remote=remote)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the Spark session, if this pipeline started one."""
+        self._closing.close()
+        self._session = None
+
+    @property
+    def session(self) -> SparkSession:
+        """The Spark session, started on first use."""
+        if self._session is None:
+            from infra.engine import open_engine
+
+            self._session = open_engine(self.file, self.lake, self._remote, self._closing)
+        return self._session
+
+    def exclusively(self, wait_seconds: float = 0.0) -> AbstractContextManager[None]:
+        """Keep other runs of this pipeline away.
+
+        Raises:
+            BusyError: another run is at work.
+        """
+        return exclusive(self.file.state_dir, self.name, wait_seconds)
+
+    def position(self) -> int:
+        """The lake's position.
+
+        Raises:
+            LakeError: this pipeline has not been initialised, or the lake cannot be reached.
+        """
+        from spark.commits import position
+
+        found = position(self.lake, self.name)
+        if found is None:
+            raise LakeError(
+                f"pipeline {self.name!r} has no tables in this lake yet",
+                where=self.lake.place,
+                way_out=f"run: slotlake init {self.file.path.name}",
+            )
+        return found
+
+    # -- the steps ------------------------------------------------------------------------------------
+
+    def init(self, *, progress: Progressing = _silent) -> InitReport:
+        """Make publication, slot and lake tables, and copy what the source holds. Idempotent."""
+        from infra.bootstrap import initialise
+
+        with self.exclusively():
+            return initialise(self, progress)
+
+    def pull(self, *, progress: Progressing = _silent, wait_seconds: float = 0.0) -> PullReport:
+        """Write the next change log batch up to the source's position now; or find one written before."""
+        from infra.batches import pull_next
+
+        with self.exclusively(wait_seconds):
+            return pull_next(self, progress=progress)
+
+    def apply(self, batch: str, *, wait_seconds: float = 60.0) -> ApplyReport:
+        """Stage a batch of the change log; readers see nothing of it."""
+        from infra.batches import apply_named
+
+        with self.exclusively(wait_seconds):
+            return apply_named(self, batch)
+
+    def publish(self, batch: str, *, wait_seconds: float = 60.0) -> PublishReport:
+        """Make a staged batch visible, all tables at once."""
+        from infra.batches import publish_named
+
+        with self.exclusively(wait_seconds):
+            return publish_named(self, batch)
+
+    def confirm(self, *, wait_seconds: float = 60.0) -> ConfirmReport:
+        """Let the server forget WAL up to the lake's position."""
+        from infra.batches import confirm_position
+
+        with self.exclusively(wait_seconds):
+            return confirm_position(self)
+
+    def sync(self, *, progress: Progressing = _silent, wait_seconds: float = 0.0) -> SyncReport:
+        """One micro-batch: catch up with the source's position now, apply, publish, confirm."""
+        from infra.batches import catch_up
+
+        with self.exclusively(wait_seconds):
+            return catch_up(self, progress=progress)
+
+    def verify(
+        self, *, at_least: str | None = None, slot_timeout_seconds: float = 60.0, progress: Progressing = _silent
+    ) -> Report:
+        """Compare lake and source at an exact LSN while the source is being written.
+
+        Args:
+            at_least: an LSN that the lake is said to have reached.
+            slot_timeout_seconds: how long to wait for transactions that are open at the start.
+
+        Raises:
+            LakeError: the lake is behind ``at_least``.
+            SourceError: transactions stayed open for too long; the message names them.
+        """
+        from infra.verification import verify_at_exact_lsn
+
+        with self.exclusively(60.0):
+            if at_least is not None and self.position() < parse_lsn(at_least):
+                raise LakeError(
+                    f"the lake is at {format_lsn(self.position())}, behind the announced {at_least}",
+                    where=self.lake.place,
+                    way_out="clear the publish task of that run; if the lake was rolled back by hand: slotlake recover",
+                )
+            return verify_at_exact_lsn(self, slot_timeout_seconds, progress)
+
+    def backfill(self, table: str, *, progress: Progressing = _silent) -> BackfillReport:
+        """Read one table again from the source, at an exact LSN, and replace it in the lake.
+
+        Args:
+            table: as PostgreSQL writes it; a published table that the lake lacks is added.
+        """
+        from infra.backfill import copy_again
+
+        started = time.monotonic()
+        with self.exclusively(60.0):
+            return copy_again(self, table, progress, started)
+
+    # -- looking --------------------------------------------------------------------------------------
+
+    def rows(
+        self, table: str, columns: Sequence[str] | None = None, at: str | None = None
+    ) -> Iterator[tuple[str | None, ...]]:
+        """The rows of a lake table as tuples of PostgreSQL text (None for NULL), in no particular order.
+
+        Args:
+            table: as PostgreSQL writes it: ``public.orders``, ``"Odd Name"``.
+            columns: source column names; all, in source order, when not given.
+            at: an LSN; the newest published position when not given.
+
+        Raises:
+            KeyError: the lake has no such table or column.
+        """
+        from spark.read import Cut
+
+        cut = Cut.latest(self.lake) if at is None else Cut.at(self.lake, _lsn(at))
+        return cut.rows(table, columns)
+
+    def query(self, sql: str, at: str | None = None) -> QueryResult:
+        """Run a SELECT over the lake, every table pinned to one position of the source."""
+        from spark.read import query
+
+        result = query(self.session, self.lake, sql, None if at is None else _lsn(at))
+        return QueryResult(format_lsn(result.position), result.columns, result.rows)
+
+    def status(self) -> StatusReport:
+        """Where the pipeline stands; works also when one of the two sides cannot be reached."""
+        from infra.overview import overview
+
+        return overview(self)
+
+    # -- the worst days -------------------------------------------------------------------------------
+
+    def drop(self, *, lake: bool = False) -> DropReport:
+        """End the pipeline: its slot and the publications it made; with ``lake`` its tables too."""
+        from infra.removal import drop
+
+        with self.exclusively():
+            return drop(self, lake=lake)
+
+    def recover(self, *, carry_out: bool = False, progress: Progressing = _silent) -> RecoverReport:
+        """Find out what is wrong, and with ``carry_out`` copy again what cannot be caught up."""
+        from infra.removal import recover
+
+        with self.exclusively():
+            return recover(self, carry_out=carry_out, progress=progress)
+
+    def verification_summary(self, report: Report) -> dict[str, Any]:
+        """A verification without row values, for logs and XComs: verdict, LSN, counts."""
+        from infra.verification import summary
+
+        return summary(report)
+
+
+class QueryResult:
+    """Rows of a query as PostgreSQL text, and the LSN all tables stood at."""
+
+    def __init__(self, lsn: str, columns: Sequence[str], rows: Sequence[tuple[str | None, ...]]) -> None:
+        self.lsn = lsn
+        self.columns = columns
+        self.rows = rows
+
+
+def _lsn(text: str) -> int:
+    from decoder.errors import PipelineFileError
+
+    try:
+        return parse_lsn(text)
+    except ValueError as error:
+        raise PipelineFileError(str(error), where="--at", way_out="give an LSN as status prints it, or latest") from None
+
+
+def folder_of(pipeline: Pipeline) -> Path:
+    """The pipeline's state folder, made if missing."""
+    pipeline.file.state_dir.mkdir(parents=True, exist_ok=True)
+    return pipeline.file.state_dir

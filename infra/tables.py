@@ -1,0 +1,101 @@
+"""Tables that get their whole content from the source: the first copy, and those that join later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from decoder.copy import CopiedFile, FieldNames, copy_table
+from decoder.errors import SlotError
+from decoder.failpoints import reach
+from decoder.publications import SourceTable, source_tables
+from decoder.slots import ExportedSnapshot
+from decoder.source import connect, source_errors
+from infra.reports import TableCopy
+
+if TYPE_CHECKING:
+    from infra.output import Progressing
+    from infra.pipeline import Pipeline
+    from spark.commits import Point
+    from spark.initial import CopyTarget
+
+ADD_TABLE_WAIT_SECONDS = 10.0
+
+
+def published_tables(pipeline: Pipeline) -> list[SourceTable]:
+    """The tables that the pipeline's publications publish now."""
+    source = pipeline.source
+    with connect(source.dsn) as connection, source_errors(source.dsn, "reading the publications"):
+        return source_tables(connection, source.publications)
+    raise AssertionError("unreachable")
+
+
+def copy_all(
+    pipeline: Pipeline, tables: Sequence[SourceTable], snapshot: ExportedSnapshot, progress: Progressing
+) -> list[TableCopy]:
+    """Copy tables as seen in the snapshot, and publish all of them at its LSN at once."""
+    from spark.initial import InitialCopy
+    from spark.tables import TableSchema
+
+    schemas = {table: TableSchema.of(table) for table in tables}
+    copies: list[TableCopy] = []
+    with InitialCopy.begin(pipeline.session, pipeline.lake, pipeline.name, list(schemas.values())) as copy:
+        for table, schema in schemas.items():
+            target = copy.target(schema)
+            files = copy_into(pipeline, table, snapshot, target, progress)
+            copy.register(schema)
+            copies.append(TableCopy(schema.source_name, target.lake_table, sum(f.rows for f in files), len(files)))
+            reach("init.mid_copy")
+        reach("init.before_publish")
+        copy.publish(copy_point(pipeline, snapshot.lsn, "copy", sum(c.rows for c in copies)))
+    return copies
+
+
+def copy_into(
+    pipeline: Pipeline, table: SourceTable, snapshot: ExportedSnapshot, target: CopyTarget, progress: Progressing
+) -> list[CopiedFile]:
+    """Write a table's rows, as seen in the snapshot, as Parquet files where the lake wants them."""
+    names = FieldNames(target.names, target.field_ids, target.exact_names, target.exact_field_ids)
+    step = f"copy {table.schema}.{table.table}: rows"
+    return copy_table(
+        pipeline.source.dsn,
+        snapshot.snapshot,
+        table,
+        target.directory,
+        names,
+        progress=lambda rows: progress(step, rows),
+    )
+
+
+def copy_point(pipeline: Pipeline, lsn: int, kind: str, rows: int, name: str = "") -> Point:
+    """The consistency point of a copy at an LSN."""
+    from decoder.lsn import format_lsn
+    from spark.commits import Point
+
+    batch = "-".join(part for part in (kind, format_lsn(lsn).replace("/", "_"), name) if part)
+    return Point(pipeline=pipeline.name, position=lsn, batch=batch, digest="", kind=kind, changes=rows)
+
+
+def add_new_tables(pipeline: Pipeline, progress: Progressing) -> list[str]:
+    """Copy the tables that have joined the publications since; the others go on meanwhile.
+
+    Transactions that stay open would hold the copy up; then it is left to the next run.
+    """
+    from infra.batches import at_exact_lsn
+    from spark.read import Cut
+    from spark.tables import TableSchema
+
+    if pipeline.file.new_tables == "ignore":
+        return []
+    known = {(table.schema, table.table) for table in Cut.latest(pipeline.lake).tables()}
+    fresh = [table for table in published_tables(pipeline) if (table.schema, table.table) not in known]
+    if not fresh:
+        return []
+    try:
+        with at_exact_lsn(pipeline, ADD_TABLE_WAIT_SECONDS, progress) as snapshot:
+            copy_all(pipeline, fresh, snapshot, progress)
+    except SlotError as error:
+        if not error.retryable:
+            raise
+        return []
+    return [TableSchema.of(table).source_name for table in fresh]

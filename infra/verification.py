@@ -1,0 +1,50 @@
+"""Proof of equality: source and lake at one exact LSN, as a reconciliation and as Data Docs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from infra.batches import at_exact_lsn
+from infra.tables import published_tables
+
+if TYPE_CHECKING:
+    from expectations.reconcile import Report
+    from infra.output import Progressing
+    from infra.pipeline import Pipeline
+
+
+def verify_at_exact_lsn(pipeline: Pipeline, slot_timeout_seconds: float, progress: Progressing) -> Report:
+    """Bring the lake to a snapshot's LSN, compare all tables there, and write the Data Docs."""
+    from expectations.reconcile import reconcile
+    from expectations.suite import validate
+    from spark.read import Cut
+
+    with at_exact_lsn(pipeline, slot_timeout_seconds, progress) as snapshot:
+        cut = Cut.at(pipeline.lake, snapshot.lsn)
+        report = reconcile(
+            pipeline.source.dsn,
+            snapshot.snapshot,
+            published_tables(pipeline),
+            cut,
+            lsn=snapshot.lsn,
+            progress=progress,
+        )
+    validate(report, pipeline.file.state_dir / "expectations", pipeline.name)
+    return report
+
+
+def summary(report: Report) -> dict[str, Any]:
+    """The verdict and counts, without keys or values."""
+    return {
+        "equal": report.equal,
+        "lsn": report.lsn,
+        "tables": {
+            name: {
+                "equal": table.equal,
+                "source_rows": table.source_rows,
+                "lake_rows": table.lake_rows,
+                "differences": table.differences_total,
+            }
+            for name, table in report.tables.items()
+        },
+    }

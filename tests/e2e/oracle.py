@@ -1,0 +1,75 @@
+"""The source as the oracle: what it holds, in its own text, against what the lake says it holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tests.conftest import Database
+
+_SETTINGS = "SET TimeZone='UTC'; SET DateStyle='ISO'; SET IntervalStyle='postgres'; SET extra_float_digits=1; SET bytea_output='hex'"
+
+
+def pipeline_file(
+    folder: Path, database: Database, tables: list[str], *, name: str = "shop", extra: str = "", uri: str | None = None
+) -> Path:
+    """A pipeline file for ``tables`` (as PostgreSQL writes them) of ``database``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    listed = "".join(f"  {_quoted(table)}: {{}}\n" for table in tables)
+    text = f"""name: {name}
+source:
+  dsn: "{database.dsn}"
+  publications: [{name}]
+  slot: slotlake_{database.name}_{name}
+lake:
+  catalog: lake
+  uri: "{uri or f"sqlite:///{folder}/lake.db"}"
+  warehouse: "{folder}/warehouse"
+  namespace: {name}
+tables:
+{listed}{extra}"""
+    path = folder / f"{name}.yaml"
+    path.write_text(text)
+    return path
+
+
+def _quoted(table: str) -> str:
+    return "'" + table.replace("'", "''") + "'"
+
+
+def source_rows(connection: psycopg.Connection[Any], table: str) -> tuple[list[str], Counter[tuple[str | None, ...]]]:
+    """Column names and the bag of rows of a table, each value in the text of PostgreSQL's output function."""
+    connection.execute(_SETTINGS)
+    cursor = connection.execute(sql.SQL("SELECT * FROM {}").format(sql.SQL(table)), binary=False)
+    result = cursor.pgresult
+    assert result is not None
+    names = [(result.fname(i) or b"").decode() for i in range(result.nfields)]
+    rows = Counter(
+        tuple(_text(result.get_value(row, column)) for column in range(result.nfields)) for row in range(result.ntuples)
+    )
+    return names, rows
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+def differences(database: Database, pipeline: Any, tables: list[str]) -> dict[str, dict[str, Any]]:
+    """Per table, what is missing from and extra in the lake; empty when all are equal."""
+    found: dict[str, dict[str, Any]] = {}
+    with database.connect() as connection:
+        for table in tables:
+            _, expected = source_rows(connection, table)
+            actual = Counter(tuple(row) for row in pipeline.rows(table))
+            if expected != actual:
+                found[table] = {"missing": dict(expected - actual), "extra": dict(actual - expected)}
+    return found
+
+
+def assert_equal(database: Database, pipeline: Any, tables: list[str]) -> None:
+    """Fail naming the tables and rows that differ."""
+    assert differences(database, pipeline, tables) == {}
