@@ -1,0 +1,109 @@
+"""Where a pipeline stands, asked of both sides; a side that cannot be reached is said, not fatal."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from decoder.changelog import batches
+from decoder.errors import SlotlakeError, SourceError
+from decoder.lsn import format_lsn
+from decoder.pull import source_position
+from decoder.slots import SlotState, inspect_slot
+from decoder.source import connect, source_errors
+from infra.reports import StatusReport, TableStatus
+
+if TYPE_CHECKING:
+    from infra.pipeline import Pipeline
+    from spark.read import Cut
+
+
+def overview(pipeline: Pipeline) -> StatusReport:
+    """Read the lake, the slot and the change log; change nothing."""
+    from spark.initial import initialised
+    from spark.read import Cut
+
+    warnings: list[str] = []
+    cut = Cut.latest(pipeline.lake) if initialised(pipeline.lake, pipeline.name) else None
+    slot, source_lsn = _source_side(pipeline, warnings)
+    position = None if cut is None else cut.position
+    _judge(pipeline, position, slot, warnings)
+    archived = batches(pipeline.file.changelog_dir)
+    point = cut.commits()[-1] if cut is not None else {}
+    return StatusReport(
+        pipeline=pipeline.name,
+        state=_state(cut is not None, slot, source_lsn),
+        last_consistent_lsn=None if position is None else format_lsn(position),
+        last_commit_time=_iso(point.get("commit_time")),
+        published_at=_iso(point.get("published_at")),
+        source_lsn=None if source_lsn is None else format_lsn(source_lsn),
+        lag_bytes=None if position is None or source_lsn is None else max(0, source_lsn - position),
+        slot=None if slot is None else _slot_fields(slot),
+        retained_wal_bytes=None if slot is None else slot.retained_bytes,
+        changelog_batches=len(archived),
+        changelog_bytes=sum(f.stat().st_size for batch in archived for f in batch.path.iterdir()),
+        tables=_tables(pipeline, cut),
+        warnings=warnings,
+    )
+
+
+def _source_side(pipeline: Pipeline, warnings: list[str]) -> tuple[SlotState | None, int | None]:
+    try:
+        with connect(pipeline.source.dsn) as connection, source_errors(pipeline.source.dsn):
+            state = inspect_slot(connection, pipeline.source.slot)
+        return state, source_position(pipeline.source)
+    except SourceError as error:
+        warnings.append(str(error).replace("\n", ";"))
+        return None, None
+
+
+def _judge(pipeline: Pipeline, position: int | None, slot: SlotState | None, warnings: list[str]) -> None:
+    if slot is None:
+        return
+    if slot.lost:
+        warnings.append(f"the slot is lost ({slot.invalidation_reason or slot.wal_status}): slotlake recover")
+    if position is not None and (slot.confirmed_flush_lsn or 0) > position:
+        warnings.append("the slot is confirmed beyond the lake's position: slotlake recover")
+    if slot.wal_status in ("extended", "unreserved"):
+        warnings.append(f"the slot holds back more WAL than max_wal_size (wal_status {slot.wal_status}): sync soon")
+
+
+def _state(initialised: bool, slot: SlotState | None, source_lsn: int | None) -> str:
+    if not initialised:
+        return "not initialised"
+    if source_lsn is None:
+        return "source unreachable"
+    if slot is None:
+        return "slot missing"
+    return "slot lost" if slot.lost else "ready"
+
+
+def _slot_fields(slot: SlotState) -> dict[str, Any]:
+    fields = asdict(slot)
+    for name in ("restart_lsn", "confirmed_flush_lsn"):
+        fields[name] = None if fields[name] is None else format_lsn(fields[name])
+    return fields
+
+
+def _tables(pipeline: Pipeline, cut: Cut | None) -> list[TableStatus]:
+    from spark.names import lake_table
+
+    if cut is None:
+        return []
+    entries = []
+    for table in cut.tables():
+        lake_name = str(lake_table(pipeline.lake.namespace, table.schema, table.table))
+        snapshot = _snapshot(cut, table.source_name)
+        entries.append(TableStatus(table.source_name, lake_name, "ready", snapshot, list(table.key)))
+    return entries
+
+
+def _snapshot(cut: Cut, table: str) -> int | None:
+    try:
+        return cut.snapshot_id(table)
+    except (KeyError, SlotlakeError):
+        return None
+
+
+def _iso(moment: Any) -> str | None:
+    return None if moment is None else str(moment.isoformat())
