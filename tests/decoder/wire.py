@@ -22,7 +22,7 @@ from decoder.messages import (
 from decoder.reader import EPOCH_MICROSECONDS
 
 
-def encode(message: Message) -> bytes:
+def encode(message: Message) -> bytes:  # noqa: C901, PLR0911 - one case a message
     """The bytes PostgreSQL would send for this message."""
     match message:
         case Begin(lsn, time, xid):
