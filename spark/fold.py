@@ -133,10 +133,10 @@ def _fold_keyed(merged: Merged, key: tuple[str, ...], segment: Segment) -> tuple
     _require_identity(merged, positions)
     codes = codes_of([merged.values[position] for position in positions], merged.old != OLD_NONE)
     result = walk(merged.op, codes.new, codes.old, codes.count, segment.truncated)
-    action, key_code, origin, last, previous, tallies = result
+    action, _, origin, _, _, tallies = result
     arrays: dict[str, pa.Array] = {"action": pa.array(action)}
     for position in range(len(merged.columns)):
-        arrays.update(_final_column(merged, position, positions, (action, key_code, origin, last, previous), codes))
+        arrays.update(_final_column(merged, position, positions, result[:5], codes))
     arrays.update(_moved_from(merged, positions, action, origin, codes))
     counts = FoldCounts(segment.changes, *(int(tally) for tally in tallies))
     return pa.table(arrays), counts
@@ -188,5 +188,3 @@ def _moved_from(
         for name, values in merged.take(position, source).items():
             arrays[name.replace("n", "m", 1)] = values
     return arrays
-
-

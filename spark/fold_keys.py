@@ -23,7 +23,8 @@ class KeyCodes:
     """Codes 0..count-1.
 
     Attributes:
-        new, old: int64 per change, the code of the tuple's key, -1 where there is no such tuple.
+        new: int64 per change, the code of the new tuple's key; of a delete, a code of no key.
+        old: int64 per change, the code of the old tuple's key; -1 where there is none.
         representative: int64 per code, a tuple holding that key: change i for a new tuple,
             number of changes + i for an old one.
     """
@@ -60,11 +61,12 @@ def _both_sides(values: Values, olds: Array) -> list[pa.Array]:
     """New keys of all changes, then the old keys there are: typed values, and exact texts if any."""
     sides = []
     for new, old in ((values.new, values.old), (values.exact_new, values.exact_old)):
-        if new is None and old is None:
+        present = [side for side in (new, old) if side is not None]
+        if not present:
             continue
-        template = new if new is not None else old
-        news = new if new is not None else pa.nulls(len(template), template.type)
-        taken = old.take(pa.array(olds)) if old is not None else pa.nulls(len(olds), template.type)
+        kind, changes = present[0].type, len(present[0])
+        news = new if new is not None else pa.nulls(changes, kind)
+        taken = old.take(pa.array(olds)) if old is not None else pa.nulls(len(olds), kind)
         sides.append(pa.concat_arrays([news, taken]) if len(olds) else news)
     return sides
 

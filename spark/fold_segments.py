@@ -36,12 +36,14 @@ def segments(changes: Sequence[Part]) -> list[Segment]:
     """Cut a table's changes where its key changes."""
     if not changes:
         return []
+    changes = sorted(changes, key=_last_seq)
     given = sum(rows.num_rows for _, rows in changes)
     last_truncate = max(_last_truncate(rows) for _, rows in changes)
     parts = [(relation, _between(rows, last_truncate + 1, None)) for relation, rows in changes]
     cuts = _cuts(parts)
-    ends = [*cuts[1:], None]
-    stretches = [_stretch(parts, low, end) for low, end in zip(cuts, ends, strict=True)] if cuts[1:] else [tuple(parts)]
+    stretches = [tuple(parts)]
+    if len(cuts) > 1:
+        stretches = [_stretch(parts, low, end) for low, end in zip(cuts, [*cuts[1:], None], strict=True)]
     left_out = given - sum(rows.num_rows for _, rows in parts)
     return [
         Segment(stretch, last_truncate >= 0 and not number, _rows(stretch) + (0 if number else left_out))
@@ -55,6 +57,11 @@ def _rows(parts: Sequence[Part]) -> int:
 
 def _seq(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.asarray(rows.column("seq").to_numpy())
+
+
+def _last_seq(part: Part) -> float:
+    """When a version was last in force; one seen without rows is the newest."""
+    return int(_seq(part[1])[-1]) if part[1].num_rows else float("inf")
 
 
 def _last_truncate(rows: pa.Table) -> int:
@@ -76,7 +83,8 @@ def _cuts(parts: Sequence[Part]) -> list[int]:
         return [0]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     seq = np.concatenate([_seq(rows) for _, rows in parts])
-    key_of = np.concatenate([np.full(rows.num_rows, numbers[key]) for key, (_, rows) in zip(keys, parts, strict=True)])
+    counted = zip(keys, (rows.num_rows for _, rows in parts), strict=True)
+    key_of = np.concatenate([np.full(count, numbers[key]) for key, count in counted])
     order = np.argsort(seq)
     changed = np.flatnonzero(np.diff(key_of[order])) + 1
     return [0, *(int(seq[order][at]) for at in changed)]
