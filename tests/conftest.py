@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,8 @@ import pytest
 from psycopg import sql
 
 from infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from infra.local.runtime import SparkRuntime
+from infra.local.runtime import spark_runtime as find_runtime
 
 _numbers = itertools.count(1)
 
@@ -78,30 +79,34 @@ def _drop_slots(admin: psycopg.Connection[tuple[Any, ...]], database: str) -> No
 
 
 @pytest.fixture(scope="session")
-def session() -> Iterator[Any]:
-    """A classic local[2] Spark session with the Iceberg runtime; catalogs are configured by the test."""
-    from infra.local.runtime import spark_runtime
-
-    runtime = spark_runtime()
+def spark_runtime() -> SparkRuntime:
+    """The Java and the jars, named in this process's environment too."""
+    runtime = find_runtime()
     os.environ.update(runtime.environment())
-    from pyspark.sql import SparkSession
+    return runtime
 
-    builder = SparkSession.builder.master("local[2]").appName("slotlake tests")
-    settings = {
-        "spark.jars": runtime.jars,
-        "spark.driver.memory": "1g",
-        "spark.ui.enabled": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.caseSensitive": "true",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        "spark.pyspark.python": sys.executable,
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    running = builder.getOrCreate()
+
+@pytest.fixture(scope="session")
+def session(spark_runtime: SparkRuntime) -> Iterator[Any]:
+    """A classic local[2] Spark session with the Iceberg runtime; catalogs are configured by the test."""
+    from spark.session import open_session
+
+    running = open_session(
+        jars=spark_runtime.jar_paths, cores="2", driver_memory="1g", app_name="slotlake tests"
+    )
     yield running
     running.stop()
+
+
+@pytest.fixture(scope="session")
+def connect(spark_runtime: SparkRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a warm Spark Connect server; its token is in this process's environment."""
+    from infra.local.spark_connect import LocalSparkConnect
+
+    folder = tmp_path_factory.mktemp("connect")
+    with LocalSparkConnect(folder, spark_runtime, cores=2, dies_with_parent=True) as server:
+        token = {name: value for name, value in server.client_environment().items() if "TOKEN" in name}
+        os.environ.update(token)
+        yield server.remote
+        for name in token:
+            del os.environ[name]

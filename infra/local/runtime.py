@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,8 +35,8 @@ class SparkRuntime:
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
             # Set for another Spark, it would make this one run with that one's jars or settings.
-            "SPARK_HOME": str(_pyspark_folder()),
-            "SPARK_CONF_DIR": str(_pyspark_folder() / "conf"),
+            "SPARK_HOME": str(pyspark_folder()),
+            "SPARK_CONF_DIR": str(pyspark_folder() / "conf"),
         }
 
 
@@ -49,9 +50,8 @@ def spark_runtime(*, say: Callable[[str], None] = lambda text: None) -> SparkRun
     return SparkRuntime(java, tuple(jars(java, say=say)))
 
 
-def _pyspark_folder() -> Path:
-    import importlib.util
-
+def pyspark_folder() -> Path:
+    """Where the installed Spark is, found without importing it."""
     package = importlib.util.find_spec("pyspark")
     assert package is not None
     assert package.origin is not None
