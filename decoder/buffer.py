@@ -99,7 +99,7 @@ class MessageBuffer:
         room = 2 * len(self._lsns)
         ends, lsns = np.zeros(room + 1, dtype=np.int64), np.zeros(room, dtype=np.uint64)
         ends[: self._count + 1] = self._ends[: self._count + 1]
-        lsns[: self._count] = self._lsns
+        lsns[: self._count] = self._lsns[: self._count]
         self._ends, self._lsns = ends, lsns
 
 

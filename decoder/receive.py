@@ -1,0 +1,298 @@
+"""One START_REPLICATION: from the command, through COPY BOTH, to its end.
+
+Owns the replication socket.  Reads it in bulk (see nap.py), answers the server in time from the same
+loop, and turns whatever ends the stream early into one clear error.
+
+Invariant: nothing is confirmed here but by :func:`confirm`.  Status updates leave the flushed position
+unset, which the server takes as "no news" (walsender.c, ProcessStandbyReplyMessage), and say as
+written what has been received, so that it does not ask again and again.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from types import TracebackType
+from typing import Any
+
+import psycopg
+from psycopg import pq
+
+from decoder.errors import SlotBusyError, SlotError, SlotlakeError, SourceError, SourceUnavailableError
+from decoder.framing import confirmation, status_update
+from decoder.lsn import format_lsn
+from decoder.nap import Nap
+from decoder.source import SourceSettings, connect_replication, explain, redact, source_errors
+
+STATUS_SECONDS = 5.0
+START_RETRY_SECONDS = 5.0
+_END_SECONDS = 0.5
+_DRAIN_MAX_BYTES = 4 << 20
+_LOOPBACK_RECEIVE_BYTES = 128 << 10
+
+
+class Stream:
+    """A running logical replication stream; use as a context manager.
+
+    Attributes:
+        status_seconds: a status update is due this long after the last.
+    """
+
+    def __init__(self, source: SourceSettings, start: int) -> None:
+        self._source = source
+        self._start = start
+        self._nap = Nap()
+        self._written = start
+        self._last_drain = self._last_status = time.monotonic()
+        self.status_seconds = STATUS_SECONDS
+        self._connection = connect_replication(source.dsn)
+        self._pgconn = self._connection.pgconn
+        try:
+            self._begin()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _begin(self) -> None:
+        with source_errors(self._source.dsn, "asking for wal_sender_timeout"):
+            self.status_seconds = _status_interval(self._connection)
+        command = start_command(self._source, self._start)
+        deadline = time.monotonic() + START_RETRY_SECONDS
+        while True:
+            failure = self._start_failure(command)
+            if failure is None:
+                break
+            # Our own last reader may hold the slot until the server notices that it has gone.
+            if not isinstance(failure, SlotBusyError) or time.monotonic() >= deadline:
+                raise failure
+            time.sleep(0.1)
+        _shape_socket(self._pgconn)
+
+    def _start_failure(self, command: bytes) -> SlotlakeError | None:
+        try:
+            self._pgconn.send_query(command)
+            result = _result(self._pgconn)
+        except psycopg.Error as error:
+            return explain(error, self._source.dsn)
+        if result.status == pq.ExecStatus.COPY_BOTH:
+            return None
+        while self._pgconn.get_result() is not None:
+            pass
+        return stream_error(self._source, result, self._start)
+
+    def drain(self) -> list[memoryview]:
+        """Everything that has arrived, without waiting: the content of each CopyData.
+
+        Raises:
+            SourceError, SlotError: the server ended the stream, or the connection broke.
+        """
+        get, consume = self._pgconn.get_copy_data, self._pgconn.consume_input
+        pieces: list[memoryview] = []
+        add = pieces.append
+        fresh, room = False, _DRAIN_MAX_BYTES
+        try:
+            while room > 0:
+                size, content = get(1)
+                if size > 0:
+                    add(content)
+                    room -= size
+                    fresh = False
+                elif size < 0:
+                    raise self._ended()
+                elif fresh:
+                    break
+                else:
+                    consume()
+                    fresh = True
+        except psycopg.Error as error:
+            raise self._broken(error) from None
+        self._learn(_DRAIN_MAX_BYTES - room)
+        return pieces
+
+    def _learn(self, size: int) -> None:
+        now = time.monotonic()
+        self._nap.drained(size, now - self._last_drain)
+        self._last_drain = now
+
+    def rest(self, seconds_max: float) -> None:
+        """Leave the socket alone for as long as pays, or wait for its next byte when all is quiet."""
+        if self._nap.idle:
+            due = self._last_status + self.status_seconds - time.monotonic()
+            select.select([self._pgconn.socket], [], [], max(0.0, min(seconds_max, due)))
+        else:
+            time.sleep(min(self._nap.seconds, max(0.0, seconds_max)))
+
+    def report(self, written: int, *, now: bool = False) -> None:
+        """Tell the server what has been received, if that is due (or ``now``)."""
+        self._written = max(self._written, written)
+        if now or time.monotonic() - self._last_status >= self.status_seconds:
+            self.send(status_update(self._written, time.time()))
+
+    def send(self, message: bytes) -> None:
+        """Send one message to the server."""
+        try:
+            self._pgconn.put_copy_data(message)
+            self._pgconn.flush()
+        except psycopg.Error as error:
+            raise self._broken(error) from None
+        self._last_status = time.monotonic()
+
+    def close(self) -> None:
+        """End the stream, politely if the server listens, so that it frees the slot at once."""
+        try:
+            self._pgconn.put_copy_end()
+            self._pgconn.flush()
+            self._await_end(time.monotonic() + _END_SECONDS)
+        except psycopg.Error:
+            pass
+        finally:
+            self._connection.close()
+
+    def _await_end(self, deadline: float) -> None:
+        while time.monotonic() < deadline:
+            size, _ = self._pgconn.get_copy_data(1)
+            if size < 0:
+                while self._pgconn.get_result() is not None:
+                    pass
+                return
+            if size == 0:
+                select.select([self._pgconn.socket], [], [], max(0.0, deadline - time.monotonic()))
+                self._pgconn.consume_input()
+
+    def _ended(self) -> SlotlakeError:
+        try:
+            result = _result(self._pgconn)
+        except psycopg.Error as error:
+            return self._broken(error)
+        return stream_error(self._source, result, self._written)
+
+    def _broken(self, error: psycopg.Error) -> SlotlakeError:
+        known = explain(error, self._source.dsn)
+        return SourceUnavailableError(
+            f"the replication stream broke off after {format_lsn(self._written)}: {known.what}",
+            where=known.where,
+            way_out="run the same command again: nothing of the unfinished batch was kept",
+        )
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def start_command(source: SourceSettings, start: int) -> bytes:
+    """The START_REPLICATION command (pgoutput's options: protocol manual, section 54.5.1)."""
+    names = ",".join('"' + name.replace('"', '""') + '"' for name in source.publications)
+    options = [("proto_version", str(source.proto_version)), ("publication_names", names)]
+    if source.messages:
+        options.append(("messages", "true"))
+    if source.origin != "any":
+        options.append(("origin", source.origin))
+    told = ", ".join(f"{name} {_literal(value)}" for name, value in options)
+    return f'START_REPLICATION SLOT "{source.slot}" LOGICAL {format_lsn(start)} ({told})'.encode()
+
+
+def _literal(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def confirm(source: SourceSettings, lsn: int) -> None:
+    """Move the slot's confirmed position to exactly ``lsn``; only after the lake has published it.
+
+    A short stream from ``lsn`` on which the position is reported as flushed.  The server takes it at
+    once and lets ``restart_lsn`` follow to what the pull's decoding found; pg_replication_slot_advance
+    would decode all WAL since ``restart_lsn`` a second time (measured in docs/adr).
+
+    Raises:
+        SlotError: the slot is not at ``lsn`` afterwards.
+        SlotBusyError, SourceError: as for a pull.
+    """
+    with Stream(source, lsn) as stream:
+        stream.send(confirmation(lsn, time.time()))
+        deadline = time.monotonic() + STATUS_SECONDS
+        while not any(piece[0] == ord("k") for piece in stream.drain()) and time.monotonic() < deadline:
+            stream.rest(0.05)
+
+
+def stream_error(source: SourceSettings, result: pq.abc.PGresult, at: int) -> SlotlakeError:
+    """What the server's last word on a stream means to the user."""
+    where = f"slot {source.slot!r} at {redact(source.dsn)}, after {format_lsn(at)}"
+    if result.status != pq.ExecStatus.FATAL_ERROR:
+        return SourceUnavailableError(
+            "the server ended the replication stream (it is probably shutting down)",
+            where=where,
+            way_out="run the same command again when it serves: nothing of the unfinished batch was kept",
+        )
+    state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+    said = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
+    kind, what, way_out = _meaning(state, said)
+    return kind(f"{what}: {said}", where=where, way_out=way_out)
+
+
+def _meaning(state: str, said: str) -> tuple[type[SlotlakeError], str, str]:
+    again = "run the same command again: nothing of the unfinished batch was kept"
+    if state == "55006":
+        return SlotBusyError, "the slot is in use", "wait until the other reader ends, or end it; then " + again
+    if state == "42704" and "publication" in said:
+        return (
+            SourceError,
+            "the server cannot find a publication that the slot's changes are read through",
+            "create it again under that name; if it did not exist when those changes were made, the slot "
+            "must be made anew after it (`slotlake init` does it in this order)",
+        )
+    if state == "42704":
+        return SlotError, "the replication slot is gone", "make the lake anew with `slotlake init`"
+    if state in ("55000", "58P01") or "invalidat" in said:
+        return (
+            SlotError,
+            "the server has given the slot up, or cannot read from it any more",
+            "drop the slot and make the lake anew with `slotlake init`; raise max_slot_wal_keep_size so that "
+            "it does not happen again",
+        )
+    if state[:3] == "57P":
+        return SourceUnavailableError, "the server ended the replication stream", again
+    return SourceError, "the server ended the replication stream with an error", "see the server's message above"
+
+
+def _status_interval(connection: psycopg.Connection[Any]) -> float:
+    """Often enough that the server's wal_sender_timeout is never near."""
+    row = connection.execute(
+        "SELECT setting::int / 1000.0 FROM pg_settings WHERE name = 'wal_sender_timeout'"
+    ).fetchone()
+    timeout = float(row[0]) if row is not None else 0.0
+    return STATUS_SECONDS if timeout <= 0 else min(STATUS_SECONDS, timeout / 3)
+
+
+def _result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult:
+    """The next result, waiting for it."""
+    while True:
+        pgconn.flush()
+        if not pgconn.is_busy():
+            result = pgconn.get_result()
+            assert result is not None
+            return result
+        select.select([pgconn.socket], [], [])
+        pgconn.consume_input()
+
+
+def _shape_socket(pgconn: pq.abc.PGconn) -> None:
+    """On loopback keep the receive window small.
+
+    A full window makes the sender's kernel gather small messages into large segments, which is far
+    cheaper than delivering each; on a real network the window must hold what is under way.
+    """
+    with socket.socket(fileno=os.dup(pgconn.socket)) as channel:
+        if channel.family in (socket.AF_INET, socket.AF_INET6) and _loopback(channel.getpeername()[0]):
+            channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LOOPBACK_RECEIVE_BYTES)
+
+
+def _loopback(address: str) -> bool:
+    return address.startswith("127.") or address in ("::1", "::ffff:127.0.0.1")

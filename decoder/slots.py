@@ -1,0 +1,361 @@
+"""The replication slot: made, looked at, judged fit for a pull, moved on, dropped.
+
+Owns every command that changes a slot.  A slot is the server's memory of where this lake stands;
+the lake itself is the truth (see pull.py), so a slot that is *ahead* of the lake has let go of
+changes that the lake does not have, and nothing but a new copy can bring them back.
+
+Two things are subtle.  Making a slot waits for every transaction that is open at that moment
+(snapbuild.c, SnapBuildWaitSnapshot), so it has a time limit, and the error names who holds it up.
+Confirming must move ``confirmed_flush_lsn`` exactly to the lake's position and let ``restart_lsn``
+follow, or WAL piles up; `confirm` says how.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import psycopg
+
+
+from decoder.errors import SlotBusyError, SlotError, SourceError
+from decoder.lsn import format_lsn, parse_lsn
+from decoder.source import SourceSettings, connect, connect_replication, redact, source_errors
+
+PLUGIN = "pgoutput"
+BUSY_WAIT_SECONDS = 5.0
+CREATE_WAIT_SECONDS = 60.0
+_SLOT_NAME = re.compile(r"^[a-z0-9_]{1,63}$")
+
+
+@dataclass(frozen=True)
+class SlotState:
+    """One row of pg_replication_slots; positions are integers, None where the server has none.
+
+    Attributes:
+        retained_bytes: WAL between ``restart_lsn`` and the server's present end.
+        safe_wal_size: bytes that may still be written before the slot is lost, None when unlimited.
+        invalidation_reason: why the server gave the slot up (PostgreSQL 17 on), else None.
+    """
+
+    name: str
+    plugin: str | None
+    slot_type: str
+    database: str | None
+    temporary: bool
+    active_pid: int | None
+    restart_lsn: int | None
+    confirmed_flush_lsn: int | None
+    wal_status: str | None
+    safe_wal_size: int | None
+    retained_bytes: int | None
+    two_phase: bool
+    failover: bool
+    conflicting: bool
+    invalidation_reason: str | None
+
+    @property
+    def lost(self) -> bool:
+        """The WAL this slot needs is gone, or the server has invalidated it."""
+        return self.wal_status == "lost" or self.conflicting or self.invalidation_reason is not None
+
+
+class ExportedSnapshot:
+    """A pair (position L, snapshot S): a transaction is visible in S exactly if it commits before L.
+
+    The snapshot can be taken up (`SET TRANSACTION SNAPSHOT`) only while this object is open; sessions
+    that have taken it up keep it for their own transaction.  A temporary slot goes with it.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any], slot: str, lsn: int, snapshot: str) -> None:
+        self.slot = slot
+        self.lsn = lsn
+        self.snapshot = snapshot
+        self._connection = connection
+
+    def close(self) -> None:
+        """End the exporting session."""
+        self._connection.close()
+
+    def __enter__(self) -> ExportedSnapshot:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def inspect_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | None:
+    """Look a slot up; None when there is none of that name."""
+    query = (
+        "SELECT s.*, pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() "
+        "ELSE pg_current_wal_insert_lsn() END, restart_lsn)::bigint AS retained "
+        "FROM pg_replication_slots s WHERE slot_name = %s"
+    )
+    with connection.cursor(row_factory=psycopg.rows.dict_row) as cursor:
+        row = cursor.execute(query, (name,)).fetchone()
+    return None if row is None else _state(row)
+
+
+def _state(row: dict[str, Any]) -> SlotState:
+    """Columns differ between server versions: conflicting came in 16, the reason in 17."""
+
+    def lsn(name: str) -> int | None:
+        return None if row[name] is None else parse_lsn(row[name])
+
+    return SlotState(
+        name=row["slot_name"],
+        plugin=row["plugin"],
+        slot_type=row["slot_type"],
+        database=row["database"],
+        temporary=row["temporary"],
+        active_pid=row["active_pid"],
+        restart_lsn=lsn("restart_lsn"),
+        confirmed_flush_lsn=lsn("confirmed_flush_lsn"),
+        wal_status=row.get("wal_status"),
+        safe_wal_size=row.get("safe_wal_size"),
+        retained_bytes=row["retained"],
+        two_phase=bool(row.get("two_phase")),
+        failover=bool(row.get("failover")),
+        conflicting=bool(row.get("conflicting")),
+        invalidation_reason=row.get("invalidation_reason"),
+    )
+
+
+def check_slot(
+    connection: psycopg.Connection[Any],
+    source: SourceSettings,
+    *,
+    position: int | None = None,
+    wait_seconds: float = BUSY_WAIT_SECONDS,
+) -> SlotState:
+    """Judge whether the slot can serve a pull from ``position``.
+
+    A reader that has just died may hold the slot for a moment more; ``wait_seconds`` bounds the wait.
+
+    Raises:
+        SlotBusyError: another reader holds it.
+        SlotError: missing, of another plugin or database, lost, or ahead of the lake.
+    """
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        state = inspect_slot(connection, source.slot)
+        if state is None or state.active_pid is None or time.monotonic() >= deadline:
+            break
+        time.sleep(0.1)
+    return _judged(connection, source, state, position)
+
+
+def _judged(
+    connection: psycopg.Connection[Any], source: SourceSettings, state: SlotState | None, position: int | None
+) -> SlotState:
+    where = f"slot {source.slot!r} at {redact(source.dsn)}"
+    if state is None:
+        raise SlotError(
+            f"the replication slot {source.slot!r} does not exist",
+            where=where,
+            way_out="changes since it was dropped are gone for this lake: check source.slot, or make the "
+            "lake anew with `slotlake init`",
+        )
+    if state.slot_type != "logical" or state.plugin != PLUGIN:
+        plugin = state.plugin or "no plugin (it is a physical slot)"
+        raise SlotError(
+            f"the slot belongs to {plugin}, not to {PLUGIN}",
+            where=where,
+            way_out="name another slot in source.slot; that one is used by something else",
+        )
+    database = connection.execute("SELECT current_database()").fetchone()
+    assert database is not None
+    if state.database != database[0]:
+        raise SlotError(
+            f"the slot belongs to database {state.database!r}, not to {database[0]!r}",
+            where=where,
+            way_out="correct the database in source.dsn, or name another slot in source.slot",
+        )
+    _check_not_lost(state, where)
+    if state.active_pid is not None:
+        raise _busy(connection, state.active_pid, where)
+    _check_position(state, position, where)
+    return state
+
+
+def _check_not_lost(state: SlotState, where: str) -> None:
+    if not state.lost and state.restart_lsn is not None:
+        return
+    reason = state.invalidation_reason or state.wal_status or "no restart_lsn"
+    raise SlotError(
+        f"the server has given the slot up ({reason}): the WAL it needs is gone",
+        where=where,
+        way_out="drop the slot and make the lake anew with `slotlake init`; raise max_slot_wal_keep_size "
+        "(or idle_replication_slot_timeout) so that it does not happen again",
+    )
+
+
+def _check_position(state: SlotState, position: int | None, where: str) -> None:
+    confirmed = state.confirmed_flush_lsn
+    if position is None or confirmed is None or confirmed <= position:
+        return
+    raise SlotError(
+        f"the slot is confirmed up to {format_lsn(confirmed)}, but the lake stands at {format_lsn(position)}: "
+        "the changes between are gone for this lake",
+        where=where,
+        way_out="something else has read from this slot; give each lake a slot of its own and make this "
+        "lake anew with `slotlake init`",
+    )
+
+
+def _busy(connection: psycopg.Connection[Any], pid: int, where: str) -> SlotBusyError:
+    row = connection.execute(
+        "SELECT usename, application_name, client_addr::text FROM pg_stat_activity WHERE pid = %s", (pid,)
+    ).fetchone()
+    who = f"pid {pid}"
+    if row is not None:
+        who += f" (user {row[0]}, application {row[1] or 'unnamed'}, from {row[2] or 'a local socket'})"
+    return SlotBusyError(
+        f"the slot is in use by {who}",
+        where=where,
+        way_out="wait until that reader ends, or end it (SELECT pg_terminate_backend(pid)); then run the "
+        "same command again",
+    )
+
+
+def create_slot(
+    source: SourceSettings, *, temporary: bool = False, wait_seconds: float = CREATE_WAIT_SECONDS
+) -> ExportedSnapshot:
+    """Make the pipeline's slot, or with ``temporary`` one for a verification, and export its snapshot.
+
+    Raises:
+        SlotError: the name is taken or not allowed, or open transactions held it up for
+            ``wait_seconds``: the error names them and no slot is left.
+        SourceError: no free slot, WAL sender or privilege; wal_level.
+    """
+    name = f"{source.slot[:40]}_verify_{time.time_ns() & 0xFFFFFFFF:08x}" if temporary else source.slot
+    if not _SLOT_NAME.match(name):
+        raise SlotError(
+            f"{name!r} cannot be a slot's name",
+            where="source.slot",
+            way_out="use at most 63 small letters, digits and underscores",
+        )
+    connection = connect_replication(source.dsn)
+    try:
+        kind = "TEMPORARY " if temporary else ""
+        command = f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL {PLUGIN} EXPORT_SNAPSHOT'
+        row = _create(connection, source, name, command, wait_seconds)
+        return ExportedSnapshot(connection, name, parse_lsn(row[1]), row[2])
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _create(
+    connection: psycopg.Connection[Any], source: SourceSettings, name: str, command: str, wait_seconds: float
+) -> tuple[Any, ...]:
+    with source_errors(source.dsn, f"making slot {name}"), _time_limit(connection, source, wait_seconds) as limit:
+        try:
+            row = connection.execute(command.encode()).fetchone()
+        except psycopg.errors.QueryCanceled:
+            if limit.holders is None:
+                raise
+            raise _held_up(name, wait_seconds, limit.holders, source) from None
+        except psycopg.errors.DuplicateObject:
+            raise SlotError(
+                f"the replication slot {name!r} exists already",
+                where=redact(source.dsn),
+                way_out="name another slot in source.slot, or drop that one if nothing uses it",
+            ) from None
+        assert row is not None
+        return row
+    raise AssertionError("unreachable")
+
+
+def _held_up(name: str, seconds: float, holders: list[str], source: SourceSettings) -> SlotError:
+    by = "; ".join(holders) or "a transaction that this role may not see"
+    error = SlotError(
+        f"making slot {name!r} waited {seconds:g} s for transactions that are still open: {by}",
+        where=redact(source.dsn),
+        way_out="let them end (or end them: pg_terminate_backend(pid), ROLLBACK PREPARED 'gid'), then run "
+        "the same command again, or allow a longer wait",
+    )
+    error.retryable = True  # type: ignore[misc]  # this one alone of its class passes by itself
+    return error
+
+
+class _TimeLimit:
+    holders: list[str] | None = None
+
+
+@contextmanager
+def _time_limit(
+    connection: psycopg.Connection[Any], source: SourceSettings, seconds: float
+) -> Iterator[_TimeLimit]:
+    """Cancel what runs on the connection after that time, having first noted who holds it up."""
+    limit = _TimeLimit()
+
+    def cancel() -> None:
+        try:
+            limit.holders = _holders(source, connection.info.backend_pid)
+        except SourceError:
+            limit.holders = []
+        connection.cancel_safe()
+
+    timer = threading.Timer(seconds, cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield limit
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+_HOLDERS = """
+SELECT format('pid %%s (user %%s, application %%s, database %%s, %%s, transaction open for %%s s)',
+              pid, usename, coalesce(nullif(application_name, ''), 'unnamed'), datname, state,
+              round(extract(epoch FROM clock_timestamp() - xact_start)))
+FROM pg_stat_activity
+WHERE pid <> %(pid)s AND pid <> pg_backend_pid()
+  AND (pid = ANY (pg_blocking_pids(%(pid)s))
+       OR backend_xid IS NOT NULL
+          AND xact_start < (SELECT query_start FROM pg_stat_activity WHERE pid = %(pid)s))
+UNION ALL
+SELECT format('prepared transaction %%L (owner %%s, database %%s, open for %%s s)', gid, owner, database,
+              round(extract(epoch FROM clock_timestamp() - prepared)))
+FROM pg_prepared_xacts
+WHERE prepared < (SELECT query_start FROM pg_stat_activity WHERE pid = %(pid)s)
+"""
+
+
+def _holders(source: SourceSettings, pid: int) -> list[str]:
+    with connect(source.dsn) as connection, source_errors(source.dsn):
+        return [str(row[0]) for row in connection.execute(_HOLDERS, {"pid": pid}).fetchall()]
+    raise AssertionError("unreachable")
+
+
+def drop_slot(source: SourceSettings) -> bool:
+    """Drop the pipeline's slot; False when there was none.
+
+    Raises:
+        SlotBusyError: a reader holds it.
+    """
+    with connect(source.dsn) as connection, source_errors(source.dsn):
+        state = inspect_slot(connection, source.slot)
+        if state is None:
+            return False
+        try:
+            connection.execute("SELECT pg_drop_replication_slot(%s)", (source.slot,))
+        except psycopg.errors.ObjectInUse:
+            where = f"slot {source.slot!r} at {redact(source.dsn)}"
+            raise _busy(connection, state.active_pid or 0, where) from None
+    return True
+
+
