@@ -4,24 +4,28 @@ One ``LocalAirflow`` owns one folder, its AIRFLOW_HOME::
 
     <folder>/airflow.cfg        all settings and the three secrets, mode 0600, made once
     <folder>/passwords.json     the password of ``admin``, mode 0600, made once
-    <folder>/airflow.db         the metadata (SQLite, write-ahead logging)
     <folder>/process.json       process id and port, so that a later process can find it
     <folder>/serve.log, scheduler.log, dag-processor.log, api-server.log, logs/
+
+and an embedded PostgreSQL for its metadata (in ``postgres_folder``).  SQLite would do with the LocalExecutor,
+but not for long: Airflow's API server writes its audit log on the event loop, and waits there for a lock
+whose holder needs the loop to commit; a second request at the wrong moment stops it until SQLite's time-out.
 
 Invariants: it listens on 127.0.0.1 only; no password is in a command line; all its processes are in one
 session (setsid), whose members are ended one by one by their ids, also those that Airflow puts in process
 groups of their own, and also by another process than the one that started them.
 
-SQLite with the LocalExecutor is what Airflow itself sets up on a laptop; for a handful of pipelines it is
-enough.  A larger Airflow is the user's own (docs/airflow.md).
+For a handful of pipelines on one machine; a larger Airflow is the user's own (docs/airflow.md).
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -34,10 +38,17 @@ from typing import Self
 
 from decoder.errors import SetupError
 from infra.local.airflow_client import AirflowClient
+from infra.local.postgres import EmbeddedPostgres, postgres_folder
 
 USER = "admin"
 CHECKOUT = Path(__file__).resolve().parents[2]
 _STOP_SECONDS_MAX = 20.0
+_METADATA = {
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "shared_buffers": "32MB",
+    "synchronous_commit": "off",
+}
 
 
 class LocalAirflow:
@@ -73,6 +84,10 @@ class LocalAirflow:
         self.parse_seconds = parse_seconds
         self.dies_with_parent = dies_with_parent
         self.process: subprocess.Popen[bytes] | None = None
+        digest = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:12]
+        self.metadata = EmbeddedPostgres(
+            postgres_folder(f"airflow-{digest}"), conf=_METADATA, dies_with_parent=dies_with_parent
+        )
 
     # -- where things are ---------------------------------------------------------------------------------
 
@@ -108,9 +123,8 @@ class LocalAirflow:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         port = self._choose_port()
         self._write_secrets()
-        _write_private(
-            self.folder / "airflow.cfg", _configuration(self.folder, self.dags, port, self.parse_seconds)
-        )
+        self.metadata.start()
+        _write_private(self.folder / "airflow.cfg", self._configuration(port))
         command = [sys.executable, "-m", "infra.local.airflow_serve", str(self.folder)]
         command += [f"--pool={name}={places}" for name, places in self.pools.items()]
         command += [f"--preload={module}" for module in self.preload]
@@ -164,6 +178,13 @@ class LocalAirflow:
             time.sleep(0.05)
         if self.process is not None:
             self.process.wait()
+        self.metadata.stop()
+
+    def remove(self) -> None:
+        """Stop it and delete all it has made."""
+        self.stop(seconds_max=0.0)
+        self.metadata.remove()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def members(self) -> list[int]:
         """Ids of the running processes of this Airflow: the members of its session."""
@@ -203,6 +224,60 @@ class LocalAirflow:
             "no_proxy": loopback,
             **self.environment,
         }
+
+    def _configuration(self, port: int) -> str:
+        """airflow.cfg: loopback only, few workers, short waits."""
+        keys = json.loads((self.folder / "secrets.json").read_text())
+        sections: dict[str, dict[str, object]] = {
+            "core": {
+                "dags_folder": self.dags,
+                "executor": "LocalExecutor",
+                "parallelism": 4,
+                "load_examples": False,
+                "mp_start_method": "fork",
+                "simple_auth_manager_users": f"{USER}:admin",
+                "simple_auth_manager_passwords_file": self.folder / "passwords.json",
+                "execution_api_server_url": f"http://127.0.0.1:{port}/execution/",
+                "fernet_key": keys["fernet"],
+                # The default asks the name service, which may take seconds or not exist.
+                "hostname_callable": "socket.gethostname",
+                # A wrong pipeline file is told by its message, not by lines of this program.
+                "dagbag_import_error_tracebacks": False,
+            },
+            "database": {
+                "sql_alchemy_conn": self.metadata.url().replace("://", "+psycopg2://", 1),
+                "sql_alchemy_pool_size": 3,
+            },
+            "api": {
+                "host": "127.0.0.1",
+                "port": port,
+                "workers": 1,
+                "base_url": f"http://127.0.0.1:{port}",
+                "secret_key": keys["api"],
+            },
+            "api_auth": {"jwt_secret": keys["jwt"]},
+            # A worker that misses the end of its task by a hair looks again only after this time.
+            "workers": {"min_heartbeat_interval": 1},
+            "scheduler": {"scheduler_idle_sleep_time": 0.3, "scheduler_health_check_threshold": 60},
+            "dag_processor": {
+                "refresh_interval": self.parse_seconds,
+                "min_file_process_interval": self.parse_seconds,
+                "parsing_processes": 1,
+                "bundle_refresh_check_interval": 1,
+            },
+            "logging": {
+                "base_log_folder": self.folder / "logs",
+                "dag_processor_child_process_log_directory": self.folder / "logs" / "dag_processor",
+                "colored_console_log": False,
+                "file_task_handler_new_folder_permissions": "0o700",
+                "file_task_handler_new_file_permissions": "0o600",
+            },
+        }
+        lines: list[str] = []
+        for section, options in sections.items():
+            lines.append(f"[{section}]")
+            lines += [f"{name} = {str(value).replace('%', '%%')}" for name, value in options.items()]
+        return "\n".join(lines) + "\n"
 
     def _choose_port(self) -> int:
         port = int(self._known().get("port", 0))
@@ -244,58 +319,6 @@ class LocalAirflow:
         names = ("serve", "api-server", "scheduler", "dag-processor")
         ends = [f"{name}.log: {end}" for name in names if (end := _end_of(self.folder / f"{name}.log"))]
         return SetupError(what, where=str(self.folder), way_out="its logs end with\n" + "\n".join(ends))
-
-
-def _configuration(folder: Path, dags: Path, port: int, parse_seconds: int) -> str:
-    """airflow.cfg: loopback only, few workers, short waits."""
-    keys = json.loads((folder / "secrets.json").read_text())
-    sections: dict[str, dict[str, object]] = {
-        "core": {
-            "dags_folder": dags,
-            "executor": "LocalExecutor",
-            "parallelism": 4,
-            "load_examples": False,
-            "mp_start_method": "fork",
-            "simple_auth_manager_users": f"{USER}:admin",
-            "simple_auth_manager_passwords_file": folder / "passwords.json",
-            "execution_api_server_url": f"http://127.0.0.1:{port}/execution/",
-            "fernet_key": keys["fernet"],
-            # The default asks the name service, which may take seconds or not exist.
-            "hostname_callable": "socket.gethostname",
-            # A wrong pipeline file is told by its message, not by lines of this program.
-            "dagbag_import_error_tracebacks": False,
-        },
-        "database": {"sql_alchemy_conn": f"sqlite:///{folder}/airflow.db?timeout=30"},
-        "api": {
-            "host": "127.0.0.1",
-            "port": port,
-            "workers": 1,
-            "base_url": f"http://127.0.0.1:{port}",
-            "secret_key": keys["api"],
-        },
-        "api_auth": {"jwt_secret": keys["jwt"]},
-        # A worker that misses the end of its task by a hair looks again only after this time.
-        "workers": {"min_heartbeat_interval": 1},
-        "scheduler": {"scheduler_idle_sleep_time": 0.3, "scheduler_health_check_threshold": 60},
-        "dag_processor": {
-            "refresh_interval": parse_seconds,
-            "min_file_process_interval": parse_seconds,
-            "parsing_processes": 1,
-            "bundle_refresh_check_interval": 1,
-        },
-        "logging": {
-            "base_log_folder": folder / "logs",
-            "dag_processor_child_process_log_directory": folder / "logs" / "dag_processor",
-            "colored_console_log": False,
-            "file_task_handler_new_folder_permissions": "0o700",
-            "file_task_handler_new_file_permissions": "0o600",
-        },
-    }
-    lines: list[str] = []
-    for section, options in sections.items():
-        lines.append(f"[{section}]")
-        lines += [f"{name} = {str(value).replace('%', '%%')}" for name, value in options.items()]
-    return "\n".join(lines) + "\n"
 
 
 def _processes() -> Iterable[int]:

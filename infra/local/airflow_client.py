@@ -34,6 +34,8 @@ class AirflowClient:
         """True when the API server answers and says that scheduler and DAG processor are alive."""
         try:
             health = json.loads(self._send("GET", "/api/v2/monitor/health", None, {}, 5.0))
+            # Its first request builds the tasks' API, which takes seconds: better now than under a task.
+            self._send("GET", "/execution/health", None, {}, 60.0)
         except (OSError, ValueError, SetupError):
             return False
         parts = ("metadatabase", "scheduler", "dag_processor")

@@ -15,11 +15,11 @@ import ctypes
 import importlib
 import os
 import signal
-import sqlite3
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 _PARTS = {
     "api-server": ["api-server"],
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.dies_with_parent:
         _end_with_parent(signal.SIGTERM)
     airflow = _import_airflow()
-    _migrate(airflow, options.folder, dict(pool.rsplit("=", 1) for pool in options.pool))
+    _migrate(airflow, dict(pool.rsplit("=", 1) for pool in options.pool))
     parts = {
         _fork(airflow, options.folder, name, command, options.preload if name == "scheduler" else []): name
         for name, command in _PARTS.items()
@@ -60,7 +60,7 @@ def _import_airflow() -> Callable[[], None]:
     return airflow
 
 
-def _migrate(airflow: Callable[[], None], folder: Path, pools: dict[str, str]) -> None:
+def _migrate(airflow: Callable[[], None], pools: dict[str, str]) -> None:
     sys.argv = ["airflow", "db", "migrate"]
     airflow()
     from airflow.models.pool import Pool
@@ -73,10 +73,6 @@ def _migrate(airflow: Callable[[], None], folder: Path, pools: dict[str, str]) -
 
     # A database connection must not be shared over a fork.
     settings.dispose_orm()
-    with sqlite3.connect(folder / "airflow.db") as database:
-        # Readers and the one writer no longer wait for each other; the mode stays with the file.
-        database.execute("PRAGMA journal_mode=WAL")
-    database.close()
 
 
 def _fork(
@@ -89,6 +85,8 @@ def _fork(
     try:
         _end_with_parent(signal.SIGTERM)
         _log_to(folder / f"{name}.log")
+        if name == "scheduler":
+            _keep_task_logs_apart()
         for module in preload:
             importlib.import_module(module)
         from airflow import settings
@@ -107,6 +105,18 @@ def _fork(
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _keep_task_logs_apart() -> None:
+    """A LocalExecutor repeats what tasks log in the scheduler's log, and masks no secret there."""
+    from airflow.executors.base_executor import BaseExecutor
+
+    run = BaseExecutor.run_workload
+
+    def run_quietly(*workload: Any, **options: Any) -> Any:
+        return run(*workload, **{**options, "subprocess_logs_to_stdout": False})
+
+    BaseExecutor.run_workload = staticmethod(run_quietly)
 
 
 def _log_to(log: Path) -> None:

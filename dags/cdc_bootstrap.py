@@ -1,0 +1,36 @@
+"""cdc_bootstrap_<name>: make publication, slot and lake tables, and copy what the source holds; by hand."""
+
+from typing import Any
+
+from airflow.sdk import DAG, task
+
+from infra import scheduling
+from infra.model import PipelineFile
+
+DOCS = """
+### Make the pipeline, once
+
+Makes publication, replication slot and lake tables, copies what the source holds now, and publishes all
+tables at one LSN. Writers are not held up. Switch on **cdc_sync** when this has succeeded.
+
+**Clearing `bootstrap`** is safe: what is already made is left as it is, and an initial copy that was
+cut off starts again from nothing; its half-made tables were never visible to readers.
+"""
+
+
+def cdc_bootstrap(pipeline: PipelineFile) -> None:
+    @task(multiple_outputs=False)
+    def bootstrap(pipeline_file: str) -> dict[str, Any]:
+        return scheduling.run_step("bootstrap", pipeline_file)
+
+    with DAG(
+        f"cdc_bootstrap_{pipeline.name}",
+        schedule=None,
+        doc_md=DOCS,
+        **scheduling.start_options(pipeline),
+    ):
+        bootstrap(str(pipeline.path))
+
+
+for pipeline in scheduling.pipelines():
+    cdc_bootstrap(pipeline)

@@ -1,0 +1,63 @@
+"""cdc_sync_<name>: one micro-batch from the source's WAL to the published lake, on the file's schedule."""
+
+from typing import Any
+
+from airflow.sdk import DAG, Asset, task
+
+from infra import scheduling
+from infra.model import PipelineFile
+
+DOCS = """
+### One micro-batch: pull → apply → publish → confirm
+
+- **pull** writes the changes up to the source's WAL position now as a batch of the change log; nothing is
+  confirmed to the server. *Cleared:* it finds the batch that is on disk, or writes the next one.
+- **apply** folds the batch and merges it into the tables' `stage` branch, which readers do not see.
+  *Cleared:* it throws `stage` away and does it again; a batch that is published already is left alone.
+- **publish** moves all tables to the batch in one catalog transaction, and tells `cdc_verify` by an asset
+  event. *Cleared:* nothing changes when the batch is published already.
+- **confirm** lets the server forget WAL up to the lake's position, never further. *Cleared:* harmless.
+
+Where the lake is, is read from the lake and never from Airflow, so any task may be cleared at any time, in
+any order, with or without those after it. A task that fails because something is busy or away is tried
+again by itself; one that fails at once tells in its log what to do.
+
+Nothing new: `apply` and `publish` are skipped, `confirm` still runs, so that an idle slot holds no WAL back.
+Two runs at once: the pool has one place per replication slot, the second waits.
+"""
+
+
+def cdc_sync(pipeline: PipelineFile) -> None:
+    asset = Asset(name=f"slotlake_{pipeline.name}", uri=scheduling.asset_uri(pipeline))
+
+    @task(multiple_outputs=False)
+    def pull(pipeline_file: str) -> dict[str, Any]:
+        return scheduling.pull(pipeline_file)
+
+    @task(multiple_outputs=False)
+    def apply(pipeline_file: str, pulled: dict[str, Any]) -> dict[str, Any]:
+        return scheduling.run_step("apply", pipeline_file, scheduling.batch_of(pulled))
+
+    @task(outlets=[asset], multiple_outputs=False)
+    def publish(pipeline_file: str, pulled: dict[str, Any], *, outlet_events: Any = None) -> dict[str, Any]:
+        published = scheduling.run_step("publish", pipeline_file, scheduling.batch_of(pulled))
+        outlet_events[asset].extra = {key: pulled[key] for key in ("start_lsn", "end_lsn", "batch")}
+        return published
+
+    @task(trigger_rule="none_failed", multiple_outputs=False)
+    def confirm(pipeline_file: str, pulled: dict[str, Any]) -> dict[str, Any]:
+        return scheduling.run_step("confirm", pipeline_file, pulled["batch"])
+
+    file = str(pipeline.path)
+    with DAG(
+        f"cdc_sync_{pipeline.name}",
+        schedule=scheduling.schedule(pipeline),
+        doc_md=DOCS,
+        **scheduling.start_options(pipeline),
+    ):
+        pulled = pull(file)
+        apply(file, pulled) >> publish(file, pulled) >> confirm(file, pulled)
+
+
+for pipeline in scheduling.pipelines():
+    cdc_sync(pipeline)

@@ -1,0 +1,42 @@
+"""cdc_verify_<name>: is the lake equal to the source, at an exact LSN; after published batches or by hand."""
+
+from typing import Any
+
+from airflow.sdk import DAG, Asset, task
+
+from infra import scheduling
+from infra.model import PipelineFile
+
+DOCS = """
+### Is the lake equal to the source?
+
+Takes a snapshot of the source at an exact LSN, brings the lake to that LSN, and compares row counts and
+hashes of all rows, while writers go on. Fails when a single value differs; `slotlake verify` on the
+pipeline file then lists the keys.
+
+With `airflow: {verify: every_batch}` in the pipeline file it runs after published batches: each is an event
+of the asset, with its LSN range, and events that come while a verification runs share the next one.
+
+**Clearing `verify`** is safe: it verifies again, at a new LSN.
+"""
+
+
+def cdc_verify(pipeline: PipelineFile) -> None:
+    asset = Asset(name=f"slotlake_{pipeline.name}", uri=scheduling.asset_uri(pipeline))
+
+    @task(multiple_outputs=False)
+    def verify(pipeline_file: str, *, triggering_asset_events: Any = None) -> dict[str, Any]:
+        ranges = [event.extra for events in triggering_asset_events.values() for event in events]
+        return scheduling.verify(pipeline_file, ranges)
+
+    with DAG(
+        f"cdc_verify_{pipeline.name}",
+        schedule=[asset] if pipeline.airflow.verify == "every_batch" else None,
+        doc_md=DOCS,
+        **scheduling.start_options(pipeline),
+    ):
+        verify(str(pipeline.path))
+
+
+for pipeline in scheduling.pipelines():
+    cdc_verify(pipeline)
