@@ -22,6 +22,19 @@ from infra.local.runtime import spark_runtime as find_runtime
 _numbers = itertools.count(1)
 
 
+# A test that uses none of these, and has no mark that says otherwise, is ``fast``.
+_SERVERS = {"pg", "database", "session", "connect", "spark_runtime"}
+_NOT_FAST = ("slow", "server", "airflow")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as ``fast`` what `slotlake check` runs: tests that start no server and no Java."""
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if not fixtures & _SERVERS and not any(item.get_closest_marker(name) for name in _NOT_FAST):
+            item.add_marker("fast")
+
+
 @dataclass(frozen=True)
 class Database:
     """A fresh database on the test server."""

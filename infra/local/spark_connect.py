@@ -114,7 +114,9 @@ class LocalSparkConnect:
         pid = self.pid()
         if pid is not None:
             end_group(pid)
-        self._process = None
+        if self._process is not None:
+            self._process.wait()
+            self._process = None
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
 
     def __enter__(self) -> Self:

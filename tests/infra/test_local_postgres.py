@@ -13,6 +13,8 @@ from decoder.errors import SetupError
 from infra.local import postgres
 from infra.local.postgres import EmbeddedPostgres, temporary_postgres
 
+pytestmark = pytest.mark.server
+
 
 def _processes_naming(text: str) -> list[str]:
     found = []

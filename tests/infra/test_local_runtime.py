@@ -16,6 +16,8 @@ from infra.local import jars as jars_module
 from infra.local.jars import Jar, jars, locked_jars
 from infra.local.java import Java, environment, find_java, trust_options
 
+pytestmark = pytest.mark.server
+
 TOOLS = ("sh", "bash", "env", "dirname", "cat")
 
 

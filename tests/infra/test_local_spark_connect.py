@@ -18,6 +18,8 @@ from infra.local.spark_connect import LocalSparkConnect
 CLIENT = """
 import sys
 from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.server
 session = SparkSession.builder.remote(sys.argv[1]).create()
 session.conf.set("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")
 session.conf.set("spark.sql.catalog.lake.type", "hadoop")
@@ -38,6 +40,7 @@ def _client(
         capture_output=True,
         text=True,
         timeout=120,
+        check=False,
     )
 
 
@@ -67,7 +70,8 @@ def test_it_ends_with_the_process_that_started_it_even_a_killed_one(spark_runtim
         "import sys, pathlib, time\n"
         "from infra.local.runtime import spark_runtime\n"
         "from infra.local.spark_connect import LocalSparkConnect\n"
-        "LocalSparkConnect(pathlib.Path(sys.argv[1]), spark_runtime(), cores=1, dies_with_parent=True).start()\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "LocalSparkConnect(folder, spark_runtime(), cores=1, dies_with_parent=True).start()\n"
         "print('up', flush=True)\n"
         "time.sleep(600)\n"
     )

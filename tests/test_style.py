@@ -1,0 +1,228 @@
+"""The habits of the code, as a test: sizes, names, leftovers, and what may import what.
+
+It looks at the files of the checkout, not at what git tracks, so that it needs no git.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("decoder", "spark", "expectations", "infra")
+LINE_COLUMNS_MAX = 110
+FILE_LINES_MAX = 400
+TEST_FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 60  # without its docstring; most are about ten
+SKIPPED = {"__pycache__", "build", "dist", "vectors"}
+FOLDER_NAMES_SHUNNED = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc"}
+
+# Written in pieces, so that this file does not hold what it looks for.
+LEFTOVERS = re.compile(r"\b(?:" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")) + r")\b")
+REGISTRIES = re.compile(
+    "|".join(
+        re.escape(host)
+        for host in (
+            "py" + "pi.org",
+            "python" + "hosted.org",
+            "repo1." + "maven",
+            "maven" + ".org",
+            "npm" + "js.",
+            "docker" + ".io",
+            "ghcr" + ".io",
+            "quay" + ".io",
+            "ana" + "conda.org",
+        )
+    )
+)
+MACHINE_PATHS = re.compile(
+    r"(?<![\w/.>~}*-])/(?:" + "|".join(("ro" + "ot", "wo" + "rk", "t" + "mp")) + r")/\w"
+)
+
+
+def _files() -> Iterator[Path]:
+    """Every text file of the project."""
+    for path in sorted(ROOT.rglob("*")):
+        inside = path.relative_to(ROOT).parts
+        hidden = any(part.startswith(".") and part != ".ci" for part in inside[:-1])
+        if hidden or SKIPPED & set(inside) or not path.is_file() or path.name.endswith(".lock"):
+            continue
+        if b"\0" not in path.read_bytes()[:4096]:
+            yield path
+
+
+def _sources() -> list[Path]:
+    return [path for path in _files() if path.suffix == ".py"]
+
+
+def _modules() -> list[Path]:
+    return [path for path in _sources() if path.relative_to(ROOT).parts[0] in PACKAGES]
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _places(pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{_name(path)}:{number}: {line.strip()[:80]}"
+        for path in _files()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def test_the_search_finds_the_project():
+    names = {_name(path) for path in _files()}
+    assert {"slotlake", ".ci/run", "pyproject.toml", "decoder/lsn.py", "tests/test_style.py"} <= names
+
+
+def test_lines_and_files_are_short():
+    long_lines = [
+        f"{_name(path)}:{number}"
+        for path in _sources()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if len(line) > LINE_COLUMNS_MAX
+    ]
+    assert long_lines == []
+    long_files = [
+        f"{_name(path)}: {count}"
+        for path in _sources()
+        if (count := len(path.read_text().splitlines()))
+        > (TEST_FILE_LINES_MAX if path.relative_to(ROOT).parts[0] == "tests" else FILE_LINES_MAX)
+    ]
+    assert long_files == []
+
+
+def test_functions_are_short():
+    found = []
+    for path in _modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+                lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0
+                if lines > FUNCTION_LINES_MAX:
+                    found.append(f"{_name(path)}:{node.lineno} {node.name}: {lines}")
+    assert found == []
+
+
+def test_every_module_says_what_it_owns():
+    assert [_name(path) for path in _modules() if not ast.get_docstring(ast.parse(path.read_text()))] == []
+
+
+def test_names_say_something():
+    shunned = [_name(path) for path in _sources() if {path.stem, *path.parent.parts} & FOLDER_NAMES_SHUNNED]
+    assert shunned == []
+
+
+def test_a_spark_session_is_never_called_like_the_package():
+    found = []
+    for path in _sources():
+        functions = [
+            node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)
+        ]
+        for node in (inner for function in functions for inner in ast.walk(function)):
+            stored = isinstance(node, ast.Name) and node.id == "spark" and isinstance(node.ctx, ast.Store)
+            if stored or (isinstance(node, ast.arg) and node.arg == "spark"):
+                found.append(f"{_name(path)}:{node.lineno}")
+    assert found == []
+
+
+def test_no_module_is_dead():
+    everything = {
+        path: path.read_text() for path in _files() if path.suffix in {"", ".py", ".toml", ".sh", ".md"}
+    }
+    dead = []
+    for path in _modules():
+        dotted = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if path.stem in {"__init__", "__main__"}:
+            continue
+        package, _, module = dotted.rpartition(".")
+        imported = re.compile(
+            rf"\b{re.escape(dotted)}\b|from {re.escape(package)} import [^#]*?\b{module}\b", re.MULTILINE
+        )
+        if not any(imported.search(text) for other, text in everything.items() if other != path):
+            dead.append(_name(path))
+    assert dead == []
+
+
+def test_nothing_is_left_over():
+    assert _places(LEFTOVERS) == []
+
+
+def test_no_registry_is_named():
+    assert _places(REGISTRIES) == []
+
+
+def test_no_path_of_one_machine_is_named():
+    assert _places(MACHINE_PATHS) == []
+
+
+def test_the_lock_file_pins_every_package_by_hash_and_leaves_out_what_breaks_spark():
+    text = (ROOT / "infra" / "requirements.txt").read_text()
+    entries = re.split(r"\n(?=[A-Za-z0-9])", text)[1:]
+    assert len(entries) > 100
+    assert [entry.split()[0] for entry in entries if "--hash=sha256:" not in entry] == []
+    assert not re.search(r"^pyspark-client", text, re.MULTILINE)
+    assert not re.search(r"^-", text, re.MULTILINE), "no index, no link: these name a host"
+
+
+def test_every_wanted_package_is_locked():
+    wanted = re.findall(r"^([A-Za-z0-9._-]+)", (ROOT / "infra" / "requirements.in").read_text(), re.MULTILINE)
+    locked = set(
+        re.findall(r"^([A-Za-z0-9._-]+)==", (ROOT / "infra" / "requirements.txt").read_text(), re.MULTILINE)
+    )
+    assert {name.lower().replace("_", "-") for name in wanted} - locked == set()
+
+
+def test_packages_are_those_of_the_design():
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = {".".join(path.parent.relative_to(ROOT).parts) for path in _modules()}
+    assert set(listed) == found
+
+
+def test_imports_point_one_way():
+    done = _python("from importlinter.cli import lint_imports_command as run; run()", "--no-cache")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def _dags() -> list[Path]:
+    return sorted((ROOT / "dags").glob("*.py"))
+
+
+def test_dag_files_are_named_for_what_they_are_and_are_no_package():
+    assert [path.name for path in _dags() if not path.name.startswith("cdc_")] == []
+
+
+@pytest.mark.parametrize("path", _dags(), ids=lambda path: path.name)
+def test_a_dag_file_is_thin_and_light(path):
+    tree = ast.parse(path.read_text())
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    ours = sorted(name for name in imported if name.split(".")[0] in PACKAGES)
+    assert [
+        name for name in imported if name.split(".")[0] in {"pyspark", "numba", "pyarrow", "psycopg"}
+    ] == []
+    heavy = "{'pyspark', 'numba', 'pyarrow'}"
+    done = _python(f"import {', '.join(['sys', *ours])}; print(*({heavy} & set(sys.modules)))")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [], f"importing {ours} brings these in"
