@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from decoder.changelog import Batch, batches
+from decoder.changelog import Batch, batch_positions, batches
 from decoder.errors import ChangeLogError
 from decoder.lsn import format_lsn
-from decoder.pull import pull, source_position
-from decoder.slots import ExportedSnapshot, confirm, create_slot
+from decoder.position import settled_position
+from decoder.pull import PullProgress, pull
+from decoder.receive import confirm
+from decoder.slots import ExportedSnapshot, create_slot
+from decoder.source import SourceSettings, connect, source_errors
 from infra.reports import ApplyReport, ConfirmReport, PublishReport, PullReport, SyncReport
 
 if TYPE_CHECKING:
@@ -43,7 +46,7 @@ def pull_next(pipeline: Pipeline, *, progress: Progressing, until: int | None = 
         start=position,
         until=until,
         max_bytes=pipeline.file.changelog.batch_bytes_max,
-        progress=lambda done: progress("pull: bytes received", done),
+        progress=lambda done: _tell(progress, done),
     )
     if batch.end_lsn == position:
         return PullReport(None, format_lsn(position), format_lsn(position), added_tables=added)
@@ -51,11 +54,23 @@ def pull_next(pipeline: Pipeline, *, progress: Progressing, until: int | None = 
         batch=batch.name,
         start_lsn=format_lsn(batch.start_lsn),
         end_lsn=format_lsn(batch.end_lsn),
-        transactions=batch.manifest.transactions,
-        changes=batch.manifest.changes,
+        transactions=batch.transactions,
+        changes=batch.changes,
+        bytes=batch.bytes,
         seconds=time.monotonic() - started,
         added_tables=added,
     )
+
+
+def _tell(progress: Progressing, pulled: PullProgress) -> None:
+    progress("pull: bytes received", pulled.received_bytes)
+
+
+def source_position(source: SourceSettings) -> int:
+    """A position of the source behind all that has been committed before the call."""
+    with connect(source.dsn) as connection, source_errors(source.dsn, "reading the WAL position"):
+        return settled_position(connection)
+    raise AssertionError("unreachable")
 
 
 def named(pipeline: Pipeline, name: str) -> Batch:
@@ -191,6 +206,7 @@ def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
 def _forget_old_batches(pipeline: Pipeline, position: int) -> None:
     """Remove archived batches that are published and older than the pipeline file keeps them."""
     oldest = time.time() - pipeline.file.changelog.keep_days * 86400
-    for batch in batches(pipeline.file.changelog_dir):
-        if batch.end_lsn <= position and batch.path.stat().st_mtime < oldest:
-            shutil.rmtree(batch.path, ignore_errors=True)
+    for path in batches(pipeline.file.changelog_dir):
+        positions = batch_positions(path.name)
+        if positions is not None and positions[1] <= position and path.stat().st_mtime < oldest:
+            shutil.rmtree(path, ignore_errors=True)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from decoder.changelog import batches
 from decoder.errors import SlotlakeError, SourceError
 from decoder.lsn import format_lsn
-from decoder.pull import source_position
 from decoder.slots import SlotState, inspect_slot
 from decoder.source import connect, source_errors
+from infra.batches import source_position
 from infra.reports import StatusReport, TableStatus
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def overview(pipeline: Pipeline) -> StatusReport:
         slot=None if slot is None else _slot_fields(slot),
         retained_wal_bytes=None if slot is None else slot.retained_bytes,
         changelog_batches=len(archived),
-        changelog_bytes=sum(f.stat().st_size for batch in archived for f in batch.path.iterdir()),
+        changelog_bytes=sum(f.stat().st_size for path in archived for f in path.iterdir()),
         tables=_tables(pipeline, cut),
         warnings=warnings,
     )

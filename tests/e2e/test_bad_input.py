@@ -1,0 +1,183 @@
+"""Every user's mistake is one clear message: what, where, what to do; an exit code; no traceback, no password."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from infra.cli import main
+from tests.conftest import Database
+from tests.e2e.oracle import pipeline_file
+
+PASSWORD = "s3cret-Pa55"
+
+
+class Told:
+    """What the command said, and its exit code."""
+
+    def __init__(self, code: int, text: str) -> None:
+        self.code = code
+        self.text = text
+
+    def expect(self, code: int, *parts: str) -> None:
+        """One clear message of that kind, with these parts in it."""
+        assert self.code == code, self.text
+        for part in (*parts, "what to do:"):
+            assert part in self.text, self.text
+        assert "Traceback" not in self.text
+        assert PASSWORD not in self.text
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]):  # noqa: ANN201  (a function local to this fixture)
+    def run_command(*arguments: str | Path) -> Told:
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Told(code, captured.out + captured.err)
+
+    return run_command
+
+
+@pytest.fixture
+def shop(database: Database, tmp_path: Path) -> Path:
+    """A pipeline file over one small table."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
+    return pipeline_file(tmp_path, database, ["t"])
+
+
+def _with_dsn(file: Path, dsn: str) -> Path:
+    lines = [f'  dsn: "{dsn}"' if line.startswith("  dsn:") else line for line in file.read_text().splitlines()]
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def test_help_without_arguments(run) -> None:  # noqa: ANN001
+    told = run()
+    assert told.code == 0
+    for command in ("demo", "init", "sync", "verify", "backfill", "status", "decode", "query", "bench", "drop"):
+        assert command in told.text
+
+
+def test_usage(run) -> None:  # noqa: ANN001
+    run("nonsense").expect(2, "nonsense")
+    run("sync").expect(2, "PIPELINE.yaml")
+    run("sync", "--no-such-option", "x").expect(2, "--no-such-option")
+
+
+def test_pipeline_file(run, shop: Path, tmp_path: Path) -> None:  # noqa: ANN001
+    run("sync", tmp_path / "none.yaml").expect(2, "no such pipeline file")
+    good = shop.read_text()
+    for bad, part in [
+        (good.replace("  slot:", "  slto:"), "did you mean slot?"),
+        (good + "surprise: 1\n", "surprise: unknown key"),
+        (good + "name: again\n", "'name' stands twice"),
+        (good.replace("publications: [shop]", "publications: 5"), "source.publications"),
+        (good.replace("publications: [shop]", "publications: []"), "source.publications"),
+        (good + "new_tables: perhaps\n", "new_tables"),
+        ("- just\n- a list\n", "not a mapping"),
+        ("name: [\n", "not valid YAML"),
+        (good.replace('dsn: "', 'dsn: "env:SLOTLAKE_NO_SUCH_VARIABLE" # "'), "SLOTLAKE_NO_SUCH_VARIABLE"),
+    ]:
+        shop.write_text(bad)
+        run("sync", shop).expect(2, part)
+
+
+def test_unreachable_source(run, shop: Path) -> None:  # noqa: ANN001
+    for host, port in [("127.0.0.1", 1), ("no-such-host.invalid", 5432)]:
+        run("init", _with_dsn(shop, f"postgresql://u:{PASSWORD}@{host}:{port}/d")).expect(3, host)
+
+
+def test_refused_by_source(run, shop: Path, database: Database) -> None:  # noqa: ANN001
+    port = database.server.port
+    run("init", _with_dsn(shop, f"postgresql://slotlake:{PASSWORD}@127.0.0.1:{port}/{database.name}")).expect(
+        3, "does not accept the user or the password"
+    )
+    role = f"no_replication_{database.name}"
+    with database.connect() as admin:
+        admin.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(role), sql.Literal(PASSWORD)))
+    try:
+        dsn = f"postgresql://{role}:{PASSWORD}@127.0.0.1:{port}/{database.name}"
+        run("init", _with_dsn(shop, dsn)).expect(3, "may not replicate", "REPLICATION")
+    finally:
+        with database.connect() as admin:
+            admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
+
+
+def test_publication_missing_and_no_tables_named(run, shop: Path) -> None:  # noqa: ANN001
+    shop.write_text(shop.read_text().split("tables:")[0])
+    run("init", shop).expect(3, "publication")
+
+
+def test_not_initialised(run, shop: Path) -> None:  # noqa: ANN001
+    for command in ("sync", "verify"):
+        run(command, shop).expect(7, "slotlake init")
+
+
+def test_slot_of_another(run, shop: Path, database: Database) -> None:  # noqa: ANN001
+    slot = f"slotlake_{database.name}_shop"
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [slot])
+    run("init", shop).expect(4, "exists already", slot)
+    still = database.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", [slot])
+    assert still == [(1,)]
+
+
+def test_lake_that_cannot_be_had(run, shop: Path, tmp_path: Path) -> None:  # noqa: ANN001
+    good = shop.read_text()
+    warehouse_line = next(line for line in good.splitlines() if "warehouse:" in line)
+    (tmp_path / "a_file").write_text("")
+    for old, new, code in [
+        ("sqlite:///", "sqlite:////proc/nowhere/", 7),
+        ("sqlite:///", f"postgresql+psycopg://u:{PASSWORD}@127.0.0.1:1/", 7),
+        ("sqlite:///", "https://catalog.example/", 7),
+        (warehouse_line, f'  warehouse: "file://{tmp_path}/a_file/below"', 7),
+        (warehouse_line, '  warehouse: "s3://bucket/path"', 7),
+    ]:
+        shop.write_text(good.replace(old, new, 1))
+        run("init", shop).expect(code)
+
+
+def test_two_at_once(run, shop: Path) -> None:  # noqa: ANN001
+    from infra.lock import exclusive
+    from infra.model import load_pipeline
+
+    with exclusive(load_pipeline(shop).state_dir, "shop"):
+        holder = subprocess.run(
+            [sys.executable, "-m", "infra.cli", "sync", str(shop)], capture_output=True, text=True, timeout=60
+        )
+    assert holder.returncode == 9, holder.stderr
+    assert "at work" in holder.stderr and "Traceback" not in holder.stderr
+
+
+def test_no_java(shop: Path) -> None:
+    environment = {**os.environ, "SLOTLAKE_JAVA": "none", "JAVA_HOME": "/nonexistent"}
+    environment.pop("SLOTLAKE_SPARK_REMOTE", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "infra.cli", "init", str(shop)], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 10, done.stderr
+    assert "Java" in done.stderr and "what to do:" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_no_password_in_status_or_decode(run, database: Database, shop: Path) -> None:  # noqa: ANN001
+    told = run("status", shop, "--json")
+    assert told.code == 0
+    assert database.server.password not in told.text
+    wrong = run("decode", "--dsn", database.dsn, "--slot", "no_such_slot", "--publication", "shop")
+    wrong.expect(4, "no_such_slot")
+    assert database.server.password not in wrong.text
+
+
+def test_wal_level(run, tmp_path: Path) -> None:  # noqa: ANN001
+    from infra.local.postgres import temporary_postgres
+
+    with temporary_postgres(version=18, conf={"wal_level": "replica"}) as server:
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        file = pipeline_file(tmp_path, Database(server, "postgres"), ["t"])
+        run("init", file).expect(3, "wal_level")

@@ -1,0 +1,106 @@
+"""Random transactions in, the lake equals the source: Hypothesis writes the histories, PostgreSQL judges them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg import sql
+
+from infra.local.postgres import EmbeddedPostgres
+from infra.pipeline import Pipeline
+from tests.conftest import Database, _drop_slots
+from tests.e2e.oracle import differences, pipeline_file
+from tests.e2e.scenarios import big
+
+pytestmark = pytest.mark.timeout(600)
+
+TABLES = ["by_key", "by_index", "by_pair", "full_with_key"]
+EXAMPLES = int(os.environ.get("SLOTLAKE_TEST_HISTORIES", "12"))
+_SETUP = """
+CREATE TABLE by_key (k int PRIMARY KEY, a text, big text, n numeric(8,2));
+CREATE TABLE by_index (a text, k int NOT NULL, big text, n numeric(8,2)); CREATE UNIQUE INDEX by_index_k ON by_index (k);
+ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_k;
+CREATE TABLE by_pair (big text, k int, k2 text DEFAULT 'x', a text, n numeric(8,2), PRIMARY KEY (k2, k));
+CREATE TABLE full_with_key (k int PRIMARY KEY, a text, big text, n numeric(8,2)); ALTER TABLE full_with_key REPLICA IDENTITY FULL;
+"""
+
+_key = st.integers(1, 5)
+_value = st.sampled_from(["NULL", "''", "'v'", "'w'", "E'\\n'"])
+_number = st.sampled_from(["NULL", "1.5", "'NaN'", "-3"])
+_big = st.one_of(st.just("NULL"), st.just("'short'"), st.integers(1, 4).map(big))
+_set = st.one_of(
+    _value.map(lambda v: f"a = {v}"), _number.map(lambda v: f"n = {v}"), _big.map(lambda v: f"big = {v}")
+)
+
+
+def _insert(k: int, a: str, b: str, n: str) -> str:
+    return f"INSERT INTO {{t}} (k, a, big, n) VALUES ({k}, {a}, {b}, {n}) ON CONFLICT DO NOTHING"
+
+
+def _move(old: int, new: int, also: str) -> str:
+    return f"UPDATE {{t}} SET k = {new}, {also} WHERE k = {old} AND NOT EXISTS (SELECT 1 FROM {{t}} WHERE k = {new})"
+
+
+_statement = st.one_of(
+    st.builds(_insert, _key, _value, _big, _number),
+    st.builds(lambda k, s: f"UPDATE {{t}} SET {s} WHERE k = {k}", _key, _set),
+    st.builds(_move, _key, _key, _set),
+    st.builds(lambda k: f"DELETE FROM {{t}} WHERE k = {k}", _key),
+    st.just("UPDATE {t} SET k = k + 100"),
+    st.just("UPDATE {t} SET k = k - 100 WHERE k > 100 AND NOT EXISTS (SELECT 1 FROM {t} o WHERE o.k = {t}.k - 100)"),
+    st.just("TRUNCATE {t}"),
+)
+_work = st.tuples(st.sampled_from(TABLES), _statement).map(lambda pair: pair[1].format(t=pair[0]))
+_lost = st.lists(_work, min_size=1, max_size=3).map(lambda s: ["SAVEPOINT s", *s, "ROLLBACK TO SAVEPOINT s"])
+_transaction = st.lists(st.one_of(_work.map(lambda s: [s]), _lost), min_size=1, max_size=5).map(
+    lambda parts: [statement for part in parts for statement in part]
+)
+_history = st.lists(_transaction, min_size=1, max_size=6)
+
+
+@pytest.fixture(scope="module")
+def shop(pg: EmbeddedPostgres, session: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
+    """One pipeline that all histories go through, one after the other."""
+    name = f"histories_{os.getpid()}"
+    with psycopg.connect(pg.dsn(), autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    database = Database(pg, name)
+    database.execute(_SETUP)
+    folder: Path = tmp_path_factory.mktemp("histories")
+    with Pipeline.open(pipeline_file(folder, database, TABLES)) as pipeline:
+        pipeline.init()
+        yield database, pipeline
+    with psycopg.connect(pg.dsn(), autocommit=True) as admin:
+        _drop_slots(admin, name)
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(history=_history)
+def test_any_history(shop: tuple[Database, Any], history: list[list[str]]) -> None:
+    database, pipeline = shop
+    with database.connect() as connection:
+        for transaction in history:
+            with connection.transaction():
+                for statement in transaction:
+                    connection.execute(statement)
+    pipeline.sync()
+    assert differences(database, pipeline, TABLES) == {}
+
+
+def test_the_lake_still_verifies(shop: tuple[Database, Any]) -> None:
+    _, pipeline = shop
+    report = pipeline.verify()
+    assert report.equal, report
