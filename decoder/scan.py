@@ -221,14 +221,16 @@ def _rare(data: Bytes, p: int, end: int, state: Ints, rares: Ints, report: Ints)
 
 @inlined
 def _at_limit(data: Bytes, p: int, end: int, is_open: int, limit: int) -> bool:
-    """True when this message opens something that lies at or behind the limit."""
+    """True when this message opens something that lies at or behind the limit.
+
+    A transaction's position is where its commit record starts, a loose message's where its record
+    ends, so the latter lies behind the limit only when it is greater.
+    """
     if data[p] == 66 and end - p >= 9:
-        lsn = _number(data, p + 1, 8)
-    elif data[p] == 77 and end - p >= 10 and is_open == 0:
-        lsn = _number(data, p + 2, 8)
-    else:
-        return False
-    return lsn >= limit
+        return _number(data, p + 1, 8) >= limit
+    if data[p] == 77 and end - p >= 10 and is_open == 0:
+        return _number(data, p + 2, 8) > limit
+    return False
 
 
 @inlined
