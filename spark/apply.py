@@ -1,13 +1,32 @@
-"""Applies a batch: folds each touched table and merges it into the table's branch ``stage``."""
+"""Applies a batch: folds each touched table and merges it into the table's branch ``stage``.
+
+The first step sets ``stage`` back to ``main`` for every touched table, so whatever an earlier attempt
+left is gone.  A table's last statement, and only that, puts the batch's name into the snapshot it
+makes: publishing accepts a table by that name, so half a table is never published.
+
+Tables are taken one after the other: the properties of a snapshot are settings of the session, and a
+MERGE uses all cores anyway.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
+from decoder.errors import ApplyError
+from decoder.failpoints import reach
+from spark import lake_files
+from spark.apply_run import Work, stage
+from spark.catalog import Catalog, open_catalog
+from spark.fold import Folded, fold
 from spark.lake import LakeSettings
+from spark.names import LakeName, postgres_name
+from spark.publish import BatchRelation, ChangeBatch, folded_at, is_pending, point_of, remove_folded, touched
+from spark.publish_swap import Loaded, load, require_owner, reset_stage
+from spark.tables import schema_of
+from spark.tables_change import follow
 
 
 @dataclass(frozen=True)
@@ -39,7 +58,7 @@ class Applied:
     tables: Mapping[str, TableApplied] = field(default_factory=dict)
 
 
-def apply_batch(session: SparkSession, lake: LakeSettings, batch: object, pipeline: str) -> Applied:
+def apply_batch(session: SparkSession, lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> Applied:
     """Stage a change log batch; readers see nothing of it until it is published.
 
     Idempotent: staging again starts from ``main`` and gives the same; a published batch is left alone.
@@ -49,16 +68,70 @@ def apply_batch(session: SparkSession, lake: LakeSettings, batch: object, pipeli
 
     Raises:
         ApplyError: the batch does not start at the lake's position, or holds a change that the lake
-            cannot take (a table it lacks, a column dropped or retyped, …), named with the way out.
+            cannot take (a table it lacks, a column renamed or retyped, …), named with the way out.
         LakeError: catalog or warehouse cannot be reached.
     """
-    raise NotImplementedError
+    point = point_of(batch, pipeline)
+    changed = touched(lake, batch)
+    with open_catalog(lake) as catalog:
+        if not is_pending(catalog, point, batch.start_lsn):
+            return Applied(batch.name, already_published=True)
+        tables = _targets(catalog, changed, pipeline)
+        reset_stage(catalog, tables)
+    remove_folded(lake, point)
+    done: dict[str, TableApplied] = {}
+    for number, table in enumerate(tables):
+        if number:
+            reach("apply.between_tables")
+        work = Work(
+            session, lake, point, table, lake_files.control_directory(lake, *folded_at(point), str(number))
+        )
+        done[str(table.name)] = _apply_table(work, batch, changed[table.name])
+    return Applied(batch.name, False, done)
 
 
-def pending(lake: LakeSettings, batch: object) -> bool:
-    """Does the lake still lack this batch? Asked of Iceberg alone.
+def _targets(
+    catalog: Catalog, changed: Mapping[LakeName, Sequence[BatchRelation]], pipeline: str
+) -> list[Loaded]:
+    pointers = catalog.pointers()
+    for name, relations in changed.items():
+        if name not in pointers:
+            source = postgres_name(relations[-1].schema, relations[-1].table)
+            raise ApplyError(
+                "the batch changes a table that the lake does not have yet",
+                where=f"table {source} (would be {name})",
+                way_out=f"copy it: slotlake backfill --table '{source}'; nothing was published",
+            )
+    tables = [load(pointers, name) for name in sorted(changed)]
+    for table in tables:
+        require_owner(table, pipeline)
+    return tables
 
-    Raises:
-        ApplyError: the batch does not follow what the lake holds.
-    """
-    raise NotImplementedError
+
+def _apply_table(work: Work, batch: ChangeBatch, relations: Sequence[BatchRelation]) -> TableApplied:
+    schema = schema_of(work.table.metadata, work.table.name)
+    for relation in relations:
+        schema = follow(schema, relation)
+    folds = fold([(relation, batch.relation_table(relation)) for relation in relations])
+    schema = schema.with_exact([name for each in folds for name in _exact_columns(each)])
+    stage(work, schema, folds)
+    return TableApplied(
+        source_table=schema.source_name,
+        changes=sum(relation.rows for relation in relations),
+        folded=sum(each.rows.num_rows for each in folds),
+        conflicts=sum(
+            c.conflicts + c.updates_missing + c.deletes_missing for c in (each.counts for each in folds)
+        ),
+    )
+
+
+def _exact_columns(folded: Folded) -> list[str]:
+    """Columns with a value that only its exact text holds."""
+    present = set(folded.rows.column_names)
+    return [
+        column.name
+        for i, column in enumerate(folded.columns)
+        if any(
+            n in present and folded.rows[n].null_count < folded.rows.num_rows for n in (f"xn{i}", f"xm{i}")
+        )
+    ]

@@ -1,38 +1,41 @@
-"""Fills new tables out of sight and makes all of them visible, with `commits`, in one transaction."""
+"""Fills new tables out of sight and makes all of them visible, with `commits`, in one transaction.
+
+Tables are made in hidden namespaces (``<namespace>__copying``), but their files lie where they stay:
+``<warehouse>/<namespace>/<table>``.  The copied Parquet files are registered in place, nothing is
+written twice.  Publishing renames the tables in the catalog, all in one SQL transaction: a reader
+finds all of them, with the point in `commits`, or none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark.commits import Point
+from decoder.errors import LakeError
+from decoder.failpoints import reach
+from spark import catalog_metadata
+from spark.apply_run import run
+from spark.catalog import Catalog, Move, check_lake, open_catalog
+from spark.catalog_metadata import MAIN
+from spark.commits import Point, append_point, commits_name, create_commits
+from spark.initial_place import (
+    CopyTarget,
+    clear_leftovers,
+    companions_in,
+    forget_marker,
+    hidden_tables,
+    mark,
+    place_of,
+    target_of,
+)
 from spark.lake import LakeSettings
-from spark.publish import Published
-from spark.tables import TableSchema
+from spark.names import LakeName, copying, literal, quote
+from spark.publish_swap import Loaded, Published, load, move_to, require_position, stage_point, staged_move
+from spark.tables import PIPELINE_PROPERTY, SCHEMA_PROPERTY, TableSchema, create_table, drop_columns
 
-
-@dataclass(frozen=True)
-class CopyTarget:
-    """Where the copied files of one table go, and the field ids that must stand in them.
-
-    Attributes:
-        lake_table: "namespace.table" that it will be.
-        directory: exists and is empty; every ``*.parquet`` in it becomes the table's.
-        names: source column → column name in the files.
-        field_ids: source column → Iceberg field id.
-        exact_names, exact_field_ids: likewise of the column that takes the exact text, for columns
-            whose type is inexact; such a column is written only if it holds a value.
-    """
-
-    lake_table: str
-    directory: Path
-    names: Mapping[str, str]
-    field_ids: Mapping[str, int]
-    exact_names: Mapping[str, str]
-    exact_field_ids: Mapping[str, int]
+__all__ = ["CopyTarget", "InitialCopy", "initialised"]
 
 
 class InitialCopy:
@@ -42,6 +45,16 @@ class InitialCopy:
     then publish(point).  Leaving without publish drops all; so does the next begin after a crash.
     """
 
+    def __init__(
+        self, session: SparkSession, lake: LakeSettings, pipeline: str, tables: Sequence[TableSchema]
+    ) -> None:
+        self._session = session
+        self._lake = lake
+        self._pipeline = pipeline
+        self._tables = {table.lake_name(lake.namespace): table for table in tables}
+        self._registered: set[LakeName] = set()
+        self._published = False
+
     @classmethod
     def begin(
         cls, session: SparkSession, lake: LakeSettings, pipeline: str, tables: Sequence[TableSchema]
@@ -49,29 +62,176 @@ class InitialCopy:
         """Drop leftovers of an earlier attempt and make the tables out of sight.
 
         Raises:
-            LakeError: a table of that name is there and is not this pipeline's, or the lake cannot be reached.
+            LakeError: a table of that name is there already, or the lake cannot be reached.
         """
-        raise NotImplementedError
+        check_lake(lake)
+        copy = cls(session, lake, pipeline, tables)
+        with open_catalog(lake) as catalog:
+            copy._refuse_existing(catalog)
+            clear_leftovers(catalog, pipeline, [*copy._tables, *hidden_tables(catalog)])
+            for name in copy._tables:
+                catalog.make_namespace(copying(name).namespace)
+        try:
+            for name, schema in copy._tables.items():
+                copy._create(name, schema)
+        except BaseException:
+            copy._abandon()
+            raise
+        return copy
 
     def __enter__(self) -> InitialCopy:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        raise NotImplementedError
+        if not self._published:
+            self._abandon()
 
     def target(self, schema: TableSchema) -> CopyTarget:
         """Where this table's files go."""
-        raise NotImplementedError
+        name = schema.lake_name(self._lake.namespace)
+        with open_catalog(self._lake) as catalog:
+            return target_of(name, load(catalog.pointers(), copying(name)).metadata, self._tables[name])
 
     def register(self, schema: TableSchema) -> int:
-        """Make the files in the target's directory the table's content; how many rows it has then."""
-        raise NotImplementedError
+        """Make the files in the target's directory the table's content; how many rows it has then.
+
+        Raises:
+            LakeError: Spark cannot read them.
+        """
+        name = schema.lake_name(self._lake.namespace)
+        target = self.target(schema)
+        files = sorted(target.directory.glob("*.parquet"))
+        self._tables[name] = self._tables[name].with_exact(companions_in(files, target))
+        self._drop_unused_companions(name)
+        hidden = self._load(copying(name))
+        if files:
+            run(self._session, hidden, self._add_files(hidden.name, target.directory))
+        else:
+            # An empty table needs a snapshot too: the point's name stands on it.
+            whole = hidden.name.sql(self._lake.catalog)
+            run(self._session, hidden, f"INSERT INTO {whole} SELECT * FROM {whole} WHERE false")
+        self._registered.add(name)
+        snapshot = catalog_metadata.head(self._load(copying(name)).metadata)
+        return int(catalog_metadata.summary(snapshot).get("total-records", 0))
 
     def publish(self, point: Point) -> Published:
-        """Make all tables, and `commits`, visible at once."""
-        raise NotImplementedError
+        """Make all tables, and `commits`, visible at once.
+
+        Raises:
+            LakeError: a table was not registered, or the catalog cannot be reached.
+            ApplyError: tables are added to a lake that does not stand at the point.
+        """
+        missing = sorted(str(name) for name in self._tables.keys() - self._registered)
+        if missing:
+            raise LakeError(
+                "a table was not copied", where=f"table {missing[0]}", way_out="run the copy again"
+            )
+        with open_catalog(self._lake) as catalog:
+            hidden = {name: load(catalog.pointers(), copying(name)) for name in self._tables}
+            snapshots = {name: catalog_metadata.ref(t.metadata, MAIN) or 0 for name, t in hidden.items()}
+            moves = [self._visible(name, table, point) for name, table in hidden.items()]
+            moves.append(self._commits(catalog, point, snapshots))
+            reach("init.before_publish")
+            catalog.move(moves)
+            self._published = True
+            for namespace in {copying(name).namespace for name in self._tables}:
+                catalog.drop_namespace(namespace)
+        for name in [*hidden, commits_name(self._lake.namespace)]:
+            forget_marker(place_of(self._lake, name))
+        return Published(point, point.position, False, {str(name): id_ for name, id_ in snapshots.items()})
+
+    def _load(self, name: LakeName) -> Loaded:
+        with open_catalog(self._lake) as catalog:
+            return load(catalog.pointers(), name)
+
+    def _refuse_existing(self, catalog: Catalog) -> None:
+        pointers = catalog.pointers()
+        for name in self._tables:
+            if name in pointers:
+                owner = load(pointers, name).metadata.get("properties", {}).get(PIPELINE_PROPERTY)
+                raise LakeError(
+                    "the lake has a table of that name already"
+                    + (f", of pipeline {owner}" if owner else ", not made by slotlake"),
+                    where=f"table {name} in {self._lake.place}",
+                    way_out="give the pipeline another lake.namespace, or drop that table first",
+                )
+        owned_by(catalog, self._pipeline)
+
+    def _create(self, name: LakeName, schema: TableSchema) -> None:
+        location = place_of(self._lake, name)
+        mark(location, self._pipeline)
+        hidden = copying(name)
+        sql = create_table(hidden, self._lake.catalog, schema, self._pipeline, f"file://{location}")
+        run(self._session, Loaded(name, "", {}), sql)
+
+    def _add_files(self, hidden: LakeName, directory: Path) -> str:
+        source = f"`parquet`.`{directory}`"
+        return (
+            f"CALL {quote(self._lake.catalog)}.system.add_files("
+            f"table => {literal(hidden.sql(self._lake.catalog))}, source_table => {literal(source)}, "
+            "check_duplicate_files => false)"
+        )
+
+    def _drop_unused_companions(self, name: LakeName) -> None:
+        unused = [c.exact_name for c in self._tables[name].columns if c.type.inexact and not c.exact]
+        if unused:
+            hidden = copying(name)
+            run(self._session, Loaded(name, "", {}), drop_columns(hidden, self._lake.catalog, unused))
+
+    def _visible(self, name: LakeName, table: Loaded, point: Point) -> Move:
+        metadata = catalog_metadata.with_summary(
+            table.metadata, catalog_metadata.ref(table.metadata, MAIN) or 0, point.summary
+        )
+        metadata = catalog_metadata.with_properties(metadata, {SCHEMA_PROPERTY: self._tables[name].to_json()})
+        return move_to(table, metadata, rename=name)
+
+    def _commits(self, catalog: Catalog, point: Point, snapshots: dict[LakeName, int]) -> Move:
+        name = commits_name(self._lake.namespace)
+        pointers = catalog.pointers()
+        if name in pointers:
+            present = load(pointers, name)
+            require_position(present.metadata, name, point, point.position)
+            return staged_move(stage_point(catalog, present, point, snapshots))
+        hidden = copying(name)
+        catalog.make_namespace(hidden.namespace)
+        location = place_of(self._lake, name)
+        clear_leftovers(catalog, self._pipeline, [name])
+        mark(location, self._pipeline)
+        create_commits(catalog.iceberg, hidden, f"file://{location}", self._pipeline)
+        append_point(catalog.iceberg, hidden, point, snapshots, MAIN)
+        made = load(catalog.pointers(), hidden)
+        return move_to(made, made.metadata, rename=name)
+
+    def _abandon(self) -> None:
+        with open_catalog(self._lake) as catalog:
+            clear_leftovers(catalog, self._pipeline, [*self._tables, commits_name(self._lake.namespace)])
 
 
 def initialised(lake: LakeSettings, pipeline: str) -> bool:
-    """Has this pipeline published its initial copy into this lake?"""
-    raise NotImplementedError
+    """Has this pipeline published its initial copy into this lake?
+
+    Raises:
+        LakeError: another pipeline uses this namespace, or the lake cannot be reached.
+    """
+    with open_catalog(lake) as catalog:
+        return owned_by(catalog, pipeline)
+
+
+def owned_by(catalog: Catalog, pipeline: str) -> bool:
+    """Is there a `commits` table, and is it this pipeline's?
+
+    Raises:
+        LakeError: it is another one's.
+    """
+    name = commits_name(catalog.lake.namespace)
+    pointers = catalog.pointers()
+    if name not in pointers:
+        return False
+    owner = load(pointers, name).metadata.get("properties", {}).get(PIPELINE_PROPERTY)
+    if owner != pipeline:
+        raise LakeError(
+            "the lake's namespace belongs to " + (f"pipeline {owner}" if owner else "something else"),
+            where=f"table {name} in {catalog.lake.place}",
+            way_out="give this pipeline a lake.namespace of its own",
+        )
+    return True

@@ -69,8 +69,12 @@ class LakeSettings:
         """
         url = _supported(self)
         if url.get_backend_name() == "sqlite":
-            return url.update_query_dict({"timeout": str(SQLITE_BUSY_SECONDS)}).render_as_string(hide_password=False)
-        return url.update_query_dict({"connect_timeout": str(_CONNECT_SECONDS)}).render_as_string(hide_password=False)
+            return url.update_query_dict({"timeout": str(SQLITE_BUSY_SECONDS)}).render_as_string(
+                hide_password=False
+            )
+        return url.update_query_dict({"connect_timeout": str(_CONNECT_SECONDS)}).render_as_string(
+            hide_password=False
+        )
 
     def spark_properties(self) -> dict[str, str]:
         """Properties of the catalog for Spark, without the ``spark.sql.catalog.<name>`` prefix.
@@ -105,8 +109,8 @@ def _not_served(place: str) -> LakeError:
     return LakeError(
         "this version does not serve such a catalog",
         where=place,
-        way_out="give lake.uri as sqlite:////absolute/path.db or postgresql+psycopg://user:password@host/database; "
-        "REST catalogs come in a later version",
+        way_out="give lake.uri as sqlite:////absolute/path.db or "
+        "postgresql+psycopg://user:password@host/database; REST catalogs come in a later version",
     )
 
 
@@ -162,7 +166,7 @@ def _warehouse_path(warehouse: str) -> Path:
     if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
         raise LakeError(
             "this version keeps a warehouse on this machine's file system only",
-            where=warehouse.split("?")[0],
+            where=warehouse.partition("?")[0],
             way_out="give lake.warehouse as file:///absolute/path; object stores come in a later version",
         )
     if not path.is_absolute():

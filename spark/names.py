@@ -85,6 +85,11 @@ def copying(name: LakeName) -> LakeName:
     return LakeName(name.namespace + COPYING_SUFFIX, name.table)
 
 
+def visible(namespace: str) -> str:
+    """The namespace that a hidden one's tables will be in."""
+    return namespace.removesuffix(COPYING_SUFFIX)
+
+
 def is_copying(namespace: str) -> bool:
     """Is this a namespace of tables that nobody may see yet?"""
     return namespace.endswith(COPYING_SUFFIX)

@@ -1,35 +1,143 @@
-"""Publishes: moves ``main`` of all tables that a batch touched, and of `commits`, in one transaction."""
+"""Publishes a batch: what apply staged becomes what readers see, in one catalog transaction.
+
+Also what apply and publish both ask of a batch: which point it leads to, which tables it touches,
+and whether the lake still lacks it.  Needs no Spark.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
 
-from spark.commits import Point
+import pyarrow as pa
+
+from spark import lake_files
+from spark.catalog import Catalog, open_catalog
+from spark.commits import Point, commits_name
 from spark.lake import LakeSettings
+from spark.names import LakeName
+from spark.publish_swap import Published, is_published, lake_position, load, publish_tables, require_position
+from spark.tables import TableSchema
+
+__all__ = ["ChangeBatch", "Published", "lake_position", "pending", "point_of", "publish_batch"]
 
 
-@dataclass(frozen=True)
-class Published:
-    """A consistency point.
+class BatchColumn(Protocol):
+    """A column in a batch's manifest."""
 
-    Attributes:
-        position: the lake's position after it.
-        already: it had been published before; nothing was done.
-        snapshots: lake table ("namespace.table") → snapshot id that is now main.
+    @property
+    def name(self) -> str: ...
+    @property
+    def type_oid(self) -> int: ...
+    @property
+    def typmod(self) -> int: ...
+    @property
+    def type_name(self) -> str: ...
+    @property
+    def in_key(self) -> bool: ...
+
+
+class BatchRelation(Protocol):
+    """A relation version in a batch's manifest."""
+
+    @property
+    def relation_id(self) -> int: ...
+    @property
+    def schema(self) -> str: ...
+    @property
+    def table(self) -> str: ...
+    @property
+    def replica_identity(self) -> str: ...
+    @property
+    def key(self) -> Sequence[str]: ...
+    @property
+    def columns(self) -> Sequence[BatchColumn]: ...
+    @property
+    def rows(self) -> int: ...
+
+
+class ChangeBatch(Protocol):
+    """A batch of the change log, as :class:`decoder.changelog.Batch` has it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def start_lsn(self) -> int: ...
+    @property
+    def end_lsn(self) -> int: ...
+    @property
+    def manifest(self) -> Mapping[str, Any]: ...
+    @property
+    def relations(self) -> Sequence[BatchRelation]: ...
+    def relation_table(self, relation: Any, /) -> pa.Table: ...
+
+
+def pending(lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> bool:
+    """Does the lake still lack this batch? Asked of Iceberg alone.
+
+    Raises:
+        ApplyError: the batch does not follow what the lake holds.
     """
-
-    point: Point
-    position: int
-    already: bool
-    snapshots: Mapping[str, int] = field(default_factory=dict)
+    with open_catalog(lake) as catalog:
+        return is_pending(catalog, point_of(batch, pipeline), batch.start_lsn)
 
 
-def publish_batch(lake: LakeSettings, batch: object, pipeline: str) -> Published:
+def publish_batch(lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> Published:
     """Publish what :func:`spark.apply.apply_batch` staged for this batch. Needs no Spark.
 
     Raises:
         LakeError: something of the batch is not staged, or the lake was moved by someone else
             meanwhile; nothing has been moved.
     """
-    raise NotImplementedError
+    point = point_of(batch, pipeline)
+    published = publish_tables(lake, point, sorted(touched(lake, batch)), start=batch.start_lsn)
+    remove_folded(lake, point)
+    return published
+
+
+def point_of(batch: ChangeBatch, pipeline: str) -> Point:
+    """The consistency point that a batch leads to."""
+    committed = batch.manifest.get("last_commit_time")
+    return Point(
+        pipeline=pipeline,
+        position=batch.end_lsn,
+        batch=batch.name,
+        digest=batch.digest,
+        kind="batch",
+        commit_time=datetime.fromisoformat(committed) if committed else None,
+        transactions=int(batch.manifest.get("transactions", 0)),
+        changes=int(batch.manifest.get("changes", 0)),
+    )
+
+
+def is_pending(catalog: Catalog, point: Point, start: int) -> bool:
+    """As :func:`pending`, within one connection to the catalog."""
+    name = commits_name(catalog.lake.namespace)
+    commits = load(catalog.pointers(), name)
+    if is_published(commits.metadata, name, point):
+        return False
+    require_position(commits.metadata, name, point, start)
+    return True
+
+
+def touched(lake: LakeSettings, batch: ChangeBatch) -> dict[LakeName, list[BatchRelation]]:
+    """Relation versions with changes, by lake table, oldest first."""
+    found: dict[LakeName, list[BatchRelation]] = {}
+    for relation in batch.relations:
+        if relation.rows:
+            name = TableSchema.of(relation).lake_name(lake.namespace)
+            found.setdefault(name, []).append(relation)
+    return found
+
+
+def folded_at(point: Point) -> tuple[str, str]:
+    """Where under the warehouse's control directory folded rows go."""
+    return point.pipeline, point.batch
+
+
+def remove_folded(lake: LakeSettings, point: Point) -> None:
+    """Remove folded rows: Spark has read them, or a crashed attempt left them."""
+    lake_files.remove_tree(lake.warehouse_path.joinpath(lake_files.CONTROL_DIRECTORY, *folded_at(point)))

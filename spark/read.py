@@ -1,40 +1,85 @@
-"""Reads the lake at one cut: every table at the same LSN of the source."""
+"""Reads the lake at one cut: every table at the same LSN of the source.
+
+All pointers are taken in one catalog query, then each table is pinned to a snapshot: its newest one
+at or before the cut's position.  Whatever is published meanwhile changes nothing for this reader.
+
+Rows are read without Spark (spark/read_scan.py): a check of a table must not need a Java, and on one
+machine this is no slower.  Analysts' SQL goes through Spark: spark/read_query.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
+from decoder.errors import LakeError
+from decoder.lsn import format_lsn, parse_lsn
+from decoder.types import to_text
+from spark import catalog_metadata
+from spark.catalog import open_catalog
+from spark.catalog_metadata import Metadata
+from spark.commits import LSN, commits_name, position_of, read_points
 from spark.lake import LakeSettings
-from spark.tables import TableSchema
+from spark.names import COMMITS, LakeName, belongs, lake_table, parse_postgres_name
+from spark.publish_swap import load
+from spark.read_scan import ScanColumn, scan
+from spark.tables import SCHEMA_PROPERTY, LakeColumn, TableSchema, schema_of
 
 
 @dataclass(frozen=True)
-class QueryResult:
-    """Rows as PostgreSQL text, None for NULL."""
+class Pinned:
+    """A table as its pointer was when the cut was taken, to be read as of a position."""
 
-    columns: list[str]
-    rows: list[tuple[str | None, ...]]
+    name: LakeName
+    location: str
     position: int
+
+    @cached_property
+    def metadata(self) -> Metadata:
+        """The table's metadata; read when first asked for."""
+        return catalog_metadata.load(self.location)
+
+    @cached_property
+    def snapshot(self) -> Metadata | None:
+        """The newest snapshot at or before the position; None if the table is younger."""
+        for snapshot in catalog_metadata.ancestry(self.metadata):
+            lsn = catalog_metadata.summary(snapshot).get(LSN)
+            if lsn is not None and parse_lsn(lsn) <= self.position:
+                return snapshot
+        return None
+
+    @cached_property
+    def field_ids(self) -> dict[str, int]:
+        """Lake column → field id, as the table was at the snapshot."""
+        wanted = (self.snapshot or {}).get("schema-id", self.metadata["current-schema-id"])
+        schema = next(s for s in self.metadata["schemas"] if s["schema-id"] == wanted)
+        return {field["name"]: field["id"] for field in schema["fields"]}
 
 
 class Cut:
-    """All tables of a namespace, pinned. Its catalog pointers were read in one query.
+    """All tables of a pipeline's namespaces, pinned. Its catalog pointers were read in one query.
 
     Attributes:
         position: the source LSN that all tables stand at.
     """
 
-    position: int
+    def __init__(self, lake: LakeSettings, position: int, pinned: Mapping[LakeName, Pinned]) -> None:
+        self.lake = lake
+        self.position = position
+        self.pinned = pinned
 
     @classmethod
     def latest(cls, lake: LakeSettings) -> Cut:
-        """The newest consistency point."""
-        raise NotImplementedError
+        """The newest consistency point.
+
+        Raises:
+            LakeError: the lake cannot be reached, or holds nothing yet.
+        """
+        return cls._taken(lake, None)
 
     @classmethod
     def at(cls, lake: LakeSettings, lsn: int) -> Cut:
@@ -43,11 +88,26 @@ class Cut:
         Raises:
             LakeError: the lake has not reached it, or holds nothing that old.
         """
-        raise NotImplementedError
+        return cls._taken(lake, lsn)
+
+    @classmethod
+    def _taken(cls, lake: LakeSettings, lsn: int | None) -> Cut:
+        with open_catalog(lake) as catalog:
+            pointers = catalog.pointers()
+        name = commits_name(lake.namespace)
+        commits = load(pointers, name).metadata
+        position = position_of(commits, name) if lsn is None else _point_at(commits, name, lsn)
+        mine = {
+            n: Pinned(n, where, position)
+            for n, where in pointers.items()
+            if belongs(n.namespace, lake.namespace)
+        }
+        return cls(lake, position, mine)
 
     def tables(self) -> list[TableSchema]:
         """The tables in this cut, by source name."""
-        raise NotImplementedError
+        found = [self._schema(name) for name in self._names()]
+        return sorted(found, key=lambda schema: (schema.schema, schema.table))
 
     def schema(self, table: str) -> TableSchema:
         """Of a table as PostgreSQL writes its name (``public.orders``, ``"Odd Name"``).
@@ -55,15 +115,24 @@ class Cut:
         Raises:
             KeyError: the cut has no such table.
         """
-        raise NotImplementedError
+        return self._schema(self.find(table))
 
     def snapshot_id(self, table: str) -> int:
-        """The snapshot that the table is pinned at."""
-        raise NotImplementedError
+        """The snapshot that the table is pinned at.
+
+        Raises:
+            KeyError: the cut has no such table.
+        """
+        return self._snapshot_id(self.find(table))
 
     def count(self, table: str) -> int:
-        """Rows of a table, from the metadata."""
-        raise NotImplementedError
+        """Rows of a table, from the metadata.
+
+        Raises:
+            KeyError: the cut has no such table.
+        """
+        summary = catalog_metadata.summary(self.pinned[self.find(table)].snapshot)
+        return int(summary.get("total-records", 0)) - int(summary.get("total-position-deletes", 0))
 
     def rows(self, table: str, columns: Sequence[str] | None = None) -> Iterator[tuple[str | None, ...]]:
         """Rows as canonical PostgreSQL text, in no particular order; memory is bounded.
@@ -71,21 +140,103 @@ class Cut:
         Raises:
             KeyError: no such table, or column.
         """
-        raise NotImplementedError
+        batches = self.text_batches(table, columns)
+        return (row for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
 
     def text_batches(self, table: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """As :meth:`rows`, in Arrow string columns named by the source's columns."""
-        raise NotImplementedError
+        """As :meth:`rows`, in Arrow string columns named by the source's columns.
+
+        Raises:
+            KeyError: no such table, or column.
+        """
+        chosen, typed = self._chosen(table, columns)
+        return (_as_text(batch, chosen) for batch in typed)
 
     def arrow_batches(self, table: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Typed columns by source name, each inexact one followed by its ``<name>__exact`` text."""
-        raise NotImplementedError
+        """Typed columns by source name, each that may be inexact followed by its ``<name>__exact`` text.
+
+        Raises:
+            KeyError: no such table, or column.
+        """
+        return self._chosen(table, columns)[1]
 
     def commits(self) -> list[dict[str, Any]]:
         """The consistency points up to this one, oldest first, as rows of `commits`."""
-        raise NotImplementedError
+        name = commits_name(self.lake.namespace)
+        return read_points(self.pinned[name].location, self._snapshot_id(name))
+
+    def _names(self) -> list[LakeName]:
+        """Tables of the source that were there at the cut."""
+        return [
+            name
+            for name, pinned in self.pinned.items()
+            if name.table != COMMITS
+            and SCHEMA_PROPERTY in pinned.metadata.get("properties", {})
+            and pinned.snapshot is not None
+        ]
+
+    def find(self, table: str) -> LakeName:
+        """The lake table of a name as PostgreSQL writes it.
+
+        Raises:
+            KeyError: the cut has no such table.
+        """
+        name = lake_table(self.lake.namespace, *parse_postgres_name(table))
+        if name not in self.pinned or self.pinned[name].snapshot is None:
+            raise KeyError(f"the lake has no table {table}")
+        return name
+
+    def _schema(self, name: LakeName) -> TableSchema:
+        return schema_of(self.pinned[name].metadata, name)
+
+    def _snapshot_id(self, name: LakeName) -> int:
+        return int((self.pinned[name].snapshot or {})["snapshot-id"])
+
+    def _chosen(
+        self, table: str, columns: Sequence[str] | None
+    ) -> tuple[list[tuple[LakeColumn, bool]], Iterator[pa.RecordBatch]]:
+        """The columns to read, whether each has a companion, and the batches that hold them."""
+        name = self.find(table)
+        ids = self.pinned[name].field_ids
+        schema = self._schema(name)
+        present = [column for column in schema.live if column.lake_name in ids]
+        if columns is not None:
+            by_name = {column.name: column for column in present}
+            present = [by_name[column] for column in columns]
+        chosen = [(column, column.exact and column.exact_name in ids) for column in present]
+        wanted = []
+        for column, exact in chosen:
+            wanted.append(ScanColumn(ids[column.lake_name], pa.field(column.name, column.type.arrow)))
+            if exact:
+                wanted.append(
+                    ScanColumn(ids[column.exact_name], pa.field(f"{column.name}__exact", pa.string()))
+                )
+        return chosen, scan(self.pinned[name].location, self._snapshot_id(name), wanted)
 
 
-def query(session: SparkSession, lake: LakeSettings, sql: str, at: int | None = None) -> QueryResult:
-    """Run an analyst's SELECT with every table pinned to one cut."""
-    raise NotImplementedError
+def _as_text(batch: pa.RecordBatch, chosen: Sequence[tuple[LakeColumn, bool]]) -> pa.RecordBatch:
+    remaining = iter(batch.columns)
+    arrays = []
+    for column, exact in chosen:
+        values = next(remaining)
+        arrays.append(to_text(values, next(remaining) if exact else None, column.type))
+    return pa.RecordBatch.from_arrays(arrays, names=[column.name for column, _ in chosen])
+
+
+def _point_at(commits: Metadata, name: LakeName, lsn: int) -> int:
+    newest = position_of(commits, name)
+    if lsn > newest:
+        raise LakeError(
+            f"the lake has not reached {format_lsn(lsn)} yet: it stands at {format_lsn(newest)}",
+            where=f"table {name}",
+            way_out="sync first, or ask for an older position",
+        )
+    points = [catalog_metadata.summary(s).get(LSN) for s in catalog_metadata.ancestry(commits)]
+    reached = [p for p in (parse_lsn(text) for text in points if text) if p <= lsn]
+    if not reached:
+        raise LakeError(
+            f"the lake holds nothing as old as {format_lsn(lsn)}",
+            where=f"table {name}",
+            way_out=f"the consistency points are the rows of {name}",
+        )
+    return max(reached)

@@ -3,21 +3,59 @@
 All that concerns a lake is set while the session runs (``session.conf.set``), so that both kinds of
 session are configured alike and no password ever stands on a command line.  Only what Spark fixes
 at its start (memory, jars, the Iceberg extensions) differs: see :func:`static_conf`.
+
+Spark keeps a catalog as it was when first used, so each lake gets a session of its own; sessions in
+one process share one Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from decoder.errors import SetupError
 from spark.lake import LakeSettings
+from spark.names import quote
+
+_CONNECT_PORT = 15002
+_CONNECT_SECONDS = 5
+# A MERGE of a micro-batch is small: each further partition costs a task, and adaptive execution
+# splits what is large.
+_SHUFFLE_PARTITIONS = 4
+_RUNTIME = {
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.shuffle.partitions": str(_SHUFFLE_PARTITIONS),
+    # Names are quoted by us; an analyst may quote as in PostgreSQL.
+    "spark.sql.adaptive.enabled": "true",
+    # Wide tables: a plan in an error message or log must not grow with the number of columns.
+    "spark.sql.maxMetadataStringLength": "100",
+}
+_remotes: WeakKeyDictionary[SparkSession, str] = WeakKeyDictionary()
 
 
 def static_conf(jars: Sequence[str | Path], *, driver_memory: str = "1g") -> dict[str, str]:
     """What must be given when a Spark process starts: to a classic session, or to the Connect server."""
-    raise NotImplementedError
+    return {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.jars": ",".join(str(jar) for jar in jars),
+        "spark.driver.memory": driver_memory,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.debug.maxToStringFields": "25",
+    }
 
 
 def open_session(
@@ -41,14 +79,85 @@ def open_session(
         SetupError: Java, or the jars, are missing; or the server does not answer.
         LakeError: this version does not serve such a lake.
     """
-    raise NotImplementedError
+    if remote is not None:
+        session = _connect(remote)
+    else:
+        session = _classic(
+            static_conf(jars, driver_memory=driver_memory), cores, java_home, app_name
+        ).newSession()
+    _configure(session, _RUNTIME)
+    if lake is not None:
+        use_lake(session, lake)
+    return session
 
 
 def use_lake(session: SparkSession, lake: LakeSettings) -> None:
-    """Make the lake's catalog known to a session that is open, and its current namespace the lake's."""
-    raise NotImplementedError
+    """Make the lake's catalog known to a session that has not used one of that name yet."""
+    _configure(session, _RUNTIME)
+    define_catalog(session, lake.catalog, lake.spark_properties())
+
+
+def define_catalog(session: SparkSession, name: str, properties: Mapping[str, str]) -> None:
+    """Define an Iceberg catalog, and make it the one for names that say none."""
+    prefix = f"spark.sql.catalog.{name}"
+    _configure(session, {prefix: "org.apache.iceberg.spark.SparkCatalog"})
+    _configure(session, {f"{prefix}.{key}": value for key, value in properties.items()})
+    _configure(session, {"spark.sql.defaultCatalog": name})
 
 
 def sibling(session: SparkSession) -> SparkSession:
-    """Another session on the same Spark, with its own configuration and temporary views."""
-    raise NotImplementedError
+    """Another session on the same Spark, with its own configuration, catalogs and temporary views."""
+    remote = _remotes.get(session)
+    if remote is not None:
+        return _connect(remote)
+    return session.newSession()
+
+
+def is_remote(session: SparkSession) -> bool:
+    """Does this session run on a Spark Connect server?"""
+    return session in _remotes
+
+
+def use_namespace(session: SparkSession, catalog: str, namespace: str) -> None:
+    """Make names without a namespace mean this one."""
+    session.sql(f"USE {quote(catalog)}.{quote(namespace)}").collect()
+
+
+def _configure(session: SparkSession, settings: Mapping[str, str]) -> None:
+    for key, value in settings.items():
+        session.conf.set(key, value)
+
+
+def _classic(conf: Mapping[str, str], cores: str, java_home: str | None, app_name: str) -> SparkSession:
+    if java_home is not None:
+        os.environ["JAVA_HOME"] = java_home
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, OSError) as error:
+        java = java_home or os.environ.get("JAVA_HOME") or "PATH"
+        raise SetupError(
+            "Spark cannot be started",
+            where=f"Java at {java}: {str(error).strip().splitlines()[0]}",
+            way_out="Spark 4.1 needs Java 17 or 21; run `./slotlake setup`, or set JAVA_HOME",
+        ) from error
+
+
+def _connect(remote: str) -> SparkSession:
+    # Spark's own client would try again for ten minutes before it says anything.
+    place = urlsplit(remote)
+    host, port = place.hostname or "localhost", place.port or _CONNECT_PORT
+    try:
+        socket.create_connection((host, port), _CONNECT_SECONDS).close()
+    except OSError as error:
+        raise SetupError(
+            f"the Spark Connect server does not answer: {error.strerror or error}",
+            where=f"{host}:{port}",
+            way_out="start it, or leave the remote out to run Spark in this process",
+        ) from error
+    session: SparkSession = SparkSession.builder.remote(remote).create()
+    _remotes[session] = remote
+    return session

@@ -1,13 +1,78 @@
-"""A lake table's shape: which source column became which, kept in the table property `slotlake.schema`."""
+"""A lake table's shape: which source column became which, and the Spark SQL that makes it.
+
+The shape is kept as JSON in the table property ``slotlake.schema``.  While a batch is staged, its
+shape waits in ``slotlake.schema.stage``; publishing moves it to ``slotlake.schema`` in the same swap
+as the rows, so a reader never meets a shape that its rows do not have yet.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+from decoder.errors import LakeError
+from decoder.types import ColumnType, column_type
+from spark.catalog_metadata import Metadata
+from spark.names import LakeName, exact_name, lake_columns, lake_table, literal, postgres_name, quote
+
+SCHEMA_PROPERTY = "slotlake.schema"
+STAGED_SCHEMA_PROPERTY = "slotlake.schema.stage"
+PIPELINE_PROPERTY = "slotlake.pipeline"
+_PROPERTIES = {
+    "format-version": "3",
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+    # Rows arrive folded: shuffling them once more before writing only costs.
+    "write.distribution-mode": "none",
+    "write.merge.distribution-mode": "none",
+    "write.delete.distribution-mode": "none",
+    "write.parquet.compression-codec": "zstd",
+}
+# Iceberg keeps bounds of so many columns by default; a wide table's key must have them, wherever it stands.
+_COLUMNS_WITH_BOUNDS = 100
+
+
+class ColumnLike(Protocol):
+    """A column of a relation version, or of a source table."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type_oid(self) -> int: ...
+    @property
+    def typmod(self) -> int: ...
+    @property
+    def type_name(self) -> str: ...
+
+
+class RelationLike(Protocol):
+    """A relation of a batch's manifest, or a table found in the source."""
+
+    @property
+    def relation_id(self) -> int: ...
+    @property
+    def schema(self) -> str: ...
+    @property
+    def table(self) -> str: ...
+    @property
+    def replica_identity(self) -> str: ...
+    @property
+    def key(self) -> Sequence[str]: ...
+    @property
+    def columns(self) -> Sequence[ColumnLike]: ...
 
 
 @dataclass(frozen=True)
 class LakeColumn:
-    """A source column and its lake column. ``exact``: the lake has a companion for its exact text."""
+    """A source column and its lake column.
+
+    Attributes:
+        exact: the lake has a companion for its exact text.
+        dropped: the source has it no more; the lake keeps the values of the rows it had.
+    """
 
     name: str
     lake_name: str
@@ -15,11 +80,32 @@ class LakeColumn:
     typmod: int
     type_name: str
     exact: bool = False
+    dropped: bool = False
+
+    @property
+    def type(self) -> ColumnType:
+        """How its values are kept."""
+        return column_type(self.type_oid, self.typmod)
+
+    @property
+    def exact_name(self) -> str:
+        """Its companion's lake name, whether there is one or not."""
+        return exact_name(self.lake_name)
+
+    @property
+    def definition(self) -> str:
+        """In CREATE TABLE."""
+        return f"{quote(self.lake_name)} {self.type.spark}"
+
+    @property
+    def exact_definition(self) -> str:
+        """Its companion's, in CREATE TABLE."""
+        return f"{quote(self.exact_name)} string"
 
 
 @dataclass(frozen=True)
 class TableSchema:
-    """A source table as the lake keeps it."""
+    """A source table as the lake keeps it. ``key``: source names of the columns that identify a row."""
 
     relation_id: int
     schema: str
@@ -31,9 +117,107 @@ class TableSchema:
     @property
     def source_name(self) -> str:
         """As PostgreSQL writes it: ``public.orders``, ``public."Odd Name"``."""
-        raise NotImplementedError
+        return postgres_name(self.schema, self.table)
 
     @classmethod
-    def of(cls, relation: object) -> TableSchema:
-        """From a relation of a batch's manifest, or a :class:`decoder.copy.SourceTable`."""
-        raise NotImplementedError
+    def of(cls, relation: RelationLike) -> TableSchema:
+        """From a relation of a batch's manifest, or a table found in the source."""
+        names = lake_columns([column.name for column in relation.columns])
+        columns = tuple(
+            LakeColumn(column.name, name, column.type_oid, column.typmod, column.type_name)
+            for column, name in zip(relation.columns, names, strict=True)
+        )
+        return cls(
+            relation.relation_id,
+            relation.schema,
+            relation.table,
+            relation.replica_identity,
+            tuple(relation.key),
+            columns,
+        )
+
+    def lake_name(self, namespace: str) -> LakeName:
+        """Where it is in a lake with this namespace."""
+        return lake_table(namespace, self.schema, self.table)
+
+    def column(self, name: str) -> LakeColumn:
+        """A column by its source name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    @property
+    def live(self) -> tuple[LakeColumn, ...]:
+        """The columns that the source has, in its order."""
+        return tuple(column for column in self.columns if not column.dropped)
+
+    def with_exact(self, names: Sequence[str]) -> TableSchema:
+        """The same, with companions for these source columns too."""
+        wanted = set(names)
+        return replace(
+            self, columns=tuple(replace(c, exact=c.exact or c.name in wanted) for c in self.columns)
+        )
+
+    def to_json(self) -> str:
+        """For the table property."""
+        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> TableSchema:
+        """From the table property.
+
+        Raises:
+            LakeError: it is not what :meth:`to_json` wrote.
+        """
+        try:
+            fields: dict[str, Any] = json.loads(text)
+            columns = tuple(LakeColumn(**column) for column in fields.pop("columns"))
+            return cls(**{**fields, "key": tuple(fields["key"]), "columns": columns})
+        except (ValueError, TypeError, KeyError) as error:
+            raise LakeError(f"a table's property {SCHEMA_PROPERTY} is damaged", where=text[:80]) from error
+
+
+def schema_of(metadata: Metadata, name: LakeName) -> TableSchema:
+    """A lake table's shape as published.
+
+    Raises:
+        LakeError: it is not a table of ours.
+    """
+    text = metadata.get("properties", {}).get(SCHEMA_PROPERTY)
+    if text is None:
+        raise LakeError(
+            "a table in the lake was not made by slotlake",
+            where=f"table {name}",
+            way_out="move it to another namespace, or give the pipeline another one",
+        )
+    return TableSchema.from_json(text)
+
+
+def create_table(name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str) -> str:
+    """The SQL that makes a lake table, with a companion for every column that may need one."""
+    definitions = [column.definition for column in schema.columns]
+    definitions += [column.exact_definition for column in schema.columns if column.type.inexact]
+    properties = {**_PROPERTIES, SCHEMA_PROPERTY: schema.to_json(), PIPELINE_PROPERTY: pipeline}
+    if len(definitions) > _COLUMNS_WITH_BOUNDS:
+        bounded = [schema.column(key).lake_name for key in schema.key]
+        properties |= {f"write.metadata.metrics.column.{column}": "truncate(16)" for column in bounded}
+    listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
+    return (
+        f"CREATE TABLE {name.sql(catalog)} ({', '.join(definitions)}) USING iceberg "
+        f"LOCATION {literal(location)} TBLPROPERTIES ({listed})"
+    )
+
+
+def add_columns(name: LakeName, catalog: str, definitions: Sequence[str]) -> str:
+    """The SQL that adds nullable columns."""
+    return f"ALTER TABLE {name.sql(catalog)} ADD COLUMNS ({', '.join(definitions)})"
+
+
+def drop_columns(name: LakeName, catalog: str, columns: Sequence[str]) -> str:
+    """The SQL that drops columns."""
+    return f"ALTER TABLE {name.sql(catalog)} DROP COLUMNS ({', '.join(quote(column) for column in columns)})"

@@ -1,0 +1,238 @@
+"""The SQL that brings one fold into a lake table's branch ``stage``. Text in, text out.
+
+``t`` is the lake table, ``s`` the folded rows, ``o`` the lake's rows that a key change takes along.
+Columns of ``s`` are numbered (``n0``, ``xn0``, ``u0``, ``m0``; see spark/fold.py), so no source name
+needs quoting there.
+
+Every key column's smallest and largest value in the batch stands as a literal beside the join
+condition: with it Iceberg leaves out the files that cannot hold a key of the batch.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark.fold import ACTIONS, Folded
+from spark.names import LakeName, literal, quote
+from spark.tables import LakeColumn, TableSchema
+
+DELETE, WHOLE, IN_PLACE, MOVED = (ACTIONS[name] for name in ("delete", "whole", "in_place", "moved"))
+# A longer key would make the statement, and the plan, larger than what it saves.
+_STRING_BOUND_CHARACTERS_MAX = 64
+_NO_TEXT = "CAST(NULL AS STRING)"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A lake table and a fold of the changes for it.
+
+    Attributes:
+        columns: the lake column of each of the fold's columns, in the fold's order.
+        past: lake columns that the fold knows nothing of.
+        companions: lake names of the exact-text companions that the table has.
+        given: the columns of ``s``.
+    """
+
+    name: LakeName
+    catalog: str
+    fold: Folded
+    columns: tuple[LakeColumn, ...]
+    past: tuple[LakeColumn, ...]
+    companions: frozenset[str]
+    given: frozenset[str]
+
+    @classmethod
+    def of(
+        cls, name: LakeName, catalog: str, schema: TableSchema, fold: Folded, companions: frozenset[str]
+    ) -> Target:
+        """Pair the fold's columns with the lake's, by source name."""
+        columns = tuple(schema.column(shape.name) for shape in fold.columns)
+        past = tuple(column for column in schema.columns if column not in columns)
+        return cls(name, catalog, fold, columns, past, companions, frozenset(fold.rows.column_names))
+
+    @property
+    def branch(self) -> str:
+        """The branch that is written to."""
+        return f"{self.name.sql(self.catalog)}.branch_stage"
+
+    @property
+    def keys(self) -> list[tuple[int, LakeColumn]]:
+        """Key columns with their positions in the fold."""
+        by_name = {column.name: i for i, column in enumerate(self.columns)}
+        return [(by_name[name], self.columns[by_name[name]]) for name in self.fold.key]
+
+    def pair(self, i: int, prefix: str) -> list[tuple[str, str, str]]:
+        """Typed value and, if the lake keeps one, exact text: (name in ``s``, expression, lake column)."""
+        column = self.columns[i]
+        pairs = [(f"{prefix}{i}", f"s.{prefix}{i}", quote(column.lake_name))]
+        if column.exact_name in self.companions:
+            exact = f"x{prefix}{i}"
+            pairs.append((exact, f"s.{exact}" if exact in self.given else _NO_TEXT, quote(column.exact_name)))
+        return pairs
+
+
+def statements(target: Target, view: str) -> list[str]:
+    """The statements to run one after the other; the last one completes the table.
+
+    Args:
+        view: the temporary view that holds the folded rows.
+    """
+    if target.fold.truncated:
+        return [f"DELETE FROM {target.branch}", _insert(target, view)]
+    if not target.fold.key or not target.fold.rows.num_rows:
+        return [_insert(target, view)]
+    return [_merge(target, view)]
+
+
+def view_schema(target: Target) -> str:
+    """DDL of the folded rows, so that Spark need not open the file to learn it."""
+    kinds = {"action": "tinyint"}
+    for i, column in enumerate(target.columns):
+        kinds |= {f"n{i}": column.type.spark, f"m{i}": column.type.spark}
+        kinds |= {f"xn{i}": "string", f"xm{i}": "string", f"u{i}": "boolean"}
+    return ", ".join(f"{name} {kinds[name]}" for name in target.fold.rows.column_names)
+
+
+def _merge(target: Target, view: str) -> str:
+    actions = set(pc.unique(target.fold.rows["action"]).to_pylist())
+    source = quote(view)
+    if MOVED in actions:
+        source = f"({_with_moved(target, view)})"
+        target = replace(target, given=target.given | {f"xn{i}" for i in range(len(target.columns))})
+    condition = " AND ".join(_same_key(target, "t", "n") + _key_range(target, "t", "n"))
+    clauses = " ".join(_clauses(target, actions))
+    return f"MERGE INTO {target.branch} AS t USING {source} AS s ON {condition} {clauses}"
+
+
+def _clauses(target: Target, actions: set[int]) -> Iterator[str]:
+    if actions & {DELETE, MOVED}:
+        yield f"WHEN MATCHED AND s.action = {DELETE} THEN DELETE"
+    if actions - {DELETE}:
+        yield f"WHEN MATCHED THEN UPDATE SET {', '.join(_assignments(target))}"
+    if actions & {WHOLE, MOVED}:
+        names, values = zip(*_inserted(target), strict=True)
+        yield (
+            f"WHEN NOT MATCHED AND s.action IN ({WHOLE}, {MOVED}) "
+            f"THEN INSERT ({', '.join(names)}) VALUES ({', '.join(values)})"
+        )
+
+
+def _insert(target: Target, view: str) -> str:
+    names, values = zip(*_inserted(target), strict=True)
+    return (
+        f"INSERT INTO {target.branch} ({', '.join(names)}) "
+        f"SELECT {', '.join(values)} FROM {quote(view)} AS s WHERE s.action = {WHOLE}"
+    )
+
+
+def _with_moved(target: Target, view: str) -> str:
+    """Folded rows with what rows that changed their key keep from the lake filled in.
+
+    A row that the lake lacks cannot be taken along: then the key it would go to is left empty.
+    """
+    selected = [
+        f"CASE WHEN s.action = {MOVED} AND o.present IS NULL THEN {DELETE} ELSE s.action END AS action"
+    ]
+    needed = [name for i, _ in target.keys for _, _, name in target.pair(i, "m")]
+    for i in range(len(target.columns)):
+        unchanged = f"u{i}" in target.given
+        for given, value, name in target.pair(i, "n"):
+            kept = f"CASE WHEN s.action = {MOVED} AND s.u{i} THEN o.{name} ELSE {value} END"
+            selected.append(f"{kept if unchanged else value} AS {given}")
+            needed += [name] if unchanged else []
+        if unchanged:
+            selected.append(f"s.u{i} AND s.action <> {MOVED} AS u{i}")
+    columns = ", ".join(["true AS present", *dict.fromkeys(needed)])
+    where = " AND ".join(_key_range(target, "l", "m")) or "true"
+    condition = " AND ".join([f"s.action = {MOVED}", *_same_key(target, "o", "m")])
+    lake = f"(SELECT {columns} FROM {target.branch} AS l WHERE {where})"
+    return f"SELECT {', '.join(selected)} FROM {quote(view)} AS s LEFT JOIN {lake} AS o ON {condition}"
+
+
+def _assignments(target: Target) -> Iterator[str]:
+    for i in range(len(target.columns)):
+        for _, value, name in target.pair(i, "n"):
+            kept = f"CASE WHEN s.u{i} THEN t.{name} ELSE {value} END" if f"u{i}" in target.given else value
+            yield f"t.{name} = {kept}"
+    for name in _past(target):
+        yield f"t.{name} = CASE WHEN s.action = {IN_PLACE} THEN t.{name} END"
+
+
+def _inserted(target: Target) -> list[tuple[str, str]]:
+    """(lake column, value) of every column."""
+    found = [(name, value) for i in range(len(target.columns)) for _, value, name in target.pair(i, "n")]
+    return found + [(name, "NULL") for name in _past(target)]
+
+
+def _past(target: Target) -> list[str]:
+    names = [name for column in target.past for name in (column.lake_name, column.exact_name)]
+    kept = {column.lake_name for column in target.past} | target.companions
+    return [quote(name) for name in names if name in kept]
+
+
+def _same_key(target: Target, lake: str, prefix: str) -> list[str]:
+    """Key columns are NOT NULL in the source; the typed value is null only where the exact text is not."""
+    conditions = []
+    for i, _ in target.keys:
+        pairs = target.pair(i, prefix)
+        equals = "=" if len(pairs) == 1 else "<=>"
+        conditions += [f"{lake}.{name} {equals} {value}" for _, value, name in pairs]
+    return conditions
+
+
+def _key_range(target: Target, lake: str, prefix: str) -> list[str]:
+    conditions = []
+    for i, column in target.keys:
+        bounds = _bounds(target.fold.rows, f"{prefix}{i}", f"x{prefix}{i}")
+        if bounds is not None:
+            name = f"{lake}.{quote(column.lake_name)}"
+            conditions += [f"{name} >= {bounds[0]}", f"{name} <= {bounds[1]}"]
+    return conditions
+
+
+def _bounds(rows: pa.Table, typed: str, exact: str) -> tuple[str, str] | None:
+    values = rows[typed]
+    if exact in rows.column_names and rows[exact].null_count < rows.num_rows:
+        return None
+    if typed.startswith("n") and values.null_count:
+        return None
+    written = _literal_of(values.type)
+    if written is None or values.null_count == len(values):
+        return None
+    ends = pc.min_max(values)
+    low, high = ends["min"].as_py(), ends["max"].as_py()
+    if isinstance(low, str) and max(len(low), len(high)) > _STRING_BOUND_CHARACTERS_MAX:
+        return None
+    return written(low), written(high)
+
+
+def _literal_of(kind: pa.DataType) -> Callable[[Any], str] | None:
+    """How a value of an orderable type is written in Spark SQL; floats are not (NaN, -0)."""
+    if pa.types.is_integer(kind):
+        name = "BIGINT" if pa.types.is_int64(kind) else "INT"
+        return lambda value: f"CAST('{value}' AS {name})"
+    if pa.types.is_date(kind):
+        return _date_literal
+    if pa.types.is_timestamp(kind):
+        return _timestamp_literal
+    if pa.types.is_decimal(kind):
+        return lambda value: f"CAST('{decimal.Decimal(value):f}' AS DECIMAL({kind.precision}, {kind.scale}))"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return literal
+    return None
+
+
+def _date_literal(value: datetime.date) -> str:
+    return f"DATE'{value.isoformat()}'"
+
+
+def _timestamp_literal(value: datetime.datetime) -> str:
+    text = value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+    return f"TIMESTAMP'{text}Z'" if value.tzinfo else f"TIMESTAMP_NTZ'{text}'"

@@ -1,0 +1,144 @@
+"""Iceberg table metadata as JSON, and the few ways in which this project moves it on.
+
+Spark writes all data and makes all snapshots.  What it cannot do is to move several tables at once,
+so the last step is done here: the next metadata file of each table is the present one with a
+reference moved and the two logs appended (Iceberg table spec, "Table Metadata Fields", "Snapshot
+References"), and all pointers to them are then swapped in one catalog transaction (spark/catalog.py).
+
+Functions take and return plain dicts and never change their argument.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+import uuid
+from pathlib import PurePosixPath
+from typing import Any
+
+from decoder.errors import LakeError
+from spark import lake_files
+
+Metadata = dict[str, Any]
+
+MAIN, STAGE = "main", "stage"
+_PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
+_PREVIOUS_VERSIONS_DEFAULT = 100
+
+
+def load(location: str) -> Metadata:
+    """Read a metadata file, compressed or not.
+
+    Raises:
+        LakeError: it cannot be read, or is no table metadata.
+    """
+    content = lake_files.read(location)
+    try:
+        metadata = json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+    except (OSError, ValueError) as error:
+        raise LakeError("a table's metadata file is damaged", where=location) from error
+    if not isinstance(metadata, dict) or "format-version" not in metadata:
+        raise LakeError("a table's metadata file is damaged", where=location)
+    return metadata
+
+
+def snapshot(metadata: Metadata, snapshot_id: int | None) -> Metadata | None:
+    """A snapshot by id."""
+    found = (s for s in metadata.get("snapshots", ()) if s["snapshot-id"] == snapshot_id)
+    return next(found, None)
+
+
+def ref(metadata: Metadata, name: str) -> int | None:
+    """The snapshot id a branch points at."""
+    entry = metadata.get("refs", {}).get(name)
+    if entry is not None:
+        return int(entry["snapshot-id"])
+    current = metadata.get("current-snapshot-id")
+    return int(current) if name == MAIN and current not in (None, -1) else None
+
+
+def head(metadata: Metadata, name: str = MAIN) -> Metadata | None:
+    """The snapshot a branch points at."""
+    return snapshot(metadata, ref(metadata, name))
+
+
+def ancestry(metadata: Metadata, name: str = MAIN) -> list[Metadata]:
+    """The snapshots of a branch, newest first."""
+    by_id = {s["snapshot-id"]: s for s in metadata.get("snapshots", ())}
+    chain = []
+    current = by_id.get(ref(metadata, name))
+    while current is not None:
+        chain.append(current)
+        current = by_id.get(current.get("parent-snapshot-id"))
+    return chain
+
+
+def summary(of: Metadata | None) -> dict[str, str]:
+    """A snapshot's summary; empty if there is no snapshot."""
+    return dict(of.get("summary", {})) if of else {}
+
+
+def with_ref(metadata: Metadata, name: str, snapshot_id: int | None) -> Metadata:
+    """Point a branch elsewhere (None: drop it); moving main makes the snapshot current and is logged."""
+    refs = dict(metadata.get("refs", {}))
+    if snapshot_id is None:
+        refs.pop(name, None)
+        return {**metadata, "refs": refs}
+    refs[name] = {**refs.get(name, {"type": "branch"}), "snapshot-id": snapshot_id}
+    moved = {**metadata, "refs": refs}
+    if name == MAIN and metadata.get("current-snapshot-id") != snapshot_id:
+        now = _now_ms(metadata)
+        moved["current-snapshot-id"] = snapshot_id
+        moved["last-updated-ms"] = now
+        moved["snapshot-log"] = [
+            *metadata.get("snapshot-log", []),
+            {"snapshot-id": snapshot_id, "timestamp-ms": now},
+        ]
+    return moved
+
+
+def with_properties(metadata: Metadata, properties: dict[str, str | None]) -> Metadata:
+    """Set table properties; None drops one."""
+    merged = {**metadata.get("properties", {}), **properties}
+    return {**metadata, "properties": {k: v for k, v in merged.items() if v is not None}}
+
+
+def with_summary(metadata: Metadata, snapshot_id: int, entries: dict[str, str]) -> Metadata:
+    """Add entries to a snapshot's summary, for snapshots made by procedures that take none."""
+    changed = [
+        {**s, "summary": {**s.get("summary", {}), **entries}} if s["snapshot-id"] == snapshot_id else s
+        for s in metadata["snapshots"]
+    ]
+    return {**metadata, "snapshots": changed}
+
+
+def write_next(metadata: Metadata, present: str) -> str:
+    """Write metadata as the version after the one at ``present``; nobody sees it before the swap.
+
+    Returns:
+        The new file's location.
+    """
+    logged = [
+        *metadata.get("metadata-log", []),
+        {"metadata-file": present, "timestamp-ms": metadata["last-updated-ms"]},
+    ]
+    keep = int(metadata.get("properties", {}).get(_PREVIOUS_VERSIONS_MAX, _PREVIOUS_VERSIONS_DEFAULT))
+    following = {**metadata, "metadata-log": logged[-keep:], "last-updated-ms": _now_ms(metadata)}
+    location = _next_location(present)
+    lake_files.write_new(location, json.dumps(following, separators=(",", ":"), ensure_ascii=False).encode())
+    return location
+
+
+def _next_location(present: str) -> str:
+    """``…/metadata/00007-<uuid>.metadata.json`` → ``…/metadata/00008-<uuid>.metadata.json``."""
+    folder, _, name = present.rpartition("/")
+    version = PurePosixPath(name).name.split("-", 1)[0]
+    number = int(version) if version.isdigit() else 0
+    return f"{folder}/{number + 1:05d}-{uuid.uuid4()}.metadata.json"
+
+
+def _now_ms(metadata: Metadata) -> int:
+    # Iceberg refuses a log that goes back in time, as a clock set back would make it.
+    logged = [entry["timestamp-ms"] for entry in metadata.get("snapshot-log", [])[-1:]]
+    return max(int(time.time() * 1000), metadata["last-updated-ms"], *logged)

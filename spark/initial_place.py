@@ -1,0 +1,139 @@
+"""Where a table's copied files go, and how what a crash left there is told from what is another's.
+
+A directory that is being filled holds a marker with the pipeline's name.  Only directories with our
+own marker are ever removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from decoder.errors import LakeError
+from spark import lake_files
+from spark.catalog import Catalog
+from spark.catalog_metadata import Metadata
+from spark.lake import LakeSettings
+from spark.names import LakeName, belongs, copying, is_copying, visible
+from spark.publish_swap import load
+from spark.tables import PIPELINE_PROPERTY, TableSchema
+
+_MARKER = ".slotlake-copying"
+_DATA = "data"
+
+
+@dataclass(frozen=True)
+class CopyTarget:
+    """Where the copied files of one table go, and the field ids that must stand in them.
+
+    Attributes:
+        lake_table: "namespace.table" that it will be.
+        directory: exists and is empty; every ``*.parquet`` in it becomes the table's.
+        names: source column → column name in the files.
+        field_ids: source column → Iceberg field id.
+        exact_names, exact_field_ids: likewise of the column that takes the exact text, for columns
+            whose type is inexact; such a column is written only if it holds a value.
+    """
+
+    lake_table: str
+    directory: Path
+    names: Mapping[str, str]
+    field_ids: Mapping[str, int]
+    exact_names: Mapping[str, str]
+    exact_field_ids: Mapping[str, int]
+
+
+def target_of(name: LakeName, metadata: Metadata, schema: TableSchema) -> CopyTarget:
+    """The place of a table made out of sight."""
+    ids = field_ids(metadata)
+    inexact = [column for column in schema.columns if column.exact_name in ids]
+    return CopyTarget(
+        lake_table=str(name),
+        directory=lake_files.make_directory(lake_files.local_path(metadata["location"]) / _DATA),
+        names={column.name: column.lake_name for column in schema.columns},
+        field_ids={column.name: ids[column.lake_name] for column in schema.columns},
+        exact_names={column.name: column.exact_name for column in inexact},
+        exact_field_ids={column.name: ids[column.exact_name] for column in inexact},
+    )
+
+
+def field_ids(metadata: Metadata) -> dict[str, int]:
+    """Lake column → field id, of the table's current schema."""
+    current = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
+    return {field["name"]: field["id"] for field in current["fields"]}
+
+
+def mark(location: Path, pipeline: str) -> None:
+    """Claim a directory for a copy.
+
+    Raises:
+        LakeError: something is in it that is not ours.
+    """
+    lake_files.make_directory(location)
+    if any(location.iterdir()):
+        raise LakeError(
+            "the directory of a new table is in use",
+            where=str(location),
+            way_out="remove it if nothing needs it (a table dropped from the catalog leaves its files), "
+            "or give the pipeline another lake.namespace",
+        )
+    lake_files.write_new(str(location / _MARKER), pipeline.encode())
+
+
+def forget_marker(location: Path) -> None:
+    """The table is whole: nothing may remove its directory any more."""
+    (location / _MARKER).unlink(missing_ok=True)
+
+
+def place_of(lake: LakeSettings, name: LakeName) -> Path:
+    """The directory of a table."""
+    return lake.warehouse_path / name.namespace / name.table
+
+
+def hidden_tables(catalog: Catalog) -> list[LakeName]:
+    """Tables of this lake that are, or were, being filled, by the name they would have."""
+    bases = [
+        LakeName(visible(name.namespace), name.table)
+        for name in catalog.pointers()
+        if is_copying(name.namespace)
+    ]
+    return [name for name in bases if belongs(name.namespace, catalog.lake.namespace)]
+
+
+def clear_leftovers(catalog: Catalog, pipeline: str, names: Sequence[LakeName]) -> None:
+    """Drop what an earlier attempt of this pipeline left of these tables, and its files.
+
+    Raises:
+        LakeError: another pipeline is filling a table of that name.
+    """
+    pointers = catalog.pointers()
+    for name in names:
+        hidden = copying(name)
+        if hidden in pointers:
+            owner = load(pointers, hidden).metadata.get("properties", {}).get(PIPELINE_PROPERTY)
+            if owner != pipeline:
+                raise LakeError(
+                    "another pipeline is filling a table of that name",
+                    where=f"table {hidden}, pipeline {owner}",
+                    way_out="give this pipeline a lake.namespace of its own",
+                )
+            catalog.drop([hidden])
+        location = place_of(catalog.lake, name)
+        if name not in pointers and _marked_by(location) == pipeline:
+            lake_files.remove_tree(location)
+
+
+def _marked_by(location: Path) -> str | None:
+    try:
+        return (location / _MARKER).read_text()
+    except OSError:
+        return None
+
+
+def companions_in(files: Sequence[Path], target: CopyTarget) -> list[str]:
+    """Source columns whose exact text stands in some file."""
+    written = {name for file in files for name in pq.read_schema(file).names}
+    return [source for source, name in target.exact_names.items() if name in written]

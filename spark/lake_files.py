@@ -1,0 +1,161 @@
+"""The only place that touches warehouse files directly; another file system would be added here.
+
+What is written here is on disk before its name is told to anyone: a catalog must never point at a
+metadata file that a crash can take away.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from decoder.errors import LakeError
+from spark.lake import LakeSettings
+
+CONTROL_DIRECTORY = "_slotlake"
+# So many rows per row group that a batch of any interest is read by all cores.
+_ROW_GROUP_ROWS = 128 * 1024
+
+
+def local_path(location: str) -> Path:
+    """The path of an Iceberg location.
+
+    Hadoop writes ``file:/a b``, unescaped; only ``file://`` locations made by a URI library are escaped,
+    and names that would need it are never made (see spark/names.py), but the warehouse's own path may be.
+    """
+    if location.startswith("/"):
+        return Path(location)
+    parts = urlsplit(location)
+    if parts.scheme != "file":
+        raise LakeError("this version reads files of this machine only", where=location)
+    raw = location.removeprefix("file:")
+    raw = "/" + raw.lstrip("/")
+    return Path(raw) if Path(raw).exists() or "%" not in raw else Path(unquote(raw))
+
+
+def read(location: str) -> bytes:
+    """All bytes of a file.
+
+    Raises:
+        LakeError: it cannot be read.
+    """
+    try:
+        return local_path(location).read_bytes()
+    except OSError as error:
+        raise LakeError(f"a file of the lake cannot be read: {error.strerror}", where=location) from error
+
+
+def write_new(location: str, content: bytes) -> None:
+    """Write a file that must not exist yet; when this returns it is on disk.
+
+    Raises:
+        LakeError: it cannot be written.
+    """
+    path = local_path(location)
+    try:
+        with path.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(path.parent)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise LakeError(
+            f"a file of the lake cannot be written: {error.strerror}",
+            where=location,
+            way_out="give the warehouse room and the right to write; nothing was published",
+        ) from error
+
+
+def sync_directory(path: Path) -> None:
+    """Put a directory's entries on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove(locations: list[str]) -> None:
+    """Remove files that nobody points at any more; missing ones are fine."""
+    for location in locations:
+        local_path(location).unlink(missing_ok=True)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory with all in it; a missing one is fine."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def control_directory(lake: LakeSettings, *parts: str) -> Path:
+    """A directory for files that pass between processes, made if missing: ``<warehouse>/_slotlake/…``.
+
+    Raises:
+        LakeError: it cannot be made.
+    """
+    path = lake.warehouse_path.joinpath(CONTROL_DIRECTORY, *parts)
+    return make_directory(path)
+
+
+def make_directory(path: Path) -> Path:
+    """Make a directory and its parents.
+
+    Raises:
+        LakeError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LakeError(
+            f"the warehouse cannot be written: {error.strerror}",
+            where=str(path),
+            way_out="lake.warehouse must be a directory that this user, and Spark's, may write",
+        ) from error
+    return path
+
+
+def check_warehouse(lake: LakeSettings) -> None:
+    """Make the warehouse if missing and see that it can be written.
+
+    Raises:
+        LakeError: it is no directory, or cannot be written.
+    """
+    path = lake.warehouse_path
+    if path.exists() and not path.is_dir():
+        raise LakeError(
+            "the warehouse is not a directory", where=str(path), way_out="name a directory in lake.warehouse"
+        )
+    probe = control_directory(lake) / f"probe-{os.getpid()}"
+    try:
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise LakeError(
+            f"the warehouse cannot be written: {error.strerror}",
+            where=str(path),
+            way_out="give this user the right to write there, or name another lake.warehouse",
+        ) from error
+
+
+def write_parquet(rows: pa.Table, path: Path) -> Path:
+    """Write rows for Spark to read, replacing what a crashed attempt left.
+
+    Raises:
+        LakeError: it cannot be written.
+    """
+    make_directory(path.parent)
+    try:
+        pq.write_table(rows, path, compression="zstd", row_group_size=_ROW_GROUP_ROWS)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise LakeError(
+            f"the warehouse cannot be written: {error.strerror or error}",
+            where=str(path),
+            way_out="make room in the warehouse; nothing was published",
+        ) from error
+    return path

@@ -1,0 +1,228 @@
+"""An analyst's SQL in Spark, with every table pinned to one cut.
+
+The cut becomes a catalog of its own: a small read-only SQLite file whose pointers lead to the pinned
+snapshots, under the catalog's usual name, in a session of its own.  So every way to name a table
+gives the pinned one: ``orders``, ``shop.orders``, ``lake.shop.orders``, and as the source names it,
+``public.orders``; Iceberg's metadata tables too; and nothing can be written.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from decoder.errors import LakeError
+from decoder.types import column_type, to_text
+from spark import catalog_metadata, lake_files
+from spark.lake import LakeSettings
+from spark.read import Cut, Pinned
+from spark.session import define_catalog, is_remote, sibling, use_namespace
+
+_READS = frozenset({"SELECT", "WITH", "FROM", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "("})
+# As JdbcCatalog makes them (schema V1).
+_TABLES = """
+CREATE TABLE iceberg_tables (
+    catalog_name VARCHAR(255) NOT NULL, table_namespace VARCHAR(255) NOT NULL, table_name VARCHAR(255) NOT NULL,
+    metadata_location VARCHAR(1000), previous_metadata_location VARCHAR(1000), iceberg_type VARCHAR(5),
+    PRIMARY KEY (catalog_name, table_namespace, table_name))
+"""
+_NAMESPACES = """
+CREATE TABLE iceberg_namespace_properties (
+    catalog_name VARCHAR(255) NOT NULL, namespace VARCHAR(255) NOT NULL,
+    property_key VARCHAR(255), property_value VARCHAR(1000),
+    PRIMARY KEY (catalog_name, namespace, property_key))
+"""
+# Spark types whose values have one PostgreSQL text; others are printed by Spark.
+_PLAIN = (
+    T.BooleanType,
+    T.BinaryType,
+    T.ByteType,
+    T.ShortType,
+    T.IntegerType,
+    T.LongType,
+    T.FloatType,
+    T.DoubleType,
+    T.DecimalType,
+    T.DateType,
+    T.TimestampNTZType,
+    T.TimestampType,
+    T.StringType,
+)
+
+
+@dataclass(frozen=True)
+class QueryResult:
+    """Rows as PostgreSQL text, None for NULL; arrays, maps and structs as JSON."""
+
+    columns: list[str]
+    rows: list[tuple[str | None, ...]]
+    position: int
+
+
+def query(session: SparkSession, lake: LakeSettings, sql: str, at: int | None = None) -> QueryResult:
+    """Run an analyst's SELECT with every table pinned to one cut.
+
+    Args:
+        at: an LSN; None is the newest consistency point.
+
+    Raises:
+        LakeError: the SQL is wrong or would change something, or the lake has no such cut.
+    """
+    _require_read(sql)
+    cut = Cut.latest(lake) if at is None else Cut.at(lake, at)
+    with _pinned_catalog(cut) as database, _session_on(session, lake, database) as own:
+        try:
+            frame = own.sql(sql)
+            names = list(frame.columns)
+            table = _printable(frame).toArrow()
+            return QueryResult(names, _rows(table), cut.position)
+        except PySparkException as error:
+            raise LakeError(
+                f"the query failed: {_first_lines(error)}",
+                where=f"at {cut.position:X}" if at is None else f"as of {at:X}",
+                way_out="tables are named as in the source (public.orders) or as in the lake (shop.orders)",
+            ) from error
+
+
+def _require_read(sql: str) -> None:
+    words = sql.strip().lstrip("(").split(None, 1)
+    first = "(" if sql.strip().startswith("(") else (words[0].upper() if words else "")
+    if first not in _READS:
+        raise LakeError(
+            "only queries can be run here",
+            where=f"a statement beginning with {first[:20]!r}",
+            way_out="the lake is written by its pipeline alone; copy what you want to change",
+        )
+
+
+def _first_lines(error: PySparkException) -> str:
+    lines = [line for line in str(error).split("JVM stacktrace")[0].splitlines() if line.strip()]
+    return " ".join(lines[:3])[:500] or type(error).__name__
+
+
+@contextmanager
+def _pinned_catalog(cut: Cut) -> Iterator[Path]:
+    directory = lake_files.control_directory(cut.lake, "cuts", uuid.uuid4().hex)
+    try:
+        database = directory / "catalog.db"
+        _write_catalog(database, cut)
+        yield database
+    finally:
+        lake_files.remove_tree(directory)
+
+
+def _write_catalog(database: Path, cut: Cut) -> None:
+    catalog = cut.lake.catalog
+    names: dict[tuple[str, str], str] = {}
+    for pinned in cut.pinned.values():
+        if pinned.snapshot is not None:
+            names[pinned.name.namespace, pinned.name.table] = _pinned_location(pinned, database.parent)
+    for schema in cut.tables():
+        names.setdefault((schema.schema, schema.table), names[_pair(cut, schema.source_name)])
+    connection = sqlite3.connect(database)
+    with connection:
+        connection.execute(_TABLES)
+        connection.execute(_NAMESPACES)
+        connection.executemany(
+            "INSERT INTO iceberg_tables VALUES (?, ?, ?, ?, NULL, 'TABLE')",
+            [
+                (catalog, namespace, table, where)
+                for (namespace, table), where in names.items()
+                if "." not in namespace
+            ],
+        )
+        connection.executemany(
+            "INSERT INTO iceberg_namespace_properties VALUES (?, ?, 'exists', 'true')",
+            [(catalog, namespace) for namespace in {key[0] for key in names} if "." not in namespace],
+        )
+    connection.close()
+
+
+def _pair(cut: Cut, source_name: str) -> tuple[str, str]:
+    name = cut.find(source_name)
+    return name.namespace, name.table
+
+
+def _pinned_location(pinned: Pinned, directory: Path) -> str:
+    """A metadata file whose main and current schema are those of the pinned snapshot."""
+    snapshot = pinned.snapshot or {}
+    metadata = pinned.metadata
+    schema_id = snapshot.get("schema-id", metadata["current-schema-id"])
+    is_main = catalog_metadata.ref(metadata, catalog_metadata.MAIN) == snapshot["snapshot-id"]
+    if is_main and schema_id == metadata["current-schema-id"]:
+        return pinned.location
+    moved = catalog_metadata.with_ref(metadata, catalog_metadata.MAIN, snapshot["snapshot-id"])
+    location = f"file:{directory}/00000-{uuid.uuid4()}.metadata.json"
+    return catalog_metadata.write_next({**moved, "current-schema-id": schema_id}, location)
+
+
+@contextmanager
+def _session_on(session: SparkSession, lake: LakeSettings, database: Path) -> Iterator[SparkSession]:
+    own = sibling(session)
+    try:
+        properties = {**lake.spark_properties(), "uri": f"jdbc:sqlite:file:{database}?mode=ro"}
+        properties.pop("jdbc.user", None)
+        properties.pop("jdbc.password", None)
+        define_catalog(own, lake.catalog, properties)
+        use_namespace(own, lake.catalog, lake.namespace)
+        yield own
+    finally:
+        if is_remote(own):
+            own.stop()
+
+
+def _printable(frame: DataFrame) -> DataFrame:
+    """Columns c0…, each of a type that has a PostgreSQL text."""
+    numbered = frame.toDF(*(f"c{i}" for i in range(len(frame.columns))))
+    kept = []
+    for field in numbered.schema.fields:
+        column = F.col(field.name)
+        if isinstance(field.dataType, T.ArrayType | T.MapType | T.StructType):
+            column = F.to_json(column)
+        elif not isinstance(field.dataType, _PLAIN):
+            column = column.cast("string")
+        kept.append(column.alias(field.name))
+    return numbered.select(*kept)
+
+
+def _rows(table: pa.Table) -> list[tuple[str | None, ...]]:
+    return list(zip(*(_text(column) for column in table.columns), strict=True))
+
+
+def _text(values: pa.ChunkedArray) -> list[Any]:
+    kind = values.type
+    if pa.types.is_decimal(kind):
+        typmod = ((kind.precision << 16) | kind.scale) + 4
+        return list(to_text(values, None, column_type(1700, typmod)).to_pylist())
+    oid = _oid_of(kind)
+    if oid is None:
+        return list(values.cast(pa.string()).to_pylist())
+    target = column_type(oid, -1)
+    return list(to_text(values.cast(target.arrow), None, target).to_pylist())
+
+
+def _oid_of(kind: pa.DataType) -> int | None:
+    if pa.types.is_timestamp(kind):
+        return 1114 if kind.tz is None else 1184
+    if pa.types.is_integer(kind):
+        return 20
+    tests = (
+        (pa.types.is_boolean, 16),
+        (pa.types.is_binary, 17),
+        (pa.types.is_large_binary, 17),
+        (pa.types.is_float32, 700),
+        (pa.types.is_float64, 701),
+        (pa.types.is_date, 1082),
+    )
+    return next((oid for test, oid in tests if test(kind)), None)

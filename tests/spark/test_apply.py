@@ -1,0 +1,99 @@
+"""Batches become what PostgreSQL's table holds after them."""
+
+from __future__ import annotations
+
+from lake_lab import UNCHANGED, Lab, delete, insert, relation, truncate, update
+
+ORDERS = relation("orders", ["id"], id="int8", note="text", total="numeric(10,2)")
+EVENTS = relation("events", [], at="timestamptz", what="text")
+
+
+def order(number: int, note: str | None = "x", total: str | None = "1.00") -> dict[str, str | None]:
+    return {"id": str(number), "note": note, "total": total}
+
+
+def test_insert_update_delete(lab: Lab) -> None:
+    lab.init({ORDERS: [order(1), order(2), order(3)], EVENTS: []})
+    lab.sync(
+        insert(ORDERS, **order(4, "new")),
+        update(ORDERS, **order(2, "changed", "9.99")),
+        delete(ORDERS, id="3"),
+        insert(EVENTS, at="2024-05-01 10:00:00+00", what="a"),
+        insert(EVENTS, at="2024-05-01 10:00:00+00", what="a"),
+    )
+    assert lab.rows("orders") == [("1", "x", "1.00"), ("2", "changed", "9.99"), ("4", "new", "1.00")]
+    assert lab.rows("public.events") == [("2024-05-01 10:00:00+00", "a")] * 2
+
+
+def test_delete_then_insert_and_insert_then_delete(lab: Lab) -> None:
+    lab.init({ORDERS: [order(1), order(2)]})
+    lab.sync(
+        delete(ORDERS, id="1"),
+        insert(ORDERS, **order(1, "again", None)),
+        insert(ORDERS, **order(5)),
+        delete(ORDERS, id="5"),
+    )
+    assert lab.rows("orders") == [("1", "again", None), ("2", "x", "1.00")]
+
+
+def test_unchanged_values_stay_the_lakes(lab: Lab) -> None:
+    lab.init({ORDERS: [order(1, "long"), order(2, "longer")]})
+    lab.sync(
+        update(ORDERS, id="1", note=UNCHANGED, total="2.00"),
+        update(ORDERS, id="2", note="short", total="3.00"),
+        update(ORDERS, id="2", note=UNCHANGED, total="4.00"),
+    )
+    assert lab.rows("orders") == [("1", "long", "2.00"), ("2", "short", "4.00")]
+
+
+def test_a_key_change_takes_unchanged_values_along(lab: Lab) -> None:
+    lab.init({ORDERS: [order(1, "long"), order(2, "longer"), order(3)]})
+    lab.sync(
+        update(ORDERS, {"id": "1"}, id="10", note=UNCHANGED, total="1.50"),
+        update(ORDERS, {"id": "10"}, id="11", note=UNCHANGED, total="1.75"),
+        update(ORDERS, {"id": "3"}, id="30", note="other", total="3.00"),
+    )
+    assert lab.rows("orders") == [("11", "long", "1.75"), ("2", "longer", "1.00"), ("30", "other", "3.00")]
+
+
+def test_two_rows_swap_their_keys(lab: Lab) -> None:
+    lab.init({ORDERS: [order(1, "one", "1.00"), order(2, "two", "2.00")]})
+    lab.sync(
+        update(ORDERS, {"id": "1"}, id="99", note=UNCHANGED, total="1.00"),
+        update(ORDERS, {"id": "2"}, id="1", note=UNCHANGED, total="2.00"),
+        update(ORDERS, {"id": "99"}, id="2", note=UNCHANGED, total="1.00"),
+    )
+    assert lab.rows("orders") == [("1", "two", "2.00"), ("2", "one", "1.00")]
+
+
+def test_a_key_change_of_a_row_the_lake_lacks_leaves_nothing(lab: Lab) -> None:
+    lab.init({ORDERS: [order(1), order(5)]})
+    lab.sync(update(ORDERS, {"id": "7"}, id="5", note=UNCHANGED, total="1.00"), update(ORDERS, **order(8)))
+    assert lab.rows("orders") == [("1", "x", "1.00")]
+
+
+def test_truncate_then_insert(lab: Lab) -> None:
+    lab.init({ORDERS: [order(1), order(2)], EVENTS: [{"at": "2024-05-01 10:00:00+00", "what": "old"}]})
+    lab.sync(insert(ORDERS, **order(3)), truncate(ORDERS), insert(ORDERS, **order(4)), truncate(EVENTS))
+    assert lab.rows("orders") == [("4", "x", "1.00")]
+    assert lab.rows("events") == []
+    lab.sync(insert(ORDERS, **order(5)), insert(EVENTS, at="2024-05-01 10:00:00+00", what="new"))
+    assert [row[0] for row in lab.rows("orders")] == ["4", "5"]
+    assert len(lab.rows("events")) == 1
+
+
+def test_values_that_the_typed_column_cannot_hold(lab: Lab) -> None:
+    lab.init({ORDERS: [order(1), order(2)]})
+    lab.sync(update(ORDERS, **order(1, "x", "NaN")), insert(ORDERS, **order(3, None, "NaN")))
+    assert lab.rows("orders") == [("1", "x", "NaN"), ("2", "x", "1.00"), ("3", None, "NaN")]
+    lab.sync(
+        update(ORDERS, **order(1, "x", "5.00")),
+        update(ORDERS, {"id": "3"}, id="4", note="n", total=UNCHANGED),
+    )
+    assert lab.rows("orders") == [("1", "x", "5.00"), ("2", "x", "1.00"), ("4", "n", "NaN")]
+
+
+def test_the_copy_itself_can_hold_such_values(lab: Lab) -> None:
+    lab.init({ORDERS: [order(1, "x", "NaN"), order(2)]})
+    lab.sync(update(ORDERS, **order(2, "x", "NaN")))
+    assert lab.rows("orders") == [("1", "x", "NaN"), ("2", "x", "NaN")]
