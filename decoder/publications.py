@@ -1,0 +1,240 @@
+"""What the publications publish: tables, columns, filters, and whether each table is fit for it.
+
+The server's own view decides (``pg_publication_tables``: column lists, row filters, partition roots),
+so that the initial copy and the stream hold the same rows and columns.  Invariant: columns come in the
+order in which the stream sends them, by attribute number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from decoder.errors import SourceError
+from decoder.types import type_name
+
+_FIRST_WITH_LISTS = 150000  # column lists and row filters
+_FIRST_WITH_GENERATED = 180000  # generated columns can be published
+
+
+@dataclass(frozen=True)
+class SourceColumn:
+    """A published column; ``in_key``: part of the replica identity."""
+
+    name: str
+    type_oid: int
+    typmod: int
+    type_name: str
+    not_null: bool
+    in_key: bool
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """A published table.
+
+    Attributes:
+        relation_id: its OID.
+        kind: 'r' table, 'p' partitioned table published through its root.
+        replica_identity: d (default), n (nothing), f (full) or i (index).
+        primary_key: its columns, () when there is none or not all of it is published.
+        key: columns that identify a row in the stream: under an index identity the index's, else the
+            primary key; () when there are none.
+        row_filter: SQL over the table's columns (several publications' filters OR'ed), None for all rows.
+        updates, deletes: whether a publication publishes these.
+    """
+
+    relation_id: int
+    schema: str
+    table: str
+    kind: str
+    replica_identity: str
+    columns: tuple[SourceColumn, ...]
+    primary_key: tuple[str, ...]
+    key: tuple[str, ...]
+    row_filter: str | None
+    updates: bool
+    deletes: bool
+
+    @property
+    def quoted(self) -> str:
+        """The name as SQL takes it."""
+        return sql.Identifier(self.schema, self.table).as_string(None)
+
+    @property
+    def keyless(self) -> bool:
+        """Updates or deletes are published, but nothing identifies a row: the source refuses them."""
+        return (self.updates or self.deletes) and self.replica_identity != "f" and not self.key
+
+
+@dataclass(frozen=True)
+class TableWarning:
+    """A published table that something will fail on; ``table`` as SQL takes it."""
+
+    table: str
+    what: str
+    way_out: str
+
+
+def missing_publications(connection: psycopg.Connection[Any], names: Sequence[str]) -> list[str]:
+    """Those of the names that are no publication of the connected database."""
+    rows = connection.execute("SELECT pubname FROM pg_publication WHERE pubname = ANY (%s)", (list(names),))
+    present = {str(row[0]) for row in rows.fetchall()}
+    return [name for name in names if name not in present]
+
+
+def create_publication(
+    connection: psycopg.Connection[Any], name: str, tables: Sequence[tuple[str, str]]
+) -> None:
+    """Create a publication of these (schema, table) pairs.
+
+    Raises:
+        SourceError: no table is named, one does not exist, or the role may not publish it.
+    """
+    if not tables:
+        raise SourceError(
+            f"the publication {name!r} does not exist, and the pipeline file names no tables to publish",
+            where="source.publications",
+            way_out="name tables in the section `tables`, or CREATE PUBLICATION at the source",
+        )
+    listed = sql.SQL(", ").join(sql.Identifier(schema, table) for schema, table in tables)
+    command = sql.SQL("CREATE PUBLICATION {} FOR TABLE {}").format(sql.Identifier(name), listed)
+    try:
+        connection.execute(command)
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
+        raise SourceError(
+            f"the publication {name!r} cannot be made: {error.diag.message_primary}",
+            where="section `tables` of the pipeline file",
+            way_out="correct the table's name (with its schema, as schema.table)",
+        ) from None
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise SourceError(
+            f"the publication {name!r} cannot be made: {error.diag.message_primary}",
+            where="the role in source.dsn",
+            way_out="have the tables' owner run CREATE PUBLICATION (it needs CREATE on the database and "
+            "ownership of the tables), then run the same command again",
+        ) from None
+    except psycopg.errors.InvalidParameterValue as error:
+        raise SourceError(
+            f"the publication {name!r} cannot be made: {error.diag.message_primary}",
+            where="section `tables` of the pipeline file",
+            way_out="leave out what cannot be published (views, foreign, temporary and unlogged tables)",
+        ) from None
+
+
+def source_tables(connection: psycopg.Connection[Any], publications: Sequence[str]) -> list[SourceTable]:
+    """All tables that these publications publish, by schema and name.
+
+    Raises:
+        SourceError: a publication is missing, two disagree on a table's columns, or row-level
+            security would hide rows from this role.
+    """
+    missing = missing_publications(connection, publications)
+    if missing:
+        raise SourceError(
+            f"the source has no publication {', '.join(map(repr, missing))}",
+            where="source.publications",
+            way_out="CREATE PUBLICATION … FOR TABLE …, or let `slotlake init` make it from `tables`",
+        )
+    lists = connection.info.server_version >= _FIRST_WITH_LISTS
+    query = _TABLES.format(attnames="t.attnames" if lists else "NULL", filter="t.rowfilter" if lists else "NULL")
+    found: dict[int, list[tuple[Any, ...]]] = {}
+    for row in connection.execute(query.encode(), (list(publications),)).fetchall():
+        found.setdefault(int(row[0]), []).append(row)
+    return [_table(connection, rows) for rows in found.values()]
+
+
+_TABLES = """
+SELECT c.oid, n.nspname, c.relname, c.relkind, c.relreplident, {attnames}, {filter},
+       p.pubupdate, p.pubdelete, pg_catalog.row_security_active(c.oid)
+FROM pg_publication_tables t
+JOIN pg_publication p ON p.pubname = t.pubname
+JOIN pg_namespace n ON n.nspname = t.schemaname
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+WHERE t.pubname = ANY (%s)
+ORDER BY n.nspname, c.relname, t.pubname
+"""
+_COLUMNS = """
+SELECT a.attname, a.atttypid, a.atttypmod, a.attnotnull, bn.nspname, bt.typname,
+       coalesce(a.attnum = ANY (pk.indkey), false), coalesce(a.attnum = ANY (ri.indkey), false)
+FROM pg_attribute a
+JOIN pg_type ty ON ty.oid = a.atttypid
+JOIN pg_type bt ON bt.oid = CASE WHEN ty.typtype = 'd' THEN ty.typbasetype ELSE ty.oid END
+JOIN pg_namespace bn ON bn.oid = bt.typnamespace
+LEFT JOIN pg_index pk ON pk.indrelid = a.attrelid AND pk.indisprimary
+LEFT JOIN pg_index ri ON ri.indrelid = a.attrelid AND ri.indisreplident
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND (a.attgenerated = '' OR %s)
+ORDER BY a.attnum
+"""
+
+
+def _table(connection: psycopg.Connection[Any], rows: list[tuple[Any, ...]]) -> SourceTable:
+    oid, schema, name, kind, identity, _, _, _, _, secured = rows[0]
+    quoted = sql.Identifier(schema, name).as_string(None)
+    if secured:
+        raise _row_security(quoted)
+    attnames = rows[0][5]
+    if any(row[5] != attnames for row in rows):
+        raise SourceError(
+            f"publications disagree on the columns of {quoted}",
+            where="source.publications",
+            way_out="give the table the same column list in all of them (the server refuses it too)",
+        )
+    filters = [row[6] for row in rows]
+    generated = connection.info.server_version >= _FIRST_WITH_GENERATED
+    columns = connection.execute(_COLUMNS.encode(), (oid, generated)).fetchall()
+    published = [column for column in columns if attnames is None or column[0] in attnames]
+    primary = _whole([str(c[0]) for c in columns if c[6]], published)
+    index = _whole([str(c[0]) for c in columns if c[7]], published)
+    return SourceTable(
+        relation_id=int(oid),
+        schema=schema,
+        table=name,
+        kind=kind,
+        replica_identity=identity,
+        columns=tuple(_column(column, identity) for column in published),
+        primary_key=primary,
+        key=index if identity == "i" else primary,
+        row_filter=None if None in filters else " OR ".join(f"({each})" for each in dict.fromkeys(filters)),
+        updates=any(row[7] for row in rows),
+        deletes=any(row[8] for row in rows),
+    )
+
+
+def _whole(key: list[str], published: list[tuple[Any, ...]]) -> tuple[str, ...]:
+    names = {column[0] for column in published}
+    return tuple(key) if names.issuperset(key) else ()
+
+
+def _column(row: tuple[Any, ...], identity: str) -> SourceColumn:
+    name, oid, typmod, not_null, type_schema, type_named, primary, index = row
+    in_key = {"d": primary, "i": index, "f": True}.get(identity, False)
+    named = type_name(int(oid)) or f"{type_schema}.{type_named}"
+    return SourceColumn(name, int(oid), int(typmod), named, bool(not_null), bool(in_key))
+
+
+def _row_security(quoted: str) -> SourceError:
+    return SourceError(
+        f"row-level security hides rows of {quoted} from this role, so a copy would lack them",
+        where=quoted,
+        way_out="ALTER ROLE … BYPASSRLS, or use the table's owner",
+    )
+
+
+def unfit_tables(tables: Sequence[SourceTable]) -> list[TableWarning]:
+    """Tables whose updates and deletes the source itself will refuse, or whose key is not published."""
+    return [
+        TableWarning(
+            table.quoted,
+            "it has no key, and its updates and deletes are published: PostgreSQL will refuse an UPDATE or "
+            "DELETE on it (inserts are fine)",
+            "ALTER TABLE … ADD PRIMARY KEY, or REPLICA IDENTITY FULL, or publish only inserts "
+            "(WITH (publish = 'insert'))",
+        )
+        for table in tables
+        if table.keyless
+    ]
