@@ -1,0 +1,92 @@
+"""A source under test: a database with a publication and a slot, and what its tables hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from decoder.changelog import Batch
+from decoder.lsn import parse_lsn
+from decoder.pull import pull
+from decoder.slots import create_slot, inspect_slot
+from decoder.source import SourceSettings, connect
+from decoder.types import column_type, to_text
+from tests.conftest import Database
+
+
+def settings(database: Database, **more: Any) -> SourceSettings:
+    """Settings for a publication "p" and a slot named after the database."""
+    return SourceSettings(database.dsn, ("p",), f"slot_{database.name}", **more)
+
+
+def slotted(database: Database, **more: Any) -> tuple[SourceSettings, int]:
+    """Make the slot; the position it starts at."""
+    source = settings(database, **more)
+    with create_slot(source) as made:
+        return source, made.lsn
+
+
+def pulled(source: SourceSettings, directory: Path, start: int, **more: Any) -> Batch:
+    return pull(source, "test", directory, start=start, **more)
+
+
+def confirmed_flush(source: SourceSettings) -> int:
+    with connect(source.dsn) as connection:
+        state = inspect_slot(connection, source.slot)
+    assert state is not None and state.confirmed_flush_lsn is not None
+    return state.confirmed_flush_lsn
+
+
+def insert_position(database: Database) -> int:
+    return parse_lsn(database.execute("SELECT pg_current_wal_insert_lsn()")[0][0])
+
+
+def replayed(batches: list[Batch], rows: dict[Any, tuple[Any, ...]] | None = None) -> dict[Any, tuple[Any, ...]]:
+    """What one table with the key in its first column holds after these batches: key text → row texts."""
+    held: dict[Any, tuple[Any, ...]] = dict(rows or {})
+    for batch in batches:
+        for change in sorted(_changes(batch), key=lambda each: each["seq"]):
+            _apply(held, change)
+    return held
+
+
+def _changes(batch: Batch) -> list[dict[str, Any]]:
+    changes: list[dict[str, Any]] = []
+    for relation in batch.relations:
+        table = batch.relation_table(relation)
+        columns = {"seq": table["seq"].to_pylist(), "op": table["op"].to_pylist()}
+        for side in "no":
+            for i, column in enumerate(relation.columns):
+                name = f"{side}{i}"
+                if name in table.column_names:
+                    exact = table[f"x{name}"] if f"x{name}" in table.column_names else None
+                    kind = column_type(column.type_oid, column.typmod)
+                    columns[name] = to_text(table[name], exact, kind).to_pylist()
+        for i in range(len(relation.columns)):
+            if f"u{i}" in table.column_names:
+                columns[f"u{i}"] = table[f"u{i}"].to_pylist()
+        width = len(relation.columns)
+        for values in zip(*columns.values(), strict=True):
+            changes.append({"width": width, **dict(zip(columns, values, strict=True))})
+    return changes
+
+
+def _apply(held: dict[Any, tuple[Any, ...]], change: dict[str, Any]) -> None:
+    operation = chr(change["op"])
+    if operation == "T":
+        held.clear()
+        return
+    old_key = change.get("o0") if change.get("o0") is not None else change.get("n0")
+    before = held.pop(old_key, None) if operation in "UD" else None
+    if operation in "IU":
+        held[change["n0"]] = tuple(
+            before[i] if before is not None and change.get(f"u{i}") else change.get(f"n{i}")
+            for i in range(change["width"])
+        )
+
+
+def held_by(database: Database, table: str, columns: str) -> dict[Any, tuple[Any, ...]]:
+    """The same of the live table."""
+    with connect(database.dsn) as connection:
+        rows = connection.execute(f"SELECT {columns} FROM {table}").fetchall()
+    return {row[0]: tuple(row) for row in rows}

@@ -1,0 +1,222 @@
+"""The columnar reader held equal to the plain one: on good streams, on damaged ones, however cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from decoder.buffer import MessageBuffer
+from decoder.columnar import Decoder
+from decoder.errors import ProtocolError
+from decoder.messages import Begin, Commit, Insert, LogicalMessage, Message, NoValue, Origin, RelationMessage
+from decoder.relations import Column, Relation
+from tests.decoder.agreement import Meaning, Stream, columnar, plain
+from tests.decoder.streams import TIME, streams
+from tests.decoder.wire import encode
+
+pytestmark = pytest.mark.fast
+
+agreement = settings(
+    max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+)
+ITEM = Relation(
+    7, "public", "item", "d", (Column("id", 23, -1, True, "int4"), Column("note", 25, -1, False, "text"))
+)
+
+
+def buffer_of(*messages: Message | bytes) -> MessageBuffer:
+    buffer = MessageBuffer()
+    for i, message in enumerate(messages):
+        buffer.append(message if isinstance(message, bytes) else encode(message), 100 + i)
+    return buffer
+
+
+def decode(*messages: Message | bytes, **options: Any) -> Any:
+    return Decoder().decode(buffer_of(*messages), first_seq=0, first_txn=0, **options)
+
+
+def transaction(position: int, *inside: Message) -> list[Message]:
+    return [Begin(position, TIME, 1), *inside, Commit(position, position + 48, TIME)]
+
+
+@agreement
+@given(stream=streams(), cuts=st.lists(st.integers(0, 40), max_size=5), partial=st.booleans())
+def test_both_readers_say_the_same_however_the_stream_is_cut(
+    stream: Stream, cuts: list[int], partial: bool
+) -> None:
+    assert columnar(stream, [min(c, len(stream)) for c in cuts], partial=partial) == plain(stream)
+
+
+def outcome(read: Any, stream: Stream) -> Meaning | None:
+    try:
+        found: Meaning = read(stream)
+    except ProtocolError:
+        return None
+    return found
+
+
+@settings(agreement, max_examples=600)
+@given(stream=streams(), data=st.data())
+def test_both_readers_take_or_refuse_a_damaged_stream_alike(stream: Stream, data: Any) -> None:
+    damaged = list(stream)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(damaged) - 1))
+        lsn, payload = damaged[at]
+        match data.draw(st.sampled_from(["byte", "byte", "byte", "cut", "junk", "drop", "twice", "swap"])):
+            case "byte" if payload:
+                place = data.draw(st.integers(0, len(payload) - 1))
+                byte = data.draw(st.sampled_from([0, 1, 255, *b"BCIUDTKONntu", payload[place] ^ 1]))
+                damaged[at] = (lsn, payload[:place] + bytes([byte]) + payload[place + 1 :])
+            case "cut":
+                damaged[at] = (lsn, payload[: data.draw(st.integers(0, len(payload)))])
+            case "junk":
+                damaged[at] = (lsn, payload + data.draw(st.binary(min_size=1, max_size=9)))
+            case "drop" if len(damaged) > 1:
+                del damaged[at]
+            case "twice":
+                damaged.insert(at, damaged[at])
+            case "swap":
+                other = data.draw(st.integers(0, len(damaged) - 1))
+                damaged[at], damaged[other] = damaged[other], damaged[at]
+    assert outcome(columnar, damaged) == outcome(plain, damaged)
+
+
+@settings(agreement, max_examples=300)
+@given(payloads=st.lists(st.binary(max_size=30), max_size=5), start=st.booleans())
+def test_noise_never_crashes(payloads: list[bytes], start: bool) -> None:
+    head = [encode(Begin(1000, TIME, 1)), encode(RelationMessage(ITEM))] if start else []
+    stream = list(enumerate([*head, *payloads]))
+    assert outcome(columnar, stream) == outcome(plain, stream)
+
+
+def test_an_error_names_message_offset_and_position_and_changes_nothing() -> None:
+    decoder = Decoder()
+    good = transaction(1000, RelationMessage(ITEM), Insert(7, ("1", "a")))
+    bad = buffer_of(*good, Begin(2000, TIME, 2), encode(Insert(7, ("2", "b")))[:-3])
+    with pytest.raises(ProtocolError, match="WAL 0/69") as error:
+        decoder.decode(bad, first_seq=0, first_txn=0)
+    assert (error.value.message_type, error.value.offset) == ("I", 15)
+    # The relation of the refused buffer is not known afterwards.
+    with pytest.raises(ProtocolError, match="not described"):
+        decoder.decode(buffer_of(*transaction(1000, Insert(7, ("1", "a")))), first_seq=0, first_txn=0)
+    chunk = decoder.decode(buffer_of(*good), first_seq=0, first_txn=0)
+    assert chunk.consumed == 4
+
+
+def test_a_value_that_does_not_parse_names_column_and_table_not_the_value() -> None:
+    with pytest.raises(ProtocolError, match=r"column 'id' of public\.item") as error:
+        decode(*transaction(1000, RelationMessage(ITEM), Insert(7, ("1", "a")), Insert(7, ("secret", "b"))))
+    assert "secret" not in str(error.value)
+    assert "WAL 0/67" in str(error.value)
+
+
+def test_the_relation_cache_lasts_from_call_to_call() -> None:
+    decoder = Decoder()
+    decoder.decode(buffer_of(*transaction(1000, RelationMessage(ITEM))), first_seq=0, first_txn=0)
+    chunk = decoder.decode(buffer_of(*transaction(2000, Insert(7, ("1", "a")))), first_seq=9, first_txn=4)
+    (table,) = chunk.rows.values()
+    assert table.schema.names == ["seq", "op", "txn", "lsn", "old", "n0", "n1"]
+    assert table.to_pylist() == [
+        {"seq": 9, "op": 73, "txn": 4, "lsn": 101, "old": 0, "n0": 1, "n1": "a"},
+    ]
+    assert (chunk.next_seq, chunk.next_txn) == (10, 5)
+
+
+def test_empty_transactions_leave_no_trace_but_their_position() -> None:
+    chunk = decode(
+        Begin(500, TIME, 1),
+        Origin(1, "not the next one's"),
+        Commit(500, 548, TIME),
+        *transaction(1000, RelationMessage(ITEM), Insert(7, ("1", "a"))),
+        *transaction(2000),
+    )
+    assert chunk.transactions.to_pydict()["commit_lsn"] == [1000]
+    assert chunk.transactions.to_pydict()["origin"] == [None]
+    assert (chunk.last_commit_lsn, chunk.last_end_lsn) == (2000, 2048)
+    assert chunk.consumed == 9
+
+
+def test_an_origin_reaches_a_transaction_that_is_handed_over_in_parts() -> None:
+    decoder, buffer = Decoder(), MessageBuffer()
+    messages = transaction(1000, Origin(1, "upstream"), RelationMessage(ITEM), Insert(7, ("1", "a")))
+    origins, opens = [], []
+    for message in messages:
+        buffer.append(encode(message), 1)
+        chunk = decoder.decode(buffer, first_seq=0, first_txn=3, partial=True)
+        buffer.drop_first(chunk.consumed)
+        origins += chunk.transactions["origin"].to_pylist()
+        opens.append(chunk.open)
+        for table in chunk.rows.values():
+            assert table["txn"].to_pylist() == [3]
+    assert origins == ["upstream"]
+    assert opens == [True] * 4 + [False]
+
+
+def test_nothing_of_an_unfinished_transaction_is_handed_over_unless_asked() -> None:
+    messages = [*transaction(1000, RelationMessage(ITEM)), Begin(2000, TIME, 2), Insert(7, ("1", "a"))]
+    chunk = decode(*messages)
+    assert (chunk.consumed, chunk.rows, chunk.open, chunk.next_seq) == (3, {}, False, 0)
+    chunk = decode(*messages, partial=True)
+    assert (chunk.consumed, chunk.counts.changes, chunk.open) == (5, 1, True)
+
+
+def test_a_loose_message_is_stopped_by_its_own_end() -> None:
+    loose = LogicalMessage(False, 1500, "p", b"")
+    assert decode(loose, commit_before=1500).counts.messages == 1
+    stopped = decode(loose, commit_before=1499)
+    assert (stopped.counts.messages, stopped.reached, stopped.consumed) == (0, True, 0)
+    inside = transaction(1000, LogicalMessage(True, 1500, "p", b""))
+    assert decode(*inside, commit_before=1001).counts.messages == 1
+
+
+def test_optional_columns_are_there_only_when_a_row_needs_them() -> None:
+    dated = Relation(8, "public", "d", "f", (Column("d", 1082, -1, True), Column("t", 25, -1, True)))
+    rows = [Insert(8, ("2026-01-01", "x")), Insert(8, ("infinity", NoValue.UNCHANGED))]
+    chunk = decode(*transaction(1000, RelationMessage(dated), *rows))
+    (table,) = chunk.rows.values()
+    assert table.schema.names == ["seq", "op", "txn", "lsn", "old", "n0", "n1", "u1", "xn0"]
+    assert table["xn0"].to_pylist() == [None, "infinity"]
+    assert table["u1"].to_pylist() == [False, True]
+    assert table["n0"].type == pa.date32()
+
+
+def test_many_tables_in_turn_are_told_apart() -> None:
+    count = 300
+    tables = [RelationMessage(Relation(i, "s", f"t{i}", "d", ITEM.columns)) for i in range(1, count)]
+    rows = [Insert(i, (str(n), f"{i}")) for n in range(5) for i in range(1, count)]
+    chunk = decode(*transaction(1000, *tables, *rows))
+    assert [r.relation_id for r in chunk.rows] == list(range(1, count))
+    for relation, table in chunk.rows.items():
+        assert table["n0"].to_pylist() == [0, 1, 2, 3, 4]
+        assert set(table["n1"].to_pylist()) == {str(relation.relation_id)}
+
+
+def test_a_table_wider_than_one_group_of_columns_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("decoder.rows._LOCATED_MAX", 12)
+    wide = Relation(9, "s", "wide", "d", tuple(Column(f"c{i}", 23, -1, False) for i in range(100)))
+    rows = [Insert(9, tuple(str(1000 * n + i) for i in range(100))) for n in range(5)]
+    (table,) = decode(*transaction(1000, RelationMessage(wide), *rows)).rows.values()
+    assert [table[f"n{i}"][3].as_py() for i in range(100)] == [3000 + i for i in range(100)]
+
+
+def test_the_buffer_grows_drops_and_is_used_again() -> None:
+    buffer = MessageBuffer()
+    payloads = [bytes([i % 251]) * (i % 97) for i in range(40_000)]
+    for i, payload in enumerate(payloads):
+        buffer.append(payload, i)
+    assert buffer.count == 40_000
+    assert buffer.size_bytes == sum(map(len, payloads))
+    buffer.drop_first(39_990)
+    left = [buffer.data[buffer.ends[i] : buffer.ends[i + 1]].tobytes() for i in range(buffer.count)]
+    assert left == payloads[39_990:]
+    assert buffer.lsns.tolist() == list(range(39_990, 40_000))
+    buffer.drop_first(10)
+    assert (buffer.count, buffer.size_bytes, buffer.ends.tolist()) == (0, 0, [0])
+    buffer.append(np.frombuffer(b"abc", dtype=np.uint8).tobytes(), 1)
+    buffer.clear()
+    assert buffer.count == 0
