@@ -1,0 +1,81 @@
+"""The lake's half of a reconciliation: the same hashes, over Arrow batches of PostgreSQL's text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from expectations.hashing import KEY_SEED, Hashes, chain, hash_column, hash_columns, sums
+from expectations.shapes import Compared, LakeCut
+from expectations.source_side import BUCKETS, NAME_TEXT_MAX, RowDetail, Sums
+
+
+@dataclass(frozen=True)
+class LakeTable:
+    """One table of a cut."""
+
+    cut: LakeCut
+    table: Compared
+
+    def sums(self) -> Sums:
+        """As `SourceTable.sums`."""
+        counts, totals = np.zeros(BUCKETS, np.int64), [0] * BUCKETS
+        for _, keys, rows in self._hashed():
+            here, added = sums(keys & (BUCKETS - 1), rows, BUCKETS)
+            counts += here
+            totals = [total + more for total, more in zip(totals, added, strict=True)]
+        return {int(b): (int(counts[b]), totals[b]) for b in np.flatnonzero(counts)}
+
+    def hashes(self, buckets: Sequence[int]) -> tuple[Hashes, Hashes]:
+        """As `SourceTable.hashes`."""
+        wanted = np.zeros(BUCKETS, bool)
+        wanted[list(buckets)] = True
+        found = [
+            (keys[here], rows[here])
+            for _, keys, rows in self._hashed()
+            for here in [wanted[keys & (BUCKETS - 1)]]
+        ]
+        nothing = np.zeros(0, np.int64)
+        return (
+            np.concatenate([nothing, *(keys for keys, _ in found)]),
+            np.concatenate([nothing, *(rows for _, rows in found)]),
+        )
+
+    def details(self, keys: Sequence[int]) -> dict[int, RowDetail]:
+        """As `SourceTable.details`; of rows with the same key, the one that comes last."""
+        wanted = np.array(sorted(keys), np.int64)
+        found: dict[int, RowDetail] = {}
+        for batch, hashes, _ in self._hashed():
+            here = np.flatnonzero(np.isin(hashes, wanted))
+            if len(here):
+                found.update(self._detailed(batch.take(pa.array(here)), hashes[here]))
+        return found
+
+    def _detailed(self, batch: pa.RecordBatch, hashes: Hashes) -> Iterator[tuple[int, RowDetail]]:
+        names = [(name, batch.column(name).to_pylist()) for name, _ in self.table.named]
+        values = [_column_hashes(batch.column(name), i) for i, (name, _) in enumerate(self.table.values)]
+        for row, key in enumerate(hashes.tolist()):
+            label = {
+                name: None if texts[row] is None else texts[row][:NAME_TEXT_MAX] for name, texts in names
+            }
+            yield key, RowDetail(label, tuple(column[row] for column in values))
+
+    def _hashed(self) -> Iterator[tuple[pa.RecordBatch, Hashes, Hashes]]:
+        for batch in self.cut.text_batches(self.table.name, self.table.column_names):
+            if not batch.num_rows:
+                continue
+            key = [batch.column(name) for name, _ in self.table.key]
+            values = [batch.column(name) for name, _ in self.table.values]
+            combined = hash_columns(values) if values else np.zeros(batch.num_rows, np.int64)
+            rows = chain(key, combined)
+            yield batch, chain(key, np.full(batch.num_rows, KEY_SEED, np.int64)) if key else rows, rows
+
+
+def _column_hashes(column: pa.Array, number: int) -> list[int | None]:
+    hashes = hash_column(column, number).tolist()
+    return [
+        None if null else hashed for hashed, null in zip(hashes, column.is_null().to_pylist(), strict=True)
+    ]

@@ -1,0 +1,193 @@
+"""Compare the source, as one exported snapshot shows it, with the lake at that snapshot's LSN.
+
+Three passes, each over less: (1) per table and key bucket, rows and the sum of row hashes; (2) in
+buckets that differ, each row's hashes, which gives the exact totals; (3) for the first differing rows,
+their keys, and which columns differ.  Equal tables take one pass on either side, both at the same
+time.  A table without a key is compared as a bag of rows: equal rows count, and a changed row is one
+missing and one extra.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import psycopg
+
+from decoder.lsn import format_lsn
+from expectations.hashing import Hashes
+from expectations.lake_side import LakeTable
+from expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING, NO_COLUMN, NO_TABLE
+from expectations.results import Difference, Report, TableResult
+from expectations.shapes import Compared, LakeCut, SourceTableShape
+from expectations.source_side import BUCKETS, RowDetail, SourceTable, Sums, snapshot_session
+from spark.names import postgres_name
+
+DIFFERENCES_MAX = 1000
+T = TypeVar("T")
+
+
+def _silent(step: str, done: int, total: int | None = None) -> None:
+    """Progress that nobody watches."""
+
+
+def reconcile(  # noqa: PLR0913
+    dsn: str,
+    snapshot: str,
+    tables: Sequence[SourceTableShape],
+    cut: LakeCut,
+    *,
+    lsn: int,
+    progress: Callable[[str, int, int | None], None] = _silent,
+    differences_max: int = DIFFERENCES_MAX,
+) -> Report:
+    """Compare published tables.
+
+    Args:
+        dsn: the source.
+        snapshot: an exported snapshot that shows exactly the transactions before ``lsn``.
+        tables: what is published: columns, key, row filter.
+        cut: the lake at ``lsn``.
+        progress: told (step, tables done, tables in all).
+        differences_max: differing rows listed per table; the totals are exact whatever it is.
+
+    Raises:
+        SourceError: the server cannot be reached, or may not be read in full.
+        LakeError: the lake cannot be read.
+    """
+    started = time.monotonic()
+    held = {(table.schema, table.table): table for table in cut.tables()}
+    results: dict[str, TableResult] = {}
+    with snapshot_session(dsn, snapshot) as connection, ThreadPoolExecutor(1) as server:
+        runs: list[_Run] = []
+        for table in tables:
+            name = postgres_name(table.schema, table.table)
+            lake = held.get((table.schema, table.table))
+            if lake is None:
+                results[name] = TableResult(name, 0, 0, {NO_TABLE: 1}, (Difference(NO_TABLE),))
+            else:
+                runs.append(_Run.begin(Compared.of(name, table, lake), connection, cut, server))
+        try:
+            for done, run in enumerate(runs):
+                progress("compare", done, len(runs))
+                results[run.table.name] = run.result(differences_max)
+            progress("compare", len(runs), len(runs))
+        finally:
+            for run in runs:
+                run.expected.cancel()
+    ordered = {name: results[name] for name in (postgres_name(t.schema, t.table) for t in tables)}
+    return Report(format_lsn(lsn), ordered, round(time.monotonic() - started, 3))
+
+
+@dataclass
+class _Run:
+    """One table; the server computes its sums while the lake side is read."""
+
+    table: Compared
+    source: Callable[[], SourceTable]
+    lake: LakeTable
+    expected: Future[tuple[Sums, float]]
+
+    @classmethod
+    def begin(
+        cls, table: Compared, connection: psycopg.Connection[object], cut: LakeCut, server: ThreadPoolExecutor
+    ) -> _Run:
+        def source() -> SourceTable:
+            return SourceTable(connection, table)
+
+        return cls(table, source, LakeTable(cut, table), server.submit(_timed, lambda: source().sums()))
+
+    def result(self, differences_max: int) -> TableResult:
+        """Compare; look closer where needed."""
+        actual, lake_seconds = _timed(self.lake.sums)
+        expected, source_seconds = self.expected.result()
+        differing = [b for b in expected.keys() | actual.keys() if expected.get(b) != actual.get(b)]
+        result = TableResult(
+            table=self.table.name,
+            source_rows=sum(count for count, _ in expected.values()),
+            lake_rows=sum(count for count, _ in actual.values()),
+            totals={NO_COLUMN: len(self.table.absent)} if self.table.absent else {},
+            differences=tuple(Difference(NO_COLUMN, columns=(name,)) for name in self.table.absent),
+            buckets=BUCKETS,
+            buckets_different=len(differing),
+            source_seconds=round(source_seconds, 3),
+            lake_seconds=round(lake_seconds, 3),
+        )
+        return self._closer(result, sorted(differing), differences_max) if differing else result
+
+    def _closer(self, result: TableResult, buckets: list[int], differences_max: int) -> TableResult:
+        source = self.source()
+        found = differing_rows(source.hashes(buckets), self.lake.hashes(buckets))
+        totals = dict(result.totals)
+        for kind, _, rows in found:
+            totals[kind] = totals.get(kind, 0) + rows
+        listed = found[:differences_max]
+        keys = [key for _, key, _ in listed]
+        theirs, ours = source.details(keys), self.lake.details(keys)
+        described = (
+            self._described(kind, rows, theirs.get(key), ours.get(key)) for kind, key, rows in listed
+        )
+        return replace(result, totals=totals, differences=(*result.differences, *described))
+
+    def _described(
+        self, kind: str, rows: int, theirs: RowDetail | None, ours: RowDetail | None
+    ) -> Difference:
+        known = theirs or ours
+        columns: tuple[str, ...] = ()
+        if kind == DIFFERENT and theirs is not None and ours is not None:
+            sides = zip(self.table.values, theirs.hashes, ours.hashes, strict=True)
+            columns = tuple(name for (name, _), source, lake in sides if source != lake)
+        return Difference(kind, known.name if known else {}, columns, rows)
+
+
+def differing_rows(source: tuple[Hashes, Hashes], lake: tuple[Hashes, Hashes]) -> list[tuple[str, int, int]]:
+    """(kind, key hash, rows) of each key that is not the same on both sides, in key hash order.
+
+    Args:
+        source, lake: key and row hash of each row; without a key both are the same.
+    """
+    (keys_a, counts_a, sums_a), (keys_b, counts_b, sums_b) = _per_key(*source), _per_key(*lake)
+    keys = np.union1d(keys_a, keys_b)
+    in_a, in_b = _spread(keys, keys_a, counts_a), _spread(keys, keys_b, counts_b)
+    same = (in_a == in_b) & (_spread(keys, keys_a, sums_a) == _spread(keys, keys_b, sums_b))
+    found = []
+    for at in np.flatnonzero(~same).tolist():
+        count_a, count_b = int(in_a[at]), int(in_b[at])
+        found.append((_kind(count_a, count_b), int(keys[at]), max(abs(count_a - count_b), 1)))
+    return found
+
+
+def _kind(source: int, lake: int) -> str:
+    if lake < source:
+        return MISSING
+    if source == 0:
+        return EXTRA
+    return DUPLICATED if lake > source else DIFFERENT
+
+
+def _per_key(keys: Hashes, rows: Hashes) -> tuple[Hashes, Hashes, Hashes]:
+    """Distinct keys, their rows, and the sum (modulo 2^64) of the rows' hashes."""
+    distinct, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    totals = np.zeros(len(distinct), np.int64)
+    np.add.at(totals, inverse, rows)
+    return distinct, counts.astype(np.int64), totals
+
+
+def _spread(keys: Hashes, own: Hashes, values: Hashes) -> Hashes:
+    """``values`` of ``own`` keys laid out over all ``keys``; 0 where it has none."""
+    laid = np.zeros(len(keys), np.int64)
+    laid[np.searchsorted(keys, own)] = values
+    return laid
+
+
+def _timed(work: Callable[[], T]) -> tuple[T, float]:
+    started = time.monotonic()
+    done = work()
+    return done, time.monotonic() - started
+
+
+__all__ = ["Difference", "Report", "TableResult", "differing_rows", "reconcile"]

@@ -1,0 +1,105 @@
+"""What a reconciliation found: plain frozen records that turn into JSON.
+
+The keys of differing rows are in here; that is the purpose.  They belong into the report, its JSON and
+the Data Docs, never into a log line or an XCom: use counts there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+MISSING = "missing in lake"
+EXTRA = "extra in lake"
+DIFFERENT = "different"
+DUPLICATED = "duplicated in lake"
+NO_COLUMN = "column missing in lake"
+NO_TABLE = "table missing in lake"
+KINDS = (MISSING, EXTRA, DIFFERENT, DUPLICATED, NO_COLUMN, NO_TABLE)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One row (or column, or table) that is not the same on both sides.
+
+    Attributes:
+        kind: one of KINDS.
+        key: the row's key as PostgreSQL text by column name; of a table without a key all its
+            columns, shortened.
+        columns: of DIFFERENT and NO_COLUMN, the columns concerned.
+        rows: how many rows this stands for: more than one for duplicates.
+    """
+
+    kind: str
+    key: Mapping[str, str | None] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    rows: int = 1
+
+    def __str__(self) -> str:
+        key = ", ".join(f"{name}={'NULL' if value is None else value}" for name, value in self.key.items())
+        columns = f"in {', '.join(self.columns)}" if self.columns else ""
+        times = f"({self.rows} rows)" if self.rows > 1 else ""
+        return " ".join(part for part in (f"{self.kind}:" if key else self.kind, key, columns, times) if part)
+
+
+@dataclass(frozen=True)
+class TableResult:
+    """One table compared.
+
+    Attributes:
+        table: the source's name for it.
+        totals: rows per kind of difference; empty if equal.
+        differences: the first of them.
+        buckets, buckets_different: how finely it was compared.
+        source_seconds, lake_seconds: spent on hashing either side.
+    """
+
+    table: str
+    source_rows: int
+    lake_rows: int
+    totals: dict[str, int] = field(default_factory=dict)
+    differences: tuple[Difference, ...] = ()
+    buckets: int = 0
+    buckets_different: int = 0
+    source_seconds: float = 0.0
+    lake_seconds: float = 0.0
+
+    @property
+    def equal(self) -> bool:
+        """No difference of any kind."""
+        return not self.totals
+
+    @property
+    def differences_total(self) -> int:
+        """All differing rows, listed or not."""
+        return sum(self.totals.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able values."""
+        return {"equal": self.equal, "differences_total": self.differences_total} | asdict(self)
+
+
+@dataclass(frozen=True)
+class Report:
+    """All tables compared at one position of the source.
+
+    Attributes:
+        lsn: the position, as PostgreSQL writes it.
+        tables: by the source's name.
+        seconds: of the whole comparison.
+    """
+
+    lsn: str
+    tables: dict[str, TableResult]
+    seconds: float = 0.0
+
+    @property
+    def equal(self) -> bool:
+        """Every table is."""
+        return all(table.equal for table in self.tables.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able values."""
+        tables = {name: table.as_dict() for name, table in self.tables.items()}
+        return {"equal": self.equal, "lsn": self.lsn, "seconds": self.seconds, "tables": tables}

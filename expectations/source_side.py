@@ -1,0 +1,121 @@
+"""The source's half of a reconciliation: SQL that hashes a table where it lies, in one snapshot.
+
+All statements run in one read-only transaction that imported the snapshot, with row security off, so
+that a policy is an error and not a silent difference.  Nothing but hashes leaves the server, except
+for the keys of rows that differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psycopg
+from psycopg import sql
+
+from decoder.source import connect, source_errors
+from decoder.types import sql_text
+from expectations.hashing import KEY_SEED, Hashes, chain_sql, column_hash_sql, columns_hash_sql
+from expectations.shapes import Compared
+
+BUCKETS = 8192
+NAME_TEXT_MAX = 60
+_PAIR = np.dtype([("fields", ">i2"), ("a", ">i4"), ("key", ">i8"), ("b", ">i4"), ("row", ">i8")])
+_COPY_HEADER_BYTES, _COPY_TRAILER_BYTES = 19, 2
+
+Sums = dict[int, tuple[int, int]]
+
+
+@contextmanager
+def snapshot_session(dsn: str, snapshot: str) -> Iterator[psycopg.Connection[Any]]:
+    """A session whose one transaction sees exactly the exported snapshot.
+
+    Raises:
+        SourceError: the server cannot be reached, or the snapshot is no longer held.
+    """
+    with connect(dsn) as connection, source_errors(dsn, "reading the tables to compare"):
+        with connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+            connection.execute("SET LOCAL row_security = off")
+            yield connection
+
+
+@dataclass(frozen=True)
+class RowDetail:
+    """A row that differs: what names it, and a hash per compared value."""
+
+    name: dict[str, str | None]
+    hashes: tuple[int | None, ...]
+
+
+class SourceTable:
+    """One table, as the session's snapshot shows it."""
+
+    def __init__(self, connection: psycopg.Connection[Any], table: Compared) -> None:
+        self._connection = connection
+        self._table = table
+        # A partitioned table is its partitions; any other stands for itself, whatever inherits from it.
+        only = "" if table.partitioned else "ONLY "
+        where = f" WHERE ({table.row_filter})" if table.row_filter else ""
+        self._from = f"{only}{table.name}{where}"
+
+    def _hashed(self, *more: str) -> str:
+        """A subquery with the key's hash k and the row's r; without a key they are the same."""
+        key, values = _quoted(self._table.key), _quoted(self._table.values)
+        row = chain_sql(key, f"({columns_hash_sql(values)})" if values else "0")
+        of_key = chain_sql(key, str(KEY_SEED)) if key else row
+        columns = ", ".join([f"{of_key} AS k", f"{row} AS r", *more])
+        return f"(SELECT {columns} FROM {self._from}) AS hashed"
+
+    def sums(self) -> Sums:
+        """(rows, exact sum of their hashes) of each bucket that holds any."""
+        statement = f"SELECT k & {BUCKETS - 1}, count(*), sum(r) FROM {self._hashed()} GROUP BY 1"
+        rows = self._connection.execute(_plain(statement)).fetchall()
+        return {int(bucket): (int(count), int(total)) for bucket, count, total in rows}
+
+    def hashes(self, buckets: Sequence[int]) -> tuple[Hashes, Hashes]:
+        """Key and row hash of each row in some buckets."""
+        wanted = ",".join(str(int(bucket)) for bucket in buckets)
+        # OFFSET 0 keeps the planner from computing each hash twice.
+        hashed = self._hashed().replace(") AS hashed", " OFFSET 0) AS hashed")
+        inner = f"SELECT k, r FROM {hashed} WHERE k & {BUCKETS - 1} = ANY ('{{{wanted}}}'::bigint[])"
+        received = bytearray()
+        with self._connection.cursor() as cursor:
+            with cursor.copy(_plain(f"COPY ({inner}) TO STDOUT (FORMAT binary)")) as copy:
+                for block in copy:
+                    received += block
+        count = (len(received) - _COPY_HEADER_BYTES - _COPY_TRAILER_BYTES) // _PAIR.itemsize
+        pairs = np.frombuffer(received, _PAIR, count, _COPY_HEADER_BYTES)
+        return pairs["key"].astype(np.int64), pairs["row"].astype(np.int64)
+
+    def details(self, keys: Sequence[int]) -> dict[int, RowDetail]:
+        """The rows with these key hashes, by key hash."""
+        named, values = _quoted(self._table.named), _quoted(self._table.values)
+        names = [
+            f"left({sql_text(name, oid)}, {NAME_TEXT_MAX}) AS n{i}" for i, (name, oid) in enumerate(named)
+        ]
+        hashes = [f"{column_hash_sql(name, oid, i)} AS c{i}" for i, (name, oid) in enumerate(values)]
+        wanted = ",".join(str(key) for key in keys)
+        hashed = self._hashed(*names, *hashes)
+        rows = self._connection.execute(
+            _plain(f"SELECT * FROM {hashed} WHERE k = ANY ('{{{wanted}}}'::bigint[])")
+        ).fetchall()
+        labels = [name for name, _ in self._table.named]
+        count = len(labels)
+        return {
+            row[0]: RowDetail(dict(zip(labels, row[2 : 2 + count], strict=True)), tuple(row[2 + count :]))
+            for row in rows
+        }
+
+
+def _quoted(columns: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    return [('"' + name.replace('"', '""') + '"', oid) for name, oid in columns]
+
+
+def _plain(statement: str) -> sql.SQL:
+    """A statement with nothing to fill in; identifiers in it are quoted, numbers are numbers."""
+    return sql.SQL(statement)  # type: ignore[arg-type]
