@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from decoder.errors import SlotError, SlotlakeError
 from decoder.lsn import format_lsn
-from decoder.publications import ensure_publications, readiness
+from decoder.publications import SourceTable, create_publication, missing_publications, unfit_tables
 from decoder.slots import create_slot, drop_slot, inspect_slot
 from decoder.source import connect, identify, source_errors
 from infra.reports import InitReport, TableCopy
@@ -43,7 +43,8 @@ def initialise(pipeline: Pipeline, progress: Progressing) -> InitReport:
     tables = published_tables(pipeline)
     pipeline.session  # noqa: B018  start Spark before the slot: no slot is left if it cannot start
     note = _note(pipeline)
-    note.write_text(json.dumps({"slot": pipeline.source.slot, "system_identifier": identity.system_identifier, "publications": made}))
+    noted = {"slot": pipeline.source.slot, "system_identifier": identity.system_identifier, "publications": made}
+    note.write_text(json.dumps(noted))
     try:
         with create_slot(pipeline.source, wait_seconds=SLOT_WAIT_SECONDS) as snapshot:
             copies = copy_all(pipeline, tables, snapshot, progress)
@@ -52,7 +53,7 @@ def initialise(pipeline: Pipeline, progress: Progressing) -> InitReport:
         _undo(pipeline, note)
         raise
     note.rename(note.with_name("made.json"))
-    return _report(pipeline, copies, lsn, made, time.monotonic() - started)
+    return _report(pipeline, tables, copies, lsn, made, time.monotonic() - started)
 
 
 def publications_made(pipeline: Pipeline) -> list[str]:
@@ -61,15 +62,15 @@ def publications_made(pipeline: Pipeline) -> list[str]:
     return list(json.loads(note.read_text())["publications"]) if note.exists() else []
 
 
-def _report(pipeline: Pipeline, copies: list[TableCopy], lsn: int, made: list[str], seconds: float) -> InitReport:
-    source = pipeline.source
-    with connect(source.dsn) as connection, source_errors(source.dsn):
-        warnings = readiness(connection, source.publications)
+def _report(
+    pipeline: Pipeline, tables: list[SourceTable], copies: list[TableCopy], lsn: int, made: list[str], seconds: float
+) -> InitReport:
+    warnings = [f"{found.table}: {found.what}; {found.way_out}" for found in unfit_tables(tables)]
     return InitReport(
         pipeline=pipeline.name,
         already=False,
         lsn=format_lsn(lsn),
-        slot=source.slot,
+        slot=pipeline.source.slot,
         publications_made=made,
         tables=copies,
         rows=sum(copy.rows for copy in copies),
@@ -86,7 +87,10 @@ def _publications(pipeline: Pipeline) -> list[str]:
     source = pipeline.source
     tables = [parse_postgres_name(name) for name in pipeline.file.tables]
     with connect(source.dsn) as connection, source_errors(source.dsn, "making the publication"):
-        return ensure_publications(connection, source.publications, tables)
+        missing = missing_publications(connection, source.publications)
+        for name in missing:
+            create_publication(connection, name, tables)
+        return missing
     raise AssertionError("unreachable")
 
 
@@ -98,7 +102,7 @@ def _refuse_foreign_slot(pipeline: Pipeline, system_identifier: str) -> None:
     note = _note(pipeline)
     if state is None:
         return
-    ours = note.exists() and json.loads(note.read_text()) .items() >= {
+    ours = note.exists() and json.loads(note.read_text()).items() >= {
         "slot": source.slot,
         "system_identifier": system_identifier,
     }.items()

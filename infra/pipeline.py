@@ -35,7 +35,7 @@ from spark.lake import LakeSettings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from expectations.reconcile import Report
+    from expectations.results import Report
     from infra.output import Progressing
     from infra.removal import DropReport, RecoverReport
 
@@ -117,16 +117,16 @@ class Pipeline:
         Raises:
             LakeError: this pipeline has not been initialised, or the lake cannot be reached.
         """
-        from spark.commits import position
+        from spark.initial import initialised
+        from spark.read import Cut
 
-        found = position(self.lake, self.name)
-        if found is None:
+        if not initialised(self.lake, self.name):
             raise LakeError(
                 f"pipeline {self.name!r} has no tables in this lake yet",
                 where=self.lake.place,
                 way_out=f"run: slotlake init {self.file.path.name}",
             )
-        return found
+        return Cut.latest(self.lake).position
 
     # -- the steps ------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class Pipeline:
 
     def query(self, sql: str, at: str | None = None) -> QueryResult:
         """Run a SELECT over the lake, every table pinned to one position of the source."""
-        from spark.read import query
+        from spark.read_query import query
 
         result = query(self.session, self.lake, sql, None if at is None else _lsn(at))
         return QueryResult(format_lsn(result.position), result.columns, result.rows)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from decoder.copy import CopiedFile, FieldNames, copy_table
+from decoder.copy import CopiedFile, copy_table
 from decoder.errors import SlotError
-from decoder.failpoints import reach
 from decoder.publications import SourceTable, source_tables
 from decoder.slots import ExportedSnapshot
 from decoder.source import connect, source_errors
@@ -45,8 +44,6 @@ def copy_all(
             files = copy_into(pipeline, table, snapshot, target, progress)
             copy.register(schema)
             copies.append(TableCopy(schema.source_name, target.lake_table, sum(f.rows for f in files), len(files)))
-            reach("init.mid_copy")
-        reach("init.before_publish")
         copy.publish(copy_point(pipeline, snapshot.lsn, "copy", sum(c.rows for c in copies)))
     return copies
 
@@ -55,15 +52,13 @@ def copy_into(
     pipeline: Pipeline, table: SourceTable, snapshot: ExportedSnapshot, target: CopyTarget, progress: Progressing
 ) -> list[CopiedFile]:
     """Write a table's rows, as seen in the snapshot, as Parquet files where the lake wants them."""
-    names = FieldNames(target.names, target.field_ids, target.exact_names, target.exact_field_ids)
-    step = f"copy {table.schema}.{table.table}: rows"
+    step = f"copy {table.quoted}: rows"
     return copy_table(
         pipeline.source.dsn,
         snapshot.snapshot,
         table,
-        target.directory,
-        names,
-        progress=lambda rows: progress(step, rows),
+        target,
+        progress=lambda done: progress(step, done.rows),
     )
 
 

@@ -8,7 +8,7 @@ from infra.batches import at_exact_lsn
 from infra.tables import published_tables
 
 if TYPE_CHECKING:
-    from expectations.reconcile import Report
+    from expectations.results import Report
     from infra.output import Progressing
     from infra.pipeline import Pipeline
 
