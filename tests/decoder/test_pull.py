@@ -115,7 +115,7 @@ def test_an_end_inside_a_page_header_does_not_hang(database: Database, tmp_path:
     position = insert_position(database)
     batch = pulled(source, tmp_path, start, until=position)
     assert batch.end_lsn == position
-    assert pulled(source, tmp_path, position).empty
+    assert pulled(source, tmp_path, position).transactions == 0
 
 
 def test_an_idle_source_gives_an_empty_batch_at_once(database: Database, tmp_path: Path) -> None:
