@@ -27,7 +27,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -37,8 +36,10 @@ from types import TracebackType
 from typing import Self
 
 from decoder.errors import SetupError
+from infra.local import process
 from infra.local.airflow_client import AirflowClient
 from infra.local.postgres import EmbeddedPostgres, postgres_folder
+from infra.local.process import command_line, free_port, port_is_free, write_private
 
 USER = "admin"
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -122,25 +123,21 @@ class LocalAirflow:
             )
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         port = self._choose_port()
+        if not (self.folder / "secrets.json").exists():
+            self.metadata.remove()  # of an Airflow whose folder is gone, and its keys with it
         self._write_secrets()
         self.metadata.start()
-        _write_private(self.folder / "airflow.cfg", self._configuration(port))
+        write_private(self.folder / "airflow.cfg", self._configuration(port))
         command = [sys.executable, "-m", "infra.local.airflow_serve", str(self.folder)]
         command += [f"--pool={name}={places}" for name, places in self.pools.items()]
         command += [f"--preload={module}" for module in self.preload]
-        command += ["--dies-with-parent"] if self.dies_with_parent else []
-        with open(_private(self.folder / "serve.log"), "ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self.folder,
-                env=self._environment(),
-                start_new_session=True,  # Ctrl-C in the terminal is for us, not for Airflow
-                umask=0o077,
-            )
-        _write_private(self.folder / "process.json", json.dumps({"port": port, "pid": self.process.pid}))
+        self.process = process.start(
+            command,
+            self.folder / "serve.log",
+            environment=self._environment(),
+            at_parents_end=signal.SIGTERM if self.dies_with_parent else None,
+        )
+        write_private(self.folder / "process.json", json.dumps({"port": port, "pid": self.process.pid}))
         return self
 
     def wait_ready(self, seconds_max: float = 120.0) -> AirflowClient:
@@ -281,11 +278,11 @@ class LocalAirflow:
 
     def _choose_port(self) -> int:
         port = int(self._known().get("port", 0))
-        return port if port and _is_free(port) else _free_port()
+        return port if port and port_is_free(port) else free_port()
 
     def _write_secrets(self) -> None:
         if not (self.folder / "passwords.json").exists():
-            _write_private(
+            write_private(
                 self.folder / "passwords.json", json.dumps({USER: secrets.token_urlsafe(12)}) + "\n"
             )
         if not (self.folder / "secrets.json").exists():
@@ -296,7 +293,7 @@ class LocalAirflow:
                 "api": secrets.token_urlsafe(24),
                 "fernet": Fernet.generate_key().decode(),
             }
-            _write_private(self.folder / "secrets.json", json.dumps(values))
+            write_private(self.folder / "secrets.json", json.dumps(values))
 
     def _known(self) -> dict[str, int]:
         try:
@@ -309,11 +306,7 @@ class LocalAirflow:
         pid = self._known().get("pid")
         if pid is None or not _alive(pid):
             return None
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            return None
-        return pid if os.fsencode(self.folder) in command else None
+        return pid if str(self.folder) in command_line(pid) else None
 
     def _not_started(self, what: str) -> SetupError:
         names = ("serve", "api-server", "scheduler", "dag-processor")
@@ -348,33 +341,3 @@ def _end_of(log: Path, size: int = 1500) -> str:
         return log.read_text(errors="replace").strip()[-size:]
     except OSError:
         return ""
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write a file that never existed with a wider mode than 0600, whole or not at all."""
-    incoming = path.with_name(path.name + ".incoming")
-    incoming.unlink(missing_ok=True)
-    descriptor = os.open(incoming, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    incoming.rename(path)
-
-
-def _private(log: Path) -> int:
-    return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True

@@ -139,6 +139,23 @@ class AirflowClient:
         path = f"/dags/{quote(dag)}/dagRuns/{quote(run)}/taskInstances/{quote(task)}/logs/{attempt}"
         return json.dumps(self.call("GET", path, full_content="true"), ensure_ascii=False)
 
+    def reason(self, dag: str, run: str) -> str:
+        """Why a run failed: the messages of its failed tasks."""
+        failed = [task for task in self.tasks(dag, run).values() if task["state"] == "failed"]
+        return "\n".join(
+            f"{task['task_id']}: {message}"
+            for task in failed
+            for message in self._messages(dag, run, task["task_id"], task["try_number"])
+        )
+
+    def _messages(self, dag: str, run: str, task: str, attempt: int) -> list[str]:
+        path = f"/dags/{quote(dag)}/dagRuns/{quote(run)}/taskInstances/{quote(task)}/logs/{attempt}"
+        lines = self.call("GET", path, full_content="true")["content"]
+        details = [
+            detail for line in lines if isinstance(line, dict) for detail in line.get("error_detail") or ()
+        ]
+        return [str(detail["exc_value"]) for detail in details] or ["see its log"]
+
     def xcoms(self, dag: str, run: str) -> dict[tuple[str, str], Any]:
         """All XComs of a run: (task, key) → value."""
         base = f"/dags/{quote(dag)}/dagRuns/{quote(run)}/taskInstances"

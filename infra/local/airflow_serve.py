@@ -35,10 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pool", action="append", default=[], metavar="NAME=PLACES")
     parser.add_argument("--preload", action="append", default=[], metavar="MODULE")
-    parser.add_argument("--dies-with-parent", action="store_true")
     options = parser.parse_args(arguments)
-    if options.dies_with_parent:
-        _end_with_parent(signal.SIGTERM)
+    os.umask(0o077)
     airflow = _import_airflow()
     _migrate(airflow, dict(pool.rsplit("=", 1) for pool in options.pool))
     parts = {

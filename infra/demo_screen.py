@@ -1,0 +1,89 @@
+"""What a person sees while the demo runs: a line per part of the work, its state, and how long it took.
+
+On a terminal the lines move in place; else a line is printed when a part ends, and now and then while it
+goes on.  All of it goes to standard error.  Safe to call from several threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+_SILENCE_SECONDS_MAX = 10.0
+
+
+class Screen:
+    """All lines; a context manager, within which they are shown."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True)
+        self.moving = self.console.is_terminal
+        self.started = time.monotonic()
+        self.lock = threading.Lock()
+        self.bar = Progress(
+            SpinnerColumn(finished_text="[green]✓[/green]"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=16),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[text]}"),
+            console=self.console,
+            disable=not self.moving,
+        )
+
+    def step(self, name: str) -> Step:
+        """A new line."""
+        return Step(self, name, self.bar.add_task(name, total=None, text=""))
+
+    def note(self, text: str) -> None:
+        """A remark above the lines."""
+        self.bar.console.print(text, highlight=False)
+
+    def line(self, name: str, text: str) -> None:
+        """One printed line, where nothing can move."""
+        with self.lock:
+            seconds = time.monotonic() - self.started
+            self.console.print(
+                f"{seconds:6.1f} s  {name:<22} {escape(text)}", highlight=False, soft_wrap=True
+            )
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+
+class Step:
+    """One line: a part of the work that goes on until ``end``."""
+
+    def __init__(self, screen: Screen, name: str, task: TaskID) -> None:
+        self._screen = screen
+        self._task = task
+        self._name = name
+        self._started = self._told = time.monotonic()
+        self.seconds = 0.0
+
+    def tell(self, text: str, done: float | None = None, total: float | None = None) -> None:
+        """What is going on; ``done`` of ``total`` when that is known."""
+        self._screen.bar.update(self._task, text=escape(text), completed=done, total=total)
+        now = time.monotonic()
+        if not self._screen.moving and now - self._told > _SILENCE_SECONDS_MAX:
+            self._told = now
+            self._screen.line(self._name, f"{text} …")
+
+    def end(self, text: str) -> None:
+        """The part is done."""
+        self.seconds = time.monotonic() - self._started
+        self._screen.bar.update(self._task, text=escape(text), completed=1, total=1)
+        self._screen.bar.stop_task(self._task)
+        if not self._screen.moving:
+            self._screen.line(self._name, text)
