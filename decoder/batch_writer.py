@@ -326,7 +326,8 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        reason = getattr(error, "strerror", None) or str(error).split("Detail: ")[-1]
+        number = getattr(error, "errno", None)
+        reason = os.strerror(number) if number else str(error)
         raise ChangeLogError(
             f"the change log batch cannot be written: {reason}",
             where=str(path.parent),

@@ -332,7 +332,8 @@ def _field(name: str, kind: pa.DataType, field_id: int) -> pa.Field:
 
 
 def _unwritable(directory: Path, error: Exception) -> ChangeLogError:
-    reason = getattr(error, "strerror", None) or str(error).split("Detail: ")[-1]
+    number = getattr(error, "errno", None)
+    reason = os.strerror(number) if number else str(error)
     return ChangeLogError(
         f"the copied table cannot be written: {reason}",
         where=str(directory),

@@ -87,6 +87,18 @@ def missing_publications(connection: psycopg.Connection[Any], names: Sequence[st
     return [name for name in names if name not in present]
 
 
+def check_publications(connection: psycopg.Connection[Any], names: Sequence[str]) -> None:
+    """Raises SourceError if a publication is missing: from PostgreSQL 18 on the stream would just lack it."""
+    missing = missing_publications(connection, names)
+    if missing:
+        raise SourceError(
+            f"the source has no publication {', '.join(map(repr, missing))}",
+            where="source.publications",
+            way_out="CREATE PUBLICATION … FOR TABLE … before the slot is made, or let `slotlake init` make it "
+            "from `tables`; changes made while it did not exist are not in the stream",
+        )
+
+
 def create_publication(
     connection: psycopg.Connection[Any], name: str, tables: Sequence[tuple[str, str]]
 ) -> None:
@@ -133,13 +145,7 @@ def source_tables(connection: psycopg.Connection[Any], publications: Sequence[st
         SourceError: a publication is missing, two disagree on a table's columns, or row-level
             security would hide rows from this role.
     """
-    missing = missing_publications(connection, publications)
-    if missing:
-        raise SourceError(
-            f"the source has no publication {', '.join(map(repr, missing))}",
-            where="source.publications",
-            way_out="CREATE PUBLICATION … FOR TABLE …, or let `slotlake init` make it from `tables`",
-        )
+    check_publications(connection, publications)
     lists = connection.info.server_version >= _FIRST_WITH_LISTS
     query = _TABLES.format(attnames="t.attnames" if lists else "NULL", filter="t.rowfilter" if lists else "NULL")
     found: dict[int, list[tuple[Any, ...]]] = {}

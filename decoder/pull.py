@@ -31,6 +31,7 @@ from decoder.failpoints import reach
 from decoder.framing import CUT, NO_LIMIT, RUNNING, Bounds, Framing
 from decoder.lsn import format_lsn
 from decoder.position import page_floor, settled_position
+from decoder.publications import check_publications
 from decoder.receive import Stream
 from decoder.relations import RelationVersion
 from decoder.slots import check_slot
@@ -90,6 +91,7 @@ def pull(
     server = identify(source.dsn)
     with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
         check_slot(connection, source, position=start)
+        check_publications(connection, source.publications)
         settled = settled_position(connection)
     identity = _identity(server, pipeline, source)
     known = batch_starting_at(changelog_dir, start, until)

@@ -49,6 +49,8 @@ class Stream:
         self.status_seconds = STATUS_SECONDS
         self._connection = connect_replication(source.dsn)
         self._pgconn = self._connection.pgconn
+        self._warned: SlotlakeError | None = None
+        self._pgconn.notice_handler = self._notice
         try:
             self._begin()
         except BaseException:
@@ -82,6 +84,13 @@ class Stream:
             pass
         return stream_error(self._source, result, self._start)
 
+    def _notice(self, result: pq.abc.PGresult) -> None:
+        """From PostgreSQL 18 on a missing publication is a warning, and its changes are left out."""
+        said = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
+        if "publication" in said:
+            kind, what, way_out = _meaning("42704", said)
+            self._warned = kind(f"{what}: {said}", where=redact(self._source.dsn), way_out=way_out)
+
     def drain(self) -> list[memoryview]:
         """Everything that has arrived, without waiting: the content of each CopyData.
 
@@ -108,6 +117,8 @@ class Stream:
                     fresh = True
         except psycopg.Error as error:
             raise self._broken(error) from None
+        if self._warned is not None:
+            raise self._warned
         self._learn(_DRAIN_MAX_BYTES - room)
         return pieces
 

@@ -31,6 +31,8 @@ SESSION_SETTINGS = {
     "extra_float_digits": "1",
     "TimeZone": "UTC",
     "bytea_output": "hex",
+    # What the stream leaves out, it says in a warning; see receive.py.
+    "client_min_messages": "warning",
     # An interrupted verification or copy must not leave the source waiting on a dead client.
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
