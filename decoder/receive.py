@@ -24,7 +24,8 @@ from decoder.errors import SlotBusyError, SlotError, SlotlakeError, SourceError,
 from decoder.framing import confirmation, status_update
 from decoder.lsn import format_lsn
 from decoder.nap import Nap
-from decoder.source import SourceSettings, connect_replication, explain, redact, source_errors
+from decoder.slots import inspect_slot
+from decoder.source import SourceSettings, connect, connect_replication, explain, redact, source_errors
 
 STATUS_SECONDS = 5.0
 START_RETRY_SECONDS = 5.0
@@ -231,6 +232,17 @@ def confirm(source: SourceSettings, lsn: int) -> None:
         deadline = time.monotonic() + STATUS_SECONDS
         while not any(piece[0] == ord("k") for piece in stream.drain()) and time.monotonic() < deadline:
             stream.rest(0.05)
+    with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
+        state = inspect_slot(connection, source.slot)
+    confirmed = None if state is None else state.confirmed_flush_lsn
+    if confirmed != lsn:
+        raise SlotError(
+            f"the slot was to be confirmed up to {format_lsn(lsn)}, but stands at "
+            + (format_lsn(confirmed) if confirmed is not None else "no position"),
+            where=f"slot {source.slot!r} at {redact(source.dsn)}",
+            way_out="nothing is lost in the lake; if the slot is ahead, something else reads from it: give "
+            "each lake a slot of its own",
+        )
 
 
 def stream_error(source: SourceSettings, result: pq.abc.PGresult, at: int) -> SlotlakeError:
