@@ -56,7 +56,9 @@ def _published(pipeline: Pipeline, name: str) -> SourceTable:
         ) from None
 
 
-def _replace(pipeline: Pipeline, table: SourceTable, snapshot: ExportedSnapshot, progress: Progressing) -> int:
+def _replace(
+    pipeline: Pipeline, table: SourceTable, snapshot: ExportedSnapshot, progress: Progressing
+) -> int:
     from spark.read import Cut
     from spark.replace import Replacement
     from spark.tables import TableSchema

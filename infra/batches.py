@@ -101,7 +101,9 @@ def apply_named(pipeline: Pipeline, name: str) -> ApplyReport:
         batch=name,
         already_published=applied.already_published,
         tables={table.source_table: table.changes for table in applied.tables.values()},
-        conflicts={table.source_table: table.conflicts for table in applied.tables.values() if table.conflicts},
+        conflicts={
+            table.source_table: table.conflicts for table in applied.tables.values() if table.conflicts
+        },
         seconds=time.monotonic() - started,
     )
 
@@ -163,7 +165,11 @@ def catch_up(pipeline: Pipeline, *, progress: Progressing, until: int | None = N
 
 
 def _one_batch(
-    pipeline: Pipeline, progress: Progressing, until: int | None, seconds: dict[str, float], tables: dict[str, int]
+    pipeline: Pipeline,
+    progress: Progressing,
+    until: int | None,
+    seconds: dict[str, float],
+    tables: dict[str, int],
 ) -> PullReport:
     with _timed(seconds, "pull"):
         pulled = pull_next(pipeline, progress=progress, until=until)
@@ -182,7 +188,9 @@ def _one_batch(
 
 
 @contextmanager
-def at_exact_lsn(pipeline: Pipeline, timeout_seconds: float, progress: Progressing) -> Iterator[ExportedSnapshot]:
+def at_exact_lsn(
+    pipeline: Pipeline, timeout_seconds: float, progress: Progressing
+) -> Iterator[ExportedSnapshot]:
     """Bring the lake exactly to the position of a snapshot of the source, and keep that snapshot.
 
     Raises:

@@ -43,7 +43,11 @@ def initialise(pipeline: Pipeline, progress: Progressing) -> InitReport:
     tables = published_tables(pipeline)
     pipeline.session  # noqa: B018  start Spark before the slot: no slot is left if it cannot start
     note = _note(pipeline)
-    noted = {"slot": pipeline.source.slot, "system_identifier": identity.system_identifier, "publications": made}
+    noted = {
+        "slot": pipeline.source.slot,
+        "system_identifier": identity.system_identifier,
+        "publications": made,
+    }
     note.write_text(json.dumps(noted))
     try:
         with create_slot(pipeline.source, wait_seconds=SLOT_WAIT_SECONDS) as snapshot:
@@ -63,7 +67,12 @@ def publications_made(pipeline: Pipeline) -> list[str]:
 
 
 def _report(
-    pipeline: Pipeline, tables: list[SourceTable], copies: list[TableCopy], lsn: int, made: list[str], seconds: float
+    pipeline: Pipeline,
+    tables: list[SourceTable],
+    copies: list[TableCopy],
+    lsn: int,
+    made: list[str],
+    seconds: float,
 ) -> InitReport:
     warnings = [f"{found.table}: {found.what}; {found.way_out}" for found in unfit_tables(tables)]
     return InitReport(
@@ -102,10 +111,14 @@ def _refuse_foreign_slot(pipeline: Pipeline, system_identifier: str) -> None:
     note = _note(pipeline)
     if state is None:
         return
-    ours = note.exists() and json.loads(note.read_text()).items() >= {
-        "slot": source.slot,
-        "system_identifier": system_identifier,
-    }.items()
+    ours = (
+        note.exists()
+        and json.loads(note.read_text()).items()
+        >= {
+            "slot": source.slot,
+            "system_identifier": system_identifier,
+        }.items()
+    )
     if not ours:
         raise SlotError(
             f"the replication slot {source.slot!r} exists already, and this pipeline did not make it",

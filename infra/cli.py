@@ -42,6 +42,7 @@ WORK = "Run a pipeline"
 LOOK = "Look"
 CARE = "Repair and remove"
 DEVELOP = "Develop slotlake"
+INTERRUPTED, BROKEN_PIPE, DEFECT = 130, 141, 70
 
 
 def _open(path: Path) -> Any:
@@ -203,7 +204,7 @@ def ddl(pipeline: PipelineArgument) -> None:
     raise PipelineFileError(
         "the ddl command is not in this version",
         where=str(pipeline),
-        way_out="added columns are followed by sync; after any other change run `slotlake backfill --table T`",
+        way_out="added columns are followed by sync; after other changes: slotlake backfill --table T",
     )
 
 
@@ -249,23 +250,23 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         outcome = app(args=arguments, standalone_mode=False, prog_name="slotlake")
     except SlotlakeError as error:
-        sys.stderr.write(f"slotlake: {error}\n")
-        return error.exit_code
-    except KeyboardInterrupt:
-        sys.stderr.write("slotlake: interrupted\n")
-        return 130
-    except BrokenPipeError:
-        return 141
-    except typer.Abort:
-        sys.stderr.write("slotlake: not done\n")
-        return 130
+        return _say(str(error), error.exit_code)
     except TyperException as error:
         return _usage_error(error)
+    except (KeyboardInterrupt, typer.Abort):
+        return _say("interrupted; running the same command again is safe", INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()  # else Python itself complains of the pipe when it ends
+        return BROKEN_PIPE
     except Exception:
         traceback.print_exc()
-        sys.stderr.write("slotlake: this is a defect of slotlake itself; nothing was confirmed to the server\n")
-        return 70
+        return _say("this is a defect of slotlake itself; nothing was confirmed to the server", DEFECT)
     return outcome if isinstance(outcome, int) else 0
+
+
+def _say(message: str, exit_code: int) -> int:
+    sys.stderr.write(f"slotlake: {message}\n")
+    return exit_code
 
 
 if __name__ == "__main__":

@@ -20,18 +20,26 @@ def lines(dsn: str, slot: str, publications: tuple[str, ...], plugin: str) -> It
     """
     if plugin != PLUGIN:
         raise PipelineFileError(
-            f"the output plugin {plugin!r} is not read by this version", where="--plugin", way_out=f"use {PLUGIN}"
+            f"the output plugin {plugin!r} is not read by this version",
+            where="--plugin",
+            way_out=f"use {PLUGIN}",
         )
     resolved = resolve_secret(dsn, "--dsn")
-    source = SourceSettings(dsn=resolved, publications=publications or _all(resolved), slot=slot, messages=True)
+    source = SourceSettings(
+        dsn=resolved, publications=publications or _all(resolved), slot=slot, messages=True
+    )
     yield from changes(source)
 
 
 def _all(dsn: str) -> tuple[str, ...]:
     with connect(dsn) as connection, source_errors(dsn):
-        names = tuple(row[0] for row in connection.execute("SELECT pubname FROM pg_publication ORDER BY 1").fetchall())
+        names = tuple(
+            row[0] for row in connection.execute("SELECT pubname FROM pg_publication ORDER BY 1").fetchall()
+        )
     if not names:
         raise PipelineFileError(
-            "the database has no publication", where="--publication", way_out="CREATE PUBLICATION … FOR TABLE …"
+            "the database has no publication",
+            where="--publication",
+            way_out="CREATE PUBLICATION … FOR TABLE …",
         )
     return names

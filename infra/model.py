@@ -189,7 +189,7 @@ class PipelineFile(_Section):
 _OPTIONAL_SECTIONS = frozenset({"tables", "changelog", "airflow", "spark", "new_tables"})
 
 
-class _StrictLoader(yaml.SafeLoader):
+class _StrictLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no annotations
     """YAML keeps the last of two equal keys; here two equal keys are a mistake worth saying."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -201,7 +201,7 @@ class _StrictLoader(yaml.SafeLoader):
                     None, None, f"the key {key!r} stands twice", key_node.start_mark
                 )
             seen.add(key)
-        return super().construct_mapping(node, deep)
+        return dict(super().construct_mapping(node, deep))
 
 
 def load_pipeline(path: str | os.PathLike[str]) -> PipelineFile:
@@ -256,7 +256,9 @@ def _suggestion(location: tuple[Any, ...]) -> str:
     section: Any = PipelineFile
     for part in location[:-1]:
         field = section.model_fields.get(part) if hasattr(section, "model_fields") else None
-        section = TableSection if section is not None and field is None else getattr(field, "annotation", None)
+        section = (
+            TableSection if section is not None and field is None else getattr(field, "annotation", None)
+        )
     known = list(getattr(section, "model_fields", {}))
     close = difflib.get_close_matches(str(location[-1]), known, n=1)
     return f" (did you mean {close[0]}?)" if close else ""

@@ -78,7 +78,11 @@ def show(report: Any, as_json: bool, text: Callable[[Any, Console], None]) -> No
 def show_rows(result: Any, as_json: bool) -> None:
     """Print a query's result, each value as PostgreSQL prints it (NULL as JSON null, or blank)."""
     if as_json:
-        document = {"lsn": result.lsn, "columns": list(result.columns), "rows": [list(r) for r in result.rows]}
+        document = {
+            "lsn": result.lsn,
+            "columns": list(result.columns),
+            "rows": [list(r) for r in result.rows],
+        }
         sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
         return
     table = Table()
@@ -175,7 +179,9 @@ def status_text(report: Any, console: Console) -> None:
     for name in ("source table", "lake table", "key", "state"):
         table.add_column(name)
     for entry in report.tables:
-        table.add_row(escape(entry.table), escape(entry.lake_table), escape(", ".join(entry.key)), entry.state)
+        table.add_row(
+            escape(entry.table), escape(entry.lake_table), escape(", ".join(entry.key)), entry.state
+        )
     console.print(table)
     _warnings(report.warnings, console)
 

@@ -65,7 +65,9 @@ def _judge(pipeline: Pipeline, position: int | None, slot: SlotState | None, war
     if position is not None and (slot.confirmed_flush_lsn or 0) > position:
         warnings.append("the slot is confirmed beyond the lake's position: slotlake recover")
     if slot.wal_status in ("extended", "unreserved"):
-        warnings.append(f"the slot holds back more WAL than max_wal_size (wal_status {slot.wal_status}): sync soon")
+        warnings.append(
+            f"the slot holds back more WAL than max_wal_size (wal_status {slot.wal_status}): sync soon"
+        )
 
 
 def _state(initialised: bool, slot: SlotState | None, source_lsn: int | None) -> str:

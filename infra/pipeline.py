@@ -74,7 +74,7 @@ class Pipeline:
 
         Args:
             path: the pipeline file.
-            remote: a Spark Connect server (``sc://host:port``) to use instead of the file's or this process's.
+            remote: a Spark Connect server (``sc://host:port``), before the file's or this process's own.
 
         Raises:
             PipelineFileError: the file is not a pipeline file.
@@ -173,7 +173,11 @@ class Pipeline:
             return catch_up(self, progress=progress)
 
     def verify(
-        self, *, at_least: str | None = None, slot_timeout_seconds: float = 60.0, progress: Progressing = _silent
+        self,
+        *,
+        at_least: str | None = None,
+        slot_timeout_seconds: float = 60.0,
+        progress: Progressing = _silent,
     ) -> Report:
         """Compare lake and source at an exact LSN while the source is being written.
 
@@ -192,7 +196,7 @@ class Pipeline:
                 raise LakeError(
                     f"the lake is at {format_lsn(self.position())}, behind the announced {at_least}",
                     where=self.lake.place,
-                    way_out="clear the publish task of that run; if the lake was rolled back by hand: slotlake recover",
+                    way_out="clear that run's publish task; if the lake was rolled back: slotlake recover",
                 )
             return verify_at_exact_lsn(self, slot_timeout_seconds, progress)
 
@@ -279,7 +283,9 @@ def _lsn(text: str) -> int:
     try:
         return parse_lsn(text)
     except ValueError as error:
-        raise PipelineFileError(str(error), where="--at", way_out="give an LSN as status prints it, or latest") from None
+        raise PipelineFileError(
+            str(error), where="--at", way_out="give an LSN as status prints it, or latest"
+        ) from None
 
 
 def folder_of(pipeline: Pipeline) -> Path:

@@ -59,9 +59,9 @@ def drop(pipeline: Pipeline, *, lake: bool) -> DropReport:
 
 
 def _drop_lake(pipeline: Pipeline) -> list[str]:
-    from spark.initial import drop_all
+    from spark.removal import drop_tables
 
-    dropped = [f"dropped the lake table {name}" for name in drop_all(pipeline.lake, pipeline.name)]
+    dropped = [f"dropped the lake table {name}" for name in drop_tables(pipeline.lake, pipeline.name)]
     if pipeline.file.changelog_dir.exists():
         shutil.rmtree(pipeline.file.changelog_dir)
         dropped.append("removed the change log")
@@ -83,7 +83,7 @@ def recover(pipeline: Pipeline, *, carry_out: bool, progress: Progressing) -> Re
     except SlotError as error:
         diagnosis = error.what
     else:
-        fine = f"nothing is lost: the slot still has all changes from the lake's position {format_lsn(position)} on"
+        fine = f"nothing is lost: the slot still has all changes from {format_lsn(position)} on"
         return RecoverReport(pipeline.name, fine, [], carried_out=False)
     plan = [
         f"drop what is left of the replication slot {pipeline.source.slot}",

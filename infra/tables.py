@@ -43,13 +43,19 @@ def copy_all(
             target = copy.target(schema)
             files = copy_into(pipeline, table, snapshot, target, progress)
             copy.register(schema)
-            copies.append(TableCopy(schema.source_name, target.lake_table, sum(f.rows for f in files), len(files)))
+            copies.append(
+                TableCopy(schema.source_name, target.lake_table, sum(f.rows for f in files), len(files))
+            )
         copy.publish(copy_point(pipeline, snapshot.lsn, "copy", sum(c.rows for c in copies)))
     return copies
 
 
 def copy_into(
-    pipeline: Pipeline, table: SourceTable, snapshot: ExportedSnapshot, target: CopyTarget, progress: Progressing
+    pipeline: Pipeline,
+    table: SourceTable,
+    snapshot: ExportedSnapshot,
+    target: CopyTarget,
+    progress: Progressing,
 ) -> list[CopiedFile]:
     """Write a table's rows, as seen in the snapshot, as Parquet files where the lake wants them."""
     step = f"copy {table.quoted}: rows"

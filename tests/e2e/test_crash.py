@@ -35,7 +35,12 @@ def run_cli(remote: str, arguments: list[str], failpoint: str = "") -> subproces
     """Run the command as a process of its own, against the warm Spark."""
     environment = {**os.environ, "SLOTLAKE_SPARK_REMOTE": remote, "SLOTLAKE_FAILPOINT": failpoint}
     return subprocess.run(
-        [sys.executable, "-m", "infra.cli", *arguments], env=environment, capture_output=True, text=True, timeout=240
+        [sys.executable, "-m", "infra.cli", *arguments],
+        check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
 
 
@@ -112,12 +117,16 @@ def test_killed_in_sync_and_run_again(database: Database, connect: str, tmp_path
         report = pipeline.verify()
         assert report.equal
         assert pipeline.status().state == "ready"
-        confirmed = database.execute("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE NOT temporary")
+        confirmed = database.execute(
+            "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE NOT temporary"
+        )
         assert parse_lsn(confirmed[0][0]) == Cut.latest(pipeline.lake).position
 
 
 @pytest.mark.parametrize("failpoint", INIT_FAILPOINTS)
-def test_killed_in_init_and_run_again(database: Database, connect: str, tmp_path: Path, failpoint: str) -> None:
+def test_killed_in_init_and_run_again(
+    database: Database, connect: str, tmp_path: Path, failpoint: str
+) -> None:
     _fill(database)
     file = pipeline_file(tmp_path, database, TABLES)
     killed = run_cli(connect, ["init", str(file)], failpoint)

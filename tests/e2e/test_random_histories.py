@@ -1,4 +1,5 @@
-"""Random transactions in, the lake equals the source: Hypothesis writes the histories, PostgreSQL judges them."""
+# ruff: noqa: E501  (a statement is read as a line)
+"""Random transactions in, the lake equals the source: Hypothesis writes them, PostgreSQL judges."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ _statement = st.one_of(
     st.builds(_move, _key, _key, _set),
     st.builds(lambda k: f"DELETE FROM {{t}} WHERE k = {k}", _key),
     st.just("UPDATE {t} SET k = k + 100"),
-    st.just("UPDATE {t} SET k = k - 100 WHERE k > 100 AND NOT EXISTS (SELECT 1 FROM {t} o WHERE o.k = {t}.k - 100)"),
+    st.just(
+        "UPDATE {t} SET k = k - 100 WHERE k > 100 AND NOT EXISTS (SELECT 1 FROM {t} o WHERE o.k = {t}.k - 100)"
+    ),
     st.just("TRUNCATE {t}"),
 )
 _work = st.tuples(st.sampled_from(TABLES), _statement).map(lambda pair: pair[1].format(t=pair[0]))
@@ -66,7 +69,9 @@ _history = st.lists(_transaction, min_size=1, max_size=6)
 
 
 @pytest.fixture(scope="module")
-def shop(pg: EmbeddedPostgres, session: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
+def shop(
+    pg: EmbeddedPostgres, session: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Any, Any]]:
     """One pipeline that all histories go through, one after the other."""
     name = f"histories_{os.getpid()}"
     with psycopg.connect(pg.dsn(), autocommit=True) as admin:

@@ -1,0 +1,32 @@
+"""Removes a pipeline's tables: the catalog's rows first, all at once, then the files.
+
+Only tables that carry this pipeline's property are touched; a reader sees all of them, or none.
+"""
+
+from __future__ import annotations
+
+from spark import lake_files
+from spark.catalog import open_catalog
+from spark.lake import LakeSettings
+from spark.names import belongs
+from spark.publish_swap import load
+from spark.tables import PIPELINE_PROPERTY
+
+
+def drop_tables(lake: LakeSettings, pipeline: str) -> list[str]:
+    """Drop all published tables of a pipeline, `commits` among them; their names in the lake.
+
+    Raises:
+        LakeError: the catalog cannot be reached.
+    """
+    with open_catalog(lake) as catalog:
+        pointers = catalog.pointers()
+        named = [load(pointers, name) for name in sorted(pointers) if belongs(name.namespace, lake.namespace)]
+        mine = [table for table in named if table.metadata["properties"].get(PIPELINE_PROPERTY) == pipeline]
+        catalog.drop([table.name for table in mine])
+        left = {name.namespace for name in catalog.pointers()}
+        for namespace in {table.name.namespace for table in mine} - left:
+            catalog.drop_namespace(namespace)
+    for table in mine:
+        lake_files.remove_tree(lake_files.local_path(table.metadata["location"]))
+    return [str(table.name) for table in mine]
