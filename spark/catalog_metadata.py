@@ -141,4 +141,4 @@ def _next_location(present: str) -> str:
 def _now_ms(metadata: Metadata) -> int:
     # Iceberg refuses a log that goes back in time, as a clock set back would make it.
     logged = [entry["timestamp-ms"] for entry in metadata.get("snapshot-log", [])[-1:]]
-    return max(int(time.time() * 1000), metadata["last-updated-ms"], *logged)
+    return int(max(time.time() * 1000, metadata["last-updated-ms"], *logged))

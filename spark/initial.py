@@ -68,7 +68,7 @@ class InitialCopy:
         copy = cls(session, lake, pipeline, tables)
         with open_catalog(lake) as catalog:
             copy._refuse_existing(catalog)
-            clear_leftovers(catalog, pipeline, [*copy._tables, *hidden_tables(catalog)])
+            clear_leftovers(catalog, pipeline, {*copy._tables, *hidden_tables(catalog)})
             for name in copy._tables:
                 catalog.make_namespace(copying(name).namespace)
         try:

@@ -6,7 +6,7 @@ own marker are ever removed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,7 +103,7 @@ def hidden_tables(catalog: Catalog) -> list[LakeName]:
     return [name for name in bases if belongs(name.namespace, catalog.lake.namespace)]
 
 
-def clear_leftovers(catalog: Catalog, pipeline: str, names: Sequence[LakeName]) -> None:
+def clear_leftovers(catalog: Catalog, pipeline: str, names: Collection[LakeName]) -> None:
     """Drop what an earlier attempt of this pipeline left of these tables, and its files.
 
     Raises:

@@ -124,9 +124,13 @@ def require_owner(table: Loaded, pipeline: str) -> None:
 def is_published(commits: Metadata, name: LakeName, point: Point) -> bool:
     """Is this point in the lake, by the commits table?
 
+    A backfill never is: asked for again, it replaces the rows again, whatever they have become.
+
     Raises:
         ApplyError: a batch of the same name but other content was published.
     """
+    if point.kind == "backfill":
+        return False
     for snapshot in catalog_metadata.ancestry(commits):
         summary = catalog_metadata.summary(snapshot)
         if summary.get(BATCH) == point.batch:
@@ -134,7 +138,7 @@ def is_published(commits: Metadata, name: LakeName, point: Point) -> bool:
                 raise ApplyError(
                     "another batch of the same name is already in the lake",
                     where=f"batch {point.batch}, table {name}",
-                    way_out="the change log was altered after it was applied; remove this batch and run again",
+                    way_out="the change log was altered since; remove this batch and run again",
                 )
             return True
     return point.kind == "batch" and position_of(commits, name) >= point.position

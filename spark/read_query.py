@@ -33,7 +33,8 @@ _READS = frozenset({"SELECT", "WITH", "FROM", "VALUES", "TABLE", "SHOW", "DESCRI
 # As JdbcCatalog makes them (schema V1).
 _TABLES = """
 CREATE TABLE iceberg_tables (
-    catalog_name VARCHAR(255) NOT NULL, table_namespace VARCHAR(255) NOT NULL, table_name VARCHAR(255) NOT NULL,
+    catalog_name VARCHAR(255) NOT NULL, table_namespace VARCHAR(255) NOT NULL,
+    table_name VARCHAR(255) NOT NULL,
     metadata_location VARCHAR(1000), previous_metadata_location VARCHAR(1000), iceberg_type VARCHAR(5),
     PRIMARY KEY (catalog_name, table_namespace, table_name))
 """

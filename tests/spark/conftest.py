@@ -1,22 +1,14 @@
-"""A lake of its own for each test, batches written by hand, and ways to see what came out."""
+"""A lake of its own for each test, and a workbench on it."""
 
 from __future__ import annotations
 
-import itertools
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from lake_lab import Lab  # noqa: E402  the folder of tests is no package
-
-from spark.lake import LakeSettings  # noqa: E402
-
-_numbers = itertools.count(1)
+from spark.lake import LakeSettings
+from tests.spark.lake_lab import Lab
 
 
 @pytest.fixture
@@ -29,9 +21,3 @@ def lake(tmp_path: Path) -> LakeSettings:
 def lab(session: Any, lake: LakeSettings) -> Lab:
     """The lake with a Spark session on it."""
     return Lab.on(session, lake)
-
-
-@pytest.fixture
-def lab_on(session: Any) -> Iterator[Callable[[LakeSettings], Lab]]:
-    """A lab for a lake that the test makes."""
-    yield lambda lake: Lab.on(session, lake)

@@ -31,7 +31,7 @@ MONEY = ((10 << 16) | 2) + 4  # typmod of numeric(10,2)
 Row = Mapping[str, Any]
 
 
-def relation(name: str, key: Sequence[str], **columns: str) -> BatchRelation:
+def relation(name: str, key: Sequence[str], /, **columns: str) -> BatchRelation:
     """A relation version; ``money="numeric(10,2)"`` is understood."""
     schema, _, table = name.rpartition(".")
     made = tuple(_column(column, kind, column in key) for column, kind in columns.items())
@@ -40,7 +40,7 @@ def relation(name: str, key: Sequence[str], **columns: str) -> BatchRelation:
 
 def _column(name: str, kind: str, in_key: bool) -> BatchColumn:
     typmod = MONEY if kind == "numeric(10,2)" else -1
-    return BatchColumn(name, OIDS[kind.split("(")[0]], typmod, kind, in_key)
+    return BatchColumn(name, OIDS[kind.partition("(")[0]], typmod, kind, in_key)
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class Change:
     old_kind: str = "K"
 
 
-def insert(table: BatchRelation, **new: Any) -> Change:
+def insert(table: BatchRelation, /, **new: Any) -> Change:
     return Change("I", table, new)
 
 
-def update(table: BatchRelation, old: Row | None = None, **new: Any) -> Change:
+def update(table: BatchRelation, old: Row | None = None, /, **new: Any) -> Change:
     return Change("U", table, new, old)
 
 
-def delete(table: BatchRelation, **old: Any) -> Change:
+def delete(table: BatchRelation, /, **old: Any) -> Change:
     return Change("D", table, {}, old)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lake_lab import UNCHANGED, Lab, delete, insert, relation, truncate, update
+from tests.spark.lake_lab import UNCHANGED, Lab, delete, insert, relation, truncate, update
 
 ORDERS = relation("orders", ["id"], id="int8", note="text", total="numeric(10,2)")
 EVENTS = relation("events", [], at="timestamptz", what="text")
