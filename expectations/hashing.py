@@ -201,7 +201,7 @@ def sums(bucket: Hashes, rows: Hashes, buckets: int) -> tuple[npt.NDArray[np.int
     low = np.zeros(buckets, np.int64)
     high = np.zeros(buckets, np.int64)
     _add(frozen(bucket), frozen(rows), low, high)
-    return counts, [int(h) * 2**32 + int(l) for h, l in zip(high, low, strict=True)]
+    return counts, [int(above) * 2**32 + int(below) for above, below in zip(high, low, strict=True)]
 
 
 @compiled

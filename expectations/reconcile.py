@@ -21,8 +21,17 @@ import psycopg
 from decoder.lsn import format_lsn
 from expectations.hashing import Hashes
 from expectations.lake_side import LakeTable
-from expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING, NO_COLUMN, NO_TABLE
-from expectations.results import Difference, Report, TableResult
+from expectations.results import (
+    DIFFERENT,
+    DUPLICATED,
+    EXTRA,
+    MISSING,
+    NO_COLUMN,
+    NO_TABLE,
+    Difference,
+    Report,
+    TableResult,
+)
 from expectations.shapes import Compared, LakeCut, SourceTableShape
 from expectations.source_side import BUCKETS, RowDetail, SourceTable, Sums, snapshot_session
 from spark.names import postgres_name
@@ -35,7 +44,7 @@ def _silent(step: str, done: int, total: int | None = None) -> None:
     """Progress that nobody watches."""
 
 
-def reconcile(  # noqa: PLR0913
+def reconcile(
     dsn: str,
     snapshot: str,
     tables: Sequence[SourceTableShape],

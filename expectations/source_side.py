@@ -36,12 +36,15 @@ def snapshot_session(dsn: str, snapshot: str) -> Iterator[psycopg.Connection[Any
     Raises:
         SourceError: the server cannot be reached, or the snapshot is no longer held.
     """
-    with connect(dsn) as connection, source_errors(dsn, "reading the tables to compare"):
-        with connection.transaction():
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-            connection.execute("SET LOCAL row_security = off")
-            yield connection
+    with (
+        connect(dsn) as connection,
+        source_errors(dsn, "reading the tables to compare"),
+        connection.transaction(),
+    ):
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        connection.execute("SET LOCAL row_security = off")
+        yield connection
 
 
 @dataclass(frozen=True)
@@ -84,10 +87,10 @@ class SourceTable:
         hashed = self._hashed().replace(") AS hashed", " OFFSET 0) AS hashed")
         inner = f"SELECT k, r FROM {hashed} WHERE k & {BUCKETS - 1} = ANY ('{{{wanted}}}'::bigint[])"
         received = bytearray()
-        with self._connection.cursor() as cursor:
-            with cursor.copy(_plain(f"COPY ({inner}) TO STDOUT (FORMAT binary)")) as copy:
-                for block in copy:
-                    received += block
+        statement = _plain(f"COPY ({inner}) TO STDOUT (FORMAT binary)")
+        with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
+            for block in copy:
+                received += block
         count = (len(received) - _COPY_HEADER_BYTES - _COPY_TRAILER_BYTES) // _PAIR.itemsize
         pairs = np.frombuffer(received, _PAIR, count, _COPY_HEADER_BYTES)
         return pairs["key"].astype(np.int64), pairs["row"].astype(np.int64)
@@ -118,4 +121,4 @@ def _quoted(columns: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
 
 def _plain(statement: str) -> sql.SQL:
     """A statement with nothing to fill in; identifiers in it are quoted, numbers are numbers."""
-    return sql.SQL(statement)  # type: ignore[arg-type]
+    return sql.SQL(statement)

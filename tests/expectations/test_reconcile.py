@@ -77,9 +77,11 @@ class Pair:
 SCHEMA = """
 CREATE TABLE orders (id int PRIMARY KEY, note text, total numeric, at timestamptz, tags text[]);
 INSERT INTO orders SELECT i, CASE i % 3 WHEN 0 THEN '' WHEN 1 THEN 'n' || i END, i * 1.10,
-    timestamptz '2024-02-29 12:00+00' + i * interval '1 s', ARRAY['a', NULL, 'b' || i] FROM generate_series(1, 1000) i;
+    timestamptz '2024-02-29 12:00+00' + i * interval '1 s',
+    ARRAY['a', NULL, 'b' || i] FROM generate_series(1, 1000) i;
 CREATE TABLE "Odd ""Name" ("Key A" text, b bytea, v float8, PRIMARY KEY ("Key A", b));
-INSERT INTO "Odd ""Name" VALUES ('x', '\\x00', 'NaN'), ('x', '\\x01', '-0'), ('', '\\x', 1e300), ('1:', '\\x', 0.1);
+INSERT INTO "Odd ""Name" VALUES ('x', '\\x00', 'NaN'), ('x', '\\x01', '-0'),
+    (''', '\\x', 1e300), ('1:', '\\x', 0.1);
 CREATE TABLE history (who int, delta int);
 INSERT INTO history SELECT i % 5, i % 3 FROM generate_series(1, 90) i;
 CREATE TABLE filtered (id int PRIMARY KEY, secret text, shown bool, part text);
@@ -92,8 +94,8 @@ CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10);
 CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (10) TO (20);
 INSERT INTO parts VALUES (1, 'a'), (11, 'b');
 CREATE TABLE empty (id int PRIMARY KEY);
-CREATE PUBLICATION p FOR TABLE orders, "Odd ""Name", history, filtered (id, shown, part) WHERE (shown), ONLY parent,
-    parts, empty WITH (publish_via_partition_root);
+CREATE PUBLICATION p FOR TABLE orders, "Odd ""Name", history, filtered (id, shown, part) WHERE (shown),
+    ONLY parent, parts, empty WITH (publish_via_partition_root);
 """
 
 
@@ -106,7 +108,7 @@ def pair(database: Any) -> Iterator[Pair]:
         published = source_tables(connection, ["p"])
         lake = Lake({postgres_name(t.schema, t.table): copied(connection, t) for t in published})
         database.execute(
-            "UPDATE orders SET note = 'later'; INSERT INTO history VALUES (0, 0); INSERT INTO empty VALUES (1)"
+            "UPDATE orders SET note = 'later';INSERT INTO history VALUES (0, 0); INSERT INTO empty VALUES (1)"
         )
         yield Pair(database.dsn, snapshot, published, lake)
 

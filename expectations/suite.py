@@ -1,0 +1,172 @@
+"""Great Expectations over a reconciliation: suite, validation definition, checkpoint, Data Docs.
+
+All of it lives in one folder of the pipeline's state, made on first use and reused; deleting the
+folder loses only the history of checks.  Nothing is sent anywhere: analytics are off before the
+library is imported, and the pages load nothing (docs_pages).  The import takes seconds, so it waits
+until a validation is asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from decoder.errors import SlotlakeError
+from expectations.results import Report
+
+if TYPE_CHECKING:
+    from great_expectations.data_context import FileDataContext
+
+RUNS_KEPT = 50
+_SITE = "local_site"
+_NAME = "reconciliation"
+
+
+class CheckError(SlotlakeError):
+    """The check could not be carried out, which says nothing about the data."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What Great Expectations made of a reconciliation.
+
+    Attributes:
+        success: every table is equal.
+        failed: tables that are not.
+        data_docs: the index page.
+    """
+
+    success: bool
+    failed: tuple[str, ...]
+    data_docs: Path
+
+
+def validate(report: Report, folder: Path, pipeline: str) -> Validation:
+    """Run the suite over a reconciliation and bring the Data Docs up to date.
+
+    Args:
+        folder: where the file context is kept; made if missing.
+
+    Raises:
+        CheckError: an expectation could not be evaluated, or the pages not be written.
+    """
+    try:
+        context = _context(folder)
+        checkpoint = _checkpoint(context, pipeline, report)
+        outcome = checkpoint.run(batch_parameters={"dataframe": _frame(report)}, run_id=_run_id(report))
+        _forget_old_runs(folder)
+        context.build_data_docs()
+    except Exception as error:  # the library has no base of its own for what can go wrong in it
+        raise _unfit(f"{type(error).__name__} in Great Expectations", folder) from error
+    # Copied by the library; no page of ours refers to them, and the style sheet names a host.
+    shutil.rmtree(_index(folder).parent / "static", ignore_errors=True)
+    results = [result for run in outcome.run_results.values() for result in run.results]
+    failed = judged(results, len(report.tables), folder)
+    return Validation(not failed, failed, _index(folder))
+
+
+def judged(results: list[Any], expected: int, folder: Path) -> tuple[str, ...]:
+    """The tables that differ.
+
+    Raises:
+        CheckError: an expectation failed by an exception, or is missing: no verdict on the data.
+    """
+    broken = [result for result in results if _raised(result.exception_info)]
+    if broken or len(results) != expected:
+        tables = ", ".join(str(result.expectation_config.kwargs.get("source_table")) for result in broken)
+        raise _unfit(tables or f"{len(results)} of {expected} tables were evaluated", folder)
+    return tuple(r.expectation_config.kwargs["source_table"] for r in results if not r.success)
+
+
+def _unfit(why: str, folder: Path) -> CheckError:
+    return CheckError(
+        f"the suite could not be evaluated, which says nothing about the data: {why}",
+        where=str(folder),
+        way_out=f"look at the Data Docs ({_index(folder)}); if the folder is damaged, delete it, then verify",
+    )
+
+
+def _raised(info: dict[str, Any]) -> bool:
+    """``exception_info`` is one record, or one per metric."""
+    if "raised_exception" in info:
+        return bool(info["raised_exception"])
+    return any(_raised(each) for each in info.values() if isinstance(each, dict))
+
+
+def _context(folder: Path) -> FileDataContext:
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    logging.getLogger("great_expectations").setLevel(logging.ERROR)
+    import great_expectations
+
+    folder.mkdir(parents=True, exist_ok=True)
+    context = great_expectations.get_context(mode="file", project_root_dir=str(folder))
+    context.enable_analytics(False)
+    context.variables.progress_bars = {"globally": False}
+    context.update_data_docs_site(_SITE, _site())
+    return context
+
+
+def _site() -> dict[str, Any]:
+    """Our page views in every section; no advertising."""
+    page = {"module_name": "expectations.docs_pages", "class_name": "OfflinePageView"}
+    index = {"module_name": "expectations.docs_pages", "class_name": "OfflineIndexPageView"}
+    return {
+        "class_name": "SiteBuilder",
+        "show_how_to_buttons": False,
+        "store_backend": {
+            "class_name": "TupleFilesystemStoreBackend",
+            "base_directory": "uncommitted/data_docs/local_site/",
+        },
+        "site_index_builder": {"class_name": "DefaultSiteIndexBuilder", "view": index},
+        "site_section_builders": {
+            "expectations": {"view": page},
+            "validations": {"view": page},
+            "profiling": "None",
+        },
+    }
+
+
+def _checkpoint(context: FileDataContext, pipeline: str, report: Report) -> Any:
+    """Suite, validation definition and checkpoint, brought up to the tables of this report."""
+    from great_expectations import Checkpoint, ExpectationSuite, ValidationDefinition
+
+    from expectations.expectation import ExpectLakeTableToEqualSource
+
+    source = context.data_sources.add_or_update_pandas(_NAME)
+    asset = source.add_dataframe_asset("tables")
+    batch = asset.add_batch_definition_whole_dataframe("all")
+    tables = [ExpectLakeTableToEqualSource(source_table=name) for name in report.tables]
+    suite = context.suites.add_or_update(ExpectationSuite(pipeline, expectations=tables))
+    definition = ValidationDefinition(name=pipeline, data=batch, suite=suite)
+    validation = context.validation_definitions.add_or_update(definition)
+    result_format = {"result_format": "COMPLETE"}
+    checkpoint = Checkpoint(name=pipeline, validation_definitions=[validation], result_format=result_format)
+    return context.checkpoints.add_or_update(checkpoint)
+
+
+def _frame(report: Report) -> Any:
+    from expectations.expectation import frame
+
+    return frame(report)
+
+
+def _run_id(report: Report) -> Any:
+    from great_expectations.core.run_identifier import RunIdentifier
+
+    return RunIdentifier(run_name=f"lsn-{report.lsn.replace('/', '_')}")
+
+
+def _index(folder: Path) -> Path:
+    return folder / "gx" / "uncommitted" / "data_docs" / _SITE / "index.html"
+
+
+def _forget_old_runs(folder: Path) -> None:
+    """Keep the newest runs; their pages go when the site is built."""
+    stored = folder / "gx" / "uncommitted" / "validations"
+    runs = sorted(stored.glob("*/*/*"), key=lambda run: run.name, reverse=True)
+    for run in runs[RUNS_KEPT:]:
+        shutil.rmtree(run, ignore_errors=True)
