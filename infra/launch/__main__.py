@@ -9,10 +9,9 @@ import os
 import sys
 from pathlib import Path
 
-from infra.launch import check
 from infra.launch.environment import Environment, ready_environment
+from infra.launch.errors import LaunchError
 from infra.launch.folders import CHECKOUT, home
-from infra.launch.install import LaunchError
 
 _SETUP_ERROR = 10  # the same as decoder.errors.SetupError.exit_code, which cannot be imported yet
 _INTERRUPTED = 130
@@ -21,13 +20,16 @@ _INTERRUPTED = 130
 def main(arguments: list[str]) -> int:
     """Run the command; returns only for ``check`` and when the environment cannot be made."""
     try:
-        environment = ready_environment(home())
+        cache = home()
+        environment = ready_environment(cache)
     except (LaunchError, OSError) as error:
         print(f"slotlake: {error}", file=sys.stderr)
         return _SETUP_ERROR
-    variables = run_variables(environment, home())
+    variables = run_variables(environment, cache)
     if arguments[:1] == ["check"]:
-        return check.run(environment.python, variables, home(), arguments[1:])
+        from infra.launch import check
+
+        return check.run(environment.python, variables, cache, arguments[1:])
     if arguments[:1] == ["test"]:
         os.chdir(CHECKOUT)
         arguments = ["-P", "-m", "pytest", *arguments[1:]]

@@ -11,27 +11,23 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import platform
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from infra.launch import install
+from infra.launch.errors import LaunchError, say
 from infra.launch.folders import CHECKOUT
-from infra.launch.install import LaunchError
 
 REQUIREMENTS = CHECKOUT / "infra" / "requirements.txt"
 _BYTES_NEEDED = 3_500_000_000  # 1.9 GB installed, with what the installer keeps beside it meanwhile
 
 
-@dataclass(frozen=True)
 class Environment:
     """A virtual environment with all locked packages."""
 
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     @property
     def python(self) -> Path:
@@ -64,7 +60,7 @@ def ready_environment(home: Path) -> Environment:
 
 def environment_key() -> str:
     """Twelve hexadecimal digits: the lock file's content, the Python version and the machine."""
-    machine = f"{platform.python_implementation()} {sys.version_info[:2]} {sys.platform} {platform.machine()}"
+    machine = f"{sys.implementation.cache_tag} {sys.platform} {os.uname().machine}"
     return hashlib.sha256(machine.encode() + b"\0" + REQUIREMENTS.read_bytes()).hexdigest()[:12]
 
 
@@ -74,24 +70,29 @@ def _lock(path: Path) -> Iterator[int]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            install.say("waiting for another slotlake that is making the environment")
+            say("waiting for another slotlake that is making the environment")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield file.fileno()
 
 
 def _make(environment: Environment, lock: int) -> None:
+    import shutil  # not needed, and so not loaded, once the environment is there
+
+    from infra.launch import install
+
     if environment.folder.exists():
-        install.say("an earlier set-up was interrupted; starting over")
+        say("an earlier set-up was interrupted; starting over")
         shutil.rmtree(environment.folder)
     _check_room(environment.folder.parent)
-    install.say(f"making the environment for Python {platform.python_version()}, once: {environment.folder}")
+    say(f"making the environment for Python {sys.version.split()[0]}, once: {environment.folder}")
     install.make(environment.folder, REQUIREMENTS, lock)
     environment.marker.touch()
-    install.say("the environment is ready")
+    say("the environment is ready")
 
 
 def _check_room(folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
+    found = os.statvfs(folder)
+    free = found.f_bavail * found.f_frsize
     if free < _BYTES_NEEDED:
         raise LaunchError(
             "too little room for the environment",

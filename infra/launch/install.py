@@ -20,24 +20,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from infra.launch.certificates import system_bundle
+from infra.launch.errors import LaunchError, say
+
 SOURCE_ONLY = "pyspark"
 _BUILDER = "setuptools"
 _PROGRESS_SECONDS = 3.0
 _SILENCE_SECONDS = 10.0
 _OUTPUT_LINES_KEPT = 25
-
-
-class LaunchError(Exception):
-    """The environment cannot be made: what, where, and what to do."""
-
-    def __init__(self, what: str, *, where: str = "", way_out: str = "") -> None:
-        parts = [what, where and f"where: {where}", way_out and f"what to do: {way_out}"]
-        super().__init__("\n  ".join(part for part in parts if part))
-
-
-def say(text: str) -> None:
-    """A line of progress, on standard error: standard output belongs to the command."""
-    print(f"slotlake: {text}", file=sys.stderr, flush=True)
 
 
 def make(folder: Path, requirements: Path, lock: int) -> None:
@@ -54,10 +44,12 @@ def make(folder: Path, requirements: Path, lock: int) -> None:
     venv.EnvBuilder(with_pip=False, symlinks=True).create(folder)
     builder = folder / "builder-requirements.txt"
     builder.write_text(locked_lines(requirements.read_text(), _BUILDER))
-    for installer in _installers(folder, lock):
-        name, prefix = installer
-        say(f"installing {_count(requirements)} packages with {name}")
-        failure = _run(prefix(builder), lock) or _run(prefix(requirements), lock, total=_count(requirements))
+    total = _count(requirements)
+    for name, command, variables in _installers(folder, lock):
+        say(f"installing {total} packages with {name}")
+        failure = _run(command(builder), lock, variables) or _run(
+            command(requirements), lock, variables, total=total
+        )
         if failure is None:
             return
         say(f"{name} failed:\n{failure}")
@@ -88,23 +80,21 @@ class _Installer:
         return [*self.words, "--no-deps", "--require-hashes", *self.options, "-r", str(requirements)]
 
 
-def _installers(folder: Path, lock: int) -> Iterator[tuple[str, _Installer]]:
-    """The installers this machine has, best first."""
+def _installers(folder: Path, lock: int) -> Iterator[tuple[str, _Installer, dict[str, str]]]:
+    """The installers to try, best first: a name, how to call it, variables for it."""
     python = str(folder / "bin" / "python")
+    wheels = ["--only-binary", ":all:", "--no-binary", SOURCE_ONLY, "--no-build-isolation"]
     uv = shutil.which("uv")
     if uv and _works([uv, "--version"]):
-        options = ["--compile-bytecode", "--only-binary", ":all:", "--no-binary", SOURCE_ONLY]
-        yield "uv", _Installer([uv, "pip", "install", "--python", python], [*options, "--no-build-isolation"])
+        command = [uv, "pip", "install", "--python", python]
+        yield "uv", _Installer(command, [*wheels, "--compile-bytecode"]), {"UV_SYSTEM_CERTS": "true"}
     pip = _pip(python, lock)
     if pip:
-        options = [
-            "--disable-pip-version-check",
-            "--no-input",
-            "--no-build-isolation",
-            "--progress-bar",
-            "off",
-        ]
-        yield "pip", _Installer(pip, [*options, "--only-binary", ":all:", "--no-binary", SOURCE_ONLY])
+        options = [*wheels, "--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
+        yield "pip", _Installer(pip, options), {}
+        bundle = system_bundle()
+        if bundle:  # an older pip knows only the authorities that it brought along
+            yield "pip and the system's certificates", _Installer(pip, options), {"PIP_CERT": bundle}
     elif not uv:
         raise LaunchError(
             "this Python cannot install packages: it has neither ensurepip nor pip, and there is no uv",
@@ -116,13 +106,11 @@ def _installers(folder: Path, lock: int) -> Iterator[tuple[str, _Installer]]:
 
 def _pip(python: str, lock: int) -> list[str] | None:
     """A pip for the environment: its own from ensurepip, or this Python's, told to install over there."""
-    if (
-        importlib.util.find_spec("ensurepip")
-        and _run([python, "-I", "-m", "ensurepip", "--default-pip"], lock) is None
-    ):
-        return [python, "-I", "-m", "pip", "install"]
-    own = [sys.executable, "-m", "pip", "--python", python]
-    return [*own, "install"] if _works([*own, "--version"]) else None
+    own = [python, "-I", "-m", "pip", "install"]
+    if importlib.util.find_spec("ensurepip") and not _run([python, "-I", "-m", "ensurepip"], lock, {}):
+        return own
+    foreign = [sys.executable, "-I", "-m", "pip", "--python", python]
+    return [*foreign, "install"] if _works([*foreign, "--version"]) else None
 
 
 def _works(command: list[str]) -> bool:
@@ -132,14 +120,14 @@ def _works(command: list[str]) -> bool:
         return False
 
 
-def _run(command: list[str], lock: int, *, total: int = 0) -> str | None:
+def _run(command: list[str], lock: int, variables: dict[str, str], *, total: int = 0) -> str | None:
     """Run an installer, showing how far it is; None when it succeeded, else the end of what it said."""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=_variables(),
+        env=_variables() | variables,
         pass_fds=(lock,),
     ) as process:
         assert process.stdout is not None

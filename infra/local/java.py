@@ -20,17 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from decoder.errors import SetupError
+from infra.launch.certificates import system_bundle
 from infra.launch.folders import home
 
 VERSION_MIN, VERSION_MAX = 17, 21
 _MISSING_MODULE = "jdk.incubator.vector"
-_SYSTEM_BUNDLES = (
-    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine, Arch
-    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",  # Fedora, RHEL
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",  # SUSE
-    "/etc/ssl/cert.pem",
-)
 _CERTIFICATE = re.compile(b"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
@@ -82,10 +76,13 @@ def find_java() -> Java:
 
 def trust_options() -> list[str]:
     """Java options naming a trust store of the system's certificates; none when the system has no bundle."""
-    bundle = _bundle()
+    bundle = system_bundle()
     if bundle is None:
         return []
-    return [f"-Djavax.net.ssl.trustStore={_trust_store(bundle)}", "-Djavax.net.ssl.trustStoreType=PKCS12"]
+    return [
+        f"-Djavax.net.ssl.trustStore={_trust_store(Path(bundle))}",
+        "-Djavax.net.ssl.trustStoreType=PKCS12",
+    ]
 
 
 def environment(java: Java, base: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -151,14 +148,6 @@ exec {shlex.quote(str(runtime / "bin" / "java"))} "$@"
         incoming.chmod(0o755)
         incoming.rename(wrapper)
     return folder
-
-
-def _bundle() -> Path | None:
-    wanted = os.environ.get("SSL_CERT_FILE", "")
-    for candidate in (wanted, *_SYSTEM_BUNDLES):
-        if candidate and Path(candidate).is_file():
-            return Path(candidate)
-    return None
 
 
 def _trust_store(bundle: Path) -> Path:
