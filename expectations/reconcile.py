@@ -37,6 +37,7 @@ from expectations.source_side import BUCKETS, RowDetail, SourceTable, Sums, snap
 from spark.names import postgres_name
 
 DIFFERENCES_MAX = 1000
+CANCEL_SECONDS = 5.0
 T = TypeVar("T")
 
 
@@ -85,9 +86,11 @@ def reconcile(
                 progress("compare", done, len(runs))
                 results[run.table.name] = run.result(differences_max)
             progress("compare", len(runs), len(runs))
-        finally:
+        except BaseException:  # Ctrl-C too: do not wait for what the server is busy with
             for run in runs:
                 run.expected.cancel()
+            connection.cancel_safe(timeout=CANCEL_SECONDS)
+            raise
     ordered = {name: results[name] for name in (postgres_name(t.schema, t.table) for t in tables)}
     return Report(format_lsn(lsn), ordered, round(time.monotonic() - started, 3))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,11 @@ class Validation:
     success: bool
     failed: tuple[str, ...]
     data_docs: Path
+
+
+def import_early() -> None:
+    """Begin the import, which takes seconds, while the caller waits for the source or for Spark."""
+    threading.Thread(target=_great_expectations, name="import great_expectations", daemon=True).start()
 
 
 def validate(report: Report, folder: Path, pipeline: str) -> Validation:
@@ -97,13 +103,17 @@ def _raised(info: dict[str, Any]) -> bool:
     return any(_raised(each) for each in info.values() if isinstance(each, dict))
 
 
-def _context(folder: Path) -> FileDataContext:
+def _great_expectations() -> Any:
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     logging.getLogger("great_expectations").setLevel(logging.ERROR)
     import great_expectations
 
+    return great_expectations
+
+
+def _context(folder: Path) -> FileDataContext:
     folder.mkdir(parents=True, exist_ok=True)
-    context = great_expectations.get_context(mode="file", project_root_dir=str(folder))
+    context = _great_expectations().get_context(mode="file", project_root_dir=str(folder))
     context.enable_analytics(False)
     context.variables.progress_bars = {"globally": False}
     context.update_data_docs_site(_SITE, _site())

@@ -6,15 +6,16 @@ The source is a real PostgreSQL, being written to; the lake is Arrow batches as 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
 
-from decoder.errors import SourceError
+from decoder.errors import LakeError, SourceError
 from decoder.publications import source_tables
 from decoder.types import sql_text
 from expectations.reconcile import Report, reconcile
@@ -81,7 +82,7 @@ INSERT INTO orders SELECT i, CASE i % 3 WHEN 0 THEN '' WHEN 1 THEN 'n' || i END,
     ARRAY['a', NULL, 'b' || i] FROM generate_series(1, 1000) i;
 CREATE TABLE "Odd ""Name" ("Key A" text, b bytea, v float8, PRIMARY KEY ("Key A", b));
 INSERT INTO "Odd ""Name" VALUES ('x', '\\x00', 'NaN'), ('x', '\\x01', '-0'),
-    (''', '\\x', 1e300), ('1:', '\\x', 0.1);
+    ('', '\\x', 1e300), ('1:', '\\x', 0.1);
 CREATE TABLE history (who int, delta int);
 INSERT INTO history SELECT i % 5, i % 3 FROM generate_series(1, 90) i;
 CREATE TABLE filtered (id int PRIMARY KEY, secret text, shown bool, part text);
@@ -258,6 +259,20 @@ def test_a_snapshot_that_is_gone_is_one_clear_error(pair: Pair) -> None:
     pair.snapshot = "00000003-0000001B-1"
     with pytest.raises(SourceError):
         pair.compare()
+
+
+def test_when_the_lake_fails_nobody_waits_for_the_server(pair: Pair) -> None:
+    class Broken(Lake):
+        def text_batches(self, table: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+            raise LakeError("a file is gone")
+
+    slow = "pg_sleep(60) IS NOT NULL"
+    pair.published = [replace(t, row_filter=slow) for t in pair.published if t.table == "parent"]
+    pair.lake = Broken(pair.lake.held)
+    started = time.monotonic()
+    with pytest.raises(LakeError, match="a file is gone"):
+        pair.compare()
+    assert time.monotonic() - started < 20
 
 
 @pytest.mark.fast
