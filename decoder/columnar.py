@@ -272,8 +272,8 @@ def _transactions(chunk: _Chunk, rare: _Rare, open_origin: str | None) -> pa.Tab
         for i, (begin, commit) in enumerate(txns[[scan.TXN_BEGIN, scan.TXN_COMMIT]].T.tolist()):
             carried = open_origin if begin < 0 else None
             origins[i] = carried if carried is not None else rare.origin_of(begin, commit)
-    columns = [pa.array(txns[f]) for f in (scan.TXN_XID, scan.TXN_COMMIT_LSN, scan.TXN_END_LSN)]
-    times = pa.array(txns[scan.TXN_TIME]).cast(pa.timestamp("us", "UTC"))
+    columns = [pa.array(txns[f].copy()) for f in (scan.TXN_XID, scan.TXN_COMMIT_LSN, scan.TXN_END_LSN)]
+    times = pa.array(txns[scan.TXN_TIME].copy()).cast(pa.timestamp("us", "UTC"))
     return pa.table([*columns, times, pa.array(origins, pa.string())], schema=TRANSACTIONS_SCHEMA)
 
 

@@ -74,7 +74,7 @@ def build_table(rowset: RowSet) -> pa.Table:
 def _fixed_columns(rowset: RowSet) -> dict[str, pa.Array]:
     lsns = rowset.lsns[rowset.field(scan.ROW_MESSAGE)].astype(np.int64)
     return {
-        "seq": pa.array(rowset.field(scan.ROW_SEQ)),
+        "seq": pa.array(rowset.field(scan.ROW_SEQ).copy()),  # else it keeps the whole chunk's notes alive
         "op": pa.array(rowset.field(scan.ROW_OP).astype(np.int8)),
         "txn": pa.array(rowset.field(scan.ROW_TXN).astype(np.int32)),
         "lsn": pa.array(lsns),

@@ -17,13 +17,12 @@ from decoder.messages import Begin, Commit, Insert, LogicalMessage, Message, NoV
 from decoder.relations import Column, Relation
 from tests.decoder.agreement import Meaning, Stream, columnar, plain
 from tests.decoder.streams import TIME, streams
+from tests.decoder.test_reader import REFUSED
 from tests.decoder.wire import encode
 
 pytestmark = pytest.mark.fast
 
-agreement = settings(
-    max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
-)
+agreement = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 ITEM = Relation(
     7, "public", "item", "d", (Column("id", 23, -1, True, "int4"), Column("note", 25, -1, False, "text"))
 )
@@ -60,7 +59,7 @@ def outcome(read: Any, stream: Stream) -> Meaning | None:
     return found
 
 
-@settings(agreement, max_examples=600)
+@settings(agreement, max_examples=200)
 @given(stream=streams(), data=st.data())
 def test_both_readers_take_or_refuse_a_damaged_stream_alike(stream: Stream, data: Any) -> None:
     damaged = list(stream)
@@ -86,7 +85,7 @@ def test_both_readers_take_or_refuse_a_damaged_stream_alike(stream: Stream, data
     assert outcome(columnar, damaged) == outcome(plain, damaged)
 
 
-@settings(agreement, max_examples=300)
+@settings(agreement, max_examples=100)
 @given(payloads=st.lists(st.binary(max_size=30), max_size=5), start=st.booleans())
 def test_noise_never_crashes(payloads: list[bytes], start: bool) -> None:
     head = [encode(Begin(1000, TIME, 1)), encode(RelationMessage(ITEM))] if start else []
@@ -106,6 +105,18 @@ def test_an_error_names_message_offset_and_position_and_changes_nothing() -> Non
         decoder.decode(buffer_of(*transaction(1000, Insert(7, ("1", "a")))), first_seq=0, first_txn=0)
     chunk = decoder.decode(buffer_of(*good), first_seq=0, first_txn=0)
     assert chunk.consumed == 4
+
+
+@pytest.mark.parametrize(("payload", "tag", "offset", "reason"), REFUSED)
+def test_a_wrong_message_is_refused_as_the_plain_reader_refuses_it(
+    payload: bytes, tag: str, offset: int, reason: str
+) -> None:
+    opening: list[Message] = [] if tag == "B" else [Begin(1000, TIME, 1), RelationMessage(ITEM)]
+    with pytest.raises(ProtocolError) as error:
+        decode(*opening, payload, partial=True)
+    if reason != "UTF-8":  # found when the column is read, not when the message is walked
+        assert reason in error.value.what
+        assert (error.value.message_type, error.value.offset) == (tag, offset)
 
 
 def test_a_value_that_does_not_parse_names_column_and_table_not_the_value() -> None:

@@ -89,6 +89,7 @@ REFUSED = [
     (b"U\0\0\0\7K\0\0K\0\0", "U", 8, "tuple tag"),
     (b"D\0\0\0\7N\0\0", "D", 5, "tuple tag"),
     (b"D\0\0\0\7K\0\1u", "D", 8, "unchanged value in an old"),
+    (b"D\0\0\0\7O\0\2nu", "D", 9, "unchanged value in an old"),
     (b"T\0\0\0\1\4\0\0\0\7", "T", 5, "reserved flags"),
     (b"T\xff\xff\xff\xff\0\0\0\0\7", "T", 6, "too early"),
     (b"M\2" + bytes(8) + b"\0\0\0\0\0", "M", 1, "reserved flags"),
