@@ -8,6 +8,7 @@ depend on how the stream was cut into chunks.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -227,7 +228,8 @@ class _Rare:
 
     def origin_of(self, begin: int, commit: int) -> str | None:
         """The first origin named between these messages."""
-        return next((name for at, name in self.origins if begin < at < commit), None)
+        i = bisect_right(self.origins, begin, key=lambda origin: origin[0])
+        return self.origins[i][1] if i < len(self.origins) and self.origins[i][0] < commit else None
 
     def open_origin(self, before: str | None) -> str | None:
         """Origin of the transaction in which the chunk ends."""
