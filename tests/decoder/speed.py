@@ -1,7 +1,7 @@
 """How fast a stream is decoded: ``python -m tests.decoder.speed [ROWS]``.
 
-Six mixed columns (bigint, int, numeric(12,2), text, timestamptz, boolean) in text format, 40 % inserts,
-50 % updates, 10 % deletes; from bytes in a `MessageBuffer` to typed Arrow tables, on one thread, by processor time.
+Six mixed columns (bigint, int, numeric(12,2), text, timestamptz, boolean) as text; 40 % inserts,
+50 % updates, 10 % deletes; from a `MessageBuffer` to typed Arrow tables, one thread, processor time.
 """
 
 from __future__ import annotations
