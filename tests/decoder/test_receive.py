@@ -1,0 +1,229 @@
+"""What travels in COPY BOTH, taken apart; when a batch ends; how long to nap; answers in time."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from pathlib import Path
+
+import pytest
+
+from decoder.buffer import MessageBuffer
+from decoder.columnar import DecodedChunk
+from decoder.errors import ProtocolError
+from decoder.framing import CUT, REACHED, RUNNING, Bounds, Framing, confirmation, status_update
+from decoder.nap import NAP_MAX_SECONDS, NAP_MIN_SECONDS, Nap
+from decoder.receive import Stream, start_command
+from decoder.source import SourceSettings
+from tests.conftest import Database
+from tests.decoder.sources import held_by, pulled, replayed, slotted
+from tests.decoder.test_pull import TABLE, TEXTS, inserted
+
+
+def data(payload: bytes, wal_start: int = 7) -> bytes:
+    return b"w" + struct.pack(">QQQ", wal_start, wal_start, 0) + payload
+
+
+def keepalive(wal_end: int, reply: bool = False) -> bytes:
+    return b"k" + struct.pack(">QQB", wal_end, 0, reply)
+
+
+def begin(commit_lsn: int) -> bytes:
+    return data(b"B" + struct.pack(">QQI", commit_lsn, 0, 1))
+
+
+def commit(commit_lsn: int, end_lsn: int) -> bytes:
+    return data(b"C" + struct.pack(">BQQQ", 0, commit_lsn, end_lsn, 0))
+
+
+def message(lsn: int, transactional: bool) -> bytes:
+    return data(b"M" + struct.pack(">BQ", transactional, lsn) + b"p\0" + struct.pack(">I", 0))
+
+
+def fed(pieces: list[bytes], **bounds: int) -> tuple[Framing, list[bytes]]:
+    """The framing and the payloads taken in; the same however the pieces are grouped."""
+    outcomes = []
+    for size in (1, 2, 3, len(pieces) or 1):
+        framing, buffer = Framing(Bounds(**{"start": 100, "until": 1000, **bounds})), MessageBuffer()
+        for i in range(0, len(pieces), size):
+            framing.take([memoryview(piece) for piece in pieces[i : i + size]], buffer)
+        ends = buffer.ends.tolist()
+        taken = [buffer.data[a:b].tobytes() for a, b in zip(ends, ends[1:], strict=False)]
+        outcomes.append((framing, taken, (framing.end, framing.open, framing.seen, framing.commits)))
+    assert all(outcome[1:] == outcomes[0][1:] for outcome in outcomes)
+    return outcomes[0][0], outcomes[0][1]
+
+
+ROW = data(b"I....")
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("pieces", "end", "taken"),
+    [
+        ([begin(900), ROW, commit(900, 950)], RUNNING, 3),
+        ([begin(900), ROW, commit(900, 1000)], REACHED, 3),  # the commit record ends at the bound
+        ([begin(900), ROW, commit(900, 1050), begin(1060)], REACHED, 3),  # the bound lies within it
+        ([begin(999), ROW, commit(999, 1050), begin(1060)], REACHED, 3),
+        ([begin(1000), ROW, commit(1000, 1050)], REACHED, 0),  # the commit record starts at the bound
+        ([begin(900), ROW, commit(900, 950), begin(1000), ROW], REACHED, 3),
+        ([keepalive(999)], RUNNING, 0),
+        ([keepalive(1000)], REACHED, 0),
+        ([keepalive(1000), begin(1010)], REACHED, 0),
+        ([data(b"I....", wal_start=2000)], RUNNING, 1),  # where a record lies proves nothing
+        ([message(999, False)], RUNNING, 1),
+        ([message(1000, False)], REACHED, 0),
+        ([begin(900), message(1000, True), commit(900, 950)], RUNNING, 3),
+    ],
+)
+def test_where_a_batch_ends(pieces: list[bytes], end: int, taken: int) -> None:
+    framing, payloads = fed(pieces)
+    assert (framing.end, len(payloads)) == (end, taken)
+
+
+@pytest.mark.fast
+def test_a_byte_bound_ends_a_batch_at_a_commit() -> None:
+    pieces = [begin(200), ROW, ROW, commit(200, 210), begin(300), ROW, commit(300, 310)]
+    framing, payloads = fed(pieces, max_bytes=10)
+    assert (framing.end, framing.seen, len(payloads)) == (CUT, 210, 4)
+
+
+@pytest.mark.fast
+def test_cutting_waits_for_the_commit() -> None:
+    framing, buffer = Framing(Bounds(100, 1000)), MessageBuffer()
+    framing.cut_at_commit()
+    assert framing.end == RUNNING, "nothing came yet"
+    framing.take([memoryview(begin(200)), memoryview(ROW)], buffer)
+    framing.cut_at_commit()
+    assert framing.end == RUNNING, "inside a transaction"
+    framing.take([memoryview(commit(200, 210)), memoryview(begin(300))], buffer)
+    assert (framing.end, framing.seen, buffer.count) == (CUT, 210, 3)
+
+
+@pytest.mark.fast
+def test_cutting_between_transactions_is_at_once() -> None:
+    framing = Framing(Bounds(100, 1000))
+    framing.take([memoryview(keepalive(150))], MessageBuffer())
+    framing.cut_at_commit()
+    assert (framing.end, framing.seen) == (CUT, 150)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("bad", [b"", b"w", ROW[:25], b"k" + bytes(16), b"x" + bytes(40)])
+def test_damaged_frames(bad: bytes) -> None:
+    framing = Framing(Bounds(100, 1000))
+    with pytest.raises(ProtocolError):
+        framing.take([memoryview(keepalive(150)), memoryview(bad)], MessageBuffer())
+
+
+@pytest.mark.fast
+def test_a_reply_is_asked_for_once() -> None:
+    framing = Framing(Bounds(100, 1000))
+    framing.take([memoryview(keepalive(150, reply=True))], MessageBuffer())
+    assert framing.asked_for_reply()
+    assert not framing.asked_for_reply()
+
+
+@pytest.mark.fast
+def test_status_messages() -> None:
+    assert struct.unpack(">cQQQqB", status_update(5, 946_684_801.0)) == (b"r", 5, 0, 0, 1_000_000, 0)
+    assert struct.unpack(">cQQQqB", confirmation(5, 946_684_800.0)) == (b"r", 5, 5, 5, 0, 1)
+
+
+@pytest.mark.fast
+def test_names_are_quoted_in_the_command() -> None:
+    source = SourceSettings("host=h", ('a"b', "c'd,e"), "s", messages=True, origin="none")
+    command = start_command(source, 0x16B374D848).decode()
+    assert command == (
+        'START_REPLICATION SLOT "s" LOGICAL 16/B374D848 (proto_version \'4\', '
+        "publication_names '\"a\"\"b\",\"c''d,e\"', messages 'true', origin 'none')"
+    )
+
+
+@pytest.mark.fast
+def test_a_nap_grows_while_it_pays_and_is_bounded() -> None:
+    nap = Nap()
+    assert nap.idle
+    for _ in range(100):  # a sender that never waits: twice the nap, twice the bytes
+        nap.drained(int(1e8 * nap.seconds), nap.seconds)
+    assert not nap.idle
+    assert nap.seconds == NAP_MAX_SECONDS
+
+
+@pytest.mark.fast
+def test_a_nap_stays_short_when_buffers_are_small() -> None:
+    """30 kB fill in 0.3 ms at 100 MB/s; what is longer makes the sender wait."""
+    nap, received, passed = Nap(), 0, 0.0
+    for _ in range(2000):
+        size = min(30_000, int(1e8 * nap.seconds))
+        nap.drained(size, nap.seconds)
+        received, passed = received + size, passed + nap.seconds
+    assert received / passed > 0.5 * 1e8
+    for _ in range(3):
+        nap.drained(0, nap.seconds)
+    assert nap.idle
+    for _ in range(100):
+        nap.drained(0, nap.seconds)
+    assert nap.seconds >= NAP_MIN_SECONDS
+
+
+def test_an_idle_stream_costs_next_to_nothing(database: Database) -> None:
+    database.execute(TABLE)
+    source, start = slotted(database)
+    with Stream(source, start) as stream:
+        framing, buffer = Framing(Bounds(start, 1 << 60)), MessageBuffer()
+        end, before = time.monotonic() + 2.5, 0.0
+        while time.monotonic() < end:
+            framing.take(stream.drain(), buffer)
+            stream.report(framing.seen, now=framing.asked_for_reply())
+            stream.rest(1.0)
+            if not before and time.monotonic() > end - 2:  # the first half second compiles
+                before = time.process_time()
+    assert time.process_time() - before < 0.02, "1 % of two seconds"
+
+
+def test_the_server_is_answered_while_a_batch_is_written(
+    pg: object, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """wal_sender_timeout is 1 s and writing takes 3: without answers the server would hang up."""
+    monkeypatch.setattr("decoder.pull.CHUNK_BYTES", 50_000)
+    database.execute(TABLE + f"ALTER DATABASE {database.name} SET wal_sender_timeout = '1s'")
+    source, start = slotted(database)
+    for i in range(10):
+        database.execute(inserted(1000 * i, 1000 * i + 999))
+    from decoder.batch_writer import BatchWriter
+
+    append = BatchWriter.append
+
+    def slowly(self: BatchWriter, chunk: DecodedChunk) -> None:
+        time.sleep(0.5)
+        append(self, chunk)
+
+    monkeypatch.setattr(BatchWriter, "append", slowly)
+    begun = time.monotonic()
+    batch = pulled(source, tmp_path, start)
+    assert time.monotonic() - begun > 3
+    assert replayed([batch]) == held_by(database, "t", TEXTS)
+
+
+@pytest.mark.parametrize("transport", ["unix", "tiny"])
+def test_small_buffers_neither_hang_nor_crawl(
+    database: Database, tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute(TABLE)
+    source, start = slotted(database)
+    database.execute(inserted(1, 50_000))
+    if transport == "unix":
+        source = SourceSettings(database.server.dsn(database.name, unix_socket=True), ("p",), source.slot)
+    else:
+
+        def tiny(pgconn: object) -> None:
+            with socket.socket(fileno=os.dup(pgconn.socket)) as channel:  # type: ignore[attr-defined]
+                channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+
+        monkeypatch.setattr("decoder.receive._shape_socket", tiny)
+    begun = time.monotonic()
+    assert pulled(source, tmp_path, start).changes == 50_000
+    assert time.monotonic() - begun < 20
