@@ -6,13 +6,13 @@ matter at all and are left out here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from spark.fold_columns import Part, fold_key
+from spark.fold_columns import Part, RelationShape, fold_key
 
 TRUNCATE = ord("T")
 
@@ -32,15 +32,21 @@ class Segment:
     changes: int
 
 
-def segments(changes: Sequence[Part]) -> list[Segment]:
-    """Cut a table's changes where its key changes."""
+def segments(
+    changes: Sequence[Part], names: Callable[[RelationShape], Sequence[str]] = fold_key
+) -> list[Segment]:
+    """Cut a table's changes where its key changes.
+
+    Args:
+        names: by which names a relation version's changes tell their row.
+    """
     if not changes:
         return []
     changes = sorted(changes, key=_last_seq)
     given = sum(rows.num_rows for _, rows in changes)
     last_truncate = max(_last_truncate(rows) for _, rows in changes)
     parts = [(relation, _between(rows, last_truncate + 1, None)) for relation, rows in changes]
-    cuts = _cuts(parts)
+    cuts = _cuts(parts, [frozenset(names(relation)) for relation, _ in parts])
     stretches = [tuple(parts)]
     if len(cuts) > 1:
         stretches = [_stretch(parts, low, end) for low, end in zip(cuts, [*cuts[1:], None], strict=True)]
@@ -76,9 +82,8 @@ def _between(rows: pa.Table, low: int, high: int | None) -> pa.Table:
     return rows if stop - start == len(seq) else rows.slice(start, stop - start)
 
 
-def _cuts(parts: Sequence[Part]) -> list[int]:
+def _cuts(parts: Sequence[Part], keys: Sequence[frozenset[str]]) -> list[int]:
     """The ``seq`` at which each stretch begins."""
-    keys = [frozenset(fold_key(relation)) for relation, _ in parts]
     if len(set(keys)) == 1:
         return [0]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
