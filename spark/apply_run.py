@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from decoder.errors import LakeError
@@ -24,6 +23,7 @@ from spark.fold import Folded
 from spark.lake import LakeSettings
 from spark.names import literal
 from spark.publish_swap import Loaded, load, steps_staged
+from spark.session_errors import SPARK_ERRORS, reason
 from spark.tables import SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY, TableSchema, add_columns
 
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
@@ -82,21 +82,12 @@ def run(session: SparkSession, table: Loaded, sql: str) -> None:
     """
     try:
         session.sql(sql).collect()
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         raise LakeError(
             f"Spark could not change the table: {reason(error)}",
             where=f"table {table.name}",
             way_out="run again; if it comes back, Spark's own log says more. Nothing was published",
         ) from error
-
-
-def reason(error: PySparkException) -> str:
-    """What went wrong, in words that hold no row value."""
-    condition = error.getCondition()
-    if condition:
-        return str(condition)
-    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return first[:120]
 
 
 def shape(work: Work, schema: TableSchema) -> frozenset[str]:

@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from decoder.errors import LakeError
@@ -28,6 +26,7 @@ from spark import catalog_metadata, lake_files
 from spark.lake import LakeSettings
 from spark.read import Cut, Pinned
 from spark.session import define_catalog, is_remote, sibling, use_namespace
+from spark.session_errors import SPARK_ERRORS, message
 
 _READS = frozenset({"SELECT", "WITH", "FROM", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "("})
 # As JdbcCatalog makes them (schema V1).
@@ -88,9 +87,9 @@ def query(session: SparkSession, lake: LakeSettings, sql: str, at: int | None = 
             names = list(frame.columns)
             table = _printable(frame).toArrow()
             return QueryResult(names, _rows(table), cut.position)
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             raise LakeError(
-                f"the query failed: {_first_lines(error)}",
+                f"the query failed: {message(error)}",
                 where=f"at {cut.position:X}" if at is None else f"as of {at:X}",
                 way_out="tables are named as in the source (public.orders) or as in the lake (shop.orders)",
             ) from error
@@ -105,11 +104,6 @@ def _require_read(sql: str) -> None:
             where=f"a statement beginning with {first[:20]!r}",
             way_out="the lake is written by its pipeline alone; copy what you want to change",
         )
-
-
-def _first_lines(error: PySparkException) -> str:
-    lines = [line for line in str(error).split("JVM stacktrace")[0].splitlines() if line.strip()]
-    return " ".join(lines[:3])[:500] or type(error).__name__
 
 
 @contextmanager
@@ -188,13 +182,12 @@ def _printable(frame: DataFrame) -> DataFrame:
     numbered = frame.toDF(*(f"c{i}" for i in range(len(frame.columns))))
     kept = []
     for field in numbered.schema.fields:
-        column = F.col(field.name)
+        name = field.name
         if isinstance(field.dataType, T.ArrayType | T.MapType | T.StructType):
-            column = F.to_json(column)
-        elif not isinstance(field.dataType, _PLAIN):
-            column = column.cast("string")
-        kept.append(column.alias(field.name))
-    return numbered.select(*kept)
+            kept.append(f"to_json({name}) AS {name}")
+        else:
+            kept.append(name if isinstance(field.dataType, _PLAIN) else f"CAST({name} AS STRING) AS {name}")
+    return numbered.selectExpr(*kept)
 
 
 def _rows(table: pa.Table) -> list[tuple[str | None, ...]]:

@@ -18,12 +18,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from decoder.errors import SetupError
 from spark.lake import LakeSettings
 from spark.names import quote
+from spark.session_errors import SPARK_ERRORS
 
 _CONNECT_PORT = 15002
 _CONNECT_SECONDS = 5
@@ -132,12 +132,14 @@ def _classic(conf: Mapping[str, str], cores: str, java_home: str | None, app_nam
     if java_home is not None:
         os.environ["JAVA_HOME"] = java_home
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # PySpark's mark of a process that has used a Connect session; with it no Spark would start here.
+    os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
     for key, value in conf.items():
         builder = builder.config(key, value)
     try:
         return builder.getOrCreate()
-    except (PySparkException, OSError) as error:
+    except (*SPARK_ERRORS, OSError) as error:
         java = java_home or os.environ.get("JAVA_HOME") or "PATH"
         raise SetupError(
             "Spark cannot be started",

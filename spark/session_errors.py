@@ -1,0 +1,28 @@
+"""What Spark raises, and what of it may be told: never a row value, which its messages can hold."""
+
+from __future__ import annotations
+
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+# A classic session hands on what Java threw and PySpark has no class for.
+SPARK_ERRORS = (PySparkException, Py4JError)
+_NO_SPACE = "No space left on device"
+
+
+def reason(error: Exception) -> str:
+    """The kind of error, in words that hold no row value."""
+    text = str(error)
+    if _NO_SPACE in text:
+        return "no space left on the device"
+    if isinstance(error, Py4JJavaError):
+        return str(error.java_exception.getClass().getName())
+    condition = error.getCondition() if isinstance(error, PySparkException) else None
+    return str(condition or type(error).__name__)
+
+
+def message(error: Exception) -> str:
+    """Spark's own words on a statement that a user wrote, without Java's stack."""
+    text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
+    lines = [line for line in text.split("JVM stacktrace")[0].splitlines() if line.strip()]
+    return " ".join(lines[:3])[:500] or type(error).__name__

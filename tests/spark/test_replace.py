@@ -1,0 +1,72 @@
+"""A backfill replaces a table's rows at one position; before and after, readers see a whole table."""
+
+from __future__ import annotations
+
+import pytest
+
+from decoder.errors import ApplyError, LakeError
+from spark.commits import Point
+from spark.read import Cut
+from spark.replace import Replacement
+from spark.tables import TableSchema
+from tests.spark.lake_lab import PIPELINE, Lab, insert, relation, update, write_rows
+
+ITEMS = relation("items", ["id"], id="int4", v="numeric(10,2)")
+WIDER = relation("items", ["id"], id="int4", v="numeric(10,2)", since="date")
+KEYLESS = relation("items", [], id="int4", v="numeric(10,2)")
+
+
+def point(lab: Lab) -> Point:
+    return Point(PIPELINE, lab.position, "backfill-again", "", "backfill")
+
+
+def test_the_rows_are_replaced(lab: Lab) -> None:
+    lab.init({ITEMS: [{"id": "1", "v": "1.00"}, {"id": "2", "v": "2.00"}]})
+    lab.sync(insert(ITEMS, id="3", v="3.00"))
+    for value in ("NaN", "7.00"):
+        with Replacement.begin(lab.session, lab.lake, PIPELINE, TableSchema.of(WIDER)) as replacement:
+            write_rows(replacement.target, WIDER, [{"id": "2", "v": value, "since": "2024-02-29"}])
+            published = replacement.publish(point(lab))
+        assert not published.already
+        assert lab.rows("items") == [("2", value, "2024-02-29")]
+    assert len(lab.rows("items", at=0x10FF)) == 2
+    assert not list(lab.lake.warehouse_path.glob("_slotlake/backfill/*/*"))
+    lab.sync(update(WIDER, id="2", v="8.00", since=None))
+    assert lab.rows("items") == [("2", "8.00", None)]
+    assert [p["kind"] for p in Cut.latest(lab.lake).commits()] == [
+        "copy",
+        "batch",
+        "backfill",
+        "backfill",
+        "batch",
+    ]
+
+
+def test_a_table_that_is_empty_now(lab: Lab) -> None:
+    lab.init({ITEMS: [{"id": "1", "v": "1.00"}]})
+    with Replacement.begin(lab.session, lab.lake, PIPELINE, TableSchema.of(ITEMS)) as replacement:
+        replacement.publish(point(lab))
+    assert lab.rows("items") == []
+
+
+def test_a_table_that_lost_its_key(lab: Lab) -> None:
+    lab.init({ITEMS: [{"id": "1", "v": "1.00"}]})
+    with Replacement.begin(lab.session, lab.lake, PIPELINE, TableSchema.of(KEYLESS)) as replacement:
+        write_rows(replacement.target, KEYLESS, [{"id": "1", "v": "1.00"}] * 2)
+        replacement.publish(point(lab))
+    assert lab.rows("items") == [("1", "1.00")] * 2
+    assert Cut.latest(lab.lake).schema("items").key == ()
+
+
+def test_not_at_another_position_and_not_of_others(lab: Lab) -> None:
+    lab.init({ITEMS: [{"id": "1", "v": "1.00"}]})
+    with (
+        Replacement.begin(lab.session, lab.lake, PIPELINE, TableSchema.of(ITEMS)) as replacement,
+        pytest.raises(ApplyError, match="the lake stands at 0/1000"),
+    ):
+        replacement.publish(Point(PIPELINE, 0x2000, "backfill-again", "", "backfill"))
+    with pytest.raises(LakeError, match="belongs to pipeline test"):
+        Replacement.begin(lab.session, lab.lake, "other", TableSchema.of(ITEMS))
+    with pytest.raises(LakeError, match="the lake lacks a table"):
+        Replacement.begin(lab.session, lab.lake, PIPELINE, TableSchema.of(relation("none", [], id="int4")))
+    assert lab.rows("items") == [("1", "1.00")]

@@ -1,0 +1,133 @@
+"""A Connect server gives what a session in this process gives; what is missing is said clearly."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from decoder.errors import LakeError, SetupError
+from infra.local.postgres import EmbeddedPostgres
+from infra.local.runtime import spark_runtime
+from infra.local.spark_connect import LocalSparkConnect
+from spark.initial import initialised
+from spark.lake import LakeSettings
+from spark.publish import lake_position
+from spark.read import Cut
+from spark.read_query import query
+from spark.session import open_session
+from tests.spark.lake_lab import PIPELINE, UNCHANGED, Lab, delete, insert, relation, truncate, update
+
+ITEMS = relation("items", ["id"], id="int4", v="text", n="numeric(10,2)")
+LOG = relation("log", [], v="int4")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSparkConnect]:
+    folder = tmp_path_factory.mktemp("connect")
+    with LocalSparkConnect(folder, spark_runtime(), cores=2, dies_with_parent=True) as running:
+        before = dict(os.environ)
+        os.environ.update(running.client_environment())
+        yield running
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def live(lab: Lab) -> None:
+    """A life of two tables, the same on every kind of session and catalog."""
+    lab.init(
+        {ITEMS: [{"id": str(i), "v": f"v{i}", "n": "NaN" if i == 3 else "1.00"} for i in range(5)], LOG: []}
+    )
+    lab.sync(
+        update(ITEMS, {"id": "1"}, id="10", v=UNCHANGED, n="2.00"),
+        delete(ITEMS, id="2"),
+        update(ITEMS, id="3", v="new", n=UNCHANGED),
+        insert(LOG, v="1"),
+    )
+    batch = lab.batch(truncate(LOG), insert(LOG, v="2"), insert(ITEMS, id="7", v=None, n=None))
+    lab.apply(batch)
+    lab.apply(batch)
+    lab.publish(batch)
+    assert lab.publish(batch).already
+    assert lab.rows("items") == [
+        ("0", "v0", "1.00"),
+        ("10", "v1", "2.00"),
+        ("3", "new", "NaN"),
+        ("4", "v4", "1.00"),
+        ("7", None, None),
+    ]
+    assert lab.rows("log") == [("2",)]
+    old = query(lab.session, lab.lake, "SELECT id, v FROM public.items WHERE id > 2 ORDER BY id", at=0x1100)
+    assert old.rows == [("3", "new"), ("4", "v4"), ("10", "v1")]
+    assert query(lab.session, lab.lake, "SELECT count(*) FROM log").rows == [("1",)]
+
+
+def test_over_connect(server: LocalSparkConnect, lake: LakeSettings) -> None:
+    session = open_session(lake, remote=server.remote)
+    try:
+        live(Lab(session, lake))
+    finally:
+        session.stop()
+
+
+def test_a_postgresql_catalog(session: object, pg: EmbeddedPostgres, tmp_path: Path) -> None:
+    with psycopg.connect(pg.dsn(), autocommit=True) as admin:
+        admin.execute("CREATE DATABASE catalog")
+        admin.execute("CREATE ROLE lakehand LOGIN PASSWORD 's3cret word'")
+        admin.execute("ALTER DATABASE catalog OWNER TO lakehand")
+        parts = admin.info
+    uri = f"postgresql+psycopg://lakehand:s3cret%20word@{_tcp(pg)}/catalog"
+    assert parts
+    lake = LakeSettings("lake", uri, f"file://{tmp_path}/warehouse", "shop")
+    assert "s3cret" not in repr(lake) + lake.place
+    live(Lab.on(session, lake))
+    assert lake_position(lake) == 0x1200
+
+
+def _tcp(pg: EmbeddedPostgres) -> str:
+    with psycopg.connect(pg.dsn()) as connection:
+        row = connection.execute("SHOW port").fetchone()
+    assert row is not None
+    return f"127.0.0.1:{row[0]}"
+
+
+def test_a_server_that_does_not_answer() -> None:
+    with pytest.raises(SetupError, match="does not answer"):
+        open_session(remote="sc://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("uri", "warehouse", "what"),
+    [
+        ("https://user:s3cret@catalog.example/api", "/w", "does not serve such a catalog"),
+        ("sqlite:///relative.db", "/w", "must be an absolute path"),
+        ("nonsense", "/w", "does not serve such a catalog"),
+        ("sqlite:////c.db", "s3://bucket/w", "file system only"),
+        ("sqlite:////c.db", "relative/w", "must be an absolute path"),
+    ],
+)
+def test_a_lake_of_a_later_version(session: object, uri: str, warehouse: str, what: str) -> None:
+    with pytest.raises(LakeError, match=what) as caught:
+        Lab.on(session, LakeSettings("lake", uri, warehouse, "shop"))
+    assert "s3cret" not in str(caught.value)
+    assert caught.value.way_out
+
+
+def test_a_catalog_that_cannot_be_reached(pg: EmbeddedPostgres, tmp_path: Path) -> None:
+    for uri, what in (
+        (f"postgresql+psycopg://postgres:s3cret@{_tcp(pg)}/nowhere", "cannot be reached"),
+        ("postgresql+psycopg://postgres:s3cret@127.0.0.1:1/nowhere", "cannot be reached"),
+        (
+            f"sqlite:///{tmp_path}/no/such/folder/catalog.db",
+            "cannot be reached: unable to open database file",
+        ),
+    ):
+        with pytest.raises(LakeError, match=what) as caught:
+            initialised(LakeSettings("lake", uri, f"file://{tmp_path}", "shop"), PIPELINE)
+        assert "s3cret" not in str(caught.value)
+    (tmp_path / "garbage.db").write_text("this is no database" * 100)
+    with pytest.raises(LakeError, match="cannot be used: file is not a database"):
+        Cut.latest(LakeSettings("lake", f"sqlite:///{tmp_path}/garbage.db", f"file://{tmp_path}", "shop"))
