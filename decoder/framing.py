@@ -151,11 +151,15 @@ def _int64(data: Bytes, p: int) -> int:
 
 @inlined
 def _ends_before(data: Bytes, p: int, length: int, until: int) -> bool:
-    """Whether the payload at p belongs to what lies at ``until`` or later."""
+    """Whether the payload at p belongs to what lies at ``until`` or later.
+
+    A message outside of transactions carries the *end* of its record, so at ``until`` it is still inside:
+    the server does not send it again from there.
+    """
     if length >= 9 and data[p] == ord("B"):
         return _int64(data, p + 1) >= until
     if length >= 10 and data[p] == ord("M") and data[p + 1] == 0:
-        return _int64(data, p + 2) >= until
+        return _int64(data, p + 2) > until
     return False
 
 
