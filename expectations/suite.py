@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,11 +43,6 @@ class Validation:
     success: bool
     failed: tuple[str, ...]
     data_docs: Path
-
-
-def import_early() -> None:
-    """Begin the import, which takes seconds, while the caller waits for the source or for Spark."""
-    threading.Thread(target=_great_expectations, name="import great_expectations", daemon=True).start()
 
 
 def validate(report: Report, folder: Path, pipeline: str) -> Validation:
