@@ -106,7 +106,7 @@ def histories(draw: st.DrawFn) -> tuple[Counter[Row], list[Message], list[int], 
     return start, sent, [0, *cuts, len(sent)], states
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(histories())
 def test_a_bag_is_what_a_subscriber_would_hold(
     case: tuple[Counter[Row], list[Message], list[int], list[Counter[Row]]],

@@ -316,7 +316,7 @@ def swap(draw: st.DrawFn, source: Source, held: list[tuple[Any, ...]]) -> None:
     source.update(key_of(aside, source.key), keys[1])
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(histories())
 def test_fold_is_what_a_subscriber_would_hold(case: tuple[Source, Lake, list[int]]) -> None:
     source, lake, cuts = case
@@ -353,7 +353,7 @@ def arbitrary(draw: st.DrawFn) -> list[Message]:
     return messages
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(arbitrary())
 def test_collisions_and_missing_rows_end_as_a_subscriber_would_end(messages: list[Message]) -> None:
     key = messages[0].relation.key
