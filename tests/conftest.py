@@ -9,6 +9,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -19,6 +20,7 @@ from infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from infra.local.runtime import SparkRuntime
 from infra.local.runtime import spark_runtime as find_runtime
 
+ROOT = Path(__file__).resolve().parents[1]
 _numbers = itertools.count(1)
 
 
