@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from decoder.errors import PipelineFileError
+from decoder.errors import ApplyError, PipelineFileError
 from decoder.lsn import format_lsn
 from decoder.publications import SourceTable
 from decoder.slots import ExportedSnapshot
@@ -31,6 +31,7 @@ def copy_again(pipeline: Pipeline, name: str, progress: Progressing, started: fl
         PipelineFileError: the publications have no such table.
     """
     table = _published(pipeline, name)
+    _make_way(pipeline, table)
     with at_exact_lsn(pipeline, SLOT_WAIT_SECONDS, progress) as snapshot:
         rows = _replace(pipeline, table, snapshot, progress)
     confirm_position(pipeline)
@@ -54,6 +55,27 @@ def _published(pipeline: Pipeline, name: str) -> SourceTable:
             where="--table",
             way_out=f"name one of those published, as PostgreSQL writes it: {listed}",
         ) from None
+
+
+def _make_way(pipeline: Pipeline, table: SourceTable) -> None:
+    """Drop the lake's table when its shape cannot become the source's: batches could not be applied to it.
+
+    Its readers miss it until the copy is published; a table that can follow is replaced in place instead.
+    """
+    from spark.read import Cut
+    from spark.removal import drop_tables
+    from spark.tables import TableSchema
+    from spark.tables_change import follow
+
+    wanted = TableSchema.of(table)
+    held = {(entry.schema, entry.table): entry for entry in Cut.latest(pipeline.lake).tables()}
+    present = held.get((table.schema, table.table))
+    if present is None:
+        return
+    try:
+        follow(present, wanted)
+    except ApplyError:
+        drop_tables(pipeline.lake, pipeline.name, [wanted.lake_name(pipeline.lake.namespace)])
 
 
 def _replace(

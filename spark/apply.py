@@ -10,12 +10,11 @@ MERGE uses all cores anyway.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from decoder.errors import ApplyError
 from decoder.failpoints import reach
 from spark import lake_files
 from spark.apply_run import Work, stage
@@ -51,11 +50,14 @@ class Applied:
 
     Attributes:
         tables: lake table ("namespace.table") → what was done to it.
+        skipped: source tables with changes that the lake does not have: a copy of one of them is made
+            at a later position, and holds these changes.
     """
 
     batch: str
     already_published: bool
     tables: Mapping[str, TableApplied] = field(default_factory=dict)
+    skipped: tuple[str, ...] = ()
 
 
 def apply_batch(session: SparkSession, lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> Applied:
@@ -68,7 +70,7 @@ def apply_batch(session: SparkSession, lake: LakeSettings, batch: ChangeBatch, p
 
     Raises:
         ApplyError: the batch does not start at the lake's position, or holds a change that the lake
-            cannot take (a table it lacks, a column renamed or retyped, …), named with the way out.
+            cannot take (a column renamed or retyped, …), named with the way out.
         LakeError: catalog or warehouse cannot be reached.
     """
     point = point_of(batch, pipeline)
@@ -87,22 +89,13 @@ def apply_batch(session: SparkSession, lake: LakeSettings, batch: ChangeBatch, p
             session, lake, point, table, lake_files.control_directory(lake, *folded_at(point), str(number))
         )
         done[str(table.name)] = _apply_table(work, batch, changed[table.name])
-    return Applied(batch.name, False, done)
+    skipped = [relations[-1] for name, relations in changed.items() if str(name) not in done]
+    return Applied(batch.name, False, done, tuple(postgres_name(r.schema, r.table) for r in skipped))
 
 
-def _targets(
-    catalog: Catalog, changed: Mapping[LakeName, Sequence[BatchRelation]], pipeline: str
-) -> list[Loaded]:
+def _targets(catalog: Catalog, names: Collection[LakeName], pipeline: str) -> list[Loaded]:
     pointers = catalog.pointers()
-    for name, relations in changed.items():
-        if name not in pointers:
-            source = postgres_name(relations[-1].schema, relations[-1].table)
-            raise ApplyError(
-                "the batch changes a table that the lake does not have yet",
-                where=f"table {source} (would be {name})",
-                way_out=f"copy it: slotlake backfill --table '{source}'; nothing was published",
-            )
-    tables = [load(pointers, name) for name in sorted(changed)]
+    tables = [load(pointers, name) for name in sorted(names) if name in pointers]
     for table in tables:
         require_owner(table, pipeline)
     return tables

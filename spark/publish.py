@@ -88,12 +88,16 @@ def pending(lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> bool:
 def publish_batch(lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> Published:
     """Publish what :func:`spark.apply.apply_batch` staged for this batch. Needs no Spark.
 
+    Tables that the lake lacks are passed over, as apply did.
+
     Raises:
         LakeError: something of the batch is not staged, or the lake was moved by someone else
             meanwhile; nothing has been moved.
     """
     point = point_of(batch, pipeline)
-    published = publish_tables(lake, point, sorted(touched(lake, batch)), start=batch.start_lsn)
+    with open_catalog(lake) as catalog:
+        held = touched(lake, batch).keys() & catalog.pointers().keys()
+    published = publish_tables(lake, point, sorted(held), start=batch.start_lsn)
     remove_folded(lake, point)
     return published
 

@@ -5,23 +5,29 @@ Only tables that carry this pipeline's property are touched; a reader sees all o
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from spark import lake_files
 from spark.catalog import open_catalog
 from spark.lake import LakeSettings
-from spark.names import belongs
+from spark.names import LakeName, belongs
 from spark.publish_swap import load
 from spark.tables import PIPELINE_PROPERTY
 
 
-def drop_tables(lake: LakeSettings, pipeline: str) -> list[str]:
-    """Drop all published tables of a pipeline, `commits` among them; their names in the lake.
+def drop_tables(lake: LakeSettings, pipeline: str, only: Collection[LakeName] | None = None) -> list[str]:
+    """Drop the published tables of a pipeline, `commits` among them; their names in the lake.
+
+    Args:
+        only: these and no others.
 
     Raises:
         LakeError: the catalog cannot be reached.
     """
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
-        named = [load(pointers, name) for name in sorted(pointers) if belongs(name.namespace, lake.namespace)]
+        wanted = [name for name in sorted(pointers) if belongs(name.namespace, lake.namespace)]
+        named = [load(pointers, name) for name in wanted if only is None or name in only]
         mine = [table for table in named if table.metadata["properties"].get(PIPELINE_PROPERTY) == pipeline]
         catalog.drop([table.name for table in mine])
         left = {name.namespace for name in catalog.pointers()}

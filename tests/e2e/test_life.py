@@ -1,0 +1,109 @@
+"""A pipeline's life besides micro-batches: tables that join, backfills, a lost slot, the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decoder.errors import ApplyError, SlotError
+from infra.pipeline import Pipeline
+from tests.conftest import Database
+from tests.e2e.oracle import assert_equal, pipeline_file
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_life(database: Database, session: Any, tmp_path: Path) -> None:
+    database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, v text);"
+        "INSERT INTO a SELECT g, 'a' FROM generate_series(1, 100) g"
+    )
+    file = pipeline_file(tmp_path, database, ["a"])
+    with Pipeline.open(file) as pipeline:
+        first = pipeline.init()
+        assert (first.already, first.rows) == (False, 100)
+        assert pipeline.init().already
+        _a_table_joins(database, pipeline)
+        _a_batch_pulled_but_not_applied(database, pipeline)
+        _a_table_is_copied_again(database, pipeline)
+        _a_column_changes_its_type(database, pipeline)
+        _the_slot_is_lost(database, pipeline)
+        _the_end(database, pipeline)
+
+
+def _a_table_joins(database: Database, pipeline: Any) -> None:
+    database.execute(
+        "CREATE TABLE b (id int PRIMARY KEY, v text); INSERT INTO b VALUES (1, 'before');"
+        "ALTER PUBLICATION shop ADD TABLE b; INSERT INTO b VALUES (2, 'after');"
+        "UPDATE a SET v = 'b' WHERE id = 1"
+    )
+    assert pipeline.sync().added_tables == ["public.b"]
+    assert_equal(database, pipeline, ["a", "b"])
+    database.execute("DELETE FROM b WHERE id = 1")
+    pipeline.sync()
+    assert_equal(database, pipeline, ["a", "b"])
+
+
+def _a_batch_pulled_but_not_applied(database: Database, pipeline: Any) -> None:
+    """The steps one by one, each twice; then what a scheduler does when the pull was long ago."""
+    database.execute("UPDATE a SET v = 'c' WHERE id = 2")
+    batch = pipeline.pull().batch
+    assert pipeline.pull().batch == batch
+    database.execute("UPDATE a SET v = 'd' WHERE id = 3")
+    for _ in range(2):
+        assert not pipeline.apply(batch).already_published
+    assert not pipeline.publish(batch).already_published
+    assert pipeline.publish(batch).already_published
+    assert pipeline.apply(batch).already_published
+    pipeline.confirm()
+    pipeline.confirm()
+    pipeline.sync()
+    assert_equal(database, pipeline, ["a", "b"])
+    assert pipeline.sync().batch is None
+
+
+def _a_table_is_copied_again(database: Database, pipeline: Any) -> None:
+    database.execute("INSERT INTO a VALUES (500, 'e')")
+    report = pipeline.backfill("a")
+    assert report.rows == 101
+    assert_equal(database, pipeline, ["a", "b"])
+
+
+def _a_column_changes_its_type(database: Database, pipeline: Any) -> None:
+    database.execute("ALTER TABLE a ALTER v TYPE int USING id * 2; UPDATE a SET v = 7 WHERE id = 1")
+    with pytest.raises(ApplyError, match="slotlake backfill"):
+        pipeline.sync()
+    pipeline.backfill("public.a")
+    assert_equal(database, pipeline, ["a", "b"])
+    database.execute("UPDATE a SET v = 8 WHERE id = 1; INSERT INTO b VALUES (9, NULL)")
+    pipeline.sync()
+    assert_equal(database, pipeline, ["a", "b"])
+    assert pipeline.verify().equal
+
+
+def _the_slot_is_lost(database: Database, pipeline: Any) -> None:
+    assert pipeline.recover().plan == []
+    database.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.source.slot])
+    database.execute("UPDATE b SET v = 'while nobody looked'")
+    with pytest.raises(SlotError, match="does not exist"):
+        pipeline.sync()
+    assert pipeline.status().state == "slot missing"
+    assert not pipeline.recover().carried_out
+    assert pipeline.recover(carry_out=True).carried_out
+    assert_equal(database, pipeline, ["a", "b"])
+    assert pipeline.status().state == "ready"
+
+
+def _the_end(database: Database, pipeline: Any) -> None:
+    pipeline.drop(lake=True)
+    left = database.execute("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")
+    assert left == [(0,)]
+    assert pipeline.status().state == "not initialised"
+    pipeline.init()
+    assert_equal(database, pipeline, ["a", "b"] if _published(database, "b") else ["a"])
+
+
+def _published(database: Database, table: str) -> bool:
+    return bool(database.execute("SELECT 1 FROM pg_publication_tables WHERE tablename = %s", [table]))
