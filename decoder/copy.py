@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 from psycopg import pq, sql
 
+from decoder.copy_data import CopyReader
 from decoder.copy_frames import CopyFrames
 from decoder.errors import ChangeLogError, SourceError
 from decoder.failpoints import reach
@@ -34,7 +35,7 @@ from decoder.publications import SourceColumn, SourceTable
 from decoder.source import connect, explain, redact, source_errors
 from decoder.types import column_type, from_slices, sql_text
 
-CHUNK_BYTES = 32 << 20
+CHUNK_BYTES = 16 << 20
 ROWS_PER_FILE = 2_000_000
 _PARQUET: dict[str, Any] = {
     "compression": "zstd",
@@ -163,16 +164,19 @@ class _Reading:
         pgconn = connection.pgconn
         pgconn.send_query(copy_query(self._table).encode())
         self._expect(pgconn, pq.ExecStatus.COPY_OUT)
-        nap = Nap()
-        pieces: list[memoryview] = []
-        size, more = 0, True
-        while more:
-            got, more = _drain(pgconn, pieces)
-            nap.drained(got, max(nap.seconds, 1e-4))
-            size += got
-            if size >= CHUNK_BYTES or not more:
-                self._submit(pieces)
-                pieces, size = [], 0
+        nap, reader = Nap(), CopyReader(pgconn)
+        pieces: list[bytes] = []
+        size = messages = 0
+        ended = False
+        while not ended:
+            frames = reader.drain()
+            ended = frames.ended
+            nap.drained(len(frames.data), max(nap.seconds, 1e-4))
+            pieces.append(frames.data.tobytes())
+            size, messages = size + len(frames.data), messages + len(frames.lengths)
+            if size >= CHUNK_BYTES or ended:
+                self._submit(b"".join(pieces), messages)
+                pieces, size, messages = [], 0, 0
             elif nap.idle:
                 select.select([pgconn.socket], [], [], 1.0)
             else:
@@ -206,45 +210,24 @@ class _Reading:
             )
         return explain(error, self._dsn, f"copying {self._table.quoted}")
 
-    def _submit(self, pieces: list[memoryview]) -> None:
+    def _submit(self, raw: bytes, messages: int) -> None:
         self._wait()
-        self._under_way = self._thread.submit(self._decode, pieces)
+        self._under_way = self._thread.submit(self._decode, raw, messages)
 
     def _wait(self) -> None:
         if self._under_way is not None:
             self._under_way.result()
 
-    def _decode(self, pieces: list[memoryview]) -> None:
-        raw = b"".join(pieces)
+    def _decode(self, raw: bytes, messages: int) -> None:
         self._received += len(raw)
         # One message is one row, but for the header before the first and the end mark.
-        rows, slices = self._frames.take(raw, len(pieces) + 1)
+        rows, slices = self._frames.take(raw, messages + 1)
         if rows:
             self._writer.append(rows, [_parsed(c, s) for c, s in zip(self._table.columns, slices, strict=True)])
             reach("init.mid_copy")
         if self._progress is not None:
             seconds = time.monotonic() - self._begun
             self._progress(CopyProgress(self._table.quoted, self._writer.rows, self._received, seconds))
-
-
-def _drain(pgconn: pq.abc.PGconn, pieces: list[memoryview]) -> tuple[int, bool]:
-    """Take what has arrived, up to a chunk: bytes, and whether more will come."""
-    get, add = pgconn.get_copy_data, pieces.append
-    total, fresh = 0, False
-    while total < CHUNK_BYTES:
-        size, content = get(1)
-        if size > 0:
-            add(content)
-            total += size
-            fresh = False
-        elif size < 0:
-            return total, False
-        elif fresh:
-            break
-        else:
-            pgconn.consume_input()
-            fresh = True
-    return total, True
 
 
 def _parsed(column: SourceColumn, slices: Any) -> tuple[pa.Array, pa.Array | None]:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from decoder.buffer import MessageBuffer
-from decoder.compiled import Bytes, Ints, Lengths, compiled, frozen, inlined
+from decoder.compiled import Bytes, Ints, Lengths, Unsigned, compiled, frozen, inlined
 from decoder.errors import ProtocolError
 
 POSTGRES_EPOCH_SECONDS = 946_684_800
@@ -86,16 +86,19 @@ class Framing:
         self._state = np.zeros(_STATE_FIELDS, dtype=np.int64)
         self._state[SEEN] = bounds.start
 
-    def take(self, pieces: list[memoryview], buffer: MessageBuffer) -> None:
+    def take(self, raw: Bytes, lengths: Ints, buffer: MessageBuffer) -> None:
         """Append the payloads of these CopyData contents to the buffer, until the batch ends.
+
+        Args:
+            raw: uint8, the contents back to back.
+            lengths: int64, of each.
 
         Raises:
             ProtocolError: not a replication message, or one cut short.
         """
-        raw = np.frombuffer(b"".join(pieces), dtype=np.uint8)
-        lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
-        start, length = np.empty(len(pieces), np.int64), np.empty(len(pieces), np.int32)
-        lsns, report = np.empty(len(pieces), np.uint64), np.zeros(2, np.int64)
+        count = len(lengths)
+        start, length = np.empty(count, np.int64), np.empty(count, np.int32)
+        lsns, report = np.empty(count, np.uint64), np.zeros(2, np.int64)
         limits = (self._until, self._max_bytes)
         fault = _walk(frozen(raw), frozen(lengths), *limits, self._state, start, length, lsns, report)
         if fault:
@@ -146,7 +149,7 @@ def _int64(data: Bytes, p: int) -> int:
     value = np.uint64(0)
     for i in range(8):
         value = (value << np.uint64(8)) | np.uint64(data[p + i])
-    return np.int64(value)
+    return int(np.int64(value))
 
 
 @inlined
@@ -195,7 +198,7 @@ def _walk(
     state: Ints,
     start: Ints,
     length: Lengths,
-    lsns: Ints,
+    lsns: Unsigned,
     report: Ints,
 ) -> int:
     """Note the payloads taken in; a fault's number, else 0."""

@@ -185,7 +185,8 @@ class _Pull:
         buffer = self._decoding.free_buffer()
         assert buffer is not None
         while True:
-            framing.take(stream.drain(), buffer)
+            frames = stream.drain()
+            framing.take(frames.data, frames.lengths, buffer)
             stream.report(framing.seen, now=framing.asked_for_reply())
             self._tell()
             if framing.end != RUNNING:

@@ -20,6 +20,7 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
+from decoder.copy_data import CopyReader, Frames
 from decoder.errors import SlotBusyError, SlotError, SlotlakeError, SourceError, SourceUnavailableError
 from decoder.framing import confirmation, status_update
 from decoder.lsn import format_lsn
@@ -30,7 +31,6 @@ from decoder.source import SourceSettings, connect, connect_replication, explain
 STATUS_SECONDS = 5.0
 START_RETRY_SECONDS = 5.0
 _END_SECONDS = 0.5
-_DRAIN_MAX_BYTES = 4 << 20
 _LOOPBACK_RECEIVE_BYTES = 128 << 10
 
 
@@ -72,6 +72,7 @@ class Stream:
                 raise failure
             time.sleep(0.1)
         _shape_socket(self._pgconn)
+        self._reader = CopyReader(self._pgconn)
 
     def _start_failure(self, command: bytes) -> SlotlakeError | None:
         try:
@@ -92,36 +93,22 @@ class Stream:
             kind, what, way_out = _meaning("42704", said)
             self._warned = kind(f"{what}: {said}", where=redact(self._source.dsn), way_out=way_out)
 
-    def drain(self) -> list[memoryview]:
+    def drain(self) -> Frames:
         """Everything that has arrived, without waiting: the content of each CopyData.
 
         Raises:
             SourceError, SlotError: the server ended the stream, or the connection broke.
         """
-        get, consume = self._pgconn.get_copy_data, self._pgconn.consume_input
-        pieces: list[memoryview] = []
-        add = pieces.append
-        fresh, room = False, _DRAIN_MAX_BYTES
         try:
-            while room > 0:
-                size, content = get(1)
-                if size > 0:
-                    add(content)
-                    room -= size
-                    fresh = False
-                elif size < 0:
-                    raise self._ended()
-                elif fresh:
-                    break
-                else:
-                    consume()
-                    fresh = True
+            frames = self._reader.drain()
         except psycopg.Error as error:
             raise self._broken(error) from None
         if self._warned is not None:
             raise self._warned
-        self._learn(_DRAIN_MAX_BYTES - room)
-        return pieces
+        if frames.ended:
+            raise self._ended()
+        self._learn(len(frames.data))
+        return frames
 
     def _learn(self, size: int) -> None:
         now = time.monotonic()
@@ -227,14 +214,17 @@ def confirm(source: SourceSettings, lsn: int) -> None:
         SlotError: the slot is not at ``lsn`` afterwards.
         SlotBusyError, SourceError: as for a pull.
     """
-    with Stream(source, lsn) as stream:
+    deadline = time.monotonic() + STATUS_SECONDS
+    with Stream(source, lsn) as stream, connect(source.dsn) as connection:
         stream.send(confirmation(lsn, time.time()))
-        deadline = time.monotonic() + STATUS_SECONDS
-        while not any(piece[0] == ord("k") for piece in stream.drain()) and time.monotonic() < deadline:
-            stream.rest(0.05)
-    with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
-        state = inspect_slot(connection, source.slot)
-    confirmed = None if state is None else state.confirmed_flush_lsn
+        while True:
+            stream.drain()
+            with source_errors(source.dsn, "looking at the slot"):
+                state = inspect_slot(connection, source.slot)
+            confirmed = None if state is None else state.confirmed_flush_lsn
+            if (confirmed is not None and confirmed >= lsn) or time.monotonic() >= deadline:
+                break
+            stream.rest(0.02)
     if confirmed != lsn:
         raise SlotError(
             f"the slot was to be confirmed up to {format_lsn(lsn)}, but stands at "

@@ -160,7 +160,9 @@ def test_wal_level_and_exhausted_limits() -> None:
     with temporary_postgres(conf={**limits, "max_wal_senders": "2"}) as server:
         source = SourceSettings(server.dsn(), ("p",), "s")
         create_slot(source).close()
-        refused(SourceError, "no free replication slot", create_slot, SourceSettings(server.dsn(), ("p",), "s2"))
+        refused(
+            SourceError, "no free replication slot", create_slot, SourceSettings(server.dsn(), ("p",), "s2")
+        )
         held = [connect(server.dsn()) for _ in range(4)]
         refused(SourceUnavailableError, "no free connection", connect, server.dsn())
         for connection in held:
@@ -289,7 +291,8 @@ def test_server_shut_down_in_mid_stream(tmp_path: Path) -> None:
                 stopping.start()
                 framing, buffer = Framing(Bounds(start, 1 << 60)), MessageBuffer()
                 for _ in range(200):
-                    framing.take(stream.drain(), buffer)
+                    frames = stream.drain()
+                    framing.take(frames.data, frames.lengths, buffer)
                     stream.report(framing.seen, now=framing.asked_for_reply())
                     stream.rest(0.05)
             stopping.join()
@@ -302,7 +305,9 @@ def test_full_disk_while_a_batch_is_written(database: Database, tmp_path: Path) 
     source, start = fill(database, 100_000)
     with small_disk() as place:
         log = place / "changelog"
-        error = refused(ChangeLogError, "cannot be written: (No space|File too large)", lambda: pulled(source, log, start))
+        error = refused(
+            ChangeLogError, "cannot be written: (No space|File too large)", lambda: pulled(source, log, start)
+        )
         assert "enlarge the disk" in error.way_out
         assert list(log.iterdir()) == [], "nothing half-written"
         assert confirmed_flush(source) == start
@@ -314,7 +319,9 @@ def test_full_disk_while_a_batch_is_written(database: Database, tmp_path: Path) 
 def small_disk() -> Iterator[Path]:
     place = Path(tempfile.mkdtemp(prefix="slotlake-small-"))
     command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(place)]
-    mounted = shutil.which("mount") and subprocess.run(command, check=False, capture_output=True).returncode == 0
+    mounted = (
+        shutil.which("mount") and subprocess.run(command, check=False, capture_output=True).returncode == 0
+    )
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:

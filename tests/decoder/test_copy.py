@@ -160,6 +160,7 @@ def test_many_chunks_and_files(
 ) -> None:
     """A companion column that is first needed late begins a new file, and stays."""
     monkeypatch.setattr("decoder.copy.CHUNK_BYTES", 20_000)
+    monkeypatch.setattr("decoder.copy_data.DRAIN_BYTES", 20_000)
     database.execute(
         """
         CREATE TABLE t (id int, d date); CREATE PUBLICATION p FOR TABLE t;
@@ -225,6 +226,7 @@ def test_full_disk_leaves_no_file(database: Database) -> None:
 
 def test_connection_cut_leaves_no_file(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("decoder.copy.CHUNK_BYTES", 100_000)
+    monkeypatch.setattr("decoder.copy_data.DRAIN_BYTES", 100_000)
     database.execute(
         "CREATE TABLE t (id int, a text); CREATE PUBLICATION p FOR TABLE t;"
         "INSERT INTO t SELECT i, md5(i::text) FROM generate_series(1, 300000) i"

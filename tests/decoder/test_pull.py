@@ -14,7 +14,7 @@ import pytest
 
 from decoder.changelog import batches
 from decoder.errors import ChangeLogError, SourceError
-from decoder.lsn import format_lsn
+from decoder.lsn import format_lsn, parse_lsn
 from decoder.pull import PullProgress
 from decoder.receive import confirm
 from decoder.slots import create_slot, inspect_slot
@@ -106,13 +106,17 @@ def test_every_end_position_gives_exactly_the_transactions_before_it(
 def test_an_end_inside_a_page_header_does_not_hang(database: Database, tmp_path: Path) -> None:
     database.execute(TABLE)
     source, start = slotted(database)
-    for _ in range(2000):  # until the insert position lies just behind a page header
-        database.execute("INSERT INTO t SELECT coalesce(max(id), 0) + 1 FROM t")
-        if insert_position(database) % 8192 in (24, 40):
-            break
-    else:
-        pytest.skip("no record ended on a page boundary")
-    position = insert_position(database)
+    position = 0
+    with database.connect() as connection:
+        for i in range(20_000):  # until the insert position lies just behind a page header
+            connection.execute("INSERT INTO t (id) VALUES (%s)", (i,))
+            row = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+            assert row is not None
+            position = parse_lsn(row[0])
+            if position % 8192 in (24, 40):
+                break
+        else:
+            pytest.skip("no record ended on a page boundary")
     batch = pulled(source, tmp_path, start, until=position)
     assert batch.end_lsn == position
     assert pulled(source, tmp_path, position).transactions == 0
@@ -230,6 +234,7 @@ def test_a_transaction_larger_than_a_chunk_goes_to_disk_in_pieces(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("decoder.pull.CHUNK_BYTES", 100_000)
+    monkeypatch.setattr("decoder.copy_data.DRAIN_BYTES", 100_000)
     database.execute(TABLE)
     source, start = slotted(database)
     database.execute(inserted(1, 20_000))
@@ -371,7 +376,11 @@ def test_wal_does_not_pile_up(database: Database, tmp_path: Path) -> None:
     source, position = slotted(database)
     retained = []
     for i in range(12):
-        table = "other SELECT repeat(md5(i::text), 100)" if i > 5 else "t SELECT i, 1, 2, repeat(md5(i::text), 100)"
+        table = (
+            "other SELECT repeat(md5(i::text), 100)"
+            if i > 5
+            else "t SELECT i, 1, 2, repeat(md5(i::text), 100)"
+        )
         database.execute(f"INSERT INTO {table} FROM generate_series({i * 1000}, {i * 1000 + 999}) i")
         database.execute("CHECKPOINT")  # logs the running transactions, from which restart_lsn follows
         batch = pulled(source, tmp_path, position)

@@ -8,6 +8,7 @@ import struct
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from decoder.buffer import MessageBuffer
@@ -20,6 +21,11 @@ from decoder.source import SourceSettings
 from tests.conftest import Database
 from tests.decoder.sources import held_by, pulled, replayed, slotted
 from tests.decoder.test_pull import TABLE, TEXTS, inserted
+
+
+def take(framing: Framing, pieces: list[bytes], buffer: MessageBuffer) -> None:
+    lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
+    framing.take(np.frombuffer(b"".join(pieces), dtype=np.uint8), lengths, buffer)
 
 
 def data(payload: bytes, wal_start: int = 7) -> bytes:
@@ -48,7 +54,7 @@ def fed(pieces: list[bytes], **bounds: int) -> tuple[Framing, list[bytes]]:
     for size in (1, 2, 3, len(pieces) or 1):
         framing, buffer = Framing(Bounds(**{"start": 100, "until": 1000, **bounds})), MessageBuffer()
         for i in range(0, len(pieces), size):
-            framing.take([memoryview(piece) for piece in pieces[i : i + size]], buffer)
+            take(framing, pieces[i : i + size], buffer)
         ends = buffer.ends.tolist()
         taken = [buffer.data[a:b].tobytes() for a, b in zip(ends, ends[1:], strict=False)]
         outcomes.append((framing, taken, (framing.end, framing.open, framing.seen, framing.commits)))
@@ -96,17 +102,17 @@ def test_cutting_waits_for_the_commit() -> None:
     framing, buffer = Framing(Bounds(100, 1000)), MessageBuffer()
     framing.cut_at_commit()
     assert framing.end == RUNNING, "nothing came yet"
-    framing.take([memoryview(begin(200)), memoryview(ROW)], buffer)
+    take(framing, [begin(200), ROW], buffer)
     framing.cut_at_commit()
     assert framing.end == RUNNING, "inside a transaction"
-    framing.take([memoryview(commit(200, 210)), memoryview(begin(300))], buffer)
+    take(framing, [commit(200, 210), begin(300)], buffer)
     assert (framing.end, framing.seen, buffer.count) == (CUT, 210, 3)
 
 
 @pytest.mark.fast
 def test_cutting_between_transactions_is_at_once() -> None:
     framing = Framing(Bounds(100, 1000))
-    framing.take([memoryview(keepalive(150))], MessageBuffer())
+    take(framing, [keepalive(150)], MessageBuffer())
     framing.cut_at_commit()
     assert (framing.end, framing.seen) == (CUT, 150)
 
@@ -116,13 +122,13 @@ def test_cutting_between_transactions_is_at_once() -> None:
 def test_damaged_frames(bad: bytes) -> None:
     framing = Framing(Bounds(100, 1000))
     with pytest.raises(ProtocolError):
-        framing.take([memoryview(keepalive(150)), memoryview(bad)], MessageBuffer())
+        take(framing, [keepalive(150), bad], MessageBuffer())
 
 
 @pytest.mark.fast
 def test_a_reply_is_asked_for_once() -> None:
     framing = Framing(Bounds(100, 1000))
-    framing.take([memoryview(keepalive(150, reply=True))], MessageBuffer())
+    take(framing, [keepalive(150, reply=True)], MessageBuffer())
     assert framing.asked_for_reply()
     assert not framing.asked_for_reply()
 
@@ -177,7 +183,8 @@ def test_an_idle_stream_costs_next_to_nothing(database: Database) -> None:
         framing, buffer = Framing(Bounds(start, 1 << 60)), MessageBuffer()
         end, before = time.monotonic() + 2.5, 0.0
         while time.monotonic() < end:
-            framing.take(stream.drain(), buffer)
+            frames = stream.drain()
+            framing.take(frames.data, frames.lengths, buffer)
             stream.report(framing.seen, now=framing.asked_for_reply())
             stream.rest(1.0)
             if not before and time.monotonic() > end - 2:  # the first half second compiles
@@ -190,6 +197,7 @@ def test_the_server_is_answered_while_a_batch_is_written(
 ) -> None:
     """wal_sender_timeout is 1 s and writing takes 3: without answers the server would hang up."""
     monkeypatch.setattr("decoder.pull.CHUNK_BYTES", 50_000)
+    monkeypatch.setattr("decoder.copy_data.DRAIN_BYTES", 50_000)
     database.execute(TABLE + f"ALTER DATABASE {database.name} SET wal_sender_timeout = '1s'")
     source, start = slotted(database)
     for i in range(10):

@@ -1,0 +1,201 @@
+"""CopyData messages taken from libpq in bulk, outside the interpreter lock.
+
+One call of psycopg's `get_copy_data` per message costs more than all of decoding.  So the loop over
+libpq's own functions (PQgetCopyData, PQconsumeInput, PQfreemem; libpq manual, section 32.10) is
+compiled; the connection stays psycopg's, which also handles notices and errors.  Where libpq cannot be
+found for certain in this process, the same loop runs in Python.
+
+Invariant: a function is called only in the very library that made the connection: the library is
+looked for among the mapped files, and must give the same version and the same socket as psycopg does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+from llvmlite import binding
+from numba.core import types
+from psycopg import pq
+
+from decoder.compiled import Bytes, Ints, compiled
+
+DRAIN_BYTES = 4 << 20
+_FIRST_MESSAGES = 1 << 15
+_NAMES = {name: f"slotlake_{name}" for name in ("PQgetCopyData", "PQconsumeInput", "PQfreemem", "memcpy")}
+_get_copy_data = types.ExternalFunction(_NAMES["PQgetCopyData"], types.int32(types.intp, types.intp, types.int32))
+_consume_input = types.ExternalFunction(_NAMES["PQconsumeInput"], types.int32(types.intp))
+_free = types.ExternalFunction(_NAMES["PQfreemem"], types.void(types.intp))
+_copy_bytes = types.ExternalFunction(_NAMES["memcpy"], types.intp(types.intp, types.intp, types.intp))
+
+_DRAINED, _FULL, _ENDED, _FAILED = range(4)
+_USED, _COUNT, _HELD = range(3)
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The contents of some CopyData messages, back to back.
+
+    Attributes:
+        data: uint8[sum of lengths].
+        lengths: int64[number of messages].
+        ended: the server has ended the copy.
+        The arrays are views that the next drain overwrites.
+    """
+
+    data: Bytes
+    lengths: Ints
+    ended: bool
+
+
+class CopyReader:
+    """Takes what has arrived on a connection that is in COPY OUT or COPY BOTH."""
+
+    def __init__(self, pgconn: pq.abc.PGconn) -> None:
+        self._pgconn = pgconn
+        self._compiled = _registered() and _same_library(pgconn)
+        self._data = np.empty(DRAIN_BYTES + (1 << 20), dtype=np.uint8)
+        self._lengths = np.empty(_FIRST_MESSAGES, dtype=np.int64)
+        self._cells = np.zeros(1, dtype=np.int64)  # the pointer that PQgetCopyData sets
+        self._report = np.zeros(3, dtype=np.int64)
+
+    def drain(self) -> Frames:
+        """Everything that has arrived, up to about DRAIN_BYTES, without waiting.
+
+        Raises:
+            psycopg.OperationalError: the connection failed.
+        """
+        return self._drain_compiled() if self._compiled else self._drain_plain()
+
+    def _drain_compiled(self) -> Frames:
+        report = self._report
+        report[:] = 0
+        address = self._pgconn.pgconn_ptr
+        while True:
+            code = _drain(
+                address, self._cells, self._cells.ctypes.data, self._data, self._data.ctypes.data,
+                self._lengths, DRAIN_BYTES, report,
+            )  # fmt: skip
+            if code != _FULL:
+                break
+            self._grow(int(report[_USED] + report[_HELD]))
+        if code == _FAILED:
+            # psycopg asks libpq for the reason and raises it.
+            self._pgconn.consume_input()
+            raise psycopg.OperationalError(self._pgconn.get_error_message())
+        return Frames(self._data[: report[_USED]], self._lengths[: report[_COUNT]], code == _ENDED)
+
+    def _grow(self, needed: int) -> None:
+        if needed > len(self._data):
+            grown = np.empty(max(needed, 2 * len(self._data)), dtype=np.uint8)
+            grown[: len(self._data)] = self._data
+            self._data = grown
+        if self._report[_COUNT] == len(self._lengths):
+            self._lengths = np.concatenate([self._lengths, np.empty_like(self._lengths)])
+
+    def _drain_plain(self) -> Frames:
+        get, consume = self._pgconn.get_copy_data, self._pgconn.consume_input
+        pieces: list[Any] = []
+        total, fresh, ended = 0, False, False
+        while total < DRAIN_BYTES:
+            size, content = get(1)
+            if size > 0:
+                pieces.append(content)
+                total += size
+                fresh = False
+            elif size < 0 or fresh:
+                ended = size < 0
+                break
+            else:
+                consume()
+                fresh = True
+        lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
+        return Frames(np.frombuffer(b"".join(pieces), dtype=np.uint8), lengths, ended)
+
+
+@compiled
+def _drain(
+    connection: int,
+    cells: Ints,
+    cells_at: int,
+    data: Bytes,
+    data_at: int,
+    lengths: Ints,
+    bytes_max: int,
+    report: Ints,
+) -> int:
+    """Fill data and lengths from libpq.  A message that did not fit waits in the cell (_HELD bytes)."""
+    fresh = False
+    while True:
+        size = report[_HELD]
+        if size == 0:
+            if report[_USED] >= bytes_max:
+                return 0
+            size = _get_copy_data(connection, cells_at, 1)
+        if size == 0:
+            if fresh:
+                return 0
+            if _consume_input(connection) == 0:
+                return 3
+            fresh = True
+            continue
+        if size == -1:
+            return 2
+        if size < 0:
+            return 3
+        fresh = False
+        used, count = report[_USED], report[_COUNT]
+        if used + size > len(data) or count == len(lengths):
+            report[_HELD] = size
+            return 1
+        _copy_bytes(data_at + used, cells[0], size)
+        _free(cells[0])
+        report[_HELD] = 0
+        lengths[count] = size
+        report[_USED], report[_COUNT] = used + size, count + 1
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    """The libpq that psycopg uses, if it can be told for certain."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return None
+    paths = {line.split(maxsplit=5)[5] for line in lines if "/libpq" in line}
+    for path in sorted(paths, key=lambda each: "psycopg" not in each):
+        try:
+            library = ctypes.CDLL(path)
+            if library.PQlibVersion() == pq.version():
+                return library
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+@cache
+def _registered() -> bool:
+    """Make libpq's functions known to compiled code, under names of our own.
+
+    By name, not by address: code that is kept on disk is then right in every process.
+    """
+    library = _library()
+    for name, symbol in _NAMES.items():
+        function = getattr(ctypes.CDLL(None) if name == "memcpy" else library, name, None)
+        if function is None:
+            return False
+        binding.add_symbol(symbol, ctypes.cast(function, ctypes.c_void_p).value)
+    return True
+
+
+def _same_library(pgconn: pq.abc.PGconn) -> bool:
+    library, address = _library(), pgconn.pgconn_ptr
+    if library is None or address is None:
+        return False
+    library.PQsocket.argtypes = [ctypes.c_void_p]
+    return bool(library.PQsocket(address) == pgconn.socket)
