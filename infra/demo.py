@@ -23,7 +23,7 @@ from typing import Any
 from decoder.errors import SetupError
 from decoder.lsn import format_lsn
 from infra.demo_bank import DATABASE, SUMS, Bank, points, transactions_of
-from infra.demo_page import Outcome, page
+from infra.demo_page import READER, Outcome, page
 from infra.demo_screen import Screen, Step
 from infra.launch.folders import CHECKOUT, home
 from infra.local.airflow import LocalAirflow
@@ -35,7 +35,8 @@ from infra.local.spark_connect import LocalSparkConnect
 from infra.model import PipelineFile, load_pipeline
 
 SCHEDULE_SECONDS = 10
-WRITE_SECONDS = 60.0
+WRITE_SECONDS_MAX = 50.0
+RATE_MIN = 300.0  # a second, so that few transactions do not take long
 WATCH_SECONDS = 2.0
 _MARK = "demo.json"
 _BOOTSTRAP, _SYNC, _VERIFY = "cdc_bootstrap_demo", "cdc_sync_demo", "cdc_verify_demo"
@@ -175,7 +176,7 @@ class Demo:
         sparks = threads.submit(self.spark.start)
         steps["PostgreSQL, pgbench -i"].tell("starting")
         self.postgres.start()
-        self._write_pipeline_file()
+        self._write_files()
         filled = threads.submit(self.bank.fill, self.scale)
         self._start_airflow()
         waiting: dict[str, tuple[Future[Any], Callable[[], str]]] = {
@@ -225,7 +226,7 @@ class Demo:
 
     def _live(self, screen: Screen, client: AirflowClient, pipeline: PipelineFile) -> float:
         """pgbench writes, the DAG fires, until the lake has everything that was written."""
-        rate = max(1.0, self.transactions / WRITE_SECONDS)
+        rate = max(RATE_MIN, self.transactions / WRITE_SECONDS_MAX)
         writing, syncing = screen.step("pgbench writes"), screen.step("cdc_sync")
         total = self.transactions
         client.pause(_SYNC, False)
@@ -277,7 +278,6 @@ class Demo:
         return Outcome(
             folder=self.folder,
             pipeline_file=self.pipeline_file,
-            catalog=pipeline.lake_uri(),
             kept=self.keep,
             airflow_url=self.airflow.url,
             airflow_password=self.airflow.password,
@@ -293,8 +293,9 @@ class Demo:
             seconds=time.monotonic() - self.started,
         )
 
-    def _write_pipeline_file(self) -> None:
-        """Mode 0600, because it holds the password of the demo's server."""
+    def _write_files(self) -> None:
+        """The pipeline file, mode 0600 because it holds the password of the demo's server, and a reader."""
+        (self.folder / "read.py").write_text(READER.format(folder=self.folder))
         tables = "".join(f"  {table}: {{}}\n" for table in SUMS)
         write_private(
             self.pipeline_file,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,24 @@ from typing import Any
 
 from infra.demo_bank import SUMS, Point
 
+READER = '''"""Read the demo's lake with pyiceberg and DuckDB; slotlake is not needed for it."""
+
+import importlib.util
+from pathlib import Path
+
+import duckdb
+from pyiceberg.catalog.sql import SqlCatalog
+
+lake = SqlCatalog("lake", uri="sqlite:///{folder}/lake.db", warehouse="file://{folder}/warehouse")
+print(lake.load_table(("bank", "commits")).scan().to_arrow().sort_by("position").to_pandas())
+
+for extension in ("avro", "iceberg"):  # from their wheels: nothing is downloaded
+    package = importlib.util.find_spec(f"duckdb_extension_{{extension}}").submodule_search_locations[0]
+    duckdb.execute(f"LOAD '{{next(Path(package).rglob('*.duckdb_extension'))}}'")
+history = lake.load_table(("bank", "pgbench_history")).metadata_location
+print(duckdb.sql(f"SELECT count(*) AS rows, sum(delta) AS sum FROM iceberg_scan('{{history}}')"))
+'''
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -17,7 +36,6 @@ class Outcome:
 
     folder: Path
     pipeline_file: Path
-    catalog: str
     kept: bool
     airflow_url: str
     airflow_password: str
@@ -71,7 +89,7 @@ def _figures(o: Outcome) -> Iterator[str]:
 def _verified(o: Outcome) -> Iterator[str]:
     yield f"verified at {o.verified['lsn']}, an exact position of the source"
     yield f"  {'table':<28}{'rows in source':>16}{'rows in lake':>16}  result"
-    for name, table in o.verified["tables"].items():
+    for name, table in sorted(o.verified["tables"].items()):
         result = "equal" if table["equal"] else f"{table['differences']} keys differ"
         yield f"  {name:<28}{table['source_rows']:>16,}{table['lake_rows']:>16,}  {result}"
 
@@ -94,17 +112,15 @@ def _go_on(o: Outcome) -> Iterator[str]:
     if o.kept:
         yield f"  Airflow        {o.airflow_url}  user admin, password {o.airflow_password}"
         yield f"  write more     {o.write_more}"
-        yield f"  where it is    slotlake status {file}"
-        yield f"  prove it       slotlake verify {file}"
+        yield f"  where it is    ./slotlake status {file}"
+        yield f"  prove it       ./slotlake verify {file}"
     else:
-        yield "  Airflow        slotlake demo --keep leaves everything running and tells where its UI is"
-    yield f'  query          slotlake query {file} "SELECT count(*) FROM pgbench_history"'
-    yield f'  at a point     slotlake query {file} "SELECT …" --at {o.points[0].lsn}'
-    yield "  pyiceberg      from pyiceberg.catalog.sql import SqlCatalog"
-    yield f'                 lake = SqlCatalog("lake", uri="{o.catalog}")'
-    yield '                 table = lake.load_table(("bank", "pgbench_branches")); table.scan().to_arrow()'
-    yield "  DuckDB         SELECT * FROM iceberg_scan('<table.metadata_location from above>')"
+        yield "  Airflow        ./slotlake demo --keep leaves everything running and tells where its UI is"
+    yield f'  query          ./slotlake query {file} "SELECT count(*) FROM pgbench_history"'
+    yield f'  at a point     ./slotlake query {file} "SELECT …" --at {o.points[0].lsn}'
+    yield f"  elsewhere      {sys.executable} {o.folder / 'read.py'}"
+    yield "                 (a few lines that read the lake with pyiceberg and DuckDB alone)"
     if o.kept:
-        yield "  stop           slotlake demo --stop"
+        yield "  stop           ./slotlake demo --stop"
     else:
         yield "  everything that was started is ended; the lake's files stay until the next demo"

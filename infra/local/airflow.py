@@ -30,13 +30,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from decoder.errors import SetupError
-from infra.local import process
+from infra.local import airflow_session, process
 from infra.local.airflow_client import AirflowClient
 from infra.local.postgres import EmbeddedPostgres, postgres_folder
 from infra.local.process import command_line, free_port, port_is_free, write_private
@@ -140,7 +140,7 @@ class LocalAirflow:
         write_private(self.folder / "process.json", json.dumps({"port": port, "pid": self.process.pid}))
         return self
 
-    def wait_ready(self, seconds_max: float = 120.0) -> AirflowClient:
+    def wait_ready(self, seconds_max: float = 300.0) -> AirflowClient:
         """Wait until API server, scheduler and DAG processor are healthy; return a client.
 
         Raises:
@@ -168,11 +168,8 @@ class LocalAirflow:
         give_up = time.monotonic() + seconds_max
         while self.members() and time.monotonic() < give_up:
             time.sleep(0.05)
-        while left := self.members():
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.05)
+        if self.members():
+            airflow_session.kill_all(self._known()["pid"])
         if self.process is not None:
             self.process.wait()
         self.metadata.stop()
@@ -183,14 +180,15 @@ class LocalAirflow:
         self.metadata.remove()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def members(self) -> list[int]:
+    def members(self) -> set[int]:
         """Ids of the running processes of this Airflow: the members of its session."""
         session = self._known().get("pid")
         if session is None:
-            return []
-        if _alive(session) and self._leader() is None:
-            return []  # the id has been given to a stranger, which can only be once our session is empty
-        return [pid for pid in _processes() if _alive(pid) and _session_of(pid) == session]
+            return set()
+        command = command_line(session)
+        if command and str(self.folder) not in command:
+            return set()  # the id has been given to a stranger, which can only be once our session is empty
+        return airflow_session.members(session)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -304,36 +302,12 @@ class LocalAirflow:
     def _leader(self) -> int | None:
         """The id of the process that started the parts, if it runs and is ours: ids are used again."""
         pid = self._known().get("pid")
-        if pid is None or not _alive(pid):
-            return None
-        return pid if str(self.folder) in command_line(pid) else None
+        return pid if pid is not None and str(self.folder) in command_line(pid) else None
 
     def _not_started(self, what: str) -> SetupError:
         names = ("serve", "api-server", "scheduler", "dag-processor")
         ends = [f"{name}.log: {end}" for name in names if (end := _end_of(self.folder / f"{name}.log"))]
         return SetupError(what, where=str(self.folder), way_out="its logs end with\n" + "\n".join(ends))
-
-
-def _processes() -> Iterable[int]:
-    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-
-
-def _stat(pid: int) -> list[str]:
-    """Fields of /proc/<pid>/stat from the state on (proc(5)); the name before them may hold anything."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _alive(pid: int) -> bool:
-    fields = _stat(pid)
-    return bool(fields) and fields[0] not in ("Z", "X")
-
-
-def _session_of(pid: int) -> int | None:
-    fields = _stat(pid)
-    return int(fields[3]) if fields else None
 
 
 def _end_of(log: Path, size: int = 1500) -> str:

@@ -21,12 +21,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from infra.local import airflow_session
+
 _PARTS = {
     "api-server": ["api-server"],
     "scheduler": ["scheduler", "--skip-serve-logs"],
     "dag-processor": ["dag-processor"],
 }
-_GRACE_SECONDS = 15.0
+_GRACE_SECONDS = 8.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -142,12 +144,20 @@ def _wait(parts: dict[int, str]) -> int:
     if not asked:
         gone = ", ".join(parts[pid] for pid in set(parts) - left)
         sys.stderr.write(f"{gone} ended; its log tells why; ending the rest\n")
-    _end(left)
+    _end({pid: parts[pid] for pid in left})
+    # What a scheduler that had to be killed leaves behind: its workers and their tasks.
+    airflow_session.kill_all(os.getsid(0), but=os.getpid())
     return 0 if asked else 1
 
 
-def _end(left: set[int]) -> None:
-    give_up = time.monotonic() + _GRACE_SECONDS
+def _end(left: dict[int, str]) -> None:
+    """The API server last: a task that ends needs it to say so."""
+    _ask({pid for pid, name in left.items() if name != "api-server"}, _GRACE_SECONDS)
+    _ask({pid for pid, name in left.items() if name == "api-server"}, 3.0)
+
+
+def _ask(left: set[int], seconds_max: float) -> None:
+    give_up = time.monotonic() + seconds_max
     for pid in left:
         os.kill(pid, signal.SIGTERM)
     while left and time.monotonic() < give_up:

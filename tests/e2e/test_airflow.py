@@ -1,0 +1,276 @@
+"""The DAGs on a real scheduler, driven through the REST API as a person would click.
+
+One Airflow, one Spark Connect server and one database serve the whole module; its tests build on each other
+and run in order.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from infra.local.airflow import CHECKOUT, LocalAirflow
+from infra.local.airflow_client import AirflowClient
+from infra.local.postgres import EmbeddedPostgres
+from infra.pipeline import Pipeline
+
+pytestmark = pytest.mark.airflow
+
+BOOTSTRAP, SYNC, VERIFY = "cdc_bootstrap_shop", "cdc_sync_shop", "cdc_verify_shop"
+WRONG_PASSWORD = "wr0ng-Pa55word"
+FILE = """name: {name}
+source: {{dsn: "{dsn}", publications: [{name}], {slot}: slotlake_{name}}}
+lake: {{catalog: lake, uri: "sqlite:///lake-{name}.db", warehouse: "warehouse", namespace: {name}}}
+airflow: {{schedule: {schedule}, verify: every_batch}}
+tables: {{public.orders: {{}}, public.log: {{}}}}
+"""
+
+
+@dataclass
+class Stack:
+    """Everything a test needs to act and to look."""
+
+    airflow: LocalAirflow
+    client: AirflowClient
+    database: psycopg.Connection[Any]
+    file: Path
+    passwords: list[str]
+
+    def rows(self, table: str) -> list[tuple[str | None, ...]]:
+        with Pipeline.open(self.file) as pipeline:
+            return sorted(pipeline.rows(table))
+
+    def source(self, table: str) -> list[tuple[str | None, ...]]:
+        return sorted(self.database.execute(f"SELECT id::text, v FROM {table}").fetchall())
+
+    def equal(self) -> bool:
+        return all(self.rows(table) == self.source(table) for table in ("public.orders", "public.log"))
+
+    def position(self) -> int:
+        with Pipeline.open(self.file) as pipeline:
+            return pipeline.position()
+
+    def points(self) -> int:
+        """Consistency points at which anything changed."""
+        from spark.read import Cut
+
+        with Pipeline.open(self.file) as pipeline:
+            return len([row for row in Cut.latest(pipeline.lake).commits() if row["tables"]])
+
+    def sync(self) -> str:
+        """One run by hand, to its end; its id."""
+        run = self.client.trigger(SYNC)
+        assert _ended(self, SYNC, run) == "success", self.client.reason(SYNC, run)
+        return run
+
+
+@pytest.fixture(scope="module")
+def stack(pg: EmbeddedPostgres, connect: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("airflow")
+    with psycopg.connect(pg.dsn(), autocommit=True) as admin:
+        admin.execute("CREATE DATABASE airflow_shop")
+    database = psycopg.connect(pg.dsn("airflow_shop"), autocommit=True)
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY, v text); CREATE TABLE log (id int, v text)")
+    database.execute("INSERT INTO orders SELECT g, 'v' || g FROM generate_series(1, 100) g")
+    files = _pipeline_files(folder / "pipelines", pg)
+    airflow = LocalAirflow(
+        folder / "home",
+        CHECKOUT / "dags",
+        environment={
+            "SLOTLAKE_PIPELINES": str(folder / "pipelines"),
+            "SLOTLAKE_SPARK_REMOTE": connect,
+            **{name: value for name, value in os.environ.items() if name.startswith("SPARK_CONNECT")},
+        },
+        pools={"slotlake_slotlake_shop": 1, "slotlake_slotlake_wrong": 1},
+        preload=("infra.steps", "infra.batches", "spark.apply", "spark.publish", "spark.session"),
+        dies_with_parent=True,
+    )
+    try:
+        client = airflow.start().wait_ready()
+        yield Stack(airflow, client, database, files["shop"], [pg.password, WRONG_PASSWORD])
+        airflow.stop()
+        assert airflow.members() == set()
+        assert airflow.metadata.pid() is None
+    finally:
+        airflow.remove()
+        database.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+            "WHERE database = 'airflow_shop' AND NOT active"
+        )
+        database.close()
+
+
+def _pipeline_files(folder: Path, pg: EmbeddedPostgres) -> dict[str, Path]:
+    right = pg.url("airflow_shop")
+    wrong = right.replace(pg.password, WRONG_PASSWORD)
+    texts = {
+        "shop": FILE.format(name="shop", dsn=right, slot="slot", schedule=4),
+        "wrong": FILE.format(name="wrong", dsn=wrong, slot="slot", schedule="null"),
+        "odd": FILE.format(name="odd", dsn=right, slot="slott", schedule="null"),
+    }
+    folder.mkdir()
+    for name, text in texts.items():
+        (folder / f"{name}.yaml").write_text(text)
+    return {name: folder / f"{name}.yaml" for name in texts}
+
+
+def test_a_wrong_pipeline_file_takes_away_its_own_dags_only(stack: Stack) -> None:
+    kinds = ("bootstrap", "sync", "verify")
+    stack.client.wait_dags([f"cdc_{kind}_{name}" for kind in kinds for name in ("shop", "wrong")])
+    assert not any(dag.endswith("_odd") for dag in stack.client.dags())
+    give_up = time.monotonic() + 60
+    while not (errors := stack.client.import_errors()) and time.monotonic() < give_up:
+        time.sleep(0.5)
+    assert [error["filename"] for error in errors] == ["cdc_pipeline_files.py"]
+    assert "odd.yaml" in errors[0]["stack_trace"]
+    assert "source.slott" in errors[0]["stack_trace"]
+    assert "Traceback" not in errors[0]["stack_trace"]
+
+
+def test_the_ui_answers(stack: Stack) -> None:
+    page = stack.client.page("/")
+    assert '<div id="root"' in page
+    scripts = re.findall(r'<script[^>]+src="\.?(/[^"]+)"', page)
+    assert scripts
+    assert all(len(stack.client.page(script)) > 10_000 for script in scripts)
+
+
+def test_bootstrap_copies_and_may_be_cleared(stack: Stack) -> None:
+    stack.client.pause(BOOTSTRAP, False)
+    run = stack.client.trigger(BOOTSTRAP)
+    assert _ended(stack, BOOTSTRAP, run) == "success", stack.client.reason(BOOTSTRAP, run)
+    assert stack.equal()
+    position = stack.position()
+    stack.client.clear(BOOTSTRAP, run)
+    assert _ended(stack, BOOTSTRAP, run) == "success"
+    assert stack.client.xcoms(BOOTSTRAP, run)["bootstrap", "return_value"]["already"] is True
+    assert stack.position() == position
+
+
+def test_the_schedule_carries_changes_and_each_batch_is_verified(stack: Stack) -> None:
+    stack.client.pause(VERIFY, False)
+    stack.client.pause(SYNC, False)
+    for number in (1000, 2000):
+        stack.database.execute(
+            f"INSERT INTO orders VALUES ({number}, 'new'); UPDATE orders SET v = 'u' WHERE id < 10; "
+            f"INSERT INTO log VALUES ({number}, NULL); DELETE FROM orders WHERE id = {number // 100}"
+        )
+        _until(stack.equal, "the lake is equal to the source", stack)
+    _until(lambda: len(_successes(stack)) >= 2, "two runs have ended", stack)
+    assert {run["run_type"] for run in _successes(stack)} == {"scheduled"}
+    stack.client.pause(SYNC, True)
+    _until(lambda: _verified(stack), "all events are verified", stack)
+
+
+def _successes(stack: Stack) -> list[dict[str, Any]]:
+    return [run for run in stack.client.runs(SYNC) if run["state"] == "success"]
+
+
+def _verified(stack: Stack) -> bool:
+    """Does a successful run of cdc_verify cover the newest event?"""
+    newest = stack.client.asset_events()[-1]
+    assert set(newest["extra"]) == {"start_lsn", "end_lsn", "batch"}
+    runs = newest["created_dagruns"]
+    if not runs or runs[-1]["state"] != "success":
+        assert not any(run["state"] == "failed" for run in runs)
+        return False
+    report = stack.client.xcoms(VERIFY, runs[-1]["run_id"])["verify", "return_value"]
+    assert report["equal"] is True
+    assert report["tables"]["public.orders"]["lake_rows"] == len(stack.rows("public.orders"))
+    return True
+
+
+def test_an_idle_run_skips_what_has_nothing_to_do(stack: Stack) -> None:
+    stack.client.pause(SYNC, False)
+    stack.client.pause(VERIFY, True)
+    for _ in range(5):
+        run = stack.sync()
+        pulled = stack.client.xcoms(SYNC, run)["pull", "return_value"]
+        if pulled["batch"] is None:
+            break
+    states = {name: task["state"] for name, task in stack.client.tasks(SYNC, run).items()}
+    assert states == {"pull": "success", "apply": "skipped", "publish": "skipped", "confirm": "success"}
+
+
+def test_clearing_publish_or_all_changes_nothing(stack: Stack) -> None:
+    stack.client.pause(SYNC, False)
+    stack.database.execute("UPDATE orders SET v = 'cleared' WHERE id = 50")
+    run = stack.sync()
+    points = stack.points()
+    assert stack.equal()
+    stack.client.clear(SYNC, run, ["publish"])
+    assert _ended(stack, SYNC, run) == "success"
+    assert stack.client.tasks(SYNC, run)["publish"]["try_number"] == 2
+    published = stack.client.xcoms(SYNC, run)["publish", "return_value"]
+    assert published["already_published"] is True
+    stack.client.clear(SYNC, run)
+    assert _ended(stack, SYNC, run) == "success"
+    assert stack.points() == points
+    assert stack.equal()
+
+
+def test_two_runs_at_once_both_end_well(stack: Stack) -> None:
+    stack.database.execute("INSERT INTO orders SELECT g, 'two' FROM generate_series(5000, 5100) g")
+    runs = [stack.client.trigger(SYNC) for _ in range(2)]
+    assert [_ended(stack, SYNC, run) for run in runs] == ["success", "success"]
+    assert stack.equal()
+
+
+def test_a_source_that_refuses_fails_the_task_at_once_with_its_reason(stack: Stack) -> None:
+    dag = "cdc_bootstrap_wrong"
+    stack.client.pause(dag, False)
+    run = stack.client.trigger(dag)
+    assert _ended(stack, dag, run) == "failed"
+    assert stack.client.tasks(dag, run)["bootstrap"]["try_number"] == 1
+    reason = stack.client.reason(dag, run)
+    assert "password" in reason
+    assert "what to do:" in reason
+
+
+def test_xcoms_hold_no_row_values(stack: Stack) -> None:
+    for run in stack.client.runs(SYNC):
+        pulled = stack.client.xcoms(SYNC, run["dag_run_id"]).get(("pull", "return_value"), {})
+        assert set(pulled) <= {"batch", "start_lsn", "end_lsn", "transactions", "changes"}
+
+
+def test_no_password_is_in_any_log_or_in_the_metadata(stack: Stack) -> None:
+    logs = [path for path in stack.airflow.folder.rglob("*") if path.suffix == ".log"]
+    assert len(logs) > 10
+    secrets = [*stack.passwords, stack.airflow.password, stack.airflow.metadata.password]
+    for path in logs:
+        text = path.read_text(errors="replace")
+        assert not [secret for secret in secrets if secret in text], path
+    with psycopg.connect(stack.airflow.metadata.dsn()) as metadata:
+        names = [
+            row[0]
+            for row in metadata.execute(
+                "SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = 'public'"
+            ).fetchall()
+        ]
+        for name in names:
+            for secret in secrets:
+                found = metadata.execute(
+                    f"SELECT count(*) FROM {name} t WHERE t::text LIKE %s", [f"%{secret}%"]
+                ).fetchone()
+                assert found == (0,), name
+
+
+def _ended(stack: Stack, dag: str, run: str) -> str:
+    return stack.client.wait_run(dag, run, seconds_max=240.0)
+
+
+def _until(true: Any, what: str, stack: Stack, seconds_max: float = 240.0) -> None:
+    give_up = time.monotonic() + seconds_max
+    while not true():
+        failed = [run["dag_run_id"] for run in stack.client.runs(SYNC) if run["state"] == "failed"]
+        assert not failed, stack.client.reason(SYNC, failed[0])
+        assert time.monotonic() < give_up, f"not so after {seconds_max:.0f} s: {what}"
+        time.sleep(0.5)
