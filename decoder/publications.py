@@ -23,7 +23,13 @@ _FIRST_WITH_GENERATED = 180000  # generated columns can be published
 
 @dataclass(frozen=True)
 class SourceColumn:
-    """A published column; ``in_key``: part of the replica identity."""
+    """A published column.
+
+    Attributes:
+        in_key: part of the replica identity.
+        has_default: rows that were there before the column may hold more than NULL in it (a default,
+            also one that is only kept for old rows; an identity; a generated value).
+    """
 
     name: str
     type_oid: int
@@ -31,6 +37,7 @@ class SourceColumn:
     type_name: str
     not_null: bool
     in_key: bool
+    has_default: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,7 +154,9 @@ def source_tables(connection: psycopg.Connection[Any], publications: Sequence[st
     """
     check_publications(connection, publications)
     lists = connection.info.server_version >= _FIRST_WITH_LISTS
-    query = _TABLES.format(attnames="t.attnames" if lists else "NULL", filter="t.rowfilter" if lists else "NULL")
+    query = _TABLES.format(
+        attnames="t.attnames" if lists else "NULL", filter="t.rowfilter" if lists else "NULL"
+    )
     found: dict[int, list[tuple[Any, ...]]] = {}
     for row in connection.execute(query.encode(), (list(publications),)).fetchall():
         found.setdefault(int(row[0]), []).append(row)
@@ -166,7 +175,8 @@ ORDER BY n.nspname, c.relname, t.pubname
 """
 _COLUMNS = """
 SELECT a.attname, a.atttypid, a.atttypmod, a.attnotnull, bn.nspname, bt.typname,
-       coalesce(a.attnum = ANY (pk.indkey), false), coalesce(a.attnum = ANY (ri.indkey), false)
+       coalesce(a.attnum = ANY (pk.indkey), false), coalesce(a.attnum = ANY (ri.indkey), false),
+       a.atthasmissing OR a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> ''
 FROM pg_attribute a
 JOIN pg_type ty ON ty.oid = a.atttypid
 JOIN pg_type bt ON bt.oid = CASE WHEN ty.typtype = 'd' THEN ty.typbasetype ELSE ty.oid END
@@ -217,10 +227,10 @@ def _whole(key: list[str], published: list[tuple[Any, ...]]) -> tuple[str, ...]:
 
 
 def _column(row: tuple[Any, ...], identity: str) -> SourceColumn:
-    name, oid, typmod, not_null, type_schema, type_named, primary, index = row
+    name, oid, typmod, not_null, type_schema, type_named, primary, index, default = row
     in_key = {"d": primary, "i": index, "f": True}.get(identity, False)
     named = type_name(int(oid)) or f"{type_schema}.{type_named}"
-    return SourceColumn(name, int(oid), int(typmod), named, bool(not_null), bool(in_key))
+    return SourceColumn(name, int(oid), int(typmod), named, bool(not_null), bool(in_key), bool(default))
 
 
 def _row_security(quoted: str) -> SourceError:

@@ -14,7 +14,7 @@ from decoder.publications import SourceTable
 from decoder.slots import ExportedSnapshot
 from infra.batches import at_exact_lsn, confirm_position
 from infra.reports import BackfillReport
-from infra.tables import copy_all, copy_into, copy_point, published_tables
+from infra.tables import copy_all, published_tables, replace_content
 from spark.names import lake_table, parse_postgres_name
 
 if TYPE_CHECKING:
@@ -82,15 +82,8 @@ def _replace(
     pipeline: Pipeline, table: SourceTable, snapshot: ExportedSnapshot, progress: Progressing
 ) -> int:
     from spark.read import Cut
-    from spark.replace import Replacement
-    from spark.tables import TableSchema
 
     known = {(entry.schema, entry.table) for entry in Cut.latest(pipeline.lake).tables()}
-    if (table.schema, table.table) not in known:
-        return sum(copy.rows for copy in copy_all(pipeline, [table], snapshot, progress))
-    schema = TableSchema.of(table)
-    with Replacement.begin(pipeline.session, pipeline.lake, pipeline.name, schema) as replacement:
-        files = copy_into(pipeline, table, snapshot, replacement.target, progress)
-        rows = sum(file.rows for file in files)
-        replacement.publish(copy_point(pipeline, snapshot.lsn, "backfill", rows, schema.source_name))
-    return rows
+    if (table.schema, table.table) in known:
+        return replace_content(pipeline, table, snapshot, progress)
+    return sum(copy.rows for copy in copy_all(pipeline, [table], snapshot, progress))

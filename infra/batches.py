@@ -33,11 +33,13 @@ def pull_next(pipeline: Pipeline, *, progress: Progressing, until: int | None = 
     Args:
         until: end exactly there; else at the source's position now.
     """
-    from infra.tables import add_new_tables
+    from infra.tables import add_new_tables, fill_added_columns
 
     started = time.monotonic()
     position = pipeline.position()
     added = add_new_tables(pipeline, progress) if until is None else []
+    if until is None and fill_added_columns(pipeline, progress):
+        position = pipeline.position()
     position = pipeline.position() if added else position
     batch = pull(
         pipeline.source,
@@ -136,6 +138,8 @@ def catch_up(pipeline: Pipeline, *, progress: Progressing, until: int | None = N
 
     Takes more than one batch when a crash has left one behind, or when one batch would be too large.
     """
+    from infra.tables import fill_added_columns
+
     started = time.monotonic()
     first = pipeline.position()
     target = source_position(pipeline.source) if until is None else until
@@ -151,6 +155,8 @@ def catch_up(pipeline: Pipeline, *, progress: Progressing, until: int | None = N
             last, transactions, changes = pulled, transactions + pulled.transactions, changes + pulled.changes
         if pulled.batch is None or pipeline.position() >= target:
             break
+    if until is None and last is not None:
+        fill_added_columns(pipeline, progress)
     return SyncReport(
         batch=None if last is None else last.batch,
         start_lsn=format_lsn(first),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from spark.initial import CopyTarget
 
 ADD_TABLE_WAIT_SECONDS = 10.0
+FILL_WAIT_SECONDS = 60.0
 
 
 def published_tables(pipeline: Pipeline) -> list[SourceTable]:
@@ -100,3 +101,58 @@ def add_new_tables(pipeline: Pipeline, progress: Progressing) -> list[str]:
             raise
         return []
     return [TableSchema.of(table).source_name for table in fresh]
+
+
+def fill_added_columns(pipeline: Pipeline, progress: Progressing) -> list[str]:
+    """Copy again the tables whose added columns have a default: their old rows got it with no row event.
+
+    PostgreSQL keeps a constant default beside the table (pg_attribute.attmissingval) or rewrites the table
+    for a volatile one; neither reaches the stream.  Several at once are read under one snapshot.
+    """
+    from infra.batches import at_exact_lsn
+
+    stale = _unfilled(pipeline)
+    if stale:
+        with at_exact_lsn(pipeline, FILL_WAIT_SECONDS, progress) as snapshot:
+            for table in stale:
+                replace_content(pipeline, table, snapshot, progress)
+    return [table.quoted for table in stale]
+
+
+def has_unfilled_columns(pipeline: Pipeline) -> bool:
+    """Is there a table whose old rows lack a default that the source gave them?"""
+    return bool(_unfilled(pipeline))
+
+
+def _unfilled(pipeline: Pipeline) -> list[SourceTable]:
+    from spark.read import Cut
+
+    lacking = {
+        (table.schema, table.table): {column.name for column in table.live if column.unfilled}
+        for table in Cut.latest(pipeline.lake).tables()
+        if any(column.unfilled for column in table.live)
+    }
+    if not lacking:
+        return []
+    return [
+        table
+        for table in published_tables(pipeline)
+        if any(
+            c.has_default and c.name in lacking.get((table.schema, table.table), ()) for c in table.columns
+        )
+    ]
+
+
+def replace_content(
+    pipeline: Pipeline, table: SourceTable, snapshot: ExportedSnapshot, progress: Progressing
+) -> int:
+    """Replace a lake table's rows by those that the snapshot shows; the number of rows."""
+    from spark.replace import Replacement
+    from spark.tables import TableSchema
+
+    schema = TableSchema.of(table)
+    with Replacement.begin(pipeline.session, pipeline.lake, pipeline.name, schema) as replacement:
+        files = copy_into(pipeline, table, snapshot, replacement.target, progress)
+        rows = sum(file.rows for file in files)
+        replacement.publish(copy_point(pipeline, snapshot.lsn, "backfill", rows, schema.source_name))
+    return rows

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from decoder.slots import ExportedSnapshot
 from infra.batches import at_exact_lsn
-from infra.tables import published_tables
+from infra.tables import fill_added_columns, has_unfilled_columns, published_tables
 
 if TYPE_CHECKING:
     from expectations.results import Report
@@ -15,22 +16,28 @@ if TYPE_CHECKING:
 
 def verify_at_exact_lsn(pipeline: Pipeline, slot_timeout_seconds: float, progress: Progressing) -> Report:
     """Bring the lake to a snapshot's LSN, compare all tables there, and write the Data Docs."""
-    from expectations.reconcile import reconcile
     from expectations.suite import validate
-    from spark.read import Cut
 
-    with at_exact_lsn(pipeline, slot_timeout_seconds, progress) as snapshot:
-        cut = Cut.at(pipeline.lake, snapshot.lsn)
-        report = reconcile(
-            pipeline.source.dsn,
-            snapshot.snapshot,
-            published_tables(pipeline),
-            cut,
-            lsn=snapshot.lsn,
-            progress=progress,
-        )
+    while True:
+        with at_exact_lsn(pipeline, slot_timeout_seconds, progress) as snapshot:
+            if not has_unfilled_columns(pipeline):
+                report = _compared(pipeline, snapshot, progress)
+                break
+        fill_added_columns(pipeline, progress)
     validate(report, pipeline.file.state_dir / "expectations", pipeline.name)
     return report
+
+
+def _compared(pipeline: Pipeline, snapshot: ExportedSnapshot, progress: Progressing) -> Report:
+    from expectations.reconcile import reconcile
+    from spark.read import Cut
+
+    cut = Cut.at(pipeline.lake, snapshot.lsn)
+    tables = published_tables(pipeline)
+    if pipeline.file.new_tables == "ignore":
+        held = {(table.schema, table.table) for table in cut.tables()}
+        tables = [table for table in tables if (table.schema, table.table) in held]
+    return reconcile(pipeline.source.dsn, snapshot.snapshot, tables, cut, lsn=snapshot.lsn, progress=progress)
 
 
 def summary(report: Report) -> dict[str, Any]:

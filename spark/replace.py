@@ -79,7 +79,7 @@ class Replacement:
         """
         name = self.schema.lake_name(self._lake.namespace)
         files = sorted(self._directory.glob("*.parquet"))
-        schema = self.schema.with_exact(companions_in(files, self.target))
+        schema = self.schema.with_exact(companions_in(files, self.target)).filled()
         with open_catalog(self._lake) as catalog:
             table = load(catalog.pointers(), name)
             reset_stage(catalog, [table])

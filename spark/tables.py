@@ -72,6 +72,8 @@ class LakeColumn:
     Attributes:
         exact: the lake has a companion for its exact text.
         dropped: the source has it no more; the lake keeps the values of the rows it had.
+        unfilled: it was added after the copy; rows from before are NULL in it, which is right only if the
+            source gave them no default.
     """
 
     name: str
@@ -81,6 +83,7 @@ class LakeColumn:
     type_name: str
     exact: bool = False
     dropped: bool = False
+    unfilled: bool = False
 
     @property
     def type(self) -> ColumnType:
@@ -162,6 +165,10 @@ class TableSchema:
         return replace(
             self, columns=tuple(replace(c, exact=c.exact or c.name in wanted) for c in self.columns)
         )
+
+    def filled(self) -> TableSchema:
+        """The same, after all rows were read anew."""
+        return replace(self, columns=tuple(replace(column, unfilled=False) for column in self.columns))
 
     def to_json(self) -> str:
         """For the table property."""

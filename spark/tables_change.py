@@ -45,13 +45,13 @@ def _retyped(schema: TableSchema, old: LakeColumn, new: LakeColumn) -> LakeColum
         raise _refused(
             schema, f"the type of column {old.name} changed from {old.type_name} to {new.type_name}"
         )
-    return replace(new, lake_name=old.lake_name, exact=old.exact)
+    return replace(new, lake_name=old.lake_name, exact=old.exact, unfilled=old.unfilled)
 
 
 def _named(schema: TableSchema, added: list[LakeColumn]) -> list[LakeColumn]:
     present = [column.name for column in schema.columns]
     names = lake_columns(present + [column.name for column in added])[len(present) :]
-    return [replace(column, lake_name=name) for column, name in zip(added, names, strict=True)]
+    return [replace(column, lake_name=name, unfilled=True) for column, name in zip(added, names, strict=True)]
 
 
 def _refused(schema: TableSchema, what: str) -> ApplyError:

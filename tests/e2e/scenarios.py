@@ -289,7 +289,16 @@ SCENARIOS: dict[str, Scenario] = {
                 "UPDATE growing SET w = 5 WHERE id = 1",
                 "INSERT INTO growing VALUES (4, 'd', 6)",
             ],
-            ["UPDATE growing SET v = 'z', w = 9"],
+            [
+                "UPDATE growing SET v = 'z', w = 9",
+                "ALTER TABLE growing ADD COLUMN d text DEFAULT 'old rows too'",
+                "INSERT INTO growing VALUES (5, 'e', 1)",
+                "UPDATE growing SET d = NULL WHERE id = 1",
+            ],
+            [
+                "ALTER TABLE growing ADD COLUMN r uuid DEFAULT gen_random_uuid()",
+                "DELETE FROM growing WHERE id = 2",
+            ],
         ],
     ),
 }
