@@ -1,0 +1,111 @@
+"""decode_rows_per_s: from the bytes of a captured stream to typed Arrow columns, on one core."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from decoder.buffer import MessageBuffer
+from decoder.columnar import Decoder
+from decoder.errors import SlotlakeError
+from decoder.lsn import format_lsn
+from decoder.pull import CHUNK_BYTES
+from decoder.source import connect
+from infra.bench.figures import Figure
+from infra.bench.workload import (
+    DATABASE,
+    PUBLICATION,
+    SLOT,
+    Backlog,
+    bench_server,
+    make_backlog,
+    rows_asked,
+)
+
+if TYPE_CHECKING:
+    from infra.output import Progressing
+
+INSERTS = 500_000
+ROWS_PER_SECOND_MIN, ROWS_PER_SECOND_AIM = 1_000_000, 3_000_000
+_RUNS = 7
+
+
+def decode_rows_per_s(progress: Progressing) -> list[Figure]:
+    """In the chunks that a pull decodes; typed Arrow tables come out and are dropped."""
+    with bench_server() as server:
+        progress("decode_rows_per_s: making the backlog", 0)
+        backlog = make_backlog(server, rows_asked(INSERTS))
+        progress("decode_rows_per_s: capturing the stream", 0)
+        chunks = captured(server.dsn(DATABASE), backlog)
+    with one_core():
+        first = _decode(chunks, backlog.changes)
+        runs = []
+        for i in range(_RUNS):
+            progress("decode_rows_per_s: run", i + 1, _RUNS)
+            runs.append(backlog.changes / _decode(chunks, backlog.changes))
+    return [
+        Figure(
+            what=f"decoding of {backlog.changes:,} changes, six columns in text, to typed Arrow",
+            peer="limit",
+            unit="rows/s",
+            ours=tuple(runs),
+            theirs=(float(ROWS_PER_SECOND_MIN),) * _RUNS,
+            wanted=1.0,
+            aim=ROWS_PER_SECOND_AIM / ROWS_PER_SECOND_MIN,
+            parts={"s, first run (compiled code loaded)": first},
+            note=f"{backlog.transactions:,} transactions, {sum(each.size_bytes for each in chunks):,} bytes",
+        )
+    ]
+
+
+def captured(dsn: str, backlog: Backlog) -> list[MessageBuffer]:
+    """The backlog's messages as the server sends them, in buffers of the size that a pull decodes."""
+    chunks = [MessageBuffer()]
+    with connect(dsn) as connection, connection.transaction():
+        cursor = connection.cursor("captured", binary=True)
+        cursor.itersize = 20_000
+        cursor.execute(
+            "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s, NULL, "
+            "'proto_version', '4', 'publication_names', %s)",
+            (SLOT, format_lsn(backlog.until), PUBLICATION),
+        )
+        for (message,) in cursor:
+            if chunks[-1].size_bytes >= CHUNK_BYTES:
+                chunks.append(MessageBuffer())
+            chunks[-1].append(message, backlog.start)
+    return chunks
+
+
+def _decode(chunks: list[MessageBuffer], changes: int) -> float:
+    decoder = Decoder()
+    seq = txn = found = 0
+    started = time.perf_counter()
+    for chunk in chunks:
+        decoded = decoder.decode(chunk, first_seq=seq, first_txn=txn, partial=True)
+        seq, txn = decoded.next_seq, decoded.next_txn
+        found += sum(table.num_rows for table in decoded.rows.values())
+    seconds = time.perf_counter() - started
+    if found != changes:
+        raise SlotlakeError(f"{found} changes were decoded, not {changes}")
+    return seconds
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """This thread on one core, and Arrow with one thread."""
+    threads, cores = pa.cpu_count(), set[int]()
+    if hasattr(os, "sched_setaffinity"):
+        cores = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {max(cores)})
+    pa.set_cpu_count(1)
+    try:
+        yield
+    finally:
+        pa.set_cpu_count(threads)
+        if cores:
+            os.sched_setaffinity(0, cores)

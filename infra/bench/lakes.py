@@ -1,0 +1,40 @@
+"""A pipeline to be measured: its file, its lake in a folder of its own, its first copy made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from infra.bench.workload import DATABASE, PUBLICATION, SLOT
+from infra.local.postgres import EmbeddedPostgres
+from infra.output import Progressing
+from infra.pipeline import Pipeline
+
+NAMESPACE = "bench"
+
+
+@contextmanager
+def bench_pipeline(
+    server: EmbeddedPostgres, folder: Path, tables: Sequence[str], progress: Progressing
+) -> Iterator[Pipeline]:
+    """A pipeline over these tables (names in schema public), initialised; Spark runs in this process."""
+    file = folder / "bench.yaml"
+    contents = {
+        "name": "bench",
+        "source": {"dsn": server.url(DATABASE), "publications": [PUBLICATION], "slot": SLOT},
+        "lake": {
+            "catalog": "lake",
+            "uri": f"sqlite:///{folder}/catalog.db",
+            "warehouse": f"file://{folder}/warehouse",
+            "namespace": NAMESPACE,
+        },
+        "tables": {f"public.{table}": {} for table in tables},
+    }
+    file.write_text(yaml.safe_dump(contents))
+    file.chmod(0o600)  # it holds the server's password
+    with Pipeline.open(file) as pipeline:
+        pipeline.init(progress=progress)
+        yield pipeline

@@ -1,0 +1,162 @@
+"""merge_100k_vs_plain_merge: a batch applied and published, against a MERGE of rows folded beforehand.
+
+Two tables over the very same data files, in one catalog and one Spark session; both take the same
+batches in the same order.  Ours is all that `sync` does after pulling: verify and read the batch, fold
+it, write the folded rows, MERGE into the branch, publish with `commits`.  The peer is one MERGE of rows
+that lie folded on disk.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pyarrow.parquet as pq
+
+from decoder.changelog import Batch
+from decoder.errors import SlotlakeError
+from decoder.source import connect
+from infra.batches import apply_named, named, publish_named
+from infra.bench.figures import PAIRS, Figure
+from infra.bench.lakes import NAMESPACE, bench_pipeline
+from infra.bench.workload import (
+    COLUMNS,
+    DATABASE,
+    bench_folder,
+    bench_server,
+    insert_rows,
+    make_table,
+    rows_asked,
+)
+from spark.fold import ACTIONS, fold
+
+if TYPE_CHECKING:
+    from infra.output import Progressing
+    from infra.pipeline import Pipeline
+
+ROWS = 5_000_000
+_PART = 50  # a batch changes one row in so many
+_OURS, _THEIRS = f"lake.{NAMESPACE}.orders", f"lake.{NAMESPACE}_peer.orders"
+_NAMES = [column.split()[0] for column in COLUMNS.split(", ")]
+
+
+def merge_100k_vs_plain_merge(progress: Progressing) -> list[Figure]:
+    """Half inserts, four tenths updates, one tenth deletes, spread over the whole table."""
+    rows = rows_asked(ROWS)
+    with bench_server() as server, bench_folder() as folder, connect(server.dsn(DATABASE)) as connection:
+        progress("merge_100k_vs_plain_merge: making the table", 0)
+        make_table(connection, "orders", rows)
+        with bench_pipeline(server, folder, ["orders"], progress) as pipeline:
+            race = _Race(pipeline, connection, folder, rows)
+            progress("merge_100k_vs_plain_merge: warming up", 0)
+            race.pair()
+            pairs = []
+            for i in range(PAIRS):
+                progress("merge_100k_vs_plain_merge: pair", i + 1, PAIRS)
+                pairs.append(race.pair())
+            race.require_equal()
+    ours = [dict(mine) for mine, _ in pairs]
+    return [
+        Figure(
+            what=f"{race.changes:,} changes applied to {rows:,} rows and published",
+            peer="plain MERGE of folded rows",
+            unit="s",
+            ours=tuple(sum(each.values()) for each in ours),
+            theirs=tuple(other for _, other in pairs),
+            better="less",
+            aim=1 / 1.3,
+            parts={f"s, {step}": median(each[step] for each in ours) for step in ours[0]},
+        )
+    ]
+
+
+class _Race:
+    def __init__(
+        self, pipeline: Pipeline, connection: psycopg.Connection[Any], folder: Path, rows: int
+    ) -> None:
+        self._pipeline, self._connection, self._folder, self._rows = pipeline, connection, folder, rows
+        self._round = 0
+        self.changes = rows // _PART
+        self._twin()
+
+    def _twin(self) -> None:
+        """The peer's table: same shape, same properties, same data files."""
+        session = self._pipeline.session
+        kept = [
+            f"'{row.key}' = '{row.value}'"
+            for row in session.sql(f"SHOW TBLPROPERTIES {_OURS}").collect()
+            if row.key.startswith("write.") or row.key == "format-version"
+        ]
+        data = self._folder / "warehouse" / NAMESPACE / "orders" / "data"
+        for statement in (
+            f"CREATE NAMESPACE lake.{NAMESPACE}_peer",
+            f"CREATE TABLE {_THEIRS} LIKE {_OURS} TBLPROPERTIES ({', '.join(kept)})",
+            f"CALL lake.system.add_files(table => '{_THEIRS}', source_table => '`parquet`.`{data}`', "
+            "check_duplicate_files => false)",
+        ):
+            session.sql(statement).collect()
+
+    def pair(self) -> tuple[dict[str, float], float]:
+        """The next batch by both; ours by step."""
+        self._change()
+        pulled = self._pipeline.pull()
+        if pulled.batch is None or pulled.changes != self.changes:
+            raise SlotlakeError(f"{pulled.changes} changes were pulled, not {self.changes}")
+        started = time.monotonic()
+        apply_named(self._pipeline, pulled.batch)
+        applied = time.monotonic()
+        publish_named(self._pipeline, pulled.batch)
+        ours = {"apply": applied - started, "publish": time.monotonic() - applied}
+        return ours, self._plain(named(self._pipeline, pulled.batch))
+
+    def _change(self) -> None:
+        inserts, deletes = self.changes // 2, self.changes // 10
+        updates = self.changes - inserts - deletes
+        first = self._rows + 1 + self._round * inserts
+        insert_rows(self._connection, "orders", first, first + inserts - 1)
+        # Keys that this round alone has, all over the table.
+        for count, command, place in (
+            (updates, "UPDATE orders SET quantity = quantity + 1, note = note || '.'", 2 * self._round),
+            (deletes, "DELETE FROM orders", 2 * self._round + 1),
+        ):
+            step = self._rows // count
+            where = f"id IN (SELECT g * {step} + {place + 1} FROM generate_series(0, {count - 1}) g)"
+            self._connection.execute(f"{command} WHERE {where}".encode())
+        self._round += 1
+
+    def _plain(self, batch: Batch) -> float:
+        file = self._folder / f"folded-{self._round}.parquet"
+        [relation] = [relation for relation in batch.relations if relation.rows]
+        [folded] = fold([(relation, batch.relation_table(relation))])
+        pq.write_table(folded.rows, file, compression="zstd", row_group_size=128 * 1024)
+        session = self._pipeline.session
+        started = time.monotonic()
+        session.read.parquet(file.as_uri()).createOrReplaceTempView("folded")
+        session.sql(_plain_merge()).collect()
+        return time.monotonic() - started
+
+    def require_equal(self) -> None:
+        """Both must have done the same work."""
+        found = [
+            self._pipeline.session.sql(
+                f"SELECT count(*), sum(CAST(xxhash64({', '.join(_NAMES)}) AS DECIMAL(38, 0))) FROM {table}"
+            ).collect()[0]
+            for table in (_OURS, _THEIRS)
+        ]
+        if found[0] != found[1]:
+            raise SlotlakeError("the two tables differ", where=f"{found[0][0]} and {found[1][0]} rows")
+
+
+def _plain_merge() -> str:
+    values = [f"s.n{i}" for i in range(len(_NAMES))]
+    assigned = ", ".join(f"t.{name} = {value}" for name, value in zip(_NAMES, values, strict=True))
+    return (
+        f"MERGE INTO {_THEIRS} AS t USING folded AS s ON t.id = s.n0 "
+        f"WHEN MATCHED AND s.action = {ACTIONS['delete']} THEN DELETE "
+        f"WHEN MATCHED THEN UPDATE SET {assigned} "
+        f"WHEN NOT MATCHED AND s.action = {ACTIONS['whole']} "
+        f"THEN INSERT ({', '.join(_NAMES)}) VALUES ({', '.join(values)})"
+    )

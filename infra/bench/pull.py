@@ -1,0 +1,170 @@
+"""pull_vs_pg_recvlogical: a backlog to typed Parquet, against the same stream written to a file as it is.
+
+Each run has a copy of the backlog's slot, so each decodes the same WAL from the same place.  What is
+timed of ours is `decoder.pull.pull` in a process that has pulled before (a warm worker); the same in a
+process of its own, interpreter and compiled code loaded anew, stands beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from decoder.errors import SlotlakeError
+from decoder.lsn import format_lsn
+from infra.bench.figures import PAIRS, Figure, rates
+from infra.bench.workload import (
+    DATABASE,
+    PUBLICATION,
+    Backlog,
+    bench_folder,
+    bench_server,
+    make_backlog,
+    rows_asked,
+    slot_copy,
+    source_of,
+)
+from infra.local.postgres import EmbeddedPostgres
+
+if TYPE_CHECKING:
+    from infra.output import Progressing
+
+INSERTS = 500_000
+_DSN_VARIABLE = "SLOTLAKE_BENCH_DSN"
+
+
+def pull_vs_pg_recvlogical(progress: Progressing) -> list[Figure]:
+    """Over TCP and over the Unix socket."""
+    with bench_server() as server, bench_folder() as folder:
+        progress("pull_vs_pg_recvlogical: making the backlog", 0)
+        backlog = make_backlog(server, rows_asked(INSERTS))
+        race = _Race(server, folder, backlog)
+        race.warm_up()
+        return [race.figure(unix_socket, progress) for unix_socket in (False, True)]
+
+
+class _Race:
+    def __init__(self, server: EmbeddedPostgres, folder: Path, backlog: Backlog) -> None:
+        self._server, self._folder, self._backlog = server, folder, backlog
+        self._sizes: set[int] = set()
+
+    def warm_up(self) -> None:
+        """Compiled code in, WAL in the page cache."""
+        self._pull(False)
+
+    def figure(self, unix_socket: bool, progress: Progressing) -> Figure:
+        way = "the Unix socket" if unix_socket else "TCP"
+        warm, alone = [], []
+        for i in range(PAIRS):
+            progress(f"pull_vs_pg_recvlogical: over {way}, pair", i + 1, PAIRS)
+            warm.append((self._pull(unix_socket), self._pg_recvlogical(unix_socket)))
+            alone.append(self._pull_alone(unix_socket))
+        ours, theirs = rates(self._backlog.changes, warm)
+        return Figure(
+            what=f"pull of {self._backlog.changes:,} changes over {way} to typed Parquet",
+            peer="pg_recvlogical to a file",
+            unit="changes/s",
+            ours=ours,
+            theirs=theirs,
+            wanted=1.0,
+            aim=2.0,
+            parts={
+                "s, in a warm process": median(mine for mine, _ in warm),
+                "s, in a process of its own": median(alone),
+                "s, pg_recvlogical": median(other for _, other in warm),
+            },
+        )
+
+    def _pull(self, unix_socket: bool) -> float:
+        with slot_copy(self._server, "bench_ours") as slot:
+            return pulled_seconds(self._dsn(unix_socket), slot, self._folder / "changelog", self._backlog)
+
+    def _pull_alone(self, unix_socket: bool) -> float:
+        with slot_copy(self._server, "bench_alone") as slot:
+            backlog = self._backlog
+            work = [
+                slot,
+                str(self._folder / "alone"),
+                *map(str, (backlog.start, backlog.until, backlog.changes)),
+            ]
+            started = time.monotonic()
+            subprocess.run(
+                [sys.executable, "-m", __name__, json.dumps(work)],
+                env={**os.environ, _DSN_VARIABLE: self._dsn(unix_socket)},
+                cwd=Path(__file__).resolve().parents[2],
+                check=True,
+            )
+            return time.monotonic() - started
+
+    def _dsn(self, unix_socket: bool) -> str:
+        return self._server.dsn(DATABASE, unix_socket=unix_socket)
+
+    def _pg_recvlogical(self, unix_socket: bool) -> float:
+        written = self._folder / "pg_recvlogical.out"
+        environment = self._server.client_environment(DATABASE)
+        if unix_socket:
+            environment["PGHOST"] = str(self._server.socket_folder)
+        with slot_copy(self._server, "bench_theirs") as slot:
+            command = [
+                self._server.program("pg_recvlogical"), "--start", "--no-loop", "--slot", slot,
+                "--dbname", DATABASE, "--file", str(written), "--endpos", format_lsn(self._backlog.until),
+                "--option", "proto_version=4", "--option", f"publication_names={PUBLICATION}",
+            ]  # fmt: skip
+            started = time.monotonic()
+            _run(command, environment)
+            seconds = time.monotonic() - started
+        self._check(written)
+        return seconds
+
+    def _check(self, written: Path) -> None:
+        """A stream that ended early would be a fine figure."""
+        self._sizes.add(written.stat().st_size)
+        written.unlink()
+        if len(self._sizes) > 1 or min(self._sizes) < 30 * self._backlog.changes:
+            raise SlotlakeError(
+                "pg_recvlogical did not write the whole backlog", where=str(sorted(self._sizes))
+            )
+
+
+def _run(command: list[str], environment: dict[str, str]) -> None:
+    running = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        _, said = running.communicate()
+    finally:
+        if running.poll() is None:
+            running.kill()
+            running.wait()
+    if running.returncode != 0:
+        raise SlotlakeError(f"{Path(command[0]).name} failed", where=said.strip()[-500:])
+
+
+def pulled_seconds(dsn: str, slot: str, changelog: Path, backlog: Backlog) -> float:
+    """How long one pull of the backlog takes; the batch is checked and removed."""
+    from decoder.pull import pull
+
+    started = time.monotonic()
+    batch = pull(source_of(dsn, slot), "bench", changelog, start=backlog.start, until=backlog.until)
+    seconds = time.monotonic() - started
+    if (batch.changes, batch.end_lsn) != (backlog.changes, backlog.until):
+        raise SlotlakeError(
+            f"{batch.changes} changes were pulled, not {backlog.changes}", where=str(batch.path)
+        )
+    shutil.rmtree(changelog)
+    return seconds
+
+
+def _alone(work: str) -> None:
+    slot, changelog, *numbers = json.loads(work)
+    start, until, changes = map(int, numbers)
+    pulled_seconds(os.environ[_DSN_VARIABLE], slot, Path(changelog), Backlog(start, until, changes, 0))
+
+
+if __name__ == "__main__":
+    _alone(sys.argv[1])
