@@ -45,11 +45,21 @@ class Pinned:
 
     @cached_property
     def snapshot(self) -> Metadata | None:
-        """The newest snapshot at or before the position; None if the table is younger."""
+        """The newest snapshot at or before the position; None if the table is younger.
+
+        A snapshot that says no position was made by something else, a compaction or a person, on top of
+        the one before it: other readers see it there, so this one must too, or a check would check
+        what nobody reads.
+        """
+        newest: Metadata | None = None
         for snapshot in catalog_metadata.ancestry(self.metadata):
+            newest = newest or snapshot
             lsn = catalog_metadata.summary(snapshot).get(LSN)
-            if lsn is not None and parse_lsn(lsn) <= self.position:
-                return snapshot
+            if lsn is None:
+                continue
+            if parse_lsn(lsn) <= self.position:
+                return newest
+            newest = None
         return None
 
     @cached_property
