@@ -74,6 +74,7 @@ def run_demo(*, scale: int, transactions: int, keep: bool, folder: Path | None) 
             with _undisturbed():
                 ending = screen.step("end")
                 demo.stop()
+                demo.forget_servers()
                 ending.end("everything that was started is ended")
     sys.stdout.write("\n" + page(outcome))
     sys.stdout.flush()
@@ -114,6 +115,7 @@ class Demo:
             environment={"SLOTLAKE_PIPELINES": str(self.pipeline_file)},
             pools={"slotlake_demo": 1},
             preload=_PRELOAD,
+            parse_seconds=120,
             dies_with_parent=not keep,
         )
         self.spark = LocalSparkConnect(
@@ -152,6 +154,11 @@ class Demo:
         # A thread may have been about to start its part when the parts were ended.
         self.threads.shutdown(wait=True, cancel_futures=True)
         self._end_parts()
+
+    def forget_servers(self) -> None:
+        """Delete what nobody can use once the servers are ended: their data. The lake stays, and the logs."""
+        self.postgres.remove()
+        self.airflow.metadata.remove()
 
     def _end_parts(self) -> None:
         for end in (self.bank.stop, self.airflow.stop, self.spark.stop, self.postgres.stop):

@@ -1,0 +1,169 @@
+"""What the DAG files share, without a scheduler."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from infra import scheduling
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = """name: {name}
+source: {{dsn: "postgresql://u:p@127.0.0.1:1/db", publications: [p], slot: slot_{name}}}
+lake: {{uri: "sqlite:///lake.db", warehouse: warehouse, namespace: n}}
+airflow: {airflow}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(scheduling.VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _airflow_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing Airflow makes files there."""
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow-home"))
+
+
+def _write(folder: Path, name: str, airflow: str = "{}", file: str | None = None) -> Path:
+    path = folder / (file or f"{name}.yaml")
+    path.write_text(FILE.format(name=name, airflow=airflow))
+    return path
+
+
+def test_files_and_folders_are_read_and_others_in_a_folder_are_not(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(folder, "b")
+    _write(folder, "a", file="a.yml")
+    (folder / "notes.txt").write_text("not a pipeline")
+    alone = _write(tmp_path_factory.mktemp("other"), "c")
+    monkeypatch.setenv(scheduling.VARIABLE, f"{folder}{os.pathsep}{os.pathsep}{alone}")
+    assert [pipeline.name for pipeline in scheduling.pipelines()] == ["a", "b", "c"]
+    assert scheduling.problems() == []
+
+
+def test_no_variable_means_no_pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(scheduling.VARIABLE, raising=False)
+    assert scheduling.pipelines() == []
+    assert scheduling.problems() == []
+
+
+def test_a_wrong_file_is_told_by_name_and_key_and_the_others_stay(folder: Path) -> None:
+    _write(folder, "good")
+    _write(folder, "bad", "{schedul: 5}")
+    assert [pipeline.name for pipeline in scheduling.pipelines()] == ["good"]
+    (problem,) = scheduling.problems()
+    assert "airflow.schedul" in str(problem)
+    assert "bad.yaml" in str(problem)
+
+
+def test_two_files_of_one_name_are_a_mistake(folder: Path) -> None:
+    _write(folder, "same", file="1.yaml")
+    _write(folder, "same", file="2.yaml")
+    assert [pipeline.path.name for pipeline in scheduling.pipelines()] == ["1.yaml"]
+    (problem,) = scheduling.problems()
+    assert "1.yaml" in str(problem)
+    assert "2.yaml" in str(problem)
+
+
+def test_a_missing_file_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(scheduling.VARIABLE, str(folder / "none.yaml"))
+    (problem,) = scheduling.problems()
+    assert "none.yaml" in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [('"*/5 * * * *"', "*/5 * * * *"), ("15", timedelta(seconds=15)), ("null", None)],
+)
+def test_the_schedule_is_a_cron_expression_seconds_or_by_hand(
+    folder: Path, written: str, expected: object
+) -> None:
+    _write(folder, "p", f"{{schedule: {written}}}")
+    assert scheduling.schedule(scheduling.pipelines()[0]) == expected
+
+
+def test_ranges_of_several_events_become_one() -> None:
+    # 0/FF < 0/100 < 1/0 as positions, in another order as text
+    events = [
+        {"start_lsn": "0/100", "end_lsn": "1/0", "batch": "b"},
+        {"start_lsn": "0/FF", "end_lsn": "0/100", "batch": "a"},
+        {"by": "hand"},
+    ]
+    assert scheduling.covered(events) == {"start_lsn": "0/FF", "end_lsn": "1/0"}
+    assert scheduling.covered([]) == {}
+
+
+PARSE = """
+import runpy, sys, time
+import airflow.sdk, airflow.providers.standard.operators.python, airflow.models.asset
+before = set(sys.modules)
+started = time.process_time()
+for kind in ("bootstrap", "sync", "verify"):
+    runpy.run_path(f"dags/cdc_{kind}.py")
+seconds = time.process_time() - started
+heavy = {"pyspark", "numba", "pyarrow", "pandas", "great_expectations", "pyiceberg", "psycopg"}
+print(seconds, *sorted(heavy & (set(sys.modules) - before)))
+"""
+
+
+def test_reading_the_dag_files_is_cheap_and_imports_nothing_heavy(folder: Path, tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        _write(folder, name)
+    done = subprocess.run(
+        [sys.executable, "-c", PARSE],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "AIRFLOW_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seconds, *heavy = done.stdout.split("\n")[-2].split()
+    assert heavy == []
+    assert float(seconds) < 1.0, f"{seconds} s of processor time for three pipelines"
+
+
+def test_an_error_that_waiting_cannot_help_fails_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+    from decoder.errors import BusyError, SlotError
+    from infra import steps
+
+    file = str(_write(folder, "p"))
+    for error, kind in (
+        (SlotError("the slot is gone"), AirflowFailException),
+        (BusyError("busy"), AirflowException),
+    ):
+
+        def fail(pipeline_file: str, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(steps, "pull", fail)
+        with pytest.raises(AirflowException) as caught:
+            scheduling.pull(file)
+        assert type(caught.value) is kind
+        assert str(caught.value) == str(error)
+        assert caught.value.__cause__ is None
+
+
+def test_a_difference_fails_the_task_and_names_no_row(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from infra import steps
+
+    tables = {"public.t": {"equal": False, "source_rows": 2, "lake_rows": 1, "differences": 1}}
+    monkeypatch.setattr(
+        steps, "verify", lambda file, expect: {"equal": False, "lsn": "0/1", "tables": tables}
+    )
+    with pytest.raises(AirflowFailException, match=r"differ at 0/1.*public\.t"):
+        scheduling.verify(str(_write(folder, "p")), [])

@@ -1,0 +1,147 @@
+"""`slotlake demo` as a person runs it: to its end, and cut off in the middle."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from decoder.errors import SetupError
+from infra.demo import Demo, run_demo
+from infra.demo_bank import SUMS, Point
+from infra.demo_page import Outcome, page
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "demo"
+    yield place
+    demo = _demo(place)
+    demo.stop()
+    demo.forget_servers()
+
+
+def _demo(folder: Path) -> Demo:
+    return Demo(folder, scale=1, transactions=1, keep=False)
+
+
+def _start(folder: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "infra.cli", "demo", "--scale=1", f"--dir={folder}", *options],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _processes_of(folder: Path) -> list[str]:
+    """Command lines of running processes that name the demo's folders."""
+    demo = _demo(folder)
+    places = [str(folder), str(demo.postgres.folder), str(demo.airflow.metadata.folder)]
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+            except OSError:
+                continue
+            if any(place in line for place in places):
+                found.append(line)
+    return found
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_the_demo_proves_what_it_says_and_leaves_nothing_running(folder: Path) -> None:
+    demo = _start(folder, "--transactions=2000")
+    out, err = demo.communicate(timeout=550)
+    assert demo.returncode == 0, err
+    assert "source and lake are equal at" in out
+    assert "consistency points hold" in out
+    assert "BROKEN" not in out
+    assert "public.pgbench_history                 2,000           2,000  equal" in out
+    assert "cdc_sync" in err
+    assert _processes_of(folder) == []
+    password = (folder / "demo.yaml").read_text().split("slotlake:")[1].split("@")[0]
+    assert password not in out + err
+    read = subprocess.run(
+        [sys.executable, folder / "read.py"], capture_output=True, text=True, check=True, cwd=folder
+    )
+    assert "2000" in read.stdout
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGINT, 6.0), (signal.SIGTERM, 30.0)])
+def test_a_demo_that_is_cut_off_leaves_nothing_running(
+    folder: Path, number: signal.Signals, seconds: float
+) -> None:
+    demo = _start(folder)
+    time.sleep(seconds)
+    assert demo.poll() is None
+    assert _processes_of(folder)
+    demo.send_signal(number)
+    _, err = demo.communicate(timeout=120)
+    assert demo.returncode == 130
+    assert "Traceback" not in err
+    assert _processes_of(folder) == []
+
+
+def test_a_folder_with_anything_else_in_it_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("ten years")
+    with pytest.raises(SetupError, match="not empty"):
+        run_demo(scale=1, transactions=1, keep=False, folder=tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "ten years"
+
+
+def _outcome(folder: Path) -> Outcome:
+    sums = dict.fromkeys(SUMS, 7)
+    table = {"equal": True, "source_rows": 1000, "lake_rows": 1000, "differences": 0}
+    return Outcome(
+        folder=folder,
+        pipeline_file=folder / "demo.yaml",
+        kept=False,
+        airflow_url="http://127.0.0.1:1",
+        airflow_password="unused",
+        write_more="pgbench",
+        scale=1,
+        rate=100.0,
+        schedule_seconds=10,
+        written=500,
+        copied={"rows": 1000, "seconds": 2.0},
+        sync_seconds=4.0,
+        verified={"equal": True, "lsn": "0/99", "tables": {"public.pgbench_tellers": table}},
+        points=[
+            Point("0/10", "copy", 0, 1000, None, dict.fromkeys(SUMS, 0)),
+            Point("0/99", "batch", 500, 2000, 3.5, sums),
+        ],
+        seconds=60.0,
+    )
+
+
+def test_the_page_tells_figures_and_how_to_go_on(tmp_path: Path) -> None:
+    text = page(_outcome(tmp_path))
+    for part in ("all 2 consistency points hold", "500 rows/s", "median 3.5 s", "2,000 changes", "read.py"):
+        assert part in text, text
+
+
+def test_a_point_that_does_not_hold_and_a_difference_are_failures(tmp_path: Path) -> None:
+    good = _outcome(tmp_path)
+    assert good.good
+    broken = replace(good.points[1], sums={**good.points[1].sums, "public.pgbench_tellers": 8})
+    worse = replace(good, points=[good.points[0], broken])
+    assert not worse.good
+    assert "BROKEN: public.pgbench_accounts 7, public.pgbench_tellers 8" in page(worse)
+    different = replace(good, verified={**good.verified, "equal": False})
+    assert not different.good
+    assert "DIFFERENT" in page(different)
