@@ -167,11 +167,13 @@ class _Reading:
         nap, reader = Nap(), CopyReader(pgconn)
         pieces: list[bytes] = []
         size = messages = 0
-        ended = False
+        ended, drained = False, time.monotonic()
         while not ended:
             frames = reader.drain()
             ended = frames.ended
-            nap.drained(len(frames.data), max(nap.seconds, 1e-4))
+            now = time.monotonic()
+            nap.drained(len(frames.data), now - drained)
+            drained = now
             pieces.append(frames.data.tobytes())
             size, messages = size + len(frames.data), messages + len(frames.lengths)
             if size >= CHUNK_BYTES or ended:

@@ -41,7 +41,9 @@ def insert_position(database: Database) -> int:
     return parse_lsn(database.execute("SELECT pg_current_wal_insert_lsn()")[0][0])
 
 
-def replayed(batches: list[Batch], rows: dict[Any, tuple[Any, ...]] | None = None) -> dict[Any, tuple[Any, ...]]:
+def replayed(
+    batches: list[Batch], rows: dict[Any, tuple[Any, ...]] | None = None
+) -> dict[Any, tuple[Any, ...]]:
     """What one table with the key in its first column holds after these batches: key text → row texts."""
     held: dict[Any, tuple[Any, ...]] = dict(rows or {})
     for batch in batches:

@@ -80,7 +80,9 @@ def test_an_open_transaction_holds_a_slot_up_and_is_named(database: Database) ->
         writer.execute("BEGIN; INSERT INTO t VALUES (1)")
         pid = writer.info.backend_pid
         begun = time.monotonic()
-        with pytest.raises(SlotError, match=rf"waited 1 s .*pid {pid} \(user slotlake, application nightly") as caught:
+        with pytest.raises(
+            SlotError, match=rf"waited 1 s .*pid {pid} \(user slotlake, application nightly"
+        ) as caught:
             create_slot(source, temporary=True, wait_seconds=1)
         assert time.monotonic() - begun < 4
         assert caught.value.retryable
