@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from decoder.failpoints import reach
 from spark import lake_files
-from spark.apply_run import Work, stage
+from spark.apply_run import StageConflictError, Work, stage
 from spark.catalog import Catalog, open_catalog
 from spark.fold import Folded, fold
 from spark.lake import LakeSettings
@@ -26,6 +26,9 @@ from spark.publish import BatchRelation, ChangeBatch, folded_at, is_pending, poi
 from spark.publish_swap import Loaded, load, require_owner, reset_stage
 from spark.tables import schema_of
 from spark.tables_change import follow
+
+# A killed run may have left a statement in a Spark server that is still at work on the same branch.
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,15 @@ def apply_batch(session: SparkSession, lake: LakeSettings, batch: ChangeBatch, p
             cannot take (a column renamed or retyped, …), named with the way out.
         LakeError: catalog or warehouse cannot be reached.
     """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return _apply_once(session, lake, batch, pipeline)
+        except StageConflictError:
+            continue
+    return _apply_once(session, lake, batch, pipeline)
+
+
+def _apply_once(session: SparkSession, lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> Applied:
     point = point_of(batch, pipeline)
     changed = touched(lake, batch)
     with open_catalog(lake) as catalog:

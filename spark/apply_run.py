@@ -23,11 +23,17 @@ from spark.fold import Folded
 from spark.lake import LakeSettings
 from spark.names import literal
 from spark.publish_swap import Loaded, load, steps_staged
-from spark.session_errors import SPARK_ERRORS, reason
+from spark.session_errors import SPARK_ERRORS, is_conflict, reason
 from spark.tables import SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY, TableSchema, add_columns
 
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 _MID_MERGE_SECONDS = 0.05
+
+
+class StageConflictError(LakeError):
+    """Another statement changed the branch meanwhile, as one that a killed run left in a Spark server."""
+
+    retryable = True
 
 
 @dataclass(frozen=True)
@@ -78,12 +84,14 @@ def run(session: SparkSession, table: Loaded, sql: str) -> None:
     """Run one statement.
 
     Raises:
+        StageConflictError: another statement changed the table meanwhile.
         LakeError: with Spark's error class; its whole message may hold row values.
     """
     try:
         session.sql(sql).collect()
     except SPARK_ERRORS as error:
-        raise LakeError(
+        kind = StageConflictError if is_conflict(error) else LakeError
+        raise kind(
             f"Spark could not change the table: {reason(error)}",
             where=f"table {table.name}",
             way_out="run again; if it comes back, Spark's own log says more. Nothing was published",

@@ -8,6 +8,7 @@ gives the pinned one: ``orders``, ``shop.orders``, ``lake.shop.orders``, and as 
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import uuid
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from spark.session import define_catalog, is_remote, sibling, use_namespace
 from spark.session_errors import SPARK_ERRORS, message
 
 _READS = frozenset({"SELECT", "WITH", "FROM", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "("})
+_FIRST_WORD = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(\(|\w+)", re.DOTALL)
 # As JdbcCatalog makes them (schema V1).
 _TABLES = """
 CREATE TABLE iceberg_tables (
@@ -96,8 +98,8 @@ def query(session: SparkSession, lake: LakeSettings, sql: str, at: int | None = 
 
 
 def _require_read(sql: str) -> None:
-    words = sql.strip().lstrip("(").split(None, 1)
-    first = "(" if sql.strip().startswith("(") else (words[0].upper() if words else "")
+    found = _FIRST_WORD.match(sql)
+    first = found[1].upper() if found else ""
     if first not in _READS:
         raise LakeError(
             "only queries can be run here",

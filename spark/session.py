@@ -27,6 +27,7 @@ from spark.session_errors import SPARK_ERRORS
 
 _CONNECT_PORT = 15002
 _CONNECT_SECONDS = 5
+_RETRIES, _RETRY_MS_MAX = 8, 10_000  # about 45 s in all
 # A MERGE of a micro-batch is small: each further partition costs a task, and adaptive execution
 # splits what is large.
 _SHUFFLE_PARTITIONS = 4
@@ -149,7 +150,6 @@ def _classic(conf: Mapping[str, str], cores: str, java_home: str | None, app_nam
 
 
 def _connect(remote: str) -> SparkSession:
-    # Spark's own client would try again for ten minutes before it says anything.
     place = urlsplit(remote)
     host, port = place.hostname or "localhost", place.port or _CONNECT_PORT
     try:
@@ -160,6 +160,10 @@ def _connect(remote: str) -> SparkSession:
             where=f"{host}:{port}",
             way_out="start it, or leave the remote out to run Spark in this process",
         ) from error
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
     session: SparkSession = SparkSession.builder.remote(remote).create()
+    # By default Spark's client tries again for ten minutes before it says that its server is gone.
+    session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_RETRY_MS_MAX)])
     _remotes[session] = remote
     return session

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 # A classic session hands on what Java threw and PySpark has no class for.
 SPARK_ERRORS = (PySparkException, Py4JError)
+_JAVA_CLASS = re.compile(r"\(([a-z]\w*(?:\.[\w$]+)+(?:Exception|Error))\)")
+_CONFLICTS = ("ValidationException", "CommitFailedException", "CommitStateUnknownException")
 _NO_SPACE = "No space left on device"
 
 
@@ -17,8 +21,16 @@ def reason(error: Exception) -> str:
         return "no space left on the device"
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.getClass().getName())
+    java = _JAVA_CLASS.search(text)
+    if java:
+        return java[1]
     condition = error.getCondition() if isinstance(error, PySparkException) else None
     return str(condition or type(error).__name__)
+
+
+def is_conflict(error: Exception) -> bool:
+    """Did a statement fail because another one changed the table's branch meanwhile?"""
+    return any(name in str(error) for name in _CONFLICTS)
 
 
 def message(error: Exception) -> str:
