@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -11,8 +9,6 @@ import pytest
 
 from decoder.errors import LakeError, SetupError
 from infra.local.postgres import EmbeddedPostgres
-from infra.local.runtime import spark_runtime
-from infra.local.spark_connect import LocalSparkConnect
 from spark.initial import initialised
 from spark.lake import LakeSettings
 from spark.publish import lake_position
@@ -23,17 +19,6 @@ from tests.spark.lake_lab import PIPELINE, UNCHANGED, Lab, delete, insert, relat
 
 ITEMS = relation("items", ["id"], id="int4", v="text", n="numeric(10,2)")
 LOG = relation("log", [], v="int4")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSparkConnect]:
-    folder = tmp_path_factory.mktemp("connect")
-    with LocalSparkConnect(folder, spark_runtime(), cores=2, dies_with_parent=True) as running:
-        before = dict(os.environ)
-        os.environ.update(running.client_environment())
-        yield running
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def live(lab: Lab) -> None:
@@ -65,8 +50,8 @@ def live(lab: Lab) -> None:
     assert query(lab.session, lab.lake, "SELECT count(*) FROM log").rows == [("1",)]
 
 
-def test_over_connect(server: LocalSparkConnect, lake: LakeSettings) -> None:
-    session = open_session(lake, remote=server.remote)
+def test_over_connect(connect: str, lake: LakeSettings) -> None:
+    session = open_session(lake, remote=connect)
     try:
         live(Lab(session, lake))
     finally:
@@ -78,9 +63,7 @@ def test_a_postgresql_catalog(session: object, pg: EmbeddedPostgres, tmp_path: P
         admin.execute("CREATE DATABASE catalog")
         admin.execute("CREATE ROLE lakehand LOGIN PASSWORD 's3cret word'")
         admin.execute("ALTER DATABASE catalog OWNER TO lakehand")
-        parts = admin.info
     uri = f"postgresql+psycopg://lakehand:s3cret%20word@{_tcp(pg)}/catalog"
-    assert parts
     lake = LakeSettings("lake", uri, f"file://{tmp_path}/warehouse", "shop")
     assert "s3cret" not in repr(lake) + lake.place
     live(Lab.on(session, lake))

@@ -1,0 +1,89 @@
+"""Killed anywhere, run again: the lake is as if nothing had happened, and no reader saw anything else.
+
+The child dies by SIGKILL; the Spark server it talked to lives on, and may even finish what it was
+told to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from decoder.errors import LakeError
+from spark.lake import LakeSettings
+from spark.publish import lake_position
+from spark.read import Cut
+from spark.session import open_session
+from tests.spark import crash_child
+from tests.spark.lake_lab import Lab
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def connected(connect: str, lake: LakeSettings) -> Lab:
+    return Lab(open_session(lake, remote=connect), lake)
+
+
+@pytest.mark.parametrize("failpoint", ["init.mid_copy", "init.mid_copy:2", "init.before_publish"])
+def test_a_copy_that_was_killed(connected: Lab, connect: str, failpoint: str) -> None:
+    _killed("copy", connected.lake, connect, failpoint)
+    with pytest.raises(LakeError, match="the lake lacks a table"):
+        Cut.latest(connected.lake)
+    crash_child.copy(connected)
+    assert len(connected.rows("items")) == 2000
+    assert connected.rows("log") == [("0",)]
+    assert not list(connected.lake.warehouse_path.rglob(".slotlake-copying"))
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "published"),
+    [
+        ("apply.mid_merge", False),
+        ("apply.mid_merge:2", False),
+        ("apply.between_tables", False),
+        ("publish.before_swap", False),
+        ("publish.after_swap", True),
+    ],
+)
+def test_a_batch_that_was_killed(connected: Lab, connect: str, failpoint: str, published: bool) -> None:
+    lab = connected
+    lab.init(crash_child.contents())
+    _killed("batch", lab.lake, connect, failpoint)
+    items, log = crash_child.expected()
+    if published:
+        assert lake_position(lab.lake) == lab.position + 0x100
+        assert lab.rows("log") == log
+    else:
+        assert lake_position(lab.lake) == lab.position
+        assert (len(lab.rows("items")), lab.rows("log")) == (2000, [("0",)])
+    batch = crash_child.batch(lab)
+    while True:
+        assert lab.apply(batch).already_published == published
+        try:
+            assert lab.publish(batch).already == published
+            break
+        except LakeError as error:  # the killed run's statement was still at work in the server
+            assert "another run wrote to what is staged" in error.what
+    assert lab.rows("items") == sorted(items)
+    assert lab.rows("log") == log
+
+
+def _killed(task: str, lake: LakeSettings, remote: str, failpoint: str) -> None:
+    settings = {name: getattr(lake, name) for name in ("catalog", "uri", "warehouse", "namespace")}
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.spark.crash_child", task, remote, json.dumps(settings)],
+        env={**os.environ, "SLOTLAKE_FAILPOINT": failpoint},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert child.returncode == -signal.SIGKILL, child.stdout + child.stderr
