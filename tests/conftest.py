@@ -24,8 +24,10 @@ ROOT = Path(__file__).resolve().parents[1]
 _numbers = itertools.count(1)
 
 
-# A test that uses none of these, and has no mark that says otherwise, is ``fast``.
-_SERVERS = {"pg", "database", "session", "connect", "spark_runtime"}
+# What starts a server or Java.  A test that uses no such fixture, whose module imports no such name, and that
+# has no mark that says otherwise, is ``fast``.
+_SERVER_FIXTURES = {"pg", "database", "session", "connect", "spark_runtime"}
+_SERVER_NAMES = {"temporary_postgres", "LocalSparkConnect", "LocalAirflow"}
 _NOT_FAST = ("slow", "server", "airflow")
 
 
@@ -33,7 +35,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as ``fast`` what `slotlake check` runs: tests that start no server and no Java."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        if not fixtures & _SERVERS and not any(item.get_closest_marker(name) for name in _NOT_FAST):
+        names = set(vars(getattr(item, "module", None) or object))
+        marked = any(item.get_closest_marker(name) for name in _NOT_FAST)
+        if not (marked or fixtures & _SERVER_FIXTURES or names & _SERVER_NAMES):
             item.add_marker("fast")
 
 

@@ -21,3 +21,9 @@ def lake(tmp_path: Path) -> LakeSettings:
 def lab(session: Any, lake: LakeSettings) -> Lab:
     """The lake with a Spark session on it."""
     return Lab.on(session, lake)
+
+
+@pytest.fixture
+def connect_remote(connect: str) -> str:
+    """The address of the shared warm Spark Connect server."""
+    return connect
