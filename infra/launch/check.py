@@ -6,44 +6,49 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from infra.launch.folders import CHECKOUT
 
 
 def steps(cache: Path) -> list[tuple[str, list[str]]]:
-    """Each step's name and its arguments to the environment's Python; caches stay out of the checkout."""
-    ruff = ["-m", "ruff"]
+    """Each step's name and its arguments to the environment's Python, the longest first.
+
+    Caches stay out of the checkout, which may be read-only or another user's.
+    """
     ruff_cache = ["--cache-dir", str(cache / "ruff")]
     return [
-        ("format", [*ruff, "format", "--check", *ruff_cache, "."]),
-        ("lint", [*ruff, "check", *ruff_cache, "."]),
+        ("fast tests", ["-P", "-m", "pytest", "-q", "-m", "fast", "-p", "no:cacheprovider", "--durations=3"]),
+        ("types", ["-P", "-m", "mypy", "--cache-dir", str(cache / "mypy"), "--no-error-summary"]),
+        ("format", ["-m", "ruff", "format", "--check", *ruff_cache, "."]),
+        ("lint", ["-m", "ruff", "check", *ruff_cache, "."]),
         (
             "imports",
             ["-P", "-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-cache"],
         ),
-        ("types", ["-P", "-m", "mypy", "--cache-dir", str(cache / "mypy"), "--no-error-summary"]),
-        ("fast tests", ["-P", "-m", "pytest", "-q", "-m", "fast", "-p", "no:cacheprovider", "--durations=3"]),
     ]
 
 
 def run(python: Path, variables: Mapping[str, str], home: Path, arguments: Sequence[str]) -> int:
-    """Run every step, show its name, time and, when it fails, what it says; 0 when all passed."""
+    """Run every step, two at a time; show its name, time and, when it fails, what it says; 0 when all passed."""
     if arguments:
         print(f"slotlake: check takes no arguments, got {' '.join(arguments)}", file=sys.stderr)
         return 2
     started = time.monotonic()
-    failed = [
-        name for name, command in steps(home / "check") if not _step(name, [str(python), *command], variables)
-    ]
-    seconds = time.monotonic() - started
+    with ThreadPoolExecutor(max_workers=2) as lanes:
+        running = [
+            lanes.submit(_step, name, [str(python), *command], variables)
+            for name, command in steps(home / "check")
+        ]
+        failed = [name for name in (_shown(done) for done in as_completed(running)) if name]
     verdict = f"failed: {', '.join(failed)}" if failed else "all passed"
-    print(f"check {verdict} in {seconds:.0f} s", flush=True)
+    print(f"check {verdict} in {time.monotonic() - started:.0f} s", flush=True)
     return 1 if failed else 0
 
 
-def _step(name: str, command: list[str], variables: Mapping[str, str]) -> bool:
-    print(f"{name:<12}", end="", flush=True)
+def _step(name: str, command: list[str], variables: Mapping[str, str]) -> tuple[str, float, str, bool]:
+    """Run a step: its name, seconds, output, and whether it passed."""
     started = time.monotonic()
     done = subprocess.run(
         command,
@@ -54,8 +59,13 @@ def _step(name: str, command: list[str], variables: Mapping[str, str]) -> bool:
         text=True,
         check=False,
     )
-    passed = done.returncode == 0
-    print(f"{'passed' if passed else 'FAILED'} in {time.monotonic() - started:.1f} s", flush=True)
+    return name, time.monotonic() - started, done.stdout, done.returncode == 0
+
+
+def _shown(step: Future[tuple[str, float, str, bool]]) -> str:
+    """Print how a step went; its name if it failed, else nothing."""
+    name, seconds, output, passed = step.result()
+    print(f"{name:<12}{'passed' if passed else 'FAILED'} in {seconds:.1f} s", flush=True)
     if not passed:
-        print(done.stdout.rstrip(), flush=True)
-    return passed
+        print(output.rstrip(), flush=True)
+    return "" if passed else name
