@@ -23,8 +23,8 @@ from typing import Any, Protocol
 
 import psycopg
 import pyarrow as pa
-import pyarrow.parquet as parquet
 from psycopg import pq, sql
+from pyarrow import parquet
 
 from decoder.copy_data import CopyReader
 from decoder.copy_frames import CopyFrames
@@ -225,7 +225,9 @@ class _Reading:
         # One message is one row, but for the header before the first and the end mark.
         rows, slices = self._frames.take(raw, messages + 1)
         if rows:
-            self._writer.append(rows, [_parsed(c, s) for c, s in zip(self._table.columns, slices, strict=True)])
+            self._writer.append(
+                rows, [_parsed(c, s) for c, s in zip(self._table.columns, slices, strict=True)]
+            )
             reach("init.mid_copy")
         if self._progress is not None:
             seconds = time.monotonic() - self._begun

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import psycopg
-from llvmlite import binding
+from llvmlite import binding  # type: ignore[import-untyped]
 from numba.core import types
 from psycopg import pq
 
@@ -27,11 +27,19 @@ from decoder.compiled import Bytes, Ints, compiled
 
 DRAIN_BYTES = 4 << 20
 _FIRST_MESSAGES = 1 << 15
+
 _NAMES = {name: f"slotlake_{name}" for name in ("PQgetCopyData", "PQconsumeInput", "PQfreemem", "memcpy")}
-_get_copy_data = types.ExternalFunction(_NAMES["PQgetCopyData"], types.int32(types.intp, types.intp, types.int32))
-_consume_input = types.ExternalFunction(_NAMES["PQconsumeInput"], types.int32(types.intp))
-_free = types.ExternalFunction(_NAMES["PQfreemem"], types.void(types.intp))
-_copy_bytes = types.ExternalFunction(_NAMES["memcpy"], types.intp(types.intp, types.intp, types.intp))
+
+
+def _external(name: str, result: Any, *arguments: Any) -> Any:
+    """A C function as compiled code names it; pointers are plain addresses here."""
+    return types.ExternalFunction(_NAMES[name], result(*arguments))
+
+
+_get_copy_data = _external("PQgetCopyData", types.int32, types.intp, types.intp, types.int32)
+_consume_input = _external("PQconsumeInput", types.int32, types.intp)
+_free = _external("PQfreemem", types.void, types.intp)
+_copy_bytes = _external("memcpy", types.intp, types.intp, types.intp, types.intp)
 
 _DRAINED, _FULL, _ENDED, _FAILED = range(4)
 _USED, _COUNT, _HELD = range(3)
@@ -75,7 +83,7 @@ class CopyReader:
     def _drain_compiled(self) -> Frames:
         report = self._report
         report[:] = 0
-        address = self._pgconn.pgconn_ptr
+        address = _address(self._pgconn)
         while True:
             code = _drain(
                 address, self._cells, self._cells.ctypes.data, self._data, self._data.ctypes.data,
@@ -193,9 +201,14 @@ def _registered() -> bool:
     return True
 
 
+def _address(pgconn: pq.abc.PGconn) -> int:
+    """Where libpq's connection object lies; 0 when closed."""
+    return int(getattr(pgconn, "pgconn_ptr", None) or 0)
+
+
 def _same_library(pgconn: pq.abc.PGconn) -> bool:
-    library, address = _library(), pgconn.pgconn_ptr
-    if library is None or address is None:
+    library, address = _library(), _address(pgconn)
+    if library is None or not address:
         return False
     library.PQsocket.argtypes = [ctypes.c_void_p]
     return bool(library.PQsocket(address) == pgconn.socket)

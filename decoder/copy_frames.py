@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from decoder.compiled import Bytes, Ints, compiled, frozen, inlined
+from decoder.compiled import Bytes, Ints, Lengths, compiled, frozen, inlined
 from decoder.errors import ProtocolError
 from decoder.types_slices import Slices
 
@@ -81,20 +81,22 @@ def _error(what: str, offset: int) -> ProtocolError:
 
 @inlined
 def _int16(data: Bytes, p: int) -> int:
-    value = np.int64(data[p]) << 8 | np.int64(data[p + 1])
+    value = int(data[p]) << 8 | int(data[p + 1])
     return value - 65536 if value >= 32768 else value
 
 
 @inlined
 def _int32(data: Bytes, p: int) -> int:
-    value = np.int64(0)
+    value = 0
     for i in range(4):
-        value = (value << 8) | np.int64(data[p + i])
+        value = (value << 8) | int(data[p + i])
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
 @compiled
-def _walk(data: Bytes, begin: int, finished: bool, start: Ints, length: Ints, report: Ints) -> int:
+def _walk(  # noqa: C901, PLR0911
+    data: Bytes, begin: int, finished: bool, start: Ints, length: Lengths, report: Ints
+) -> int:
     """Note where each field lies; stops before a row that is not whole."""
     columns, rows_max = start.shape
     size = len(data)
@@ -106,7 +108,7 @@ def _walk(data: Bytes, begin: int, finished: bool, start: Ints, length: Ints, re
             return 0
         if finished:
             return 3
-        if p + 2 > size or rows == rows_max and _int16(data, p) != -1:
+        if p + 2 > size or (rows == rows_max and _int16(data, p) != -1):
             return 0
         count = _int16(data, p)
         if count == -1:

@@ -99,8 +99,8 @@ class Framing:
         count = len(lengths)
         start, length = np.empty(count, np.int64), np.empty(count, np.int32)
         lsns, report = np.empty(count, np.uint64), np.zeros(2, np.int64)
-        limits = (self._until, self._max_bytes)
-        fault = _walk(frozen(raw), frozen(lengths), *limits, self._state, start, length, lsns, report)
+        limits = np.array([self._until, self._max_bytes], dtype=np.int64)
+        fault = _walk(frozen(raw), frozen(lengths), limits, self._state, start, length, lsns, report)
         if fault:
             tag = chr(raw[report[_BAD]]) if report[_BAD] < len(raw) else ""
             raise ProtocolError(_FAULTS[fault], message_type=tag, offset=0)
@@ -180,6 +180,14 @@ def _note_commit(data: Bytes, p: int, until: int, max_bytes: int, state: Ints) -
 
 
 @inlined
+def _note_payload(data: Bytes, p: int, length: int, until: int, max_bytes: int, state: Ints) -> None:
+    if data[p] == ord("B"):
+        state[OPEN] = 1
+    elif data[p] == ord("C") and length >= 18:
+        _note_commit(data, p, until, max_bytes, state)
+
+
+@inlined
 def _note_keepalive(data: Bytes, p: int, until: int, state: Ints) -> None:
     wal_end = _int64(data, p + 1)
     state[SEEN] = max(state[SEEN], wal_end)
@@ -193,8 +201,7 @@ def _note_keepalive(data: Bytes, p: int, until: int, state: Ints) -> None:
 def _walk(
     data: Bytes,
     lengths: Ints,
-    until: int,
-    max_bytes: int,
+    limits: Ints,
     state: Ints,
     start: Ints,
     length: Lengths,
@@ -202,6 +209,7 @@ def _walk(
     report: Ints,
 ) -> int:
     """Note the payloads taken in; a fault's number, else 0."""
+    until, max_bytes = limits[0], limits[1]
     p = 0
     taken = 0
     for i in range(len(lengths)):
@@ -226,10 +234,7 @@ def _walk(
             lsns[taken] = np.uint64(_int64(data, p + 1))
             taken += 1
             state[TAKEN_BYTES] += payload
-            if data[at] == ord("B"):
-                state[OPEN] = 1
-            elif data[at] == ord("C") and payload >= 18:
-                _note_commit(data, at, until, max_bytes, state)
+            _note_payload(data, at, payload, until, max_bytes, state)
         else:
             return 1
         p += size

@@ -35,7 +35,9 @@ from decoder.source import SourceSettings, connect, source_errors
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def changes(source: SourceSettings, start: int | None = None, until: int | None = None) -> Iterator[dict[str, Any]]:
+def changes(
+    source: SourceSettings, start: int | None = None, until: int | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield every change of the transactions whose commit record lies in [start, until).
 
     Args:

@@ -36,6 +36,8 @@ class Nap:
         self.level = _FIRST
         self._quiet = _QUIET_DRAINS
         self._step = 1
+        self._other = self._window = 0
+        self._bytes, self._seconds, self._in_window = [0, 0], [0.0, 0.0], 0.0
         self._begin_trial()
 
     @property

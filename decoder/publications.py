@@ -95,7 +95,7 @@ def missing_publications(connection: psycopg.Connection[Any], names: Sequence[st
 
 
 def check_publications(connection: psycopg.Connection[Any], names: Sequence[str]) -> None:
-    """Raises SourceError if a publication is missing: from PostgreSQL 18 on the stream would just lack it."""
+    """Raises SourceError if one is missing: from PostgreSQL 18 on the stream would just lack its tables."""
     missing = missing_publications(connection, names)
     if missing:
         raise SourceError(

@@ -138,7 +138,7 @@ def _reused(batch: Batch, identity: BatchIdentity) -> Batch:
         raise ChangeLogError(
             "the change log holds a batch of another server from the lake's position on",
             where=str(batch.path),
-            way_out="connect to the server that the lake was fed from, or move that batch away if it is wrong",
+            way_out="connect to the server that the lake was fed from, or move a wrong batch away",
         )
     if (batch.manifest["slot"], batch.manifest["database"]) != (identity.slot, identity.database):
         raise ChangeLogError(
@@ -274,9 +274,7 @@ class _Decoding:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _decode(self, buffer: MessageBuffer) -> None:
-        chunk = self._decoder.decode(
-            buffer, first_seq=self._next_seq, first_txn=self._next_txn, partial=True
-        )
+        chunk = self._decoder.decode(buffer, first_seq=self._next_seq, first_txn=self._next_txn, partial=True)
         if chunk.consumed != buffer.count:
             raise ProtocolError(f"the decoder left {buffer.count - chunk.consumed} messages over")
         self._next_seq, self._next_txn, self._open = chunk.next_seq, chunk.next_txn, chunk.open

@@ -253,7 +253,11 @@ def stream_error(source: SourceSettings, result: pq.abc.PGresult, at: int) -> Sl
 def _meaning(state: str, said: str) -> tuple[type[SlotlakeError], str, str]:
     again = "run the same command again: nothing of the unfinished batch was kept"
     if state == "55006":
-        return SlotBusyError, "the slot is in use", "wait until the other reader ends, or end it; then " + again
+        return (
+            SlotBusyError,
+            "the slot is in use",
+            "wait until the other reader ends, or end it; then " + again,
+        )
     if state == "42704" and "publication" in said:
         return (
             SourceError,
@@ -272,7 +276,11 @@ def _meaning(state: str, said: str) -> tuple[type[SlotlakeError], str, str]:
         )
     if state[:3] == "57P":
         return SourceUnavailableError, "the server ended the replication stream", again
-    return SourceError, "the server ended the replication stream with an error", "see the server's message above"
+    return (
+        SourceError,
+        "the server ended the replication stream with an error",
+        "see the server's message above",
+    )
 
 
 def _status_interval(connection: psycopg.Connection[Any]) -> float:

@@ -23,7 +23,6 @@ from typing import Any
 
 import psycopg
 
-
 from decoder.errors import SlotBusyError, SlotError, SourceError
 from decoder.lsn import format_lsn, parse_lsn
 from decoder.source import SourceSettings, connect, connect_replication, redact, source_errors
@@ -206,7 +205,7 @@ def _check_position(state: SlotState, position: int | None, where: str) -> None:
     if position is None or confirmed is None or confirmed <= position:
         return
     raise SlotError(
-        f"the slot is confirmed up to {format_lsn(confirmed)}, but the lake stands at {format_lsn(position)}: "
+        f"the slot is confirmed up to {format_lsn(confirmed)}, but the lake is at {format_lsn(position)}: "
         "the changes between are gone for this lake",
         where=where,
         way_out="something else has read from this slot; give each lake a slot of its own and make this "
@@ -260,9 +259,12 @@ def create_slot(
 def _create(
     connection: psycopg.Connection[Any], source: SourceSettings, name: str, command: str, wait_seconds: float
 ) -> tuple[Any, ...]:
-    with source_errors(source.dsn, f"making slot {name}"), _time_limit(connection, source, wait_seconds) as limit:
+    with (
+        source_errors(source.dsn, f"making slot {name}"),
+        _time_limit(connection, source, wait_seconds) as limit,
+    ):
         try:
-            row = connection.execute(command.encode()).fetchone()
+            row: tuple[Any, ...] | None = connection.execute(command.encode()).fetchone()
         except psycopg.errors.QueryCanceled:
             if limit.holders is None:
                 raise
@@ -357,5 +359,3 @@ def drop_slot(source: SourceSettings) -> bool:
             where = f"slot {source.slot!r} at {redact(source.dsn)}"
             raise _busy(connection, state.active_pid or 0, where) from None
     return True
-
-

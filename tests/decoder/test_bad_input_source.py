@@ -219,7 +219,7 @@ def test_slot_name_taken_or_impossible(database: Database) -> None:
     refused(SlotError, "cannot be a slot's name", create_slot, SourceSettings(database.dsn, ("p",), 'a"b'))
 
 
-def test_slot_lost_between_pulls_and_in_mid_stream(tmp_path: Path) -> None:
+def test_slot_lost_between_pulls(tmp_path: Path) -> None:
     conf = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
     with temporary_postgres(conf=conf) as server, psycopg.connect(server.dsn(), autocommit=True) as admin:
         source = SourceSettings(server.dsn(), ("p",), "s")

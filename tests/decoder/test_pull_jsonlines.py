@@ -33,7 +33,11 @@ def test_records(database: Database) -> None:
         ("truncate", "t"), ("truncate", "f"), ("message", None), ("message", None),
     ]  # fmt: skip
     update = records[1]
-    assert (update["old"], update["new"], update["unchanged"]) == ({"id": "1"}, {"id": "2", "a": "é"}, ["big"])
+    assert (update["old"], update["new"], update["unchanged"]) == (
+        {"id": "1"},
+        {"id": "2", "a": "é"},
+        ["big"],
+    )
     assert records[2]["old"] == {"id": "2"}
     assert records[4]["old"] == {"id": "1", "a": None}
     assert (records[7]["xid"], records[7]["content"], records[8]["content"]) == (None, "text", "\\xff")

@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +57,7 @@ def fed(pieces: list[bytes], **bounds: int) -> tuple[Framing, list[bytes]]:
         for i in range(0, len(pieces), size):
             take(framing, pieces[i : i + size], buffer)
         ends = buffer.ends.tolist()
-        taken = [buffer.data[a:b].tobytes() for a, b in zip(ends, ends[1:], strict=False)]
+        taken = [buffer.data[a:b].tobytes() for a, b in pairwise(ends)]
         outcomes.append((framing, taken, (framing.end, framing.open, framing.seen, framing.commits)))
     assert all(outcome[1:] == outcomes[0][1:] for outcome in outcomes)
     return outcomes[0][0], outcomes[0][1]
@@ -144,13 +145,13 @@ def test_names_are_quoted_in_the_command() -> None:
     source = SourceSettings("host=h", ('a"b', "c'd,e"), "s", messages=True, origin="none")
     command = start_command(source, 0x16B374D848).decode()
     assert command == (
-        'START_REPLICATION SLOT "s" LOGICAL 16/B374D848 (proto_version \'4\', '
+        "START_REPLICATION SLOT \"s\" LOGICAL 16/B374D848 (proto_version '4', "
         "publication_names '\"a\"\"b\",\"c''d,e\"', messages 'true', origin 'none')"
     )
 
 
 def napped(fill_rate: float, room: float) -> tuple[Nap, float]:
-    """A sender that fills ``room`` bytes at ``fill_rate`` a second, read for 20 s: rate over the last half."""
+    """A sender that fills ``room`` bytes at ``fill_rate`` a second, read for 20 s: rate of the last half."""
     nap, passed, received, from_half = Nap(), 0.0, 0.0, 0.0
     while passed < 20:
         elapsed = max(nap.seconds, 2e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -60,8 +61,8 @@ def test_every_message_whole_and_in_order(
 
 @pytest.mark.parametrize("plain", [False, True])
 def test_a_cut_connection_is_an_error(database: Database, plain: bool) -> None:
-    with pytest.raises(psycopg.OperationalError):  # noqa: PT012
-        connection = database.connect()
+    connection = database.connect()
+    with closing(connection), pytest.raises(psycopg.OperationalError):
         started(connection, "COPY (SELECT repeat('x', 1000) FROM generate_series(1, 1000000)) TO STDOUT")
         database.execute("SELECT pg_terminate_backend(%s, 5000)", (connection.info.backend_pid,))
         contents(connection, plain=plain)

@@ -152,7 +152,8 @@ def test_a_column_type_has_the_name_the_stream_gives_it(database: Database, tmp_
         """
         CREATE SCHEMA own; CREATE TYPE own.mood AS ENUM ('sad'); CREATE DOMAIN small AS int;
         CREATE DOMAIN moody AS own.mood; CREATE TYPE pair AS (a int, b text);
-        CREATE TABLE t (id int PRIMARY KEY, m own.mood, s small, d moody, p pair, ms own.mood[], v varchar(9));
+        CREATE TABLE t (id int PRIMARY KEY, m own.mood, s small, d moody, p pair, ms own.mood[],
+                        v varchar(9));
         CREATE PUBLICATION p FOR TABLE t
         """
     )
