@@ -31,7 +31,7 @@ def steps(cache: Path) -> list[tuple[str, list[str]]]:
 
 
 def run(python: Path, variables: Mapping[str, str], home: Path, arguments: Sequence[str]) -> int:
-    """Run every step, two at a time; show its name, time and, when it fails, what it says; 0 when all passed."""
+    """Run every step, two at a time; show name, time and, when it fails, what it says; 0 when all passed."""
     if arguments:
         print(f"slotlake: check takes no arguments, got {' '.join(arguments)}", file=sys.stderr)
         return 2
