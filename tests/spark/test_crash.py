@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def connected(connect: str, lake: LakeSettings) -> Lab:
-    return Lab(open_session(lake, remote=connect), lake)
+def connected(connect: str, lake: LakeSettings) -> Iterator[Lab]:
+    session = open_session(lake, remote=connect)
+    yield Lab(session, lake)
+    session.stop()
 
 
 @pytest.mark.parametrize("failpoint", ["init.mid_copy", "init.mid_copy:2", "init.before_publish"])
