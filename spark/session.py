@@ -41,6 +41,10 @@ _RUNTIME = {
     # Wide tables: a plan in an error message or log must not grow with the number of columns.
     "spark.sql.maxMetadataStringLength": "100",
 }
+# A Spark inside this process lives for a command or a few.  Java's second compiler would take more than
+# half of its CPU time, from everyone on the machine, and not live to pay it back (docs/benchmarks.md);
+# a Connect server does.  SPARK_SUBMIT_OPTS may say otherwise.
+_FIRST_COMPILER_ONLY = "-XX:TieredStopAtLevel=1"
 _remotes: WeakKeyDictionary[SparkSession, str] = WeakKeyDictionary()
 
 
@@ -136,6 +140,8 @@ def _classic(conf: Mapping[str, str], cores: str, java_home: str | None, app_nam
     # PySpark's mark of a process that has used a Connect session; with it no Spark would start here.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
+    if "TieredStopAtLevel" not in os.environ.get("SPARK_SUBMIT_OPTS", ""):
+        builder = builder.config("spark.driver.extraJavaOptions", _FIRST_COMPILER_ONLY)
     for key, value in conf.items():
         builder = builder.config(key, value)
     try:
@@ -145,7 +151,7 @@ def _classic(conf: Mapping[str, str], cores: str, java_home: str | None, app_nam
         raise SetupError(
             "Spark cannot be started",
             where=f"Java at {java}: {str(error).strip().splitlines()[0]}",
-            way_out="Spark 4.1 needs Java 17 or 21; run `./slotlake setup`, or set JAVA_HOME",
+            way_out="Spark 4.1 needs Java 17 or 21: set JAVA_HOME to one",
         ) from error
 
 
