@@ -1,0 +1,180 @@
+"""`slotlake bench`: its arithmetic, what it prints, what it refuses; and each benchmark once, small."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from decoder.errors import PipelineFileError
+from infra.bench import BENCHES, run
+from infra.bench.figures import Figure, in_turns, rates
+from infra.bench.machine import Machine
+from infra.bench.show import document, print_table
+from infra.bench.workload import ROWS_VARIABLE, rows_asked
+from infra.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+MACHINE = Machine("a CPU", 2, 23.5, "Linux", "3.11.7", "18.4", "abc", "2026-11-21 10:00 UTC", 0.3)
+
+
+def figure(**more):
+    given = {"what": "work", "peer": "peer", "unit": "rows/s", "ours": (100.0,), "theirs": (50.0,), **more}
+    return Figure(**given)
+
+
+def test_a_ratio_reads_as_fast_as_the_peer_for_rates_and_for_times():
+    assert figure().ratio == 2.0
+    assert figure(unit="s", better="less").ratio == 0.5
+
+
+def test_the_ratio_is_the_median_of_the_pairs():
+    # A machine that slows down threefold half-way meets both of a pair: the ratio stays.
+    assert figure(ours=(300.0, 100.0, 100.0), theirs=(150.0, 50.0, 50.0)).ratio == 2.0
+    assert figure(ours=(10.0, 20.0, 90.0), theirs=(10.0, 10.0, 10.0)).ratio == 2.0
+
+
+@pytest.mark.parametrize(("wanted", "reached"), [(None, None), (2.0, True), (2.1, False)])
+def test_what_is_wanted(wanted, reached):
+    assert figure(wanted=wanted).reached is reached
+
+
+def test_runs_are_taken_in_turns():
+    seen = []
+
+    def taken(who, seconds):
+        seen.append(who)
+        return seconds
+
+    pairs = in_turns(lambda: taken("ours", 2.0), lambda: taken("theirs", 4.0), 3)
+    assert seen == ["ours", "theirs"] * 3
+    assert rates(8.0, pairs) == ((4.0,) * 3, (2.0,) * 3)
+
+
+def test_the_table_shows_ratio_both_figures_and_the_machine():
+    with tempfile.TemporaryFile("w+") as file:
+        found = {"some_bench": [figure(wanted=3.0, aim=5.0, parts={"s, alone": 1.25}, note="as is")]}
+        print_table(MACHINE, found, Console(file=file))
+        file.seek(0)
+        text = file.read()
+    for piece in (
+        "some_bench",
+        "100.00 rows/s",
+        "50.00 rows/s",
+        "2.00 (2.00 to 2.00)",
+        "3.00 missed",
+        "5.00",
+    ):
+        assert piece in text
+    for piece in (
+        "a CPU",
+        "23.5 GiB",
+        "Python 3.11.7",
+        "PostgreSQL 18.4",
+        "commit abc",
+        "1.25 s, alone; as is",
+    ):
+        assert piece in text
+
+
+def test_the_document_for_machines_has_every_value():
+    told = json.loads(
+        json.dumps(document(MACHINE, {"some_bench": [figure(ours=(1.0, 3.0), theirs=(1.0, 1.0))]}))
+    )
+    assert told["machine"]["commit"] == "abc"
+    [found] = told["figures"]["some_bench"]
+    assert (found["ours"], found["ratios"], found["ratio"]) == ([1.0, 3.0], [1.0, 3.0], 2.0)
+
+
+def test_this_machine_says_what_it_is():
+    machine = Machine.this()
+    assert machine.cores >= 1 and machine.memory_gib > 0
+    assert machine.postgres.startswith("18")
+
+
+def test_an_unknown_name_is_one_clear_message(capsys):
+    assert main(["bench", "one_row_snyc"]) == 2
+    said = capsys.readouterr().err
+    assert "there is no benchmark 'one_row_snyc' (did you mean one_row_sync_s?)" in said
+    assert "pull_vs_pg_recvlogical" in said
+
+
+def test_a_file_that_cannot_be_written_is_said_before_minutes_have_passed(tmp_path):
+    with pytest.raises(PipelineFileError, match="cannot be written"):
+        run(["decode_rows_per_s"], tmp_path / "missing" / "figures.json")
+
+
+def test_every_benchmark_is_where_it_is_said_to_be():
+    assert all(callable(getattr(import_module(module), name)) for name, module in BENCHES.items())
+
+
+@pytest.mark.parametrize("text", ["many", "12", "-5000", "1e6"])
+def test_a_number_of_rows_is_checked(monkeypatch, text):
+    monkeypatch.setenv(ROWS_VARIABLE, text)
+    with pytest.raises(PipelineFileError, match=ROWS_VARIABLE):
+        rows_asked(5)
+
+
+def test_the_usual_number_of_rows(monkeypatch):
+    monkeypatch.delenv(ROWS_VARIABLE, raising=False)
+    assert rows_asked(5) == 5
+    monkeypatch.setenv(ROWS_VARIABLE, "2000")
+    assert rows_asked(5) == 2000
+
+
+@pytest.fixture
+def command(tmp_path):
+    """The command in a process of its own, small, with its own temporary folder."""
+    scratch = tempfile.mkdtemp(prefix="slotlake-bench-test-")
+    Path(scratch).chmod(0o755)  # the server's user must get in
+
+    def start(*arguments):
+        return subprocess.Popen(
+            [sys.executable, "-m", "infra.cli", "bench", *arguments],
+            cwd=ROOT,
+            env={**os.environ, ROWS_VARIABLE: "5000", "TMPDIR": scratch},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    start.scratch = Path(scratch)
+    yield start
+    subprocess.run(["rm", "-r", scratch], check=True)
+
+
+def ours_in(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith("slotlake-"))
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_each_benchmark_runs_and_leaves_nothing(command, tmp_path):
+    running = command("--json", str(tmp_path / "figures.json"))
+    out, said = running.communicate(timeout=580)
+    assert running.returncode == 0, said
+    told = json.loads((tmp_path / "figures.json").read_text())
+    assert list(told["figures"]) == list(BENCHES)
+    assert all(figure["ratio"] > 0 for figures in told["figures"].values() for figure in figures)
+    assert all(name in out for name in BENCHES)
+    assert ours_in(command.scratch) == []
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("number", [2, 15], ids=["Ctrl-C", "asked to end"])
+def test_an_interrupted_benchmark_leaves_nothing(command, number):
+    running = command("decode_rows_per_s")
+    assert running.stderr.readline() == "decode_rows_per_s: making the backlog\n"
+    assert ours_in(command.scratch) != []
+    running.send_signal(number)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 128 + number
+    assert "Traceback" not in said
+    assert ours_in(command.scratch) == []
