@@ -40,18 +40,6 @@ RATE_MIN = 300.0  # a second, so that few transactions do not take long
 WATCH_SECONDS = 2.0
 _MARK = "demo.json"
 _BOOTSTRAP, _SYNC, _VERIFY = "cdc_bootstrap_demo", "cdc_sync_demo", "cdc_verify_demo"
-# What every task imports: read once by the scheduler, inherited by its workers.
-_PRELOAD = (
-    "infra.steps",
-    "infra.batches",
-    "infra.bootstrap",
-    "infra.verification",
-    "spark.apply",
-    "spark.initial",
-    "spark.publish",
-    "spark.session",
-    "pyspark.sql.connect.session",
-)
 
 
 def run_demo(*, scale: int, transactions: int, keep: bool, folder: Path | None) -> int:
@@ -114,7 +102,7 @@ class Demo:
             CHECKOUT / "dags",
             environment={"SLOTLAKE_PIPELINES": str(self.pipeline_file)},
             pools={"slotlake_demo": 1},
-            preload=_PRELOAD,
+            preload=["infra.local.airflow_warm"],
             parse_seconds=120,
             dies_with_parent=not keep,
         )

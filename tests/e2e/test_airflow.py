@@ -90,7 +90,7 @@ def stack(pg: EmbeddedPostgres, connect: str, tmp_path_factory: pytest.TempPathF
             **{name: value for name, value in os.environ.items() if name.startswith("SPARK_CONNECT")},
         },
         pools={"slotlake_slotlake_shop": 1, "slotlake_slotlake_wrong": 1},
-        preload=("infra.steps", "infra.batches", "spark.apply", "spark.publish", "spark.session"),
+        preload=["infra.local.airflow_warm"],
         dies_with_parent=True,
     )
     try:
