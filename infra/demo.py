@@ -149,9 +149,13 @@ class Demo:
         self.airflow.metadata.remove()
 
     def _end_parts(self) -> None:
-        for end in (self.bank.stop, self.airflow.stop, self.spark.stop, self.postgres.stop):
+        for end in (self.bank.stop, self.airflow.stop, self.spark.stop, self._end_postgres):
             with contextlib.suppress(OSError):
                 end()
+
+    def _end_postgres(self) -> None:
+        """Without a last checkpoint when nobody will start it again."""
+        self.postgres.stop("fast" if self.keep else "immediate")
 
     # -- the run ------------------------------------------------------------------------------------------
 
@@ -162,6 +166,8 @@ class Demo:
         pipeline = load_pipeline(self.pipeline_file)
         copied = self._bootstrap(screen, client)
         rate = self._live(screen, client, pipeline)
+        if not self.keep:
+            client.pause(_SYNC, True)
         verified = self._verify(screen, client)
         return self._outcome(screen, client, pipeline, copied=copied, verified=verified, rate=rate)
 
@@ -262,8 +268,6 @@ class Demo:
         verified: dict[str, Any],
         rate: float,
     ) -> Outcome:
-        if not self.keep:
-            client.pause(_SYNC, True)
         step = screen.step("TPC-B at each point")
         found = []
         for point in points(lake_of(pipeline)):

@@ -7,6 +7,7 @@ history.  So at any position of the source, and at no point between, the four su
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -110,6 +111,7 @@ class Bank:
             [self.server.program("pgbench"), *options],
             log,
             environment=self.server.client_environment(DATABASE),
+            at_parents_end=signal.SIGTERM,
         )
 
     def _finish(self, log: Path) -> None:

@@ -75,13 +75,15 @@ def _figures(o: Outcome) -> Iterator[str]:
     lags = [point.lag_seconds for point in batches if point.lag_seconds is not None]
     yield f"  source         PostgreSQL 18, pgbench scale {o.scale}, {o.written:,} transactions"
     yield f"                 written at {o.rate:,.0f}/s while Airflow synced every {o.schedule_seconds} s"
-    yield f"  initial copy   {o.copied['rows']:,} rows in {o.copied['seconds']:.1f} s"
+    copied, seconds = o.copied["rows"], o.copied["seconds"]
+    yield f"  initial copy   {copied:,} rows in {seconds:.1f} s, {copied / seconds:,.0f} rows/s"
     yield (
         f"  batches        {len(batches)} with {sum(p.transactions for p in batches):,} transactions, "
         f"{changes:,} changes applied"
     )
     if o.sync_seconds:
-        yield f"  speed          {changes / o.sync_seconds:,.0f} rows/s through pull, apply and publish"
+        speed, written = changes / o.sync_seconds, o.rate * len(SUMS)
+        yield f"  speed          {speed:,.0f} rows/s in pull, apply and publish, of {written:,.0f} rows/s written"
     if lags:
         yield f"  lag            commit to queryable: median {median(lags):.1f} s, worst {max(lags):.1f} s"
 

@@ -42,7 +42,7 @@ class Screen:
 
     def note(self, text: str) -> None:
         """A remark above the lines."""
-        self.bar.console.print(text, highlight=False)
+        self.bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def line(self, name: str, text: str) -> None:
         """One printed line, where nothing can move."""
