@@ -167,8 +167,11 @@ def _connect(remote: str) -> SparkSession:
             way_out="start it, or leave the remote out to run Spark in this process",
         ) from error
     from pyspark.sql.connect.client.retries import DefaultPolicy
+    from pyspark.sql.connect.session import SparkSession as RemoteSession
 
-    session: SparkSession = SparkSession.builder.remote(remote).create()
+    # Not SparkSession.builder.remote: it marks the whole process (SPARK_CONNECT_MODE_ENABLED), in which
+    # then no session of the other kind can be opened.
+    session: SparkSession = RemoteSession.builder.remote(remote).create()
     # By default Spark's client tries again for ten minutes before it says that its server is gone.
     session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_RETRY_MS_MAX)])
     _remotes[session] = remote

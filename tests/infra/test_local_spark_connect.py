@@ -15,11 +15,11 @@ from decoder.errors import SetupError
 from infra.local.process import command_line, group_alive
 from infra.local.spark_connect import LocalSparkConnect
 
+pytestmark = pytest.mark.server
+
 CLIENT = """
 import sys
 from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.server
 session = SparkSession.builder.remote(sys.argv[1]).create()
 session.conf.set("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")
 session.conf.set("spark.sql.catalog.lake.type", "hadoop")
