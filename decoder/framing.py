@@ -45,17 +45,8 @@ _FAULTS = ("", "an unknown kind of replication message", "the replication messag
 
 def status_update(written: int, now_seconds: float) -> bytes:
     """A status update that confirms nothing: flush and apply are not set (0)."""
-    return _status(written, 0, now_seconds, reply=False)
-
-
-def confirmation(lsn: int, now_seconds: float) -> bytes:
-    """A status update that confirms all before ``lsn`` and asks for an answer."""
-    return _status(lsn, lsn, now_seconds, reply=True)
-
-
-def _status(written: int, flushed: int, now_seconds: float, *, reply: bool) -> bytes:
     micros = int((now_seconds - POSTGRES_EPOCH_SECONDS) * 1_000_000)
-    return _STATUS.pack(b"r", written, flushed, flushed, micros, reply)
+    return _STATUS.pack(b"r", written, 0, 0, micros, 0)
 
 
 @dataclass(frozen=True)

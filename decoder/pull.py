@@ -2,7 +2,7 @@
 
 Owns the order of things: the slot is judged, the end position fixed, a batch that is on disk already
 is taken as it is, else changes are streamed, decoded and written side by side, and the batch is
-renamed.  Nothing is confirmed to the server: that is `decoder.receive.confirm`, after the lake has
+renamed.  Nothing is confirmed to the server: that is `decoder.confirm`, after the lake has
 published.
 
 Two threads.  This one owns the socket: it receives, sorts (framing.py) and answers the server, also

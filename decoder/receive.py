@@ -3,7 +3,7 @@
 Owns the replication socket.  Reads it in bulk (see nap.py), answers the server in time from the same
 loop, and turns whatever ends the stream early into one clear error.
 
-Invariant: nothing is confirmed here but by :func:`confirm`.  Status updates leave the flushed position
+Invariant: nothing is confirmed here.  Status updates leave the flushed position
 unset, which the server takes as "no news" (walsender.c, ProcessStandbyReplyMessage), and say as
 written what has been received, so that it does not ask again and again.
 """
@@ -22,11 +22,10 @@ from psycopg import pq
 
 from decoder.copy_data import CopyReader, Frames
 from decoder.errors import SlotBusyError, SlotError, SlotlakeError, SourceError, SourceUnavailableError
-from decoder.framing import confirmation, status_update
+from decoder.framing import status_update
 from decoder.lsn import format_lsn
 from decoder.nap import Nap
-from decoder.slots import inspect_slot
-from decoder.source import SourceSettings, connect, connect_replication, explain, redact, source_errors
+from decoder.source import SourceSettings, connect_replication, explain, redact, source_errors
 
 STATUS_SECONDS = 5.0
 START_RETRY_SECONDS = 5.0
@@ -201,38 +200,6 @@ def start_command(source: SourceSettings, start: int) -> bytes:
 
 def _literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
-
-
-def confirm(source: SourceSettings, lsn: int) -> None:
-    """Move the slot's confirmed position to exactly ``lsn``; only after the lake has published it.
-
-    A short stream from ``lsn`` on which the position is reported as flushed.  The server takes it at
-    once and lets ``restart_lsn`` follow to what the pull's decoding found; pg_replication_slot_advance
-    would decode all WAL since ``restart_lsn`` a second time (measured in docs/adr).
-
-    Raises:
-        SlotError: the slot is not at ``lsn`` afterwards.
-        SlotBusyError, SourceError: as for a pull.
-    """
-    deadline = time.monotonic() + STATUS_SECONDS
-    with Stream(source, lsn) as stream, connect(source.dsn) as connection:
-        stream.send(confirmation(lsn, time.time()))
-        while True:
-            stream.drain()
-            with source_errors(source.dsn, "looking at the slot"):
-                state = inspect_slot(connection, source.slot)
-            confirmed = None if state is None else state.confirmed_flush_lsn
-            if (confirmed is not None and confirmed >= lsn) or time.monotonic() >= deadline:
-                break
-            stream.rest(0.02)
-    if confirmed != lsn:
-        raise SlotError(
-            f"the slot was to be confirmed up to {format_lsn(lsn)}, but stands at "
-            + (format_lsn(confirmed) if confirmed is not None else "no position"),
-            where=f"slot {source.slot!r} at {redact(source.dsn)}",
-            way_out="nothing is lost in the lake; if the slot is ahead, something else reads from it: give "
-            "each lake a slot of its own",
-        )
 
 
 def stream_error(source: SourceSettings, result: pq.abc.PGresult, at: int) -> SlotlakeError:

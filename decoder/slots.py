@@ -7,7 +7,7 @@ changes that the lake does not have, and nothing but a new copy can bring them b
 Two things are subtle.  Making a slot waits for every transaction that is open at that moment
 (snapbuild.c, SnapBuildWaitSnapshot), so it has a time limit, and the error names who holds it up.
 Confirming must move ``confirmed_flush_lsn`` exactly to the lake's position and let ``restart_lsn``
-follow, or WAL piles up; `confirm` says how.
+follow, or WAL piles up; confirm.py says how.
 """
 
 from __future__ import annotations

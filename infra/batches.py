@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from decoder.changelog import Batch, batch_positions, batches
+from decoder.confirm import confirm
 from decoder.errors import ChangeLogError
 from decoder.lsn import format_lsn
 from decoder.position import settled_position
 from decoder.pull import PullProgress, pull
-from decoder.receive import confirm
 from decoder.slots import ExportedSnapshot, create_slot
 from decoder.source import SourceSettings, connect, source_errors
 from infra.reports import ApplyReport, ConfirmReport, PublishReport, PullReport, SyncReport

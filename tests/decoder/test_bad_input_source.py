@@ -21,6 +21,7 @@ import pytest
 
 from decoder.buffer import MessageBuffer
 from decoder.changelog import batches
+from decoder.confirm import confirm
 from decoder.errors import (
     ChangeLogError,
     SlotBusyError,
@@ -31,7 +32,7 @@ from decoder.errors import (
 )
 from decoder.framing import Bounds, Framing
 from decoder.pull import pull
-from decoder.receive import Stream, confirm
+from decoder.receive import Stream
 from decoder.slots import check_slot, create_slot, drop_slot
 from decoder.source import SourceSettings, connect, connect_replication, identify, redact
 from infra.local.postgres import EmbeddedPostgres, temporary_postgres
@@ -172,7 +173,7 @@ def test_wal_level_and_exhausted_limits() -> None:
 def test_slot_missing(database: Database, tmp_path: Path) -> None:
     error = refused(SlotError, "does not exist", lambda: pulled(settings(database), tmp_path, 1))
     assert "slotlake init" in error.way_out
-    refused(SlotError, "gone", confirm, settings(database), 1)
+    refused(SlotError, "does not exist", confirm, settings(database), 1)
 
 
 def test_slot_of_another_plugin(database: Database, tmp_path: Path) -> None:

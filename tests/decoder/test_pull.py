@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from decoder.changelog import batches
+from decoder.confirm import confirm
 from decoder.errors import ChangeLogError, SourceError
 from decoder.lsn import format_lsn, parse_lsn
 from decoder.pull import PullProgress
-from decoder.receive import confirm
 from decoder.slots import create_slot, inspect_slot
 from decoder.source import connect
 from tests.conftest import Database

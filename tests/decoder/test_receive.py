@@ -15,7 +15,7 @@ import pytest
 from decoder.buffer import MessageBuffer
 from decoder.columnar import DecodedChunk
 from decoder.errors import ProtocolError
-from decoder.framing import CUT, REACHED, RUNNING, Bounds, Framing, confirmation, status_update
+from decoder.framing import CUT, REACHED, RUNNING, Bounds, Framing, status_update
 from decoder.nap import NAPS_SECONDS, Nap
 from decoder.receive import Stream, start_command
 from decoder.source import SourceSettings
@@ -137,7 +137,6 @@ def test_a_reply_is_asked_for_once() -> None:
 @pytest.mark.fast
 def test_status_messages() -> None:
     assert struct.unpack(">cQQQqB", status_update(5, 946_684_801.0)) == (b"r", 5, 0, 0, 1_000_000, 0)
-    assert struct.unpack(">cQQQqB", confirmation(5, 946_684_800.0)) == (b"r", 5, 5, 5, 0, 1)
 
 
 @pytest.mark.fast

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from decoder.confirm import confirm
 from decoder.errors import SlotError, SourceError
 from decoder.publications import (
     create_publication,
@@ -14,7 +15,6 @@ from decoder.publications import (
     source_tables,
     unfit_tables,
 )
-from decoder.receive import confirm
 from decoder.slots import create_slot, drop_slot, inspect_slot
 from decoder.source import connect, identify
 from tests.conftest import Database
@@ -51,7 +51,7 @@ def test_confirming_goes_forward_only(database: Database) -> None:
     database.execute("CREATE TABLE t (a int)")
     position = insert_position(database)
     confirm(source, position)
-    with pytest.raises(SlotError, match="stands at"):
+    with pytest.raises(SlotError, match="are gone for this lake"):
         confirm(source, start)
     assert confirmed_flush(source) == position
 
