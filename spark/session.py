@@ -36,8 +36,9 @@ _RUNTIME = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.shuffle.partitions": str(_SHUFFLE_PARTITIONS),
-    # Names are quoted by us; an analyst may quote as in PostgreSQL.
     "spark.sql.adaptive.enabled": "true",
+    # A batch is small beside its table: hashing it spares sorting the table (a third of a MERGE's CPU).
+    "spark.sql.join.preferSortMergeJoin": "false",
     # Wide tables: a plan in an error message or log must not grow with the number of columns.
     "spark.sql.maxMetadataStringLength": "100",
 }
