@@ -17,6 +17,7 @@ from decoder.errors import PipelineFileError
 from infra.bench import BENCHES, run
 from infra.bench.figures import Figure, in_turns, rates
 from infra.bench.machine import Machine
+from infra.bench.page import BEGIN, END, PAGE, with_figures
 from infra.bench.show import document, print_table
 from infra.bench.workload import ROWS_VARIABLE, rows_asked
 from infra.cli import main
@@ -91,6 +92,23 @@ def test_the_document_for_machines_has_every_value():
     assert told["machine"]["commit"] == "abc"
     [found] = told["figures"]["some_bench"]
     assert (found["ours"], found["ratios"], found["ratio"]) == ([1.0, 3.0], [1.0, 3.0], 2.0)
+
+
+def test_a_run_takes_the_place_of_the_one_before_on_the_page():
+    told = json.loads(
+        json.dumps(document(MACHINE, {"some_bench": [figure(wanted=3.0, parts={"s, alone": 1.25})]}))
+    )
+    page = with_figures(f"before\n{BEGIN}\nan old run\n{END}\nafter\n", told)
+    assert page.startswith(f"before\n{BEGIN}\na CPU, 2 cores") and page.endswith(f"\n{END}\nafter\n")
+    assert "an old run" not in page
+    row = "| work | peer | 100.00 rows/s | 50.00 rows/s | **2.00** (2.00 to 2.00) | 3.00 missed |  |"
+    assert f"| `some_bench` {row}" in page.splitlines()
+    assert "- `some_bench`, work: 1.25 s, alone" in page.splitlines()
+
+
+def test_the_page_of_the_docs_has_its_marks():
+    text = PAGE.read_text()
+    assert text.index(BEGIN) < text.index(END)
 
 
 def test_this_machine_says_what_it_is():
