@@ -83,7 +83,7 @@ def _figures(o: Outcome) -> Iterator[str]:
     )
     if o.sync_seconds:
         speed, written = changes / o.sync_seconds, o.rate * len(SUMS)
-        yield f"  speed          {speed:,.0f} rows/s in pull, apply and publish; written: {written:,.0f} rows/s"
+        yield f"  speed          {speed:,.0f} rows/s in pull, apply and publish; {written:,.0f}/s written"
     if lags:
         yield f"  lag            commit to queryable: median {median(lags):.1f} s, worst {max(lags):.1f} s"
 
