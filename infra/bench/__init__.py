@@ -53,12 +53,15 @@ def run(names: list[str], json_file: Path | None) -> int:
 
     machine = Machine.this()
     found: dict[str, list[Figure]] = {}
-    with _ended_politely(), output.progress(False) as progress:
-        for name in chosen:
-            found[name] = _bench(name)(progress)
-    print_table(machine, found)
-    if json_file is not None:
-        _write(json_file, json.dumps(document(machine, found), indent=2) + "\n")
+    try:
+        with _ended_politely(), output.progress(False) as progress:
+            for name in chosen:
+                found[name] = _bench(name)(progress)
+    finally:  # what was measured before a failure is not lost
+        if found:
+            print_table(machine, found)
+        if found and json_file is not None:
+            _write(json_file, json.dumps(document(machine, found), indent=2) + "\n")
     return 0
 
 

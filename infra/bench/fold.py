@@ -108,7 +108,9 @@ class _Race:
         """The same by row_number() over the keys, newest first."""
         written = self.folder / "window"
         started = time.monotonic()
-        changes = self.session.read.parquet(*((self.batch.path / f).as_uri() for f in self._relation.files))
+        files = [(self.batch.path / name).as_uri() for name in self._relation.files]
+        # Only the parts that hold deletes have old keys.
+        changes = self.session.read.option("mergeSchema", "true").parquet(*files)
         changes.createOrReplaceTempView("changes")
         key = "coalesce(o0, n0)" if "o0" in changes.columns else "n0"
         self.session.sql(
