@@ -94,7 +94,7 @@ class AirflowSection(_Section):
     """When the DAGs run. ``schedule``: a cron expression, a number of seconds, or null for by hand."""
 
     schedule: str | int | None = 60
-    verify: Literal["every_batch", "manual"] = "manual"
+    verify: Literal["every_batch", "manual"] = "every_batch"
 
     @field_validator("schedule")
     @classmethod
