@@ -22,6 +22,7 @@ LINE_COLUMNS_MAX = 110
 FILE_LINES_MAX = 400
 TEST_FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60  # without its docstring; most are about ten
+PRAGMA = re.compile(r"\s+# (?:noqa|type: ignore).*")  # as ruff counts
 SKIPPED = {"__pycache__", "build", "dist", "vectors"}
 FOLDER_NAMES_SHUNNED = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc"}
 
@@ -89,8 +90,9 @@ def test_lines_and_files_are_short():
     long_lines = [
         f"{_name(path)}:{number}"
         for path in _sources()
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if len(line) > LINE_COLUMNS_MAX
+        if "ruff: noqa: E501" not in (text := path.read_text())  # tables of test cases, one to a line
+        for number, line in enumerate(text.splitlines(), 1)
+        if len(PRAGMA.sub("", line)) > LINE_COLUMNS_MAX and "noqa: E501" not in line
     ]
     assert long_lines == []
     long_files = [
