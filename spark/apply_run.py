@@ -7,7 +7,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -17,7 +17,7 @@ from decoder.failpoints import reach
 from spark import lake_files
 from spark.apply_sql import Target, statements, view_schema
 from spark.catalog import open_catalog
-from spark.catalog_metadata import Metadata
+from spark.catalog_metadata import Metadata, head, summary
 from spark.commits import STEPS, Point
 from spark.fold import Folded
 from spark.lake import LakeSettings
@@ -57,7 +57,9 @@ def stage(work: Work, schema: TableSchema, folds: Sequence[Folded]) -> None:
         LakeError: Spark failed.
     """
     companions = shape(work, schema)
-    targets = [Target.of(work.table.name, work.lake.catalog, schema, each, companions) for each in folds]
+    rows = int(summary(head(work.table.metadata)).get("total-records", 0))
+    name, catalog = work.table.name, work.lake.catalog
+    targets = [replace(Target.of(name, catalog, schema, each, companions), lake_rows=rows) for each in folds]
     views = [_view(work, target, number) for number, target in enumerate(targets)]
     try:
         pairs = zip(targets, views, strict=True)

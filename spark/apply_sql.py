@@ -26,6 +26,13 @@ from spark.tables import LakeColumn, TableSchema
 DELETE, WHOLE, IN_PLACE, MOVED = (ACTIONS[name] for name in ("delete", "whole", "in_place", "moved"))
 # A longer key would make the statement, and the plan, larger than what it saves.
 _STRING_BOUND_CHARACTERS_MAX = 64
+# From these sizes on, two statements that only join inwards are cheaper than one MERGE.  To insert what
+# it does not find, MERGE must keep all folded rows, so Spark cannot broadcast them and shuffles the whole
+# table, file names included (5 M rows: 5.6 s of CPU instead of 2.4 s for 1 k changes, 7.6 instead of 5.0 s
+# for 100 k).  A batch too large to be broadcast, or a small table, gains nothing.
+_SPLIT_BATCH_ROWS_MIN = 500
+_SPLIT_BATCH_BYTES_MAX = 24 * 1024 * 1024
+_SPLIT_LAKE_ROWS_MIN = 1_000_000
 _NO_TEXT = "CAST(NULL AS STRING)"
 
 
@@ -38,6 +45,7 @@ class Target:
         past: lake columns that the fold knows nothing of.
         companions: lake names of the exact-text companions that the table has.
         given: the columns of ``s``.
+        lake_rows: about how many rows the table has.
     """
 
     name: LakeName
@@ -47,6 +55,7 @@ class Target:
     past: tuple[LakeColumn, ...]
     companions: frozenset[str]
     given: frozenset[str]
+    lake_rows: int = 0
 
     @classmethod
     def of(
@@ -88,7 +97,7 @@ def statements(target: Target, view: str) -> list[str]:
         return [f"DELETE FROM {target.branch}", _insert(target, view)]
     if not target.fold.key or not target.fold.rows.num_rows:
         return [_insert(target, view)]
-    return [_merge(target, view)]
+    return _split(target, view) if _splits(target) else [_merge(target, view)]
 
 
 def view_schema(target: Target) -> str:
@@ -107,21 +116,63 @@ def _merge(target: Target, view: str) -> str:
         source = f"({_with_moved(target, view)})"
         target = replace(target, given=target.given | {f"xn{i}" for i in range(len(target.columns))})
     condition = " AND ".join(_same_key(target, "t", "n") + _key_range(target, "t", "n"))
-    clauses = " ".join(_clauses(target, actions))
+    clauses = f"{_when_matched(target, actions)} {_when_not_matched(target, actions)}"
     return f"MERGE INTO {target.branch} AS t USING {source} AS s ON {condition} {clauses}"
 
 
-def _clauses(target: Target, actions: set[int]) -> Iterator[str]:
+def _splits(target: Target) -> bool:
+    """Is it cheaper to change what is there first, and insert the rest then?
+
+    Not with rows that moved: the lake's rows they come from would be changed by then.
+    """
+    rows = target.fold.rows
+    actions = set(pc.unique(rows["action"]).to_pylist())
+    return (
+        WHOLE in actions
+        and MOVED not in actions
+        and rows.num_rows >= _SPLIT_BATCH_ROWS_MIN
+        and rows.nbytes <= _SPLIT_BATCH_BYTES_MAX
+        and target.lake_rows >= _SPLIT_LAKE_ROWS_MIN
+    )
+
+
+def _split(target: Target, view: str) -> list[str]:
+    actions = set(pc.unique(target.fold.rows["action"]).to_pylist())
+    condition = " AND ".join(_same_key(target, "t", "n") + _key_range(target, "t", "n"))
+    changes = _when_matched(target, actions)
+    merge = f"MERGE INTO {target.branch} AS t USING {quote(view)} AS s ON {condition} {changes}"
+    keys = [value for i, _ in target.keys for _, value, _ in target.pair(i, "n")]
+    named = ", ".join(f"{value} AS k{j}" for j, value in enumerate(keys))
+    there = (
+        f"SELECT /*+ BROADCAST(s) */ {named} FROM {target.branch} AS t "
+        f"JOIN {quote(view)} AS s ON {condition} AND s.action = {WHOLE}"
+    )
+    found = " AND ".join(f"{value} <=> p.k{j}" for j, value in enumerate(keys))
+    names, values = zip(*_inserted(target), strict=True)
+    insert = (
+        f"INSERT INTO {target.branch} ({', '.join(names)}) SELECT {', '.join(values)} "
+        f"FROM {quote(view)} AS s LEFT ANTI JOIN ({there}) AS p ON {found} WHERE s.action = {WHOLE}"
+    )
+    return [merge, insert]
+
+
+def _when_matched(target: Target, actions: set[int]) -> str:
+    clauses = []
     if actions & {DELETE, MOVED}:
-        yield f"WHEN MATCHED AND s.action = {DELETE} THEN DELETE"
+        clauses.append(f"WHEN MATCHED AND s.action = {DELETE} THEN DELETE")
     if actions - {DELETE}:
-        yield f"WHEN MATCHED THEN UPDATE SET {', '.join(_assignments(target))}"
-    if actions & {WHOLE, MOVED}:
-        names, values = zip(*_inserted(target), strict=True)
-        yield (
-            f"WHEN NOT MATCHED AND s.action IN ({WHOLE}, {MOVED}) "
-            f"THEN INSERT ({', '.join(names)}) VALUES ({', '.join(values)})"
-        )
+        clauses.append(f"WHEN MATCHED THEN UPDATE SET {', '.join(_assignments(target))}")
+    return " ".join(clauses)
+
+
+def _when_not_matched(target: Target, actions: set[int]) -> str:
+    if not actions & {WHOLE, MOVED}:
+        return ""
+    names, values = zip(*_inserted(target), strict=True)
+    return (
+        f"WHEN NOT MATCHED AND s.action IN ({WHOLE}, {MOVED}) "
+        f"THEN INSERT ({', '.join(names)}) VALUES ({', '.join(values)})"
+    )
 
 
 def _insert(target: Target, view: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from spark import apply_sql
 from tests.spark.lake_lab import UNCHANGED, Lab, delete, insert, relation, truncate, update
 
 ORDERS = relation("orders", ["id"], id="int8", note="text", total="numeric(10,2)")
@@ -97,3 +100,26 @@ def test_the_copy_itself_can_hold_such_values(lab: Lab) -> None:
     lab.init({ORDERS: [order(1, "x", "NaN"), order(2)]})
     lab.sync(update(ORDERS, **order(2, "x", "NaN")))
     assert lab.rows("orders") == [("1", "x", "NaN"), ("2", "x", "NaN")]
+
+
+def test_changing_first_and_inserting_then_gives_the_same(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apply_sql, "_SPLIT_BATCH_ROWS_MIN", 1)
+    monkeypatch.setattr(apply_sql, "_SPLIT_LAKE_ROWS_MIN", 0)
+    keyed = relation("keyed", ["a", "k"], a="int4", k="numeric(10,2)", v="text")
+    lab.init({ORDERS: [order(1), order(2, "long"), order(3)], keyed: [{"a": "1", "k": "NaN", "v": "x"}]})
+    batch = lab.sync(
+        insert(ORDERS, **order(4)),
+        update(ORDERS, id="2", note=UNCHANGED, total="9.99"),
+        delete(ORDERS, id="3"),
+        delete(ORDERS, id="1"),
+        insert(ORDERS, **order(1, "again")),
+        update(ORDERS, **order(8)),
+        insert(keyed, a="2", k="NaN", v="y"),
+        insert(keyed, a="1", k="0.00", v="z"),
+        delete(keyed, a="1", k="NaN"),
+        insert(keyed, a="1", k="NaN", v="new"),
+    )
+    assert lab.rows("orders") == [("1", "again", "1.00"), ("2", "long", "9.99"), ("4", "x", "1.00")]
+    assert lab.rows("keyed") == [("1", "0.00", "z"), ("1", "NaN", "new"), ("2", "NaN", "y")]
+    snapshots = lab.session.sql("SELECT operation, summary['slotlake.batch'] FROM lake.shop.orders.snapshots")
+    assert [tuple(row) for row in snapshots.collect()][1:] == [("overwrite", None), ("append", batch.name)]
