@@ -183,9 +183,9 @@ class EmbeddedPostgres:
         is ended as by a crash.
         """
         pid = self.pid()
-        if pid is None:
-            return
         for step in (mode, "immediate"):
+            if pid is None:
+                break
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, _STOP_SIGNALS[step])
             if self._wait_gone(pid, seconds_max):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 import psycopg
@@ -112,3 +115,41 @@ def test_a_folder_that_nobody_cannot_enter_is_refused_up_front(tmp_path):
     (closed / "pg").mkdir()
     with pytest.raises(SetupError, match="nobody"):
         postgres._check_reachable(closed / "pg")
+
+
+def test_it_ends_with_the_process_that_started_it_even_a_killed_one():
+    code = (
+        "import time\n"
+        "from infra.local.postgres import temporary_postgres\n"
+        "with temporary_postgres() as server:\n"
+        "    print(server.folder, flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        folder = parent.stdout.readline().strip()
+        assert _processes_naming(folder)
+        parent.kill()
+    server = EmbeddedPostgres(Path(folder))
+    give_up = time.monotonic() + 20
+    while _processes_naming(folder) and time.monotonic() < give_up:
+        time.sleep(0.1)
+    assert not _processes_naming(folder)
+    sockets = server.socket_folder
+    server.remove()
+    assert not sockets.exists()
+    assert not server.folder.exists()
+
+
+def test_a_port_taken_meanwhile_is_given_up_for_another():
+    with temporary_postgres() as server:
+        port = server.port
+        server.stop()
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", port))
+            other.listen()
+            server.start()
+            assert server.port != port
+            with psycopg.connect(server.dsn()) as connection:
+                assert connection.execute("SELECT 1").fetchone() == (1,)
