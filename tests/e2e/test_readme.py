@@ -86,15 +86,15 @@ def test_other_readers_see_the_same(
         read = table.scan().to_arrow().select(["id", "total"]).to_pylist()
         assert sorted((row["id"], str(row["total"])) for row in read) == expected
         commits = catalog.load_table(("shop", "commits")).scan().to_arrow().to_pylist()
-        assert [row["kind"] for row in commits] == ["copy", "batch"]
+        assert [row["kind"] for row in sorted(commits, key=lambda row: row["position"])] == ["copy", "batch"]
     with duckdb.connect() as connection:
         _load_iceberg(connection)
         rows = connection.execute(
             "SELECT id, total::VARCHAR FROM iceberg_scan(?)", [table.metadata_location]
         ).fetchall()
     assert sorted(rows) == expected
-    points = database.execute("SELECT count(*), sum(total)::text FROM orders")
-    assert points == [(20, str(sum(float(total) for _, total in expected)) + "0")]
+    held = database.execute("SELECT id, total::text FROM orders ORDER BY id")
+    assert held == expected
 
 
 def _load_iceberg(connection: object) -> None:
