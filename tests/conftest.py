@@ -6,6 +6,7 @@ Servers are embedded ones on free loopback ports; all are ended with the test ru
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from infra.local.runtime import spark_runtime as find_runtime
 
 ROOT = Path(__file__).resolve().parents[1]
 _numbers = itertools.count(1)
+# py4j says at the very end that it closes, to handlers that pytest has closed before.
+logging.getLogger("py4j").setLevel(logging.ERROR)
 
 
 # What starts a server or Java.  A test that uses no such fixture, whose module imports no such name, and that
