@@ -22,8 +22,9 @@ from spark.catalog import Catalog, open_catalog
 from spark.fold import Folded, fold
 from spark.lake import LakeSettings
 from spark.names import LakeName, postgres_name
-from spark.publish import BatchRelation, ChangeBatch, folded_at, is_pending, point_of, remove_folded, touched
+from spark.publish import folded_at, is_pending, point_of, remove_folded, touched
 from spark.publish_swap import Loaded, load, require_owner, reset_stage
+from spark.shapes import BatchRelation, ChangeBatch
 from spark.tables import schema_of
 from spark.tables_change import follow
 

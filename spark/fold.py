@@ -32,10 +32,11 @@ import numpy as np
 import pyarrow as pa
 
 from decoder.errors import ApplyError
-from spark.fold_columns import OLD_NONE, ColumnShape, Merged, RelationShape, fold_key, merge
+from spark.fold_columns import OLD_NONE, Merged, fold_key, merge
 from spark.fold_keys import KeyCodes, codes_of
 from spark.fold_segments import Segment, segments
 from spark.fold_walk import chase, walk
+from spark.shapes import BatchColumn, BatchRelation
 
 INSERT, UPDATE, DELETE = b"IUD"
 ACTIONS = {"delete": ord("D"), "whole": ord("I"), "in_place": ord("U"), "moved": ord("M")}
@@ -80,14 +81,14 @@ class Folded:
     """
 
     table: str
-    columns: tuple[ColumnShape, ...]
+    columns: tuple[BatchColumn, ...]
     key: tuple[str, ...]
     truncated: bool
     rows: pa.Table
     counts: FoldCounts
 
 
-def fold(changes: Sequence[tuple[RelationShape, pa.Table]]) -> list[Folded]:
+def fold(changes: Sequence[tuple[BatchRelation, pa.Table]]) -> list[Folded]:
     """Fold all changes of one table in a batch.
 
     Args:

@@ -18,9 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from decoder.errors import ApplyError
-from spark.fold_columns import OLD_WHOLE, ColumnShape, Merged, RelationShape, merge
+from spark.fold_columns import OLD_WHOLE, Merged, merge
 from spark.fold_keys import codes_of
 from spark.fold_segments import Segment, segments
+from spark.shapes import BatchColumn, BatchRelation
 
 INSERT, UPDATE, DELETE = b"IUD"
 
@@ -38,13 +39,13 @@ class BagFold:
     """
 
     table: str
-    columns: tuple[ColumnShape, ...]
+    columns: tuple[BatchColumn, ...]
     truncated: bool
     rows: pa.Table
     changes: int
 
 
-def fold_bag(changes: Sequence[tuple[RelationShape, pa.Table]]) -> list[BagFold]:
+def fold_bag(changes: Sequence[tuple[BatchRelation, pa.Table]]) -> list[BagFold]:
     """Fold all changes of one table without a key in a batch.
 
     Args:
@@ -59,7 +60,7 @@ def fold_bag(changes: Sequence[tuple[RelationShape, pa.Table]]) -> list[BagFold]
     return [_fold_segment(segment) for segment in segments(changes, _columns)]
 
 
-def _columns(relation: RelationShape) -> tuple[str, ...]:
+def _columns(relation: BatchRelation) -> tuple[str, ...]:
     return tuple(f"{column.name} {column.type_oid} {column.typmod}" for column in relation.columns)
 
 

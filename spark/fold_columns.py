@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from decoder.errors import ApplyError
+from spark.shapes import BatchColumn, BatchRelation
 
 OLD_NONE, OLD_KEY, OLD_WHOLE = 0, ord("K"), ord("O")
 _ARROW_STRING_BYTES_MAX = 2**31 - 1
@@ -22,38 +23,10 @@ _ARROW_STRING_BYTES_MAX = 2**31 - 1
 Array = np.ndarray[Any, Any]
 
 
-class ColumnShape(Protocol):
-    """A column of a relation version, as the change log's manifest describes it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def type_oid(self) -> int: ...
-    @property
-    def typmod(self) -> int: ...
-    @property
-    def in_key(self) -> bool: ...
+Part = tuple[BatchRelation, pa.Table]
 
 
-class RelationShape(Protocol):
-    """A relation version, as the change log's manifest describes it."""
-
-    @property
-    def schema(self) -> str: ...
-    @property
-    def table(self) -> str: ...
-    @property
-    def replica_identity(self) -> str: ...
-    @property
-    def key(self) -> Sequence[str]: ...
-    @property
-    def columns(self) -> Sequence[ColumnShape]: ...
-
-
-Part = tuple[RelationShape, pa.Table]
-
-
-def fold_key(relation: RelationShape) -> tuple[str, ...]:
+def fold_key(relation: BatchRelation) -> tuple[str, ...]:
     """The columns by which this version's changes name their row; () if there are none.
 
     Under REPLICA IDENTITY USING INDEX old tuples carry only that index's columns, so it is these even
@@ -104,7 +77,7 @@ class Merged:
     """
 
     table: str
-    columns: tuple[ColumnShape, ...]
+    columns: tuple[BatchColumn, ...]
     op: Array
     old: Array
     values: list[Values] = field(default_factory=list)
@@ -183,7 +156,7 @@ class _Piece:
     carried: Array
 
 
-def _piece(part: Part, column: ColumnShape) -> _Piece:
+def _piece(part: Part, column: BatchColumn) -> _Piece:
     relation, rows = part
     names = [candidate.name for candidate in relation.columns]
     if column.name not in names:
@@ -203,7 +176,7 @@ def _piece(part: Part, column: ColumnShape) -> _Piece:
 
 
 def _in_newest_type(
-    sides: list[pa.Array | None], source: ColumnShape, column: ColumnShape
+    sides: list[pa.Array | None], source: BatchColumn, column: BatchColumn
 ) -> tuple[pa.Array | None, ...]:
     """Values of an older version's type, as the newest type writes them; through PostgreSQL's text."""
     if (source.type_oid, source.typmod) == (column.type_oid, column.typmod):
@@ -274,7 +247,7 @@ def _booleans(array: pa.Array) -> Array:
     return np.asarray(array.fill_null(False).to_numpy(zero_copy_only=False), bool)
 
 
-def _arrow_type(column: ColumnShape) -> pa.DataType:
+def _arrow_type(column: BatchColumn) -> pa.DataType:
     from decoder import types
 
     return types.column_type(column.type_oid, column.typmod).arrow

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark.fold_columns import Part, RelationShape, fold_key
+from spark.fold_columns import Part, fold_key
+from spark.shapes import BatchRelation
 
 TRUNCATE = ord("T")
 
@@ -33,7 +34,7 @@ class Segment:
 
 
 def segments(
-    changes: Sequence[Part], names: Callable[[RelationShape], Sequence[str]] = fold_key
+    changes: Sequence[Part], names: Callable[[BatchRelation], Sequence[str]] = fold_key
 ) -> list[Segment]:
     """Cut a table's changes where its key changes.
 

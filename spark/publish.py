@@ -6,11 +6,7 @@ and whether the lake still lacks it.  Needs no Spark.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
-
-import pyarrow as pa
 
 from spark import lake_files
 from spark.catalog import Catalog, open_catalog
@@ -18,61 +14,10 @@ from spark.commits import Point, commits_name
 from spark.lake import LakeSettings
 from spark.names import LakeName
 from spark.publish_swap import Published, is_published, lake_position, load, publish_tables, require_position
+from spark.shapes import BatchRelation, ChangeBatch
 from spark.tables import TableSchema
 
-__all__ = ["ChangeBatch", "Published", "lake_position", "pending", "point_of", "publish_batch"]
-
-
-class BatchColumn(Protocol):
-    """A column in a batch's manifest."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def type_oid(self) -> int: ...
-    @property
-    def typmod(self) -> int: ...
-    @property
-    def type_name(self) -> str: ...
-    @property
-    def in_key(self) -> bool: ...
-
-
-class BatchRelation(Protocol):
-    """A relation version in a batch's manifest."""
-
-    @property
-    def relation_id(self) -> int: ...
-    @property
-    def schema(self) -> str: ...
-    @property
-    def table(self) -> str: ...
-    @property
-    def replica_identity(self) -> str: ...
-    @property
-    def key(self) -> Sequence[str]: ...
-    @property
-    def columns(self) -> Sequence[BatchColumn]: ...
-    @property
-    def rows(self) -> int: ...
-
-
-class ChangeBatch(Protocol):
-    """A batch of the change log, as :class:`decoder.changelog.Batch` has it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def digest(self) -> str: ...
-    @property
-    def start_lsn(self) -> int: ...
-    @property
-    def end_lsn(self) -> int: ...
-    @property
-    def manifest(self) -> Mapping[str, Any]: ...
-    @property
-    def relations(self) -> Sequence[BatchRelation]: ...
-    def relation_table(self, relation: Any, /) -> pa.Table: ...
+__all__ = ["Published", "lake_position", "pending", "point_of", "publish_batch"]
 
 
 def pending(lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> bool:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from decoder.errors import LakeError
 from decoder.types import ColumnType, column_type
 from spark.catalog_metadata import Metadata
 from spark.names import LakeName, exact_name, lake_columns, lake_table, literal, postgres_name, quote
+from spark.shapes import TableShape
 
 SCHEMA_PROPERTY = "slotlake.schema"
 STAGED_SCHEMA_PROPERTY = "slotlake.schema.stage"
@@ -33,36 +34,6 @@ _PROPERTIES = {
 }
 # Iceberg keeps bounds of so many columns by default; a wide table's key must have them, wherever it stands.
 _COLUMNS_WITH_BOUNDS = 100
-
-
-class ColumnLike(Protocol):
-    """A column of a relation version, or of a source table."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def type_oid(self) -> int: ...
-    @property
-    def typmod(self) -> int: ...
-    @property
-    def type_name(self) -> str: ...
-
-
-class RelationLike(Protocol):
-    """A relation of a batch's manifest, or a table found in the source."""
-
-    @property
-    def relation_id(self) -> int: ...
-    @property
-    def schema(self) -> str: ...
-    @property
-    def table(self) -> str: ...
-    @property
-    def replica_identity(self) -> str: ...
-    @property
-    def key(self) -> Sequence[str]: ...
-    @property
-    def columns(self) -> Sequence[ColumnLike]: ...
 
 
 @dataclass(frozen=True)
@@ -123,7 +94,7 @@ class TableSchema:
         return postgres_name(self.schema, self.table)
 
     @classmethod
-    def of(cls, relation: RelationLike) -> TableSchema:
+    def of(cls, relation: TableShape) -> TableSchema:
         """From a relation of a batch's manifest, or a table found in the source."""
         names = lake_columns([column.name for column in relation.columns])
         columns = tuple(

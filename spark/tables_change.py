@@ -12,10 +12,11 @@ from dataclasses import replace
 
 from decoder.errors import ApplyError
 from spark.names import lake_columns
-from spark.tables import LakeColumn, RelationLike, TableSchema
+from spark.shapes import TableShape
+from spark.tables import LakeColumn, TableSchema
 
 
-def follow(schema: TableSchema, relation: RelationLike) -> TableSchema:
+def follow(schema: TableSchema, relation: TableShape) -> TableSchema:
     """The lake table's shape after the source's became ``relation``.
 
     Raises:
