@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from decoder.lsn import format_lsn
+
 
 class SlotlakeError(Exception):
     """Base of all errors shown to a user."""
@@ -67,19 +69,28 @@ class ProtocolError(SlotlakeError):
     Attributes:
         message_type: the message's tag, one character, or "" when unknown.
         offset: byte offset in the message at which reading failed.
+        lsn: the WAL position that came with the message, None when it is not known.
     """
 
     exit_code = 5
 
-    def __init__(self, what: str, *, message_type: str = "", offset: int = 0, where: str = "") -> None:
+    def __init__(
+        self, what: str, *, message_type: str = "", offset: int = 0, where: str = "", lsn: int | None = None
+    ) -> None:
+        position = "" if lsn is None else f", WAL {format_lsn(lsn)}"
         super().__init__(
             what,
-            where=where or f"message {message_type!r}, byte offset {offset}",
+            where=where or f"message {message_type!r}, byte offset {offset}{position}",
             way_out="the stream is damaged or of an unknown version; nothing of this batch was kept, "
             "and nothing was confirmed to the server",
         )
         self.message_type = message_type
         self.offset = offset
+        self.lsn = lsn
+
+    def at(self, lsn: int | None) -> ProtocolError:
+        """The same error, naming the position too."""
+        return ProtocolError(self.what, message_type=self.message_type, offset=self.offset, lsn=lsn)
 
 
 class ChangeLogError(SlotlakeError):

@@ -23,6 +23,7 @@ from decoder.messages import (
     Truncate,
     Tuple,
     Update,
+    Value,
 )
 from decoder.position import settled_position
 from decoder.publications import check_publications
@@ -135,7 +136,7 @@ def _old(relation: Relation, old: Tuple, *, whole: bool) -> dict[str, str | None
     return {column.name: _text(value) for column, value in pairs if whole or column.in_key}
 
 
-def _text(value: str | NoValue) -> str | None:
+def _text(value: Value) -> str | None:
     return value if isinstance(value, str) else None
 
 

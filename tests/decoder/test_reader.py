@@ -66,8 +66,6 @@ INSERT, UPDATE, DELETE = (encode(m) for m in (MESSAGES[6], MESSAGES[9], MESSAGES
 REFUSED = [
     (b"", "", 0, "too early"),
     (b"X", "X", 0, "unknown type"),
-    (b"S\0\0\0\1\1", "S", 0, "streaming"),
-    (b"b" + bytes(30), "b", 0, "two-phase"),
     (b"B" + struct.pack(">QqI", 0, 0, 1), "B", 1, "not set"),
     (b"B" + struct.pack(">QqI", 2**63, 0, 1), "B", 1, "beyond"),
     (b"B" + struct.pack(">QqI", 1, 2**62, 1), "B", 9, "years"),
