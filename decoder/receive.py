@@ -3,7 +3,7 @@
 Owns the replication socket.  Reads it in bulk (see nap.py), answers the server in time from the same
 loop, and turns whatever ends the stream early into one clear error.
 
-Invariant: nothing is confirmed here.  Status updates leave the flushed position
+Invariant: nothing is confirmed but by `Stream.confirm`.  Other status updates leave the flushed position
 unset, which the server takes as "no news" (walsender.c, ProcessStandbyReplyMessage), and say as
 written what has been received, so that it does not ask again and again.
 """
@@ -14,6 +14,7 @@ import os
 import select
 import socket
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -25,6 +26,7 @@ from decoder.errors import SlotBusyError, SlotError, SlotlakeError, SourceError,
 from decoder.framing import status_update
 from decoder.lsn import format_lsn
 from decoder.nap import Nap
+from decoder.options import Options, negotiate
 from decoder.source import SourceSettings, connect_replication, explain, redact, source_errors
 
 STATUS_SECONDS = 5.0
@@ -36,11 +38,14 @@ _LOOPBACK_RECEIVE_BYTES = 128 << 10
 class Stream:
     """A running logical replication stream; use as a context manager.
 
+    Args:
+        options: what is asked of pgoutput; without it, what the source's settings come to on this server.
+
     Attributes:
         status_seconds: a status update is due this long after the last.
     """
 
-    def __init__(self, source: SourceSettings, start: int) -> None:
+    def __init__(self, source: SourceSettings, start: int, *, options: Options | None = None) -> None:
         self._source = source
         self._start = start
         self._nap = Nap()
@@ -52,15 +57,15 @@ class Stream:
         self._warned: SlotlakeError | None = None
         self._pgconn.notice_handler = self._notice
         try:
-            self._begin()
+            self._begin(options or negotiate(source, self._pgconn.server_version))
         except BaseException:
             self._connection.close()
             raise
 
-    def _begin(self) -> None:
+    def _begin(self, options: Options) -> None:
         with source_errors(self._source.dsn, "asking for wal_sender_timeout"):
             self.status_seconds = _status_interval(self._connection)
-        command = start_command(self._source, self._start)
+        command = start_command(self._source, options, self._start)
         deadline = time.monotonic() + START_RETRY_SECONDS
         while True:
             failure = self._start_failure(command)
@@ -128,6 +133,10 @@ class Stream:
         if now or time.monotonic() - self._last_status >= self.status_seconds:
             self.send(status_update(self._written, time.time()))
 
+    def confirm(self, lsn: int) -> None:
+        """Tell the server that everything before ``lsn`` is safe: it may forget it."""
+        self.send(status_update(self._written, time.time(), flushed=lsn))
+
     def send(self, message: bytes) -> None:
         """Send one message to the server."""
         try:
@@ -186,16 +195,33 @@ class Stream:
         self.close()
 
 
-def start_command(source: SourceSettings, start: int) -> bytes:
+def start_command(source: SourceSettings, options: Options, start: int) -> bytes:
     """The START_REPLICATION command (pgoutput's options: protocol manual, section 54.5.1)."""
     names = ",".join('"' + name.replace('"', '""') + '"' for name in source.publications)
-    options = [("proto_version", str(source.proto_version)), ("publication_names", names)]
-    if source.messages:
-        options.append(("messages", "true"))
-    if source.origin != "any":
-        options.append(("origin", source.origin))
-    told = ", ".join(f"{name} {_literal(value)}" for name, value in options)
-    return f'START_REPLICATION SLOT "{source.slot}" LOGICAL {format_lsn(start)} ({told})'.encode()
+    told = [("proto_version", str(options.proto_version)), ("publication_names", names)]
+    if options.streaming != "off":
+        told.append(("streaming", options.streaming))
+    if options.two_phase:
+        told.append(("two_phase", "on"))
+    if options.binary:
+        told.append(("binary", "true"))
+    if options.messages:
+        told.append(("messages", "true"))
+    if options.origin != "any":
+        told.append(("origin", options.origin))
+    return replication_command(source.slot, start, told)
+
+
+def replication_command(slot: str, start: int, options: Sequence[tuple[str, str]]) -> bytes:
+    """START_REPLICATION with whatever options the slot's plugin takes."""
+    told = ", ".join(f"{_name(name)} {_literal(value)}" for name, value in options)
+    command = f'START_REPLICATION SLOT "{slot}" LOGICAL {format_lsn(start)}'
+    return (f"{command} ({told})" if told else command).encode()
+
+
+def _name(option: str) -> str:
+    """wal2json's names have hyphens, which the command takes in quotes only."""
+    return option if option.replace("_", "a").isalnum() else f'"{option}"'
 
 
 def _literal(value: str) -> str:

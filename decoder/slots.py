@@ -13,10 +13,7 @@ follow, or WAL piles up; confirm.py says how.
 from __future__ import annotations
 
 import re
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -25,11 +22,15 @@ import psycopg
 
 from decoder.errors import SlotBusyError, SlotError, SourceError
 from decoder.lsn import format_lsn, parse_lsn
+from decoder.slot_waits import held_up, time_limit
 from decoder.source import SourceSettings, connect, connect_replication, redact, source_errors
 
 PLUGIN = "pgoutput"
 BUSY_WAIT_SECONDS = 5.0
 CREATE_WAIT_SECONDS = 60.0
+_FIRST_WITH_TWO_PHASE = 150000
+_FIRST_WITH_FAILOVER = 170000
+_FIRST_WITH_ALTER_TWO_PHASE = 180000
 _SLOT_NAME = re.compile(r"^[a-z0-9_]{1,63}$")
 
 
@@ -166,10 +167,10 @@ def _judged(
             way_out="changes since it was dropped are gone for this lake: check source.slot, or make the "
             "lake anew with `slotlake init`",
         )
-    if state.slot_type != "logical" or state.plugin != PLUGIN:
+    if state.slot_type != "logical" or state.plugin != source.plugin:
         plugin = state.plugin or "no plugin (it is a physical slot)"
         raise SlotError(
-            f"the slot belongs to {plugin}, not to {PLUGIN}",
+            f"the slot belongs to {plugin}, not to {source.plugin}",
             where=where,
             way_out="name another slot in source.slot; that one is used by something else",
         )
@@ -182,10 +183,25 @@ def _judged(
             way_out="correct the database in source.dsn, or name another slot in source.slot",
         )
     _check_not_lost(state, where)
+    if source.two_phase and not state.two_phase:
+        raise _not_two_phase(connection.info.server_version, source.slot, where)
     if state.active_pid is not None:
         raise _busy(connection, state.active_pid, where)
     _check_position(state, position, where)
     return state
+
+
+def _not_two_phase(server_version: int, slot: str, where: str) -> SlotError:
+    turn_on = (
+        f'ALTER_REPLICATION_SLOT "{slot}" (TWO_PHASE true) over a replication connection turns it on'
+        if server_version >= _FIRST_WITH_ALTER_TWO_PHASE
+        else "a slot is made so, or not at all: drop it and make the lake anew with `slotlake init`"
+    )
+    return SlotError(
+        "the pipeline asks for two_phase, but the slot was made without it",
+        where=where,
+        way_out=f"{turn_on}; or leave two_phase out: prepared transactions then come when they commit",
+    )
 
 
 def _check_not_lost(state: SlotState, where: str) -> None:
@@ -229,14 +245,22 @@ def _busy(connection: psycopg.Connection[Any], pid: int, where: str) -> SlotBusy
 
 
 def create_slot(
-    source: SourceSettings, *, temporary: bool = False, wait_seconds: float = CREATE_WAIT_SECONDS
+    source: SourceSettings,
+    *,
+    temporary: bool = False,
+    failover: bool = False,
+    wait_seconds: float = CREATE_WAIT_SECONDS,
 ) -> ExportedSnapshot:
     """Make the pipeline's slot, or with ``temporary`` one for a verification, and export its snapshot.
+
+    A slot that is to stay decodes prepared transactions if the source says ``two_phase``; with
+    ``failover`` the server's standbys keep a copy of it.
 
     Raises:
         SlotError: the name is taken or not allowed, or open transactions held it up for
             ``wait_seconds``: the error names them and no slot is left.
-        SourceError: no free slot, WAL sender or privilege; wal_level.
+        SourceError: no free slot, WAL sender or privilege; wal_level; the server lacks two-phase slots
+            (before 15) or failover slots (before 17).
     """
     name = f"{source.slot[:40]}_verify_{time.time_ns() & 0xFFFFFFFF:08x}" if temporary else source.slot
     if not _SLOT_NAME.match(name):
@@ -247,8 +271,11 @@ def create_slot(
         )
     connection = connect_replication(source.dsn)
     try:
+        two_phase = source.two_phase and not temporary
+        version = connection.info.server_version
+        options = _slot_options(version, two_phase=two_phase, failover=failover, where=redact(source.dsn))
         kind = "TEMPORARY " if temporary else ""
-        command = f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL {PLUGIN} EXPORT_SNAPSHOT'
+        command = f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL "{source.plugin}" {options}'
         row = _create(connection, source, name, command, wait_seconds)
         return ExportedSnapshot(connection, name, parse_lsn(row[1]), row[2])
     except BaseException:
@@ -256,19 +283,34 @@ def create_slot(
         raise
 
 
+def _slot_options(server_version: int, *, two_phase: bool, failover: bool, where: str) -> str:
+    wanted = {"two_phase": (two_phase, _FIRST_WITH_TWO_PHASE), "failover": (failover, _FIRST_WITH_FAILOVER)}
+    asked = {name: floor for name, (on, floor) in wanted.items() if on}
+    for name, floor in asked.items():
+        if server_version < floor:
+            raise SourceError(
+                f"PostgreSQL {server_version // 10000} cannot make a slot with {name}",
+                where=where,
+                way_out=f"leave {name} out, or use PostgreSQL {floor // 10000} or later",
+            )
+    if server_version < _FIRST_WITH_TWO_PHASE:  # older servers know the old spelling only
+        return "EXPORT_SNAPSHOT"
+    return "(" + ", ".join(["SNAPSHOT 'export'", *(f"{name.upper()} true" for name in asked)]) + ")"
+
+
 def _create(
     connection: psycopg.Connection[Any], source: SourceSettings, name: str, command: str, wait_seconds: float
 ) -> tuple[Any, ...]:
     with (
         source_errors(source.dsn, f"making slot {name}"),
-        _time_limit(connection, source, wait_seconds) as limit,
+        time_limit(connection, source, wait_seconds) as limit,
     ):
         try:
             row: tuple[Any, ...] | None = connection.execute(command.encode()).fetchone()
         except psycopg.errors.QueryCanceled:
             if limit.holders is None:
                 raise
-            raise _held_up(name, wait_seconds, limit.holders, source) from None
+            raise held_up(name, wait_seconds, limit.holders, source) from None
         except psycopg.errors.DuplicateObject:
             raise SlotError(
                 f"the replication slot {name!r} exists already",
@@ -277,69 +319,6 @@ def _create(
             ) from None
         assert row is not None
         return row
-    raise AssertionError("unreachable")
-
-
-def _held_up(name: str, seconds: float, holders: list[str], source: SourceSettings) -> SlotError:
-    by = "; ".join(holders) or "a transaction that this role may not see"
-    error = SlotError(
-        f"making slot {name!r} waited {seconds:g} s for transactions that are still open: {by}",
-        where=redact(source.dsn),
-        way_out="let them end (or end them: pg_terminate_backend(pid), ROLLBACK PREPARED 'gid'), then run "
-        "the same command again, or allow a longer wait",
-    )
-    error.retryable = True  # type: ignore[misc]  # this one alone of its class passes by itself
-    return error
-
-
-class _TimeLimit:
-    holders: list[str] | None = None
-
-
-@contextmanager
-def _time_limit(
-    connection: psycopg.Connection[Any], source: SourceSettings, seconds: float
-) -> Iterator[_TimeLimit]:
-    """Cancel what runs on the connection after that time, having first noted who holds it up."""
-    limit = _TimeLimit()
-
-    def cancel() -> None:
-        try:
-            limit.holders = _holders(source, connection.info.backend_pid)
-        except SourceError:
-            limit.holders = []
-        connection.cancel_safe()
-
-    timer = threading.Timer(seconds, cancel)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield limit
-    finally:
-        timer.cancel()
-        timer.join()
-
-
-_HOLDERS = """
-SELECT format('pid %%s (user %%s, application %%s, database %%s, %%s, transaction open for %%s s)',
-              pid, usename, coalesce(nullif(application_name, ''), 'unnamed'), datname, state,
-              round(extract(epoch FROM clock_timestamp() - xact_start)))
-FROM pg_stat_activity
-WHERE pid <> %(pid)s AND pid <> pg_backend_pid()
-  AND (pid = ANY (pg_blocking_pids(%(pid)s))
-       OR backend_xid IS NOT NULL
-          AND xact_start < (SELECT query_start FROM pg_stat_activity WHERE pid = %(pid)s))
-UNION ALL
-SELECT format('prepared transaction %%L (owner %%s, database %%s, open for %%s s)', gid, owner, database,
-              round(extract(epoch FROM clock_timestamp() - prepared)))
-FROM pg_prepared_xacts
-WHERE prepared < (SELECT query_start FROM pg_stat_activity WHERE pid = %(pid)s)
-"""
-
-
-def _holders(source: SourceSettings, pid: int) -> list[str]:
-    with connect(source.dsn) as connection, source_errors(source.dsn):
-        return [str(row[0]) for row in connection.execute(_HOLDERS, {"pid": pid}).fetchall()]
     raise AssertionError("unreachable")
 
 

@@ -37,22 +37,31 @@ SESSION_SETTINGS = {
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }
+Streaming = Literal["off", "on", "parallel"]
+Origin = Literal["any", "none"]
 _SHOWN = ("host", "hostaddr", "port", "dbname", "user")
 _SECRET = ("password", "sslpassword", "oauth_client_secret")
 
 
 @dataclass(frozen=True)
 class SourceSettings:
-    """What of a source is read, and how (section ``source`` of the pipeline file)."""
+    """What of a source is read, and how (section ``source`` of the pipeline file).
+
+    Attributes:
+        proto_version, streaming: None means the most that the server has (see options.py).
+        plugin: the slot's output plugin.
+    """
 
     dsn: str
     publications: tuple[str, ...]
     slot: str
-    proto_version: int = 4
-    streaming: Literal["off", "on", "parallel"] = "off"
+    proto_version: int | None = None
+    streaming: Streaming | None = "off"
+    two_phase: bool = False
     binary: bool = False
     messages: bool = False
-    origin: Literal["any", "none"] = "any"
+    origin: Origin = "any"
+    plugin: str = "pgoutput"
 
     def __repr__(self) -> str:
         return f"SourceSettings({redact(self.dsn)}, slot={self.slot!r}, publications={self.publications!r})"

@@ -17,6 +17,7 @@ from decoder.columnar import DecodedChunk
 from decoder.errors import ProtocolError
 from decoder.framing import CUT, REACHED, RUNNING, Bounds, Framing, status_update
 from decoder.nap import NAPS_SECONDS, Nap
+from decoder.options import negotiate
 from decoder.receive import Stream, start_command
 from decoder.source import SourceSettings
 from tests.conftest import Database
@@ -142,7 +143,7 @@ def test_status_messages() -> None:
 @pytest.mark.fast
 def test_names_are_quoted_in_the_command() -> None:
     source = SourceSettings("host=h", ('a"b', "c'd,e"), "s", messages=True, origin="none")
-    command = start_command(source, 0x16B374D848).decode()
+    command = start_command(source, negotiate(source, 180004), 0x16B374D848).decode()
     assert command == (
         "START_REPLICATION SLOT \"s\" LOGICAL 16/B374D848 (proto_version '4', "
         "publication_names '\"a\"\"b\",\"c''d,e\"', messages 'true', origin 'none')"
