@@ -51,6 +51,10 @@ class SourceUnavailableError(SourceError):
     retryable = True
 
 
+class StreamingError(SourceError):
+    """The server failed at sending a transaction in progress; with streaming off it may not."""
+
+
 class SlotError(SlotlakeError):
     """The replication slot is missing, lost, or not ours."""
 
@@ -122,3 +126,30 @@ class SetupError(SlotlakeError):
     """This machine lacks something slotlake needs (Java, jars, a program)."""
 
     exit_code = 10
+
+
+class ConsumerError(SlotlakeError):
+    """A consumer of decoded changes lacks a callback, or failed in one; its own error is the cause.
+
+    Attributes:
+        callback: the callback that failed, "" when none was called.
+        xid: the transaction's id, None outside of transactions.
+        lsn: position of what it was called with.
+    """
+
+    exit_code = 11
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str = "",
+        way_out: str = "",
+        callback: str = "",
+        xid: int | None = None,
+        lsn: int = 0,
+    ) -> None:
+        super().__init__(what, where=where, way_out=way_out)
+        self.callback = callback
+        self.xid = xid
+        self.lsn = lsn

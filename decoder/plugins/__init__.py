@@ -1,0 +1,1 @@
+"""Output plugins seen from the reading side: one change model, one interface, a reader for each plugin."""

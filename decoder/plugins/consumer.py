@@ -1,0 +1,178 @@
+"""The output plugin API, seen from the reading side: what a consumer implements.
+
+A consumer is any object with these methods, named as the callbacks of PostgreSQL's output plugins
+(manual, "Logical Decoding Output Plugins").  ``begin``, ``change`` and ``commit`` are mandatory.  The
+stream and prepare families are capabilities: none of a family, or all that it requires (logical.c,
+StartupDecodingContext and the callback wrappers); `capabilities_of` checks that before anything is read.
+
+    startup(startup)                  once, first
+    begin(transaction)                * per transaction, in commit order
+    change(transaction, change)       *
+    truncate(transaction, truncate)   left out: truncations are passed over
+    message(transaction, message)     transaction is None outside of transactions; left out: passed over
+    commit(transaction)               *
+    filter_by_origin(origin)          True: nothing of transactions from there is shown
+    shutdown()                        once, last, also after a failure
+
+    stream_start(transaction)                 +  a block of a transaction that is still open
+    stream_change(transaction, change, xid)   +  xid: the subtransaction's
+    stream_stop(transaction)                  +
+    stream_abort(transaction, xid)            +  drops what xid did; all, if it is the transaction's own
+    stream_commit(transaction)                +
+    stream_message(transaction, message, xid), stream_truncate(transaction, truncate, xid)
+    stream_prepare(transaction)               required of a consumer with both families
+
+    begin_prepare(transaction)        +  in place of begin
+    prepare(transaction)              +  in place of commit; kept until one of the two below
+    commit_prepared(transaction)      +
+    rollback_prepared(transaction)    +
+    filter_prepare(xid, gid)          True: show this one as an ordinary transaction when it commits
+
+(* mandatory, + required of its family)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from decoder.errors import ConsumerError
+from decoder.plugins.model import Change, Message, Startup, Transaction, Truncate
+
+MANDATORY = ("begin", "change", "commit")
+OPTIONAL = ("startup", "truncate", "message", "filter_by_origin", "shutdown")
+STREAM_REQUIRED = ("stream_start", "stream_stop", "stream_abort", "stream_commit", "stream_change")
+STREAM_OPTIONAL = ("stream_message", "stream_truncate")
+PREPARE_REQUIRED = ("begin_prepare", "prepare", "commit_prepared", "rollback_prepared")
+PREPARE_OPTIONAL = ("filter_prepare", "stream_prepare")
+
+
+class Consumer(Protocol):
+    """What every consumer has; the type for a parameter that takes one."""
+
+    def begin(self, transaction: Transaction, /) -> None:
+        """A committed transaction starts."""
+
+    def change(self, transaction: Transaction, change: Change, /) -> None:
+        """One row was changed."""
+
+    def commit(self, transaction: Transaction, /) -> None:
+        """The transaction is complete."""
+
+
+class FullConsumer:
+    """Base for a consumer that wants only some of the optional callbacks; it has no family."""
+
+    def startup(self, startup: Startup, /) -> None:
+        """Reading is about to start."""
+
+    def begin(self, transaction: Transaction, /) -> None:
+        """A committed transaction starts."""
+
+    def change(self, transaction: Transaction, change: Change, /) -> None:
+        """One row was changed."""
+
+    def truncate(self, transaction: Transaction, truncate: Truncate, /) -> None:
+        """Tables were emptied."""
+
+    def message(self, transaction: Transaction | None, message: Message, /) -> None:
+        """A logical message; outside of any transaction when that is None."""
+
+    def commit(self, transaction: Transaction, /) -> None:
+        """The transaction is complete."""
+
+    def filter_by_origin(self, origin: str | None, /) -> bool:
+        """Whether to leave out what was replicated from there (None: made on the server itself)."""
+        return False
+
+    def shutdown(self) -> None:
+        """Reading is over."""
+
+
+class StreamConsumer(Consumer, Protocol):
+    """A consumer that takes blocks of transactions still open."""
+
+    def stream_start(self, transaction: Transaction, /) -> None:
+        """A block of this transaction starts."""
+
+    def stream_stop(self, transaction: Transaction, /) -> None:
+        """The block ends; others may follow."""
+
+    def stream_abort(self, transaction: Transaction, xid: int | None, /) -> None:
+        """What (sub)transaction ``xid`` did is void."""
+
+    def stream_commit(self, transaction: Transaction, /) -> None:
+        """All blocks of the transaction count."""
+
+    def stream_change(self, transaction: Transaction, change: Change | None, xid: int | None, /) -> None:
+        """A row changed in (sub)transaction ``xid``; None from test_decoding, which hides it."""
+
+
+class PrepareConsumer(Consumer, Protocol):
+    """A consumer that takes transactions when they are prepared."""
+
+    def begin_prepare(self, transaction: Transaction, /) -> None:
+        """A prepared transaction starts."""
+
+    def prepare(self, transaction: Transaction, /) -> None:
+        """It is complete; its outcome comes later."""
+
+    def commit_prepared(self, transaction: Transaction, /) -> None:
+        """The prepared transaction counts."""
+
+    def rollback_prepared(self, transaction: Transaction, /) -> None:
+        """The prepared transaction is void."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """Which callbacks a consumer has, and so which families it takes."""
+
+    callbacks: frozenset[str]
+
+    @property
+    def streaming(self) -> bool:
+        """It takes transactions in blocks, before they end."""
+        return "stream_start" in self.callbacks
+
+    @property
+    def two_phase(self) -> bool:
+        """It takes prepared transactions before their outcome."""
+        return "begin_prepare" in self.callbacks
+
+
+def capabilities_of(consumer: object) -> Capabilities:
+    """Look at what a consumer implements.
+
+    Raises:
+        ConsumerError: a mandatory callback, or one that its family requires, is missing; it is named.
+    """
+    known = (*MANDATORY, *OPTIONAL, *STREAM_REQUIRED, *STREAM_OPTIONAL, *PREPARE_REQUIRED, *PREPARE_OPTIONAL)
+    has = frozenset(name for name in known if callable(getattr(consumer, name, None)))
+    _require(consumer, has, MANDATORY, "a consumer")
+    if has & {*STREAM_REQUIRED, *STREAM_OPTIONAL}:
+        _require(consumer, has, STREAM_REQUIRED, "a consumer of streamed transactions")
+    if has & {*PREPARE_REQUIRED, *PREPARE_OPTIONAL}:
+        _require(consumer, has, PREPARE_REQUIRED, "a consumer of prepared transactions")
+        if "stream_start" in has:
+            _require(consumer, has, ("stream_prepare",), "a consumer of streamed and prepared transactions")
+        elif "stream_prepare" in has:
+            _require(consumer, has, STREAM_REQUIRED, "a consumer with stream_prepare")
+    return Capabilities(has)
+
+
+def _require(consumer: object, has: frozenset[str], wanted: tuple[str, ...], who: str) -> None:
+    missing = [name for name in wanted if name not in has]
+    if missing:
+        raise ConsumerError(
+            f"{who} requires the callback{'s' if len(missing) > 1 else ''} {', '.join(missing)}",
+            where=f"consumer {type(consumer).__name__}",
+            way_out="implement it, or leave out the whole family; docs/plugins.md lists all callbacks",
+        )
+
+
+def callback_of(consumer: object, name: str) -> Callable[..., Any] | None:
+    """The consumer's callback of that name, None when it has none."""
+    found = getattr(consumer, name, None)
+    return found if callable(found) else None

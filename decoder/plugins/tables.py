@@ -1,0 +1,161 @@
+"""The tables of a plugin that sends names with every row: from these, and the catalog, a `Relation`.
+
+Owns what is known of each table so far.  A row that names its columns completely replaces what was
+known; one that leaves some out (wal2json leaves out unchanged TOASTed values, an old tuple all that
+is not in the key) is fitted into it.
+
+Invariant: no column is moved or guessed.  A name that does not fit what is known makes a new version
+of the table, of just what the row itself says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from decoder.plugins.model import NoValue, Tuple, Value
+from decoder.plugins.catalog import Catalog, TableFacts
+from decoder.plugins.type_text import parse_type, same_type
+from decoder.relations import Column, Relation
+
+
+@dataclass(frozen=True)
+class SentColumn:
+    """A column as a plugin names it; ``sql_type`` "" and ``type_oid`` 0 where it does not."""
+
+    name: str
+    sql_type: str = ""
+    type_oid: int = 0
+
+
+@dataclass(frozen=True)
+class _Known:
+    relation: Relation
+    toastable: frozenset[str]
+    sent: tuple[SentColumn, ...]
+
+
+class Tables:
+    """The versions in force, by schema and table."""
+
+    def __init__(self, catalog: Catalog | None = None) -> None:
+        self._catalog = catalog
+        self._known: dict[tuple[str, str], _Known] = {}
+
+    def complete(self, schema: str, table: str, sent: Sequence[SentColumn]) -> Relation:
+        """The table whose columns are exactly these."""
+        known = self._known.get((schema, table))
+        if known is None or known.sent != tuple(sent):
+            known = self._described(schema, table, tuple(sent))
+        return known.relation
+
+    def fitting(self, schema: str, table: str, sent: Sequence[SentColumn], *, toasted: bool) -> Relation:
+        """The table of which these are some columns; with ``toasted``, the others must be TOASTable."""
+        known = self._known.get((schema, table))
+        if known is not None and _covers(known, sent, toasted):
+            return known.relation
+        facts = self._ask(schema, table)
+        if facts is not None:
+            known = _from_facts(schema, table, facts)
+            if _covers(known, sent, toasted) and _agree(facts, sent):
+                self._known[schema, table] = known
+                return known.relation
+        return self._described(schema, table, tuple(sent)).relation
+
+    def named(self, schema: str, table: str) -> Relation:
+        """The table, when nothing but its name is told (a truncation)."""
+        known = self._known.get((schema, table))
+        if known is not None:
+            return known.relation
+        facts = self._ask(schema, table)
+        if facts is None:
+            return Relation(0, schema, table, "", ())
+        self._known[schema, table] = _from_facts(schema, table, facts)
+        return self._known[schema, table].relation
+
+    def origin(self, number: int) -> str:
+        """Name of a replication origin; its number when the name is not known."""
+        name = self._catalog.origin(number) if self._catalog is not None else None
+        return str(number) if name is None else name
+
+    def _ask(self, schema: str, table: str) -> TableFacts | None:
+        return self._catalog.table(schema, table) if self._catalog is not None else None
+
+    def _described(self, schema: str, table: str, sent: tuple[SentColumn, ...]) -> _Known:
+        facts = self._ask(schema, table)
+        names = [column.name for column in sent]
+        if facts is not None and [f.column.name for f in facts.columns] == names and _agree(facts, sent):
+            known = _from_facts(schema, table, facts, sent)
+        else:
+            columns = tuple(_column(column) for column in sent)
+            known = _Known(Relation(0, schema, table, "", columns), frozenset(names), sent)
+        self._known[schema, table] = known
+        return known
+
+
+def values_of(relation: Relation, sent: Mapping[str, Value], missing: NoValue) -> Tuple:
+    """The tuple in the table's order; ``missing`` for a column that was not sent."""
+    return tuple(sent.get(column.name, missing) for column in relation.columns)
+
+
+def old_tuple(relation: Relation, sent: Mapping[str, Value]) -> tuple[Literal["", "K", "O"], Tuple]:
+    """Kind and content of an old tuple, whichever columns the plugin printed.
+
+    The replica identity tells which it is.  Where that is not known, a tuple with a value in every
+    column passes for a whole one, any other for a key.
+    """
+    values = values_of(relation, sent, NoValue.NULL)
+    identity = relation.replica_identity
+    whole = identity == "f" if identity else NoValue.NULL not in values
+    if whole:
+        return "O", values
+    if identity:
+        keyed = zip(relation.columns, values, strict=True)
+        values = tuple(value if column.in_key else NoValue.NULL for column, value in keyed)
+    return "K", values
+
+
+def _column(sent: SentColumn) -> Column:
+    oid, typmod, name = parse_type(sent.sql_type) if sent.sql_type else (0, -1, "")
+    if sent.type_oid and sent.type_oid != oid:
+        oid, typmod = sent.type_oid, -1
+    return Column(sent.name, oid, typmod, False, name)
+
+
+def _from_facts(schema: str, table: str, facts: TableFacts, sent: tuple[SentColumn, ...] = ()) -> _Known:
+    toastable = frozenset(f.column.name for f in facts.columns if f.toastable)
+    return _Known(facts.relation(schema, table), toastable, sent)
+
+
+def _covers(known: _Known, sent: Sequence[SentColumn], toasted: bool) -> bool:
+    columns = {column.name: column for column in known.relation.columns}
+    if any(column.name not in columns for column in sent):
+        return False
+    before = {column.name: column for column in known.sent}
+    if not all(_consistent(before.get(column.name, column), column) for column in sent):
+        return False
+    given = {column.name for column in sent}
+    return not toasted or all(name in given or name in known.toastable for name in columns)
+
+
+def _consistent(one: SentColumn, other: SentColumn) -> bool:
+    """Whether two descriptions of a column say the same, as far as both say anything."""
+    types = {one.sql_type, other.sql_type} - {""}
+    oids = {one.type_oid, other.type_oid} - {0}
+    return len(types) <= 1 and len(oids) <= 1
+
+
+def _agree(facts: TableFacts, sent: Sequence[SentColumn]) -> bool:
+    """Whether the catalog means the same columns by these names as the plugin does."""
+    by_name = {f.column.name: f for f in facts.columns}
+    return all(_same(by_name[column.name].column, by_name[column.name].sql_type, column) for column in sent)
+
+
+def _same(column: Column, sql_type: str, sent: SentColumn) -> bool:
+    if sent.type_oid:
+        return sent.type_oid == column.type_oid
+    oid = parse_type(sent.sql_type)[0] if sent.sql_type else 0
+    if oid:
+        return oid == column.type_oid
+    return not sent.sql_type or same_type(sent.sql_type, sql_type)

@@ -1,0 +1,81 @@
+"""Reads one line of text from front to back, each character once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from decoder.errors import ProtocolError
+
+_PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+class TextScan:
+    """A place in a text.
+
+    Args:
+        text: the line.
+        fail: makes the error from what is wrong and a byte offset.
+    """
+
+    def __init__(self, text: str, fail: Callable[[str, int], ProtocolError]) -> None:
+        self.text = text
+        self.at = 0
+        self._fail = fail
+
+    def error(self, what: str, at: int | None = None) -> ProtocolError:
+        """The error, here or at the given character."""
+        return self._fail(what, len(self.text[: self.at if at is None else at].encode()))
+
+    @property
+    def ended(self) -> bool:
+        """Whether all was read."""
+        return self.at == len(self.text)
+
+    def sees(self, literal: str) -> bool:
+        """Whether this comes next."""
+        return self.text.startswith(literal, self.at)
+
+    def took(self, literal: str) -> bool:
+        """Read this if it comes next."""
+        if not self.sees(literal):
+            return False
+        self.at += len(literal)
+        return True
+
+    def expect(self, literal: str) -> None:
+        """Read this, which must come next."""
+        if not self.took(literal):
+            raise self.error(f"{literal!r} is due here")
+
+    def match(self, pattern: re.Pattern[str], what: str) -> str:
+        """Read what matches, which must come next."""
+        found = pattern.match(self.text, self.at)
+        if found is None:
+            raise self.error(f"{what} is due here")
+        self.at = found.end()
+        return found[0]
+
+    def quoted(self, quote: str) -> str:
+        """Read text in quotes, a quote inside doubled."""
+        start = self.at
+        self.expect(quote)
+        parts = []
+        while True:
+            end = self.text.find(quote, self.at)
+            if end < 0:
+                raise self.error("a quote without its end", start)
+            parts.append(self.text[self.at : end])
+            self.at = end + 1
+            if not self.took(quote):
+                return "".join(parts)
+            parts.append(quote)
+
+    def name(self) -> str:
+        """Read an identifier as quote_identifier prints it."""
+        return self.quoted('"') if self.sees('"') else self.match(_PLAIN_NAME, "a name")
+
+    def end(self) -> None:
+        """All must have been read."""
+        if not self.ended:
+            raise self.error("text is left over")

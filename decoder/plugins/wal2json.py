@@ -1,0 +1,399 @@
+"""Reads wal2json (versions 2.3 to 2.6), format 1 and format 2; told apart by what comes.
+
+Format 1, a transaction a message, or in parts with write-in-chunks (its JSON then is cut anywhere
+between two changes):
+
+    {"xid", "nextlsn", "timestamp", "origin", "change": [
+        {"kind": "insert"|"update", "schema", "table", "columnnames", "columntypes", "columntypeoids",
+         "columnpositions", "columnvalues", "pk", "oldkeys": {"keynames", "keytypes", "keytypeoids",
+         "keyvalues"}},
+        {"kind": "delete", "schema", "table", "oldkeys"},
+        {"kind": "message", "transactional", "prefix", "content"}]}
+
+Format 2, a JSON object a message, by its "action": B begin, C commit, I insert, U update, D delete, T
+truncate (one table), M message; with "xid", "timestamp", "origin", "lsn", "nextlsn", "schema", "table",
+"columns" and "identity": [{"name", "type", "typeoid", "position", "value"}], "pk".
+
+Values are JSON strings of the text, except: numbers and booleans as such, bytea hex without its ``\\x``,
+NaN and the infinities of number types as null unless numeric-data-types-as-string.  Unchanged TOASTed
+columns are left out.  The identity of an update is there also when it did not change.  Format 1
+tells neither truncations, nor the commit record's start, nor NULLs of an old tuple.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from decoder.lsn import parse_lsn
+from decoder.plugins.model import NoValue, Value
+from decoder.plugins.catalog import Catalog
+from decoder.plugins.model import Change, Event, Message, Transaction, Truncate
+from decoder.plugins.reader import ReaderBase, microseconds
+from decoder.plugins.tables import SentColumn, Tables, old_tuple, values_of
+from decoder.relations import Relation
+
+_TOP_1 = {"xid", "nextlsn", "timestamp", "origin", "change"}
+_CHANGE_1 = {
+    "kind", "schema", "table", "columnnames", "columntypes", "columntypeoids", "columnpositions",
+    "columnoptionals", "columndefaults", "columnvalues", "pk", "oldkeys",
+}  # fmt: skip
+_MESSAGE_1 = {"kind", "transactional", "prefix", "content"}
+_COLUMN_2 = {"name", "type", "typeoid", "value", "position", "optional", "default"}
+_PLACE_2 = {"action", "xid", "timestamp", "origin", "lsn", "nextlsn"}
+_FIELDS_2: dict[str, set[str]] = {
+    "B": _PLACE_2,
+    "C": _PLACE_2,
+    "I": _PLACE_2 | {"schema", "table", "columns", "pk"},
+    "U": _PLACE_2 | {"schema", "table", "columns", "identity", "pk"},
+    "D": _PLACE_2 | {"schema", "table", "identity", "pk"},
+    "T": _PLACE_2 | {"schema", "table"},
+    "M": _PLACE_2 | {"transactional", "prefix", "content"},
+}
+_KINDS: dict[str, Literal["insert", "update", "delete"]] = {"I": "insert", "U": "update", "D": "delete"}
+
+
+class _Number(str):
+    """A JSON number, as it was written."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Columns of one tuple as sent."""
+
+    columns: tuple[SentColumn, ...]
+    values: Mapping[str, Value]
+
+
+class JsonReader(ReaderBase):
+    """Reads one stream of wal2json.
+
+    Args:
+        catalog: asked for what is not told; without it keys and replica identity stay unknown, and
+            unchanged columns are known only after a row that had them.
+    """
+
+    plugin: ClassVar[str] = "wal2json"
+
+    def __init__(self, catalog: Catalog | None = None) -> None:
+        super().__init__()
+        self._tables = Tables(catalog)
+        self._transaction: Transaction | None = None
+        self._chunks = False
+        self._first_chunk = False
+
+    @property
+    def open(self) -> bool:
+        """A transaction has begun and not ended."""
+        return self._transaction is not None
+
+    def read(self, payload: bytes, lsn: int) -> Iterator[Event]:
+        """The events of one message."""
+        self.lsn = lsn
+        # A message's content may be any bytes: they are kept and come out again as they were.
+        text = payload.decode("utf-8", "surrogateescape").strip()
+        if self._chunks:
+            yield from self._chunk(text)
+            return
+        if text.startswith("{") and text.rstrip().endswith("["):
+            yield from self._open_chunks(text)
+            return
+        record = self._json(text)
+        if "action" in record:
+            yield from self._format_2(record)
+        elif "change" in record:
+            yield from self._format_1(record)
+        else:
+            raise self.error("neither format 1 (change) nor format 2 (action)")
+
+    # JSON.
+
+    def _json(self, text: str) -> dict[str, Any]:
+        try:
+            record = json.loads(
+                text,
+                object_pairs_hook=self._object,
+                parse_int=_Number,
+                parse_float=_Number,
+                parse_constant=self._constant,
+            )
+        except json.JSONDecodeError as error:
+            at = len(text[: error.pos].encode("utf-8", "surrogateescape"))
+            raise self.error(f"not JSON ({error.msg})", at) from None
+        except RecursionError:
+            raise self.error("not JSON (nested too deeply)") from None
+        if not isinstance(record, dict):
+            raise self.error("not a JSON object")
+        return record
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise self.error("a key comes twice in a JSON object")
+        return found
+
+    def _constant(self, name: str) -> Any:
+        raise self.error(f"not JSON ({name})")
+
+    def _field(self, record: Mapping[str, Any], name: str, kind: type[Any], default: Any = None) -> Any:
+        value = record.get(name)
+        if value is None:
+            if default is None and name not in record:
+                raise self.error(f"the field {name!r} is missing")
+            return default
+        if not isinstance(value, kind) or (kind is str and isinstance(value, _Number)):
+            raise self.error(f"the field {name!r} is not of its type")
+        return self._clean(value, name) if kind is str and name != "content" else value
+
+    def _clean(self, text: str, what: str) -> str:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise self.error(f"text that is not UTF-8, in {what!r}") from None
+        return text
+
+    def _only(self, record: Mapping[str, Any], allowed: set[str]) -> None:
+        unknown = sorted(set(record) - allowed)
+        if unknown:
+            raise self.error(f"unknown fields: {', '.join(repr(name) for name in unknown)}")
+
+    def _integer(self, record: Mapping[str, Any], name: str, end: int) -> int | None:
+        value = record.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, _Number) or not value.isdigit() or int(value) >= end:
+            raise self.error(f"the field {name!r} is not a number in its range")
+        return int(value)
+
+    def _lsn(self, record: Mapping[str, Any], name: str) -> int | None:
+        value = record.get(name)
+        try:
+            return None if value is None else parse_lsn(str(value))
+        except ValueError:
+            raise self.error(f"the field {name!r} is not an LSN") from None
+
+    def _transaction_of(self, record: Mapping[str, Any]) -> Transaction:
+        time = None
+        if record.get("timestamp") is not None:
+            time = microseconds(str(record["timestamp"]))
+            if time is None:
+                raise self.error("the field 'timestamp' is not a time")
+        origin = self._integer(record, "origin", 1 << 16)
+        name = self._tables.origin(origin) if origin else None
+        xid = self._integer(record, "xid", 1 << 32)
+        return Transaction(xid, self._commit_lsn(record), self._lsn(record, "nextlsn"), time, name)
+
+    def _commit_lsn(self, record: Mapping[str, Any]) -> int | None:
+        return self._lsn(record, "lsn") if record.get("action") in ("B", "C") else None
+
+    # Format 1.
+
+    def _format_1(self, record: dict[str, Any]) -> Iterator[Event]:
+        changes = self._field(record, "change", list)
+        if len(record) == 1 and len(changes) == 1 and _is_outside(changes[0]):
+            yield self._message(changes[0], None)
+            return
+        yield from self._begin(record)
+        for change in changes:
+            yield self._change_1(change)
+        yield self._end()
+
+    def _begin(self, record: dict[str, Any]) -> Iterator[Event]:
+        self._only(record, _TOP_1)
+        self._transaction = self._transaction_of(record)
+        self.xid = self._transaction.xid
+        yield Event("begin", self._transaction, self.lsn)
+
+    def _end(self) -> Event:
+        done, self._transaction = self._transaction, None
+        assert done is not None
+        return Event("commit", done, done.end_lsn or self.lsn)
+
+    def _open_chunks(self, text: str) -> Iterator[Event]:
+        self._chunks = self._first_chunk = True
+        yield from self._begin(self._json(text + "]}"))
+
+    def _chunk(self, text: str) -> Iterator[Event]:
+        if text == "]}" or text.split() == ["]", "}"]:
+            self._chunks = False
+            yield self._end()
+            return
+        if not self._first_chunk:
+            if not text.startswith(","):
+                raise self.error("a change without the comma before it")
+            text = text[1:]
+        record = self._json(text)
+        self._first_chunk = False
+        yield self._change_1(record)
+
+    def _change_1(self, change: Any) -> Event:
+        if not isinstance(change, dict):
+            raise self.error("a change that is no JSON object")
+        kind = self._field(change, "kind", str)
+        if kind == "message":
+            return self._message(change, self._transaction)
+        if kind not in _KINDS.values():
+            raise self.error(f"a change of unknown kind {kind!r}")
+        self._only(change, _CHANGE_1)
+        new = None if kind == "delete" else self._row_1(change, "column")
+        old = None
+        if "oldkeys" in change:
+            old = self._row_1(self._field(change, "oldkeys", dict), "key")
+        action = kind[0].upper()
+        return self._row_event(action, change, new, old)
+
+    def _row_1(self, record: Mapping[str, Any], prefix: str) -> _Row:
+        names = self._field(record, f"{prefix}names", list)
+        values = self._field(record, f"{prefix}values", list)
+        types = self._field(record, f"{prefix}types", list, [""] * len(names))
+        oids = self._field(record, f"{prefix}typeoids", list, [_Number("0")] * len(names))
+        if not len(names) == len(values) == len(types) == len(oids):
+            raise self.error("names, types and values of a row are not equally many")
+        columns = [
+            {"name": name, "type": sql_type, "typeoid": oid, "value": value}
+            for name, sql_type, oid, value in zip(names, types, oids, values, strict=True)
+        ]
+        return self._row(columns)
+
+    # Format 2.
+
+    def _format_2(self, record: dict[str, Any]) -> Iterator[Event]:
+        action = self._field(record, "action", str)
+        allowed = _FIELDS_2.get(action)
+        if allowed is None:
+            raise self.error(f"an unknown action {action!r}")
+        self._only(record, allowed)
+        if action == "B":
+            if self.open:
+                raise self.error("a transaction begins inside another", kind="B")
+            self._transaction = self._transaction_of(record)
+            self.xid = self._transaction.xid
+            yield Event("begin", self._transaction, self.lsn)
+            return
+        if action == "M":
+            yield self._message(record, self._transaction)
+            return
+        if self._transaction is None:
+            raise self.error("outside of any transaction", kind=action)
+        self._same_transaction(record)
+        yield self._inside_2(action, record)
+
+    def _inside_2(self, action: str, record: dict[str, Any]) -> Event:
+        if action == "C":
+            self._transaction = self._transaction_of(record)
+            return self._end()
+        if action == "T":
+            table = self._tables.named(*self._name(record))
+            return Event("truncate", self._transaction, self.lsn, Truncate(self._place(record), (table,)))
+        new = self._row(self._field(record, "columns", list)) if "columns" in record else None
+        old = self._row(self._field(record, "identity", list)) if "identity" in record else None
+        return self._row_event(action, record, new, old)
+
+    def _same_transaction(self, record: Mapping[str, Any]) -> None:
+        xid = self._integer(record, "xid", 1 << 32)
+        if xid is not None and self.xid is not None and xid != self.xid:
+            raise self.error("a change of another transaction than the one that has begun")
+
+    # Both.
+
+    def _message(self, record: Mapping[str, Any], transaction: Transaction | None) -> Event:
+        if "kind" in record:
+            self._only(record, _MESSAGE_1)
+        transactional = self._field(record, "transactional", bool)
+        if transactional and transaction is None:
+            raise self.error("a transactional message outside of any transaction")
+        # Written as C strings: what followed a zero byte is lost in the plugin.
+        content = self._field(record, "content", str).encode("utf-8", "surrogateescape")
+        prefix = self._field(record, "prefix", str)
+        message = Message(self._place(record), transactional, prefix, content)
+        return Event("message", transaction if transactional else None, message.lsn, message)
+
+    def _row_event(self, action: str, record: Mapping[str, Any], new: _Row | None, old: _Row | None) -> Event:
+        change = self._change(action, self._name(record), new, old)
+        change = replace(change, lsn=self._place(record))
+        return Event("change", self._transaction, change.lsn, change)
+
+    def _change(self, action: str, name: tuple[str, str], new: _Row | None, old: _Row | None) -> Change:
+        kind = _KINDS[action]
+        if new is None and old is None:
+            return Change(0, self._tables.named(*name), kind)
+        if action == "I" and new is not None:
+            relation = self._tables.complete(*name, new.columns)
+            return Change(0, relation, kind, new=values_of(relation, new.values, NoValue.NULL))
+        if new is None:
+            assert old is not None
+            relation = self._tables.fitting(*name, old.columns, toasted=False)
+            old_kind, before = old_tuple(relation, old.values)
+            return Change(0, relation, kind, old_kind, before)
+        relation = self._tables.fitting(*name, new.columns, toasted=True)
+        return self._update(relation, new, old)
+
+    def _update(self, relation: Relation, new: _Row, old: _Row | None) -> Change:
+        values = values_of(relation, new.values, NoValue.UNCHANGED)
+        if old is None or not old.columns:
+            return Change(0, relation, "update", new=values)
+        names = {column.name for column in relation.columns}
+        if not set(old.values) <= names:
+            raise self.error("the old tuple has a column that the new one lacks")
+        unchanged = all(new.values.get(name, value) == value for name, value in old.values.items())
+        whole = relation.replica_identity == "f" or len(old.values) == len(names)
+        if unchanged and not whole:
+            return Change(0, relation, "update", new=values)  # the identity is there, but did not change
+        old_kind, before = old_tuple(relation, old.values)
+        return Change(0, relation, "update", old_kind, before, values)
+
+    def _name(self, record: Mapping[str, Any]) -> tuple[str, str]:
+        return self._field(record, "schema", str), self._field(record, "table", str)
+
+    def _place(self, record: Mapping[str, Any]) -> int:
+        place = self._lsn(record, "lsn")
+        return self.lsn if place is None else place
+
+    def _row(self, sent: list[Any]) -> _Row:
+        columns: list[SentColumn] = []
+        values: dict[str, Value] = {}
+        for column in sent:
+            if not isinstance(column, dict):
+                raise self.error("a column that is no JSON object")
+            self._only(column, _COLUMN_2)
+            name = self._field(column, "name", str)
+            if name in values:
+                raise self.error("a column comes twice")
+            oid = self._oid(column)
+            sql_type = self._field(column, "type", str, "")
+            columns.append(SentColumn(name, sql_type, oid))
+            if "value" not in column:
+                raise self.error("a column without its value")
+            values[name] = self._value(column["value"], oid, sql_type)
+        return _Row(tuple(columns), values)
+
+    def _oid(self, column: Mapping[str, Any]) -> int:
+        """Format 2 prints OIDs as signed numbers."""
+        oid = str(column.get("typeoid", "0"))
+        if oid.startswith("-"):
+            column = {"typeoid": _Number(int(oid) + (1 << 32)) if oid[1:].isdigit() else oid}
+        return self._integer(column, "typeoid", 1 << 32) or 0
+
+    def _value(self, value: Any, oid: int, sql_type: str) -> Value:
+        if value is None:
+            return NoValue.NULL
+        if isinstance(value, bool):
+            return "t" if value else "f"
+        if not isinstance(value, str):
+            raise self.error("a value that is neither text, number, boolean nor null")
+        text = self._clean(str(value), "value")
+        is_bytea = oid == _BYTEA if oid else sql_type == "bytea"
+        return f"\\x{text}" if is_bytea and not text.startswith("\\x") else text
+
+
+_BYTEA = 17
+
+
+def _is_outside(change: Any) -> bool:
+    return (
+        isinstance(change, dict) and change.get("kind") == "message" and change.get("transactional") is False
+    )
