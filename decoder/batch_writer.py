@@ -133,8 +133,8 @@ class BatchWriter:
         self._messages: _Parts | None = None
         self._message_count = 0
         self._times: list[datetime] = []
-        self._path = directory / f"{_INCOMING}{_process_mark(os.getpid())}-{secrets.token_hex(4)}"
-        with _writing(self._path):
+        self._path = incoming_path(directory, secrets.token_hex(4))
+        with writing(self._path):
             directory.mkdir(parents=True, exist_ok=True)
             self._path.mkdir()
             self._transactions = pq.ParquetWriter(self._path / TRANSACTIONS, TRANSACTIONS_SCHEMA, **_PARQUET)
@@ -142,7 +142,7 @@ class BatchWriter:
 
     def append(self, chunk: DecodedChunk) -> None:
         """Add a decoded chunk; chunks come in order."""
-        with _writing(self._path):
+        with writing(self._path):
             for version, table in chunk.rows.items():
                 self._relation(version).append(table)
             if chunk.messages is not None:
@@ -169,26 +169,36 @@ class BatchWriter:
         seen = pc.min_max(transactions["commit_time"]).as_py()
         self._times += [seen["min"], seen["max"]]
 
-    def finish(self, end: int, keys: Mapping[RelationVersion, Sequence[str]]) -> Batch:
+    def finish(
+        self,
+        end: int,
+        keys: Mapping[RelationVersion, Sequence[str]],
+        *,
+        prepared: Sequence[Mapping[str, Any]] = (),
+        resolved: Sequence[Mapping[str, Any]] = (),
+    ) -> Batch:
         """Close and sync everything, then give the batch its name.
 
         Args:
             end: the batch's end position.
             keys: per relation version the columns that identify a row.
+            prepared: transactions prepared in this batch that wait for their outcome (prepared.py).
+            resolved: transactions whose outcome came in this batch.
         """
         final = self._log / batch_name(self._start, end)
-        with _writing(self._path):
+        with writing(self._path):
             self._close_files()
             manifest = self._manifest(end, keys)
+            manifest["prepared"], manifest["resolved"] = list(prepared), list(resolved)
             text = json.dumps(manifest, indent=1, ensure_ascii=False)
             (self._path / MANIFEST).write_text(text + "\n", "utf-8")
             for file in self._path.iterdir():
-                _sync(file)
-            _sync(self._path)
+                sync_path(file)
+            sync_path(self._path)
             if final.exists():  # the same transactions, put together again
                 shutil.rmtree(final)
             self._path.rename(final)
-            _sync(self._log)
+            sync_path(self._log)
         return Batch(final, manifest)
 
     def _close_files(self) -> None:
@@ -273,6 +283,11 @@ def remove_leftovers(directory: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+def incoming_path(directory: Path, name: str) -> Path:
+    """A place of this process, removed by `remove_leftovers` when the process has ended."""
+    return directory / f"{_INCOMING}{_process_mark(os.getpid())}-{name}"
+
+
 def _process_mark(pid: int) -> str:
     """``<pid>-<start time>``: a number that is given again to another process does not match."""
     try:
@@ -313,7 +328,8 @@ def _file(path: Path) -> dict[str, Any]:
     return {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
-def _sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
+    """Wait until a file, or a directory's entries, are on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -322,7 +338,8 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
+    """Whatever keeps ``path`` from being written becomes a ChangeLogError that names its directory."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:

@@ -7,13 +7,17 @@ Grammar (protocol manual, section 54.4, streaming replication):
     'r' int64 write  int64 flush  int64 apply  int64 time  byte reply  status, ours to the server
 
 Owns the rule by which a batch ends.  A batch up to position U holds exactly the transactions whose
-commit record starts before U.  The server sends transactions in the order of their commit records,
-so U is reached when the first of these is seen:
+commit record starts before U.  The server sends outcomes in the order of their records, so U is reached
+when the first of these is seen:
 
-* a Begin whose commit record starts at U or later (it is not taken in);
-* a Commit whose record ends at U or later (commit records do not overlap);
-* a logical message outside transactions that lies at U or later (not taken in);
+* a Begin, Begin Prepare, Stream Commit, Stream Prepare or Commit Prepared whose commit (or prepare) record
+  starts at U or later, or a Rollback Prepared whose record ends behind U (not taken in);
+* a Commit, Prepare or any of the above that is taken in and whose record ends at U or later (such records do
+  not overlap);
+* a logical message outside transactions that lies behind U (not taken in);
 * a keepalive whose ``wal_end`` is U or more: the server has decoded and sent all before it.
+
+A stream block of a transaction in progress says nothing about U: the transaction may still commit before it.
 
 The ``wal_start`` of other XLogData proves nothing: for a Begin it is the transaction's first record,
 which can lie before the commits sent so far.
@@ -37,16 +41,16 @@ _STATUS = struct.Struct(">cQQQqB")
 # Fields of the walk's state, which lives as long as the stream.
 OPEN, TAKEN_BYTES, COMMITS, LAST_COMMIT_END, SEEN, REPLY, END = range(7)
 _STATE_FIELDS = 7
-_TAKEN, _BAD = range(2)
+_TAKEN, _BAD, _USED = range(3)
 
 RUNNING, REACHED, CUT = range(3)
 _FAULTS = ("", "an unknown kind of replication message", "the replication message ends too early")
 
 
-def status_update(written: int, now_seconds: float) -> bytes:
-    """A status update that confirms nothing: flush and apply are not set (0)."""
+def status_update(written: int, now_seconds: float, *, flushed: int = 0) -> bytes:
+    """A status update; unless ``flushed`` is given it confirms nothing: flush and apply are not set (0)."""
     micros = int((now_seconds - POSTGRES_EPOCH_SECONDS) * 1_000_000)
-    return _STATUS.pack(b"r", written, 0, 0, micros, 0)
+    return _STATUS.pack(b"r", max(written, flushed), flushed, flushed, micros, 0)
 
 
 @dataclass(frozen=True)
@@ -62,23 +66,35 @@ class Framing:
     """Sorts what was received into a MessageBuffer and knows when the batch is complete.
 
     Attributes (read-only):
+        until: where the batch ends at the latest.
         end: RUNNING, REACHED (all before ``until`` is here) or CUT (ended early, at a commit).
-        open: inside a transaction.
+        open: inside a transaction or a stream block.
         taken_bytes: payload bytes taken in so far.
-        commits: Commit messages taken in.
+        commits: transactions taken in that committed.
         last_commit_end: end of the last commit record taken in, 0 when none.
         seen: all commits before this position have been received (``start`` at first).
     """
 
     def __init__(self, bounds: Bounds) -> None:
-        self._start = bounds.start
-        self._until = bounds.until
-        self._max_bytes = bounds.max_bytes
         self._state = np.zeros(_STATE_FIELDS, dtype=np.int64)
         self._state[SEEN] = bounds.start
+        self._bound(bounds)
 
-    def take(self, raw: Bytes, lengths: Ints, buffer: MessageBuffer) -> None:
+    def _bound(self, bounds: Bounds) -> None:
+        self._start, self.until, self._max_bytes = bounds.start, bounds.until, bounds.max_bytes
+
+    def begin(self, bounds: Bounds) -> None:
+        """A new batch on the same stream, from where the last one ended."""
+        self._bound(bounds)
+        state = self._state
+        state[TAKEN_BYTES] = state[COMMITS] = state[LAST_COMMIT_END] = 0
+        state[END] = REACHED if state[OPEN] == 0 and bounds.start < bounds.until <= state[SEEN] else RUNNING
+
+    def take(self, raw: Bytes, lengths: Ints, buffer: MessageBuffer) -> int:
         """Append the payloads of these CopyData contents to the buffer, until the batch ends.
+
+        Returns:
+            How many of the contents belong to this batch; all, unless it has ended.
 
         Args:
             raw: uint8, the contents back to back.
@@ -89,14 +105,15 @@ class Framing:
         """
         count = len(lengths)
         start, length = np.empty(count, np.int64), np.empty(count, np.int32)
-        lsns, report = np.empty(count, np.uint64), np.zeros(2, np.int64)
-        limits = np.array([self._until, self._max_bytes], dtype=np.int64)
+        lsns, report = np.empty(count, np.uint64), np.zeros(3, np.int64)
+        limits = np.array([self.until, self._max_bytes], dtype=np.int64)
         fault = _walk(frozen(raw), frozen(lengths), limits, self._state, start, length, lsns, report)
         if fault:
             tag = chr(raw[report[_BAD]]) if report[_BAD] < len(raw) else ""
             raise ProtocolError(_FAULTS[fault], message_type=tag, offset=0)
         taken = int(report[_TAKEN])
         buffer.extend(raw, start[:taken], length[:taken], lsns[:taken])
+        return int(report[_USED])
 
     def cut_at_commit(self) -> None:
         """End the batch at the next commit; at once when between transactions and past the start."""
@@ -144,38 +161,69 @@ def _int64(data: Bytes, p: int) -> int:
 
 
 @inlined
+def _layout(tag: int) -> tuple[int, int, int]:
+    """Where a message that ends or settles a transaction has its LSNs: (start of its record, end, size).
+
+    0 where it has none.  Tags: C commit, c stream commit, P prepare, p stream prepare, K commit prepared,
+    r rollback prepared, B begin, b begin prepare.
+    """
+    if tag == 67 or tag == 75 or tag == 80 or tag == 112:  # noqa: PLR1714
+        return 2, 10, 26
+    if tag == 99:
+        return 6, 14, 30
+    if tag == 114:
+        return 0, 10, 18
+    if tag == 66:
+        return 1, 0, 21
+    if tag == 98:
+        return 1, 0, 17
+    return 0, 0, 0
+
+
+@inlined
 def _ends_before(data: Bytes, p: int, length: int, until: int) -> bool:
     """Whether the payload at p belongs to what lies at ``until`` or later.
 
     A message outside of transactions carries the *end* of its record, so at ``until`` it is still inside:
     the server does not send it again from there.
     """
-    if length >= 9 and data[p] == ord("B"):
-        return _int64(data, p + 1) >= until
-    if length >= 10 and data[p] == ord("M") and data[p + 1] == 0:
-        return _int64(data, p + 2) > until
-    return False
+    tag = data[p]
+    if tag == 77:
+        return length >= 10 and data[p + 1] == 0 and _int64(data, p + 2) > until
+    starts, ends, size = _layout(tag)
+    if length < size:
+        return False
+    if starts > 0:
+        return _int64(data, p + starts) >= until
+    return ends > 0 and _int64(data, p + ends) > until
 
 
 @inlined
-def _note_commit(data: Bytes, p: int, until: int, max_bytes: int, state: Ints) -> None:
-    end_lsn = _int64(data, p + 10)
+def _note_end(data: Bytes, p: int, ends: int, commits: bool, until: int, max_bytes: int, state: Ints) -> None:
+    end_lsn = _int64(data, p + ends)
     state[OPEN] = 0
-    state[COMMITS] += 1
-    state[LAST_COMMIT_END] = end_lsn
     state[SEEN] = max(state[SEEN], end_lsn)
+    if commits:
+        state[COMMITS] += 1
+        state[LAST_COMMIT_END] = end_lsn
     if end_lsn >= until:
         state[END] = REACHED
-    elif state[TAKEN_BYTES] >= max_bytes:
+    elif commits and state[TAKEN_BYTES] >= max_bytes:
         state[END] = CUT
 
 
 @inlined
 def _note_payload(data: Bytes, p: int, length: int, until: int, max_bytes: int, state: Ints) -> None:
-    if data[p] == ord("B"):
+    tag = data[p]
+    if tag == 66 or tag == 98 or tag == 83:  # noqa: PLR1714 - B, b, S
         state[OPEN] = 1
-    elif data[p] == ord("C") and length >= 18:
-        _note_commit(data, p, until, max_bytes, state)
+    elif tag == 69:  # E
+        state[OPEN] = 0
+    else:
+        _, ends, size = _layout(tag)
+        if ends > 0 and length >= size:
+            commits = tag == 67 or tag == 99 or tag == 75  # noqa: PLR1714
+            _note_end(data, p, ends, commits, until, max_bytes, state)
 
 
 @inlined
@@ -229,5 +277,6 @@ def _walk(
         else:
             return 1
         p += size
+        report[_USED] = i + 1
     report[_TAKEN] = taken
     return 0

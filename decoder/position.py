@@ -63,6 +63,11 @@ def settled_position(connection: psycopg.Connection[Any]) -> int:
     return target
 
 
+def writers_open(connection: psycopg.Connection[Any]) -> bool:
+    """Is any transaction open that has written (one with a transaction id, prepared ones included)?"""
+    return bool(_one(connection, "SELECT EXISTS (SELECT pg_snapshot_xip(pg_current_snapshot()))"))
+
+
 _SETTING = "SELECT setting FROM pg_settings WHERE name = %s"
 _SIZES = ("wal_block_size", "wal_segment_size")
 

@@ -22,7 +22,14 @@ import psycopg
 from psycopg import pq
 
 from decoder.copy_data import CopyReader, Frames
-from decoder.errors import SlotBusyError, SlotError, SlotlakeError, SourceError, SourceUnavailableError
+from decoder.errors import (
+    SlotBusyError,
+    SlotError,
+    SlotlakeError,
+    SourceError,
+    SourceUnavailableError,
+    StreamingError,
+)
 from decoder.framing import status_update
 from decoder.lsn import format_lsn
 from decoder.nap import Nap
@@ -30,6 +37,7 @@ from decoder.options import Options, negotiate
 from decoder.source import SourceSettings, connect_replication, explain, redact, source_errors
 
 STATUS_SECONDS = 5.0
+_INTERNAL_ERROR = b"XX000"
 START_RETRY_SECONDS = 5.0
 _END_SECONDS = 0.5
 _LOOPBACK_RECEIVE_BYTES = 128 << 10
@@ -55,9 +63,11 @@ class Stream:
         self._connection = connect_replication(source.dsn)
         self._pgconn = self._connection.pgconn
         self._warned: SlotlakeError | None = None
+        self._options: Options | None = None
         self._pgconn.notice_handler = self._notice
         try:
-            self._begin(options or negotiate(source, self._pgconn.server_version))
+            self._options = options or negotiate(source, self._pgconn.server_version)
+            self._begin(self._options)
         except BaseException:
             self._connection.close()
             raise
@@ -173,7 +183,12 @@ class Stream:
             result = _result(self._pgconn)
         except psycopg.Error as error:
             return self._broken(error)
-        return stream_error(self._source, result, self._written)
+        failure = stream_error(self._source, result, self._written)
+        state = result.error_field(pq.DiagnosticField.SQLSTATE)
+        if state == _INTERNAL_ERROR and self._options is not None and self._options.streaming != "off":
+            # A rolled-back ALTER TABLE in a transaction in progress: "could not map filenumber …" (18.4).
+            return StreamingError(failure.what, where=failure.where, way_out="read with streaming 'off'")
+        return failure
 
     def _broken(self, error: psycopg.Error) -> SlotlakeError:
         known = explain(error, self._source.dsn)

@@ -72,7 +72,7 @@ class Database:
 def pg() -> Iterator[EmbeddedPostgres]:
     """A running PostgreSQL 18 for the whole test run."""
     with temporary_postgres(
-        version=18, conf={"max_wal_senders": "40", "max_replication_slots": "60"}
+        version=18, conf={"max_wal_senders": "40", "max_replication_slots": "60", "max_prepared_transactions": "20"}
     ) as server:
         yield server
 

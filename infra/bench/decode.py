@@ -15,7 +15,7 @@ from decoder.buffer import MessageBuffer
 from decoder.columnar import Decoder
 from decoder.errors import SlotlakeError
 from decoder.lsn import format_lsn
-from decoder.pull import CHUNK_BYTES
+from decoder.puller import CHUNK_BYTES
 from decoder.source import connect
 from infra.bench.figures import Figure
 from infra.bench.workload import (

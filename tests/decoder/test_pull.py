@@ -233,7 +233,7 @@ def test_a_time_bound_cuts_at_a_commit(database: Database, tmp_path: Path) -> No
 def test_a_transaction_larger_than_a_chunk_goes_to_disk_in_pieces(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("decoder.pull.CHUNK_BYTES", 100_000)
+    monkeypatch.setattr("decoder.puller.CHUNK_BYTES", 100_000)
     monkeypatch.setattr("decoder.copy_data.DRAIN_BYTES", 100_000)
     database.execute(TABLE)
     source, start = slotted(database)

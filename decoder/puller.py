@@ -1,0 +1,326 @@
+"""One connection to a slot, and the batches that are cut from it.
+
+Two threads.  The caller's owns the socket: it receives, sorts (framing.py) and answers the server, also
+while the other puts transactions together (assembly.py), decodes and writes.  Between them go message
+buffers of a bounded number and size, so memory does not depend on how large a transaction is.
+
+A puller may go on after a batch: what the server has sent beyond the batch's end is kept, the transactions
+that are open too, and the next batch continues where this one ended.  Invariant: whatever fails, the
+unfinished batch is removed, the puller is of no more use, and the slot stands where it stood.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psycopg
+
+from decoder.assembly import Assembler
+from decoder.batch_writer import BatchIdentity, BatchWriter, incoming_path
+from decoder.buffer import MessageBuffer
+from decoder.changelog import Batch
+from decoder.columnar import Decoder
+from decoder.errors import ProtocolError
+from decoder.failpoints import reach
+from decoder.framing import CUT, NO_LIMIT, RUNNING, Bounds, Framing
+from decoder.options import Options
+from decoder.prepared import PreparedStore
+from decoder.receive import Stream
+from decoder.relations import RelationVersion
+from decoder.source import SourceSettings, connect, source_errors
+from decoder.spool import MEMORY_BYTES, SpoolRoom
+
+CHUNK_BYTES = 16 << 20
+_BUFFERS = 3
+_PROGRESS_SECONDS = 0.25
+_REST_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class PullProgress:
+    """How far a pull has come: bytes and transactions received, position reached of the one wanted."""
+
+    received_bytes: int
+    transactions: int
+    position: int
+    until: int
+    seconds: float
+
+
+Progress = Callable[[PullProgress], None]
+
+
+class Puller:
+    """A running stream from a slot, from which batches are cut; use as a context manager.
+
+    Args:
+        options: what is asked of the server (`negotiate`).
+        changelog: where batches are written.
+        start: the lake's position.
+        memory_bytes: how much of transactions that have not ended is kept in memory.
+    """
+
+    def __init__(
+        self,
+        source: SourceSettings,
+        options: Options,
+        changelog: Path,
+        identity: BatchIdentity,
+        start: int,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
+        self._source, self._changelog, self._identity = source, changelog, identity
+        self.position = start
+        self._framing = Framing(Bounds(start, start))
+        self._left: tuple[Any, Any] | None = None
+        store = PreparedStore(
+            changelog, {"system_identifier": identity.system_identifier, "slot": identity.slot}
+        )
+        room = SpoolRoom(incoming_path(changelog, f"spool-{secrets.token_hex(4)}"), memory_bytes)
+        assembler = Assembler(room, store, parallel=options.streaming == "parallel")
+        self._decoding = _Decoding(assembler, Decoder(**_decoder_options(options)))
+        self._progress: Progress | None = None
+        try:
+            self._stream = Stream(source, start, options=options)
+        except BaseException:
+            self._decoding.stop()
+            raise
+
+    @property
+    def open_transactions(self) -> int:
+        """Transactions in progress of which the server has sent a part."""
+        return self._decoding.assembler.open_transactions
+
+    def next_batch(
+        self,
+        until: int,
+        *,
+        max_bytes: int | None = None,
+        deadline: float | None = None,
+        progress: Progress | None = None,
+    ) -> Batch:
+        """The transactions from the puller's position up to ``until``, as a batch on disk.
+
+        Args:
+            max_bytes, deadline (of time.monotonic): end earlier, at the next commit after that.
+        """
+        self._framing.begin(Bounds(self.position, until, NO_LIMIT if max_bytes is None else max_bytes))
+        self._progress, self._begun = progress, time.monotonic()
+        self._told = self._begun
+        writer = BatchWriter(self._changelog, self._identity, self.position)
+        try:
+            self._decoding.begin(writer)
+            self._receive(deadline)
+            self._decoding.finish()
+            end = self._framing.seen if self._framing.end == CUT else until
+            kept, resolved = self._decoding.settle()
+            keys = keys_of(self._source, self._decoding.versions)
+            batch = writer.finish(end, keys, prepared=kept, resolved=resolved)
+        except BaseException:
+            self._decoding.stop()
+            writer.abandon()
+            raise
+        self.position = end
+        return batch
+
+    def answer(self) -> None:
+        """Between batches: tell the server that this reader lives, if that is due."""
+        self._stream.report(self._framing.seen)
+
+    def confirm(self, lsn: int) -> None:
+        """Tell the server over this connection that the lake has everything before ``lsn``."""
+        self._stream.confirm(lsn)
+
+    @property
+    def status_seconds(self) -> float:
+        """`answer` is to be called at least this often."""
+        return self._stream.status_seconds
+
+    def _receive(self, deadline: float | None) -> None:
+        framing = self._framing
+        buffer = self._decoding.free_buffer()
+        assert buffer is not None
+        while framing.end == RUNNING:
+            self._take(buffer)
+            self._tell()
+            if framing.end != RUNNING:
+                break
+            if buffer.size_bytes >= CHUNK_BYTES:
+                self._decoding.submit(buffer)
+                buffer = self._next_buffer()
+            self._decoding.check()
+            if self._left is None:
+                self._stream.rest(self._rest_seconds(deadline))
+        self._decoding.submit(buffer)
+
+    def _take(self, buffer: MessageBuffer) -> None:
+        """Sort what was left over from the batch before, or what has arrived; keep what is the next one's."""
+        data, lengths = self._left or self._drained()
+        used = self._framing.take(data, lengths, buffer)
+        self._stream.report(self._framing.seen, now=self._framing.asked_for_reply())
+        left = int(lengths[:used].sum()) if used < len(lengths) else None
+        self._left = None if left is None else (data[left:].copy(), lengths[used:].copy())
+
+    def _drained(self) -> tuple[Any, Any]:
+        frames = self._stream.drain()
+        return frames.data, frames.lengths
+
+    def _rest_seconds(self, deadline: float | None) -> float:
+        if deadline is None:
+            return _REST_SECONDS
+        left = deadline - time.monotonic()
+        if left > 0:
+            return min(left, _REST_SECONDS)
+        self._framing.cut_at_commit()
+        return 0.0 if self._framing.end == CUT else _REST_SECONDS
+
+    def _next_buffer(self) -> MessageBuffer:
+        """Wait for a buffer to come back from the decoder, answering the server meanwhile."""
+        while (buffer := self._decoding.free_buffer()) is None:
+            self._stream.report(self._framing.seen)
+            self._decoding.wait(0.02)
+        return buffer
+
+    def _tell(self) -> None:
+        now = time.monotonic()
+        if self._progress is None or now - self._told < _PROGRESS_SECONDS:
+            return
+        self._told = now
+        framing = self._framing
+        taken = (framing.taken_bytes, framing.commits, framing.seen)
+        self._progress(PullProgress(*taken, framing.until, now - self._begun))
+
+    def close(self) -> None:
+        """End the stream; transactions that are open will be sent again."""
+        self._decoding.stop()
+        self._stream.close()
+
+    def __enter__(self) -> Puller:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _decoder_options(options: Options) -> dict[str, bool]:
+    return {"binary": True} if options.binary else {}
+
+
+class _Decoding:
+    """The other thread: takes full buffers in order, puts together, decodes, appends to the batch."""
+
+    def __init__(self, assembler: Assembler, decoder: Decoder) -> None:
+        self.assembler = assembler
+        self._decoder = decoder
+        self._writer: BatchWriter | None = None
+        self._free = [MessageBuffer() for _ in range(_BUFFERS)]
+        self._under_way: list[tuple[Future[None], MessageBuffer]] = []
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="slotlake-decode")
+        self._next_seq = self._next_txn = 0
+        self._open = False
+        self.versions: list[RelationVersion] = []
+
+    def begin(self, writer: BatchWriter) -> None:
+        """The next buffers belong to a new batch."""
+        self._writer = writer
+        self._next_seq = self._next_txn = 0
+        self.versions = []
+
+    def free_buffer(self) -> MessageBuffer | None:
+        self.check()
+        return self._free.pop() if self._free else None
+
+    def submit(self, buffer: MessageBuffer) -> None:
+        self._under_way.append((self._thread.submit(self._work, buffer), buffer))
+
+    def check(self) -> None:
+        """Take back finished buffers; raise what the other thread raised."""
+        while self._under_way and self._under_way[0][0].done():
+            future, buffer = self._under_way.pop(0)
+            future.result()
+            buffer.clear()
+            self._free.append(buffer)
+
+    def wait(self, seconds: float) -> None:
+        if self._under_way:
+            with suppress(TimeoutError):
+                self._under_way[0][0].exception(timeout=seconds)
+
+    def finish(self) -> None:
+        """Wait for all; the last chunk must end with a commit."""
+        while self._under_way:
+            self.wait(1.0)
+            self.check()
+        if self._open:
+            raise ProtocolError("the batch ends inside a transaction")
+
+    def settle(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """For the manifest: transactions made durable because they are prepared, and those settled."""
+        kept = [which.entry() for which in self.assembler.persist()]
+        resolved = [which.entry(outcome=outcome) for which, outcome in self.assembler.resolved]
+        self.assembler.resolved.clear()
+        return kept, resolved
+
+    def stop(self) -> None:
+        """Give up: what has not begun is dropped, what has is waited for."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self.assembler.close()
+
+    def _work(self, buffer: MessageBuffer) -> None:
+        for plain in self.assembler.take(buffer):
+            self._decode(plain)
+
+    def _decode(self, buffer: MessageBuffer) -> None:
+        assert self._writer is not None
+        chunk = self._decoder.decode(buffer, first_seq=self._next_seq, first_txn=self._next_txn, partial=True)
+        if chunk.consumed != buffer.count:
+            raise ProtocolError(f"the decoder left {buffer.count - chunk.consumed} messages over")
+        self._next_seq, self._next_txn, self._open = chunk.next_seq, chunk.next_txn, chunk.open
+        self.versions += [version for version in chunk.rows if version not in self.versions]
+        self._writer.append(chunk)
+        reach("pull.mid")
+
+
+def keys_of(
+    source: SourceSettings, versions: Sequence[RelationVersion]
+) -> Mapping[RelationVersion, tuple[str, ...]]:
+    """The columns that identify a row, per relation version.
+
+    The stream itself says which under a default or index identity.  Under FULL (every column is marked)
+    and NOTHING (none is) the primary key is asked from the catalog; a key with a column that this
+    version does not publish is none.
+    """
+    keys = {v: tuple(c.name for c in v.columns if c.in_key) for v in versions if v.replica_identity in "di"}
+    asked = [version for version in versions if version.replica_identity in "fn"]
+    if not asked:
+        return keys
+    with connect(source.dsn) as connection, source_errors(source.dsn, "looking up primary keys"):
+        for version in asked:
+            key = _primary_key(connection, version.relation_id)
+            published = {column.name for column in version.columns}
+            keys[version] = key if published.issuperset(key) else ()
+    return keys
+
+
+def _primary_key(connection: psycopg.Connection[Any], relation_id: int) -> tuple[str, ...]:
+    rows = connection.execute(
+        "SELECT a.attname FROM pg_index i JOIN pg_attribute a "
+        "ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey) "
+        "WHERE i.indrelid = %s AND i.indisprimary ORDER BY a.attnum",
+        (relation_id,),
+    ).fetchall()
+    return tuple(str(row[0]) for row in rows)

@@ -1,0 +1,254 @@
+"""Transactions in progress and prepared ones: the same history through several slots gives the same batch.
+
+The oracle is the server: what it sends with streaming and two-phase off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from decoder.changelog import Batch
+from decoder.confirm import confirm
+from decoder.slots import create_slot
+from decoder.source import SourceSettings
+from decoder.types import column_type, to_text
+from tests.conftest import Database
+from tests.decoder.sources import pulled
+
+TABLES = """
+CREATE TABLE a (id int PRIMARY KEY, v text);
+CREATE TABLE b (id int PRIMARY KEY, v text, n numeric);
+ALTER TABLE b REPLICA IDENTITY FULL;
+CREATE PUBLICATION p FOR ALL TABLES;
+"""
+MODES: dict[str, dict[str, Any]] = {
+    "plain": {"streaming": "off"},
+    "on": {"streaming": "on"},
+    "parallel": {"streaming": "parallel"},
+}
+
+
+def contents(batch: Batch) -> list[tuple[Any, ...]]:
+    """Every change with its transaction, as text, in order."""
+    transactions = batch.transaction_table().to_pylist()
+    found: list[tuple[Any, ...]] = []
+    for relation in batch.relations:
+        table = batch.relation_table(relation)
+        rows = table.to_pylist()
+        texts = {
+            f"{side}{i}": to_text(
+                table[f"{side}{i}"],
+                table[f"x{side}{i}"] if f"x{side}{i}" in table.column_names else None,
+                column_type(column.type_oid, column.typmod),
+            ).to_pylist()
+            for i, column in enumerate(relation.columns)
+            for side in "no"
+            if f"{side}{i}" in table.column_names
+        }
+        for number, row in enumerate(rows):
+            transaction = transactions[row["txn"]]
+            values = [(name, column[number]) for name, column in texts.items() if column[number] is not None]
+            unchanged = [name for name in row if name.startswith("u") and row[name]]
+            about = (transaction["commit_lsn"], transaction["xid"], transaction["origin"])
+            named = (relation.table, [column.name for column in relation.columns])
+            found.append(
+                (row["seq"], *about, *named, chr(row["op"]), row["old"], row["lsn"], values, unchanged)
+            )
+    messages = batch.message_table()
+    for row in messages.to_pylist() if messages is not None else []:
+        number = transactions[row["txn"]]["commit_lsn"] if row["txn"] is not None else None
+        found.append((row["seq"], number, row["transactional"], row["lsn"], row["prefix"], row["content"]))
+    return sorted(found, key=lambda change: change[0])
+
+
+class Twins:
+    """One slot per mode, all of one history."""
+
+    def __init__(self, database: Database, directory: Path, modes: dict[str, dict[str, Any]]) -> None:
+        self.database, self.directory = database, directory
+        self.sources = {
+            name: SourceSettings(database.dsn, ("p",), f"{name}_{database.name}", messages=True, **more)
+            for name, more in modes.items()
+        }
+        self.starts = {}
+        for name, source in self.sources.items():
+            with create_slot(source) as made:
+                self.starts[name] = made.lsn
+
+    def pull(self, name: str, **more: Any) -> Batch:
+        batch = pulled(self.sources[name], self.directory / name, self.starts[name], **more)
+        self.starts[name] = batch.end_lsn
+        return batch
+
+    def confirm(self, name: str) -> None:
+        confirm(self.sources[name], self.starts[name])
+
+    def same(self, **more: Any) -> list[tuple[Any, ...]]:
+        """Pull all; what they hold, which must be the same."""
+        held = {name: contents(self.pull(name, **more)) for name in self.sources}
+        first = held.pop(next(iter(self.sources)))
+        for name, other in held.items():
+            assert other == first, name
+        return first
+
+
+@pytest.fixture
+def sessions(database: Database) -> Iterator[list[psycopg.Connection[Any]]]:
+    database.execute(TABLES)
+    name = database.name
+    database.execute(f"ALTER DATABASE {name} SET logical_decoding_work_mem = '64kB'")
+    with ExitStack() as stack:
+        yield [stack.enter_context(psycopg.connect(database.dsn)) for _ in range(4)]
+
+
+def fill(session: psycopg.Connection[Any], table: str, first: int, count: int) -> None:
+    """Enough for a block or more."""
+    names = "(id, v)"
+    session.execute(
+        f"INSERT INTO {table} {names} SELECT g, repeat('x', 100) || g FROM generate_series({first}, {first + count - 1}) g"  # noqa: E501
+    )
+
+
+def test_interleaved_transactions_with_subtransactions(
+    database: Database, sessions: list[psycopg.Connection[Any]], tmp_path: Path
+) -> None:
+    twins = Twins(database, tmp_path, MODES)
+    one, two, three, four = sessions
+    fill(one, "a", 1, 2000)
+    fill(two, "b", 1, 2000)
+    one.execute("SAVEPOINT s1")
+    fill(one, "a", 10_000, 1500)
+    one.execute("SAVEPOINT s2")
+    fill(one, "b", 20_000, 1500)
+    fill(three, "a", 50_000, 1500)
+    three.execute("SELECT pg_logical_emit_message(true, 'in', 'a')")
+    database.execute("SELECT pg_logical_emit_message(false, 'loose', 'b')")
+    one.execute("ROLLBACK TO s2")
+    fill(one, "b", 21_000, 1500)
+    one.execute("ROLLBACK TO s1")
+    one.execute("UPDATE a SET v = v || 'u', id = -id WHERE id <= 100")
+    database.execute("INSERT INTO a VALUES (900000, 'small')")
+    two.commit()
+    three.rollback()
+    one.execute("SAVEPOINT s3")
+    fill(one, "a", 30_000, 1500)
+    one.execute("RELEASE s3")
+    one.execute("DELETE FROM a WHERE id BETWEEN 200 AND 300")
+    one.commit()
+    fill(four, "b", 60_000, 3000)
+    held = twins.same()
+    assert len(held) == 2000 + 2000 + 100 + 1 + 1500 + 101 + 1
+    four.commit()
+    assert len(twins.same()) == 3000
+
+
+def test_a_schema_change_inside_a_streamed_transaction(
+    database: Database, sessions: list[psycopg.Connection[Any]], tmp_path: Path
+) -> None:
+    twins = Twins(database, tmp_path, MODES)
+    one, two, *_ = sessions
+    fill(one, "a", 1, 1500)
+    fill(one, "a", 3000, 1500)
+    one.execute("ALTER TABLE a ADD COLUMN other text")
+    one.execute("INSERT INTO a SELECT g, repeat('z', 100), 'o' FROM generate_series(8000, 10000) g")
+    fill(two, "b", 1, 1500)
+    one.commit()
+    two.execute("ALTER TABLE b DROP COLUMN n")
+    two.execute("INSERT INTO b SELECT g, repeat('z', 100) FROM generate_series(8000, 9500) g")
+    two.rollback()
+    database.execute("INSERT INTO a VALUES (0, 'v', 'o'); INSERT INTO b VALUES (0, 'v', 1)")
+    held = twins.same()
+    widths = [len(change[5]) for change in held if change[4] == "a"]
+    assert widths == [2] * 3000 + [3] * 2002
+    assert [len(change[5]) for change in held if change[4] == "b"] == [3]
+
+
+def test_a_server_that_fails_at_streaming_is_read_without(
+    database: Database, sessions: list[psycopg.Connection[Any]], tmp_path: Path
+) -> None:
+    """After a rolled-back ALTER TABLE PostgreSQL 18 loses the table inside the transaction in progress."""
+    twins = Twins(database, tmp_path, MODES)
+    one = sessions[0]
+    fill(one, "a", 1, 1500)
+    one.execute("SAVEPOINT s1")
+    one.execute("ALTER TABLE a ADD COLUMN extra int")
+    one.execute("INSERT INTO a SELECT g, repeat('y', 100), g FROM generate_series(5000, 7000) g")
+    one.execute("ROLLBACK TO s1")
+    fill(one, "a", 3000, 1500)
+    one.commit()
+    held = twins.same()
+    assert [len(change[5]) for change in held] == [2] * 3000
+
+
+def test_prepared_transactions_across_batches(
+    database: Database, sessions: list[psycopg.Connection[Any]], tmp_path: Path
+) -> None:
+    modes = {"plain": {"streaming": "off"}}
+    for name in ("off", "on", "parallel"):
+        modes[f"two_{name}"] = {"streaming": name, "two_phase": True}
+    twins = Twins(database, tmp_path, modes)
+    one, two, three, _ = sessions
+    database.execute("INSERT INTO a VALUES (-1, 'describes a'); INSERT INTO b VALUES (-1, 'b', 1)")
+    one.execute("INSERT INTO a VALUES (1, 'small')")
+    one.execute("PREPARE TRANSACTION 'small'")
+    fill(two, "b", 1, 3000)
+    two.execute("SAVEPOINT s")
+    fill(two, "b", 9000, 2000)
+    two.execute("ROLLBACK TO s")
+    two.execute("PREPARE TRANSACTION 'large one'")
+    fill(three, "a", 5000, 2000)
+    three.execute("PREPARE TRANSACTION 'gone'")
+    for session in (one, two, three):
+        session.commit()
+    assert len(twins.same()) == 2
+    for name in twins.sources:
+        twins.confirm(name)
+    database.execute("INSERT INTO a VALUES (-2, 'between')")
+    twins.same()
+    for name in twins.sources:
+        twins.confirm(name)
+    database.execute("COMMIT PREPARED 'small'")
+    assert len(twins.same()) == 1
+    database.execute("ROLLBACK PREPARED 'gone'")
+    database.execute("COMMIT PREPARED 'large one'")
+    held = twins.same()
+    assert len(held) == 3000
+    for name in twins.sources:
+        twins.confirm(name)
+    database.execute("INSERT INTO b VALUES (-5, 'last', 1)")
+    assert len(twins.same()) == 1
+    for name in modes:
+        assert not list((tmp_path / name / "prepared").glob("*")), name
+
+
+def test_memory_has_one_limit(
+    database: Database,
+    sessions: list[psycopg.Connection[Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With next to none of it everything goes to disk, and comes back the same."""
+    monkeypatch.setattr("decoder.puller.CHUNK_BYTES", 20_000)
+    monkeypatch.setattr("decoder.assembly.CHUNK_BYTES", 20_000)
+    monkeypatch.setattr("decoder.spool.PIECE_BYTES", 3_000)
+    twins = Twins(database, tmp_path, MODES)
+    one, two, three, _ = sessions
+    for first in (1, 3000, 6000):
+        fill(one, "a", first, 1200)
+        fill(two, "b", first, 800)
+        two.execute("SAVEPOINT s")
+        fill(two, "b", first + 100_000, 1200)
+        two.execute("ROLLBACK TO s" if first == 3000 else "RELEASE s")
+    fill(three, "a", 100_000, 1500)
+    two.commit()
+    one.commit()
+    held = twins.same(memory_bytes=40_000)
+    assert len(held) == 3600 + 2400 + 2400
+    for name in MODES:
+        assert [path.name for path in (tmp_path / name).iterdir() if path.name.startswith(".")] == []
