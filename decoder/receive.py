@@ -48,12 +48,20 @@ class Stream:
 
     Args:
         options: what is asked of pgoutput; without it, what the source's settings come to on this server.
+        plugin_options: what is asked of another plugin, by name.
 
     Attributes:
         status_seconds: a status update is due this long after the last.
     """
 
-    def __init__(self, source: SourceSettings, start: int, *, options: Options | None = None) -> None:
+    def __init__(
+        self,
+        source: SourceSettings,
+        start: int,
+        *,
+        options: Options | None = None,
+        plugin_options: Sequence[tuple[str, str]] | None = None,
+    ) -> None:
         self._source = source
         self._start = start
         self._nap = Nap()
@@ -66,16 +74,19 @@ class Stream:
         self._options: Options | None = None
         self._pgconn.notice_handler = self._notice
         try:
-            self._options = options or negotiate(source, self._pgconn.server_version)
-            self._begin(self._options)
+            if plugin_options is None:
+                self._options = options or negotiate(source, self._pgconn.server_version)
+                command = start_command(source, self._options, start)
+            else:
+                command = replication_command(source.slot, start, plugin_options)
+            self._begin(command)
         except BaseException:
             self._connection.close()
             raise
 
-    def _begin(self, options: Options) -> None:
+    def _begin(self, command: bytes) -> None:
         with source_errors(self._source.dsn, "asking for wal_sender_timeout"):
             self.status_seconds = _status_interval(self._connection)
-        command = start_command(self._source, options, self._start)
         deadline = time.monotonic() + START_RETRY_SECONDS
         while True:
             failure = self._start_failure(command)
