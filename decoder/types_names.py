@@ -7,7 +7,7 @@ from __future__ import annotations
 
 _LISTED = """
 16:bool 17:bytea 18:char 19:name 20:int8 21:int2 22:int2vector 23:int4 24:regproc 25:text 26:oid
-27:tid 28:xid 29:cid 30:oidvector 114:json 142:xml 143:_xml 194:pg_node_tree 199:_json 210:_pg_type
+27:tid 28:xid 29:cid 30:oidvector 71:pg_type 75:pg_attribute 81:pg_proc 83:pg_class 114:json 142:xml 143:_xml 194:pg_node_tree 199:_json 210:_pg_type
 270:_pg_attribute 271:_xid8 272:_pg_proc 273:_pg_class 600:point 601:lseg 602:path 603:box
 604:polygon 628:line 629:_line 650:cidr 651:_cidr 700:float4 701:float8 718:circle 719:_circle
 774:macaddr8 775:_macaddr8 790:money 791:_money 829:macaddr 869:inet 1000:_bool 1001:_bytea

@@ -91,12 +91,17 @@ def _reprinted(
 
 @lru_cache(maxsize=4096)
 def _nearest(value: float, bits: int, fixed_below: int) -> str:
-    """Shortest digits strictly inside the interval that rounds to the value, by exact arithmetic.
+    """One value's text, from `nearest_digits`."""
+    sign = "-" if value < 0 else ""
+    return sign + laid_out(*nearest_digits(abs(value), bits), fixed_below)
 
-    Only for normal numbers away from powers of two: a midpoint there has no such decimal.
+
+def nearest_digits(value: float, bits: int) -> tuple[str, int]:
+    """Shortest digits strictly inside the interval that rounds to the value, and the last one's power of ten.
+
+    By exact arithmetic.  Only for positive normal numbers away from powers of two: a midpoint there has no
+    such decimal.
     """
-    if value < 0:
-        return "-" + _nearest(-value, bits, fixed_below)
     exact = Fraction(value)
     ulp = Fraction(2) ** (exact.numerator.bit_length() - exact.denominator.bit_length())
     ulp = (ulp if ulp <= exact else ulp / 2) / 2 ** (bits - 1)
@@ -107,16 +112,23 @@ def _nearest(value: float, bits: int, fixed_below: int) -> str:
         inside = [n for n in (below, below + 1) if abs(n * unit - exact) < ulp / 2]
         if inside:
             best = min(inside, key=lambda n: abs(n * unit - exact))
-            return _laid_out(str(best), exponent - digits + 1, fixed_below)
+            return str(best), exponent - digits + 1
     raise AssertionError("17 digits tell any two doubles apart")
 
 
-def _laid_out(digits: str, power: int, fixed_below: int) -> str:
-    exponent = len(digits) + power - 1
-    if -4 <= exponent < fixed_below:
-        return digits + "0" * power  # a midpoint is an integer
-    trimmed = digits.rstrip("0")
-    return trimmed[0] + ("." + trimmed[1:] if len(trimmed) > 1 else "") + f"e{exponent:+03d}"
+def laid_out(digits: str, power: int, fixed_below: int) -> str:
+    """``digits`` times ten to the ``power``: fixed when -4 <= exponent < fixed_below, else scientific."""
+    significant = digits.rstrip("0")
+    if not significant:
+        return "0"
+    whole = len(digits) + power  # digits before the point; zero or negative: leading zeros after it
+    if not -4 <= whole - 1 < fixed_below:
+        fraction = "." + significant[1:] if len(significant) > 1 else ""
+        return f"{significant[0]}{fraction}e{whole - 1:+03d}"
+    if whole <= 0:
+        return "0." + "0" * -whole + significant
+    fraction = significant[whole:]
+    return significant[:whole].ljust(whole, "0") + ("." + fraction if fraction else "")
 
 
 def _room(count: int, bytes_max: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
