@@ -1,25 +1,36 @@
-"""A writer of pgoutput messages, the mirror of `decoder.reader`, for tests only."""
+"""A writer of pgoutput messages of all versions, the mirror of `decoder.wire`, for tests only."""
 
 from __future__ import annotations
 
 import struct
 
+from decoder.cursor import EPOCH_MICROSECONDS
 from decoder.messages import (
     Begin,
+    BeginPrepare,
+    BinaryValue,
     Commit,
+    CommitPrepared,
     Delete,
     Insert,
     LogicalMessage,
     Message,
     NoValue,
     Origin,
+    Prepare,
     RelationMessage,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    Streamed,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
     Truncate,
     Tuple,
     TypeMessage,
     Update,
 )
-from decoder.reader import EPOCH_MICROSECONDS
 
 
 def encode(message: Message) -> bytes:  # noqa: C901, PLR0911 - one case a message
@@ -48,6 +59,48 @@ def encode(message: Message) -> bytes:  # noqa: C901, PLR0911 - one case a messa
         case LogicalMessage(transactional, lsn, prefix, content):
             head = struct.pack(">BQ", transactional, lsn)
             return b"M" + head + _string(prefix) + struct.pack(">I", len(content)) + content
+        case Streamed(xid, content):
+            plain = encode(content)
+            return plain[:1] + struct.pack(">I", xid) + plain[1:]
+        case _:
+            return _control(message)
+
+
+def _control(message: Message) -> bytes:
+    """The messages around the content of streamed and prepared transactions."""
+    match message:
+        case StreamStart(xid, first):
+            return b"S" + struct.pack(">IB", xid, first)
+        case StreamStop():
+            return b"E"
+        case StreamCommit(xid, commit_lsn, end_lsn, time):
+            return b"c" + struct.pack(">IBQQq", xid, 0, commit_lsn, end_lsn, time - EPOCH_MICROSECONDS)
+        case StreamAbort(xid, subxid, None, None):
+            return b"A" + struct.pack(">II", xid, subxid)
+        case StreamAbort(xid, subxid, lsn, time):
+            assert lsn is not None and time is not None
+            return b"A" + struct.pack(">IIQq", xid, subxid, lsn, time - EPOCH_MICROSECONDS)
+        case _:
+            return _two_phase(message)
+
+
+def _two_phase(message: Message) -> bytes:
+    """Prepared transactions: where, when, which."""
+    match message:
+        case BeginPrepare(lsn, end_lsn, time, xid, gid):
+            tag = b"b"
+        case Prepare(lsn, end_lsn, time, xid, gid):
+            tag = b"P\0"
+        case StreamPrepare(lsn, end_lsn, time, xid, gid):
+            tag = b"p\0"
+        case CommitPrepared(lsn, end_lsn, time, xid, gid):
+            tag = b"K\0"
+        case RollbackPrepared(lsn, end_lsn, prepare_time, time, xid, gid):
+            times = (prepare_time - EPOCH_MICROSECONDS, time - EPOCH_MICROSECONDS)
+            return b"r\0" + struct.pack(">QQqqI", lsn, end_lsn, *times, xid) + _string(gid)
+        case _:
+            raise TypeError(type(message))
+    return tag + struct.pack(">QQqI", lsn, end_lsn, time - EPOCH_MICROSECONDS, xid) + _string(gid)
 
 
 def _relation(message: RelationMessage) -> bytes:
@@ -67,6 +120,8 @@ def _tuple(values: Tuple) -> bytes:
     for value in values:
         if isinstance(value, NoValue):
             parts.append(value.value.encode())
+        elif isinstance(value, BinaryValue):
+            parts.append(b"b" + struct.pack(">I", len(value.data)) + value.data)
         else:
             raw = value.encode()
             parts.append(b"t" + struct.pack(">I", len(raw)) + raw)

@@ -1,0 +1,255 @@
+"""The server as its own oracle: whatever is asked of it, one history has one meaning.
+
+Sessions work side by side while slots with every choice of protocol, streaming and two-phase read along.
+What protocol 1 sends, whole transactions in commit order, is what the streamed and prepared pieces of the
+others must come to, position by position.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from decoder.messages import Insert, LogicalMessage
+from decoder.transactions import Result, Transaction, reference_transactions
+from infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from tests.conftest import Database
+from tests.decoder.live import IMMEDIATE, SMALL, VARIANTS, History, LiveSlot, live_slots, meaning_of
+from tests.decoder.sessions import random_history
+
+SETUP = """
+CREATE SCHEMA hidden;
+CREATE TABLE hidden.flush (n int);
+CREATE TYPE mood AS ENUM ('sad', 'ok');
+CREATE TABLE t0 (id int PRIMARY KEY, note text, feeling mood);
+CREATE TABLE t1 (id int PRIMARY KEY, note text);
+CREATE TABLE t2 (id int PRIMARY KEY, note text, more numeric(10, 2));
+ALTER TABLE t1 REPLICA IDENTITY FULL;
+CREATE PUBLICATION p FOR TABLES IN SCHEMA public;
+"""
+HISTORIES = {
+    "interleaved": ("SEcIO", """
+        a BEGIN
+        b BEGIN
+        a INSERT INTO t0 VALUES (1, 'a', 'ok')
+        b INSERT INTO t0 VALUES (2, 'b', 'sad')
+        c INSERT INTO t0 VALUES (3, 'c', NULL)
+        a UPDATE t0 SET note = 'again' WHERE id = 1
+        b SELECT pg_logical_emit_message(true, 'p', 'inside')
+        a SELECT pg_logical_emit_message(false, 'p', 'outside')
+        b COMMIT
+        c SELECT pg_logical_emit_message(false, 'p', 'between')
+        a DELETE FROM t0 WHERE id = 1
+        a COMMIT
+        o SELECT pg_replication_origin_create('elsewhere')
+        o SELECT pg_replication_origin_session_setup('elsewhere')
+        o BEGIN
+        o INSERT INTO t1 VALUES (1, 'from elsewhere')
+        o INSERT INTO t1 VALUES (2, 'also')
+        o COMMIT
+    """),
+    "subtransactions": ("SEcA", """
+        a BEGIN
+        a INSERT INTO t1 VALUES (1, 'kept')
+        a SAVEPOINT one
+        a INSERT INTO t1 VALUES (2, 'dropped with one')
+        a SAVEPOINT two
+        a INSERT INTO t1 VALUES (3, 'dropped with two')
+        a ROLLBACK TO two
+        a INSERT INTO t1 VALUES (4, 'dropped with one')
+        a SAVEPOINT three
+        a INSERT INTO t2 VALUES (1, 'released into one, dropped with it', 1)
+        a RELEASE three
+        a INSERT INTO t1 VALUES (5, 'dropped with one')
+        b INSERT INTO t1 VALUES (6, 'another')
+        a ROLLBACK TO one
+        a INSERT INTO t1 VALUES (7, 'kept, in one again')
+        a RELEASE one
+        a INSERT INTO t2 VALUES (2, 'kept', 2)
+        a COMMIT
+        a BEGIN
+        a INSERT INTO t1 VALUES (8, 'dropped with all')
+        a SAVEPOINT one
+        a INSERT INTO t1 VALUES (9, 'dropped with all')
+        a ROLLBACK
+    """),
+    "schema changes": ("SEcAR", """
+        a INSERT INTO t1 VALUES (1, 'a')
+        a BEGIN
+        a INSERT INTO t1 VALUES (2, 'before')
+        a SAVEPOINT one
+        a ALTER TABLE t1 ADD COLUMN extra int DEFAULT 5
+        a INSERT INTO t1 VALUES (3, 'wider', 3)
+        a ROLLBACK TO one
+        a INSERT INTO t1 VALUES (4, 'as before')
+        a ALTER TABLE t1 DROP COLUMN note
+        a INSERT INTO t1 VALUES (5)
+        a TRUNCATE t1, t2
+        a CREATE TABLE made (id int PRIMARY KEY)
+        a INSERT INTO made VALUES (1)
+        a COMMIT
+        b INSERT INTO t1 VALUES (6)
+        b INSERT INTO made VALUES (2)
+        b BEGIN
+        b ALTER TABLE t1 ADD COLUMN other text
+        b INSERT INTO t1 VALUES (7, 'rolled back')
+        b ROLLBACK
+        b INSERT INTO t1 VALUES (8)
+        b BEGIN
+        b INSERT INTO t2 VALUES (1, 'x', 1)
+        b COMMIT
+    """),
+    "prepared": ("bPKrp", """
+        a BEGIN
+        a INSERT INTO t1 VALUES (1, 'prepared, committed late')
+        a PREPARE TRANSACTION 'one'
+        b BEGIN
+        b INSERT INTO t1 VALUES (2, 'prepared, rolled back')
+        b SAVEPOINT s
+        b INSERT INTO t1 VALUES (3, 'dropped before')
+        b ROLLBACK TO s
+        b PREPARE TRANSACTION 'two'
+        c INSERT INTO t1 VALUES (4, 'between')
+        b ROLLBACK PREPARED 'two'
+        b BEGIN
+        b ALTER TABLE t2 ADD COLUMN extra int
+        b INSERT INTO t2 VALUES (1, 'x', 1, 1)
+        b PREPARE TRANSACTION 'two'
+        c INSERT INTO t1 VALUES (5, 'between')
+        a COMMIT PREPARED 'one'
+        b ROLLBACK PREPARED 'two'
+        c INSERT INTO t2 VALUES (2, 'x', 1)
+        c BEGIN
+        c ALTER TABLE t1 ADD COLUMN extra int
+        c INSERT INTO t1 VALUES (6, 'x', 1)
+        c ALTER TABLE t1 DROP COLUMN note
+        c INSERT INTO t1 VALUES (7, 1)
+        c PREPARE TRANSACTION 'one'
+        a INSERT INTO t2 VALUES (3, 'x', 1)
+        c COMMIT PREPARED 'one'
+        c INSERT INTO t1 VALUES (8, 2)
+        d BEGIN
+        d INSERT INTO t1 VALUES (9, 3)
+        d PREPARE TRANSACTION 'never resolved'
+    """),
+}  # fmt: skip
+
+PUBLISHED = """
+    b INSERT INTO t1 VALUES (-1, 'x')
+    a BEGIN
+    a INSERT INTO t1 SELECT i, repeat('x', 100) FROM generate_series(1, 1000) i
+    b ALTER PUBLICATION p DROP TABLES IN SCHEMA public
+    b ALTER PUBLICATION p ADD TABLE t1 (id), t2 (id, more)
+    b INSERT INTO t1 VALUES (-2, 'x')
+    b INSERT INTO t2 VALUES (-3, 'x', 1)
+    a COMMIT
+    b INSERT INTO t1 VALUES (-4, 'x')
+    b INSERT INTO t2 VALUES (-5, 'x', 1)
+"""
+
+
+@pytest.fixture(scope="module", params=[18, 16])
+def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedPostgres]:
+    settings = {"max_prepared_transactions": "20", "max_wal_senders": "20", "max_replication_slots": "20"}
+    with temporary_postgres(version=request.param, conf=settings) as running:
+        yield running
+
+
+@pytest.fixture
+def database(server: EmbeddedPostgres, request: pytest.FixtureRequest) -> Iterator[Database]:
+    with psycopg.connect(server.dsn(), autocommit=True) as admin:
+        name = f"h{abs(hash(request.node.name)) % 10**8}"
+        admin.execute(f"CREATE DATABASE {name}")
+        made = Database(server, name)
+        made.execute(SETUP)
+        yield made
+        with made.connect() as inside:
+            for (gid,) in inside.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", [name]):
+                inside.execute(f"ROLLBACK PREPARED '{gid}'")
+            inside.execute(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
+                " AND active_pid IS NULL OR pg_terminate_backend(active_pid, 5000) AND false",
+                [name],
+            )
+        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def meaning(slot: LiveSlot) -> list[Result]:
+    """What a slot's stream comes to, without what the options themselves make different."""
+    found: list[Result] = []
+    for result in reference_transactions(slot.stream, **meaning_of(slot.options)):
+        if isinstance(result, LogicalMessage):
+            found.append(result)
+        elif result.changes:  # the server leaves out empty ones only if it knows in time
+            found.append(replace(result, gid=None))
+    return found
+
+
+def hold_equal(slots: dict[str, LiveSlot]) -> list[Result]:
+    oracle = meaning(slots["1"])
+    for name, slot in slots.items():
+        assert meaning(slot) == oracle, name
+    return oracle
+
+
+def run(database: Database, slots: dict[str, LiveSlot], statements: str) -> None:
+    history = History(database, slots)
+    try:
+        for line in statements.strip().splitlines():
+            session, _, statement = line.strip().partition(" ")
+            history.run(session, statement)
+    finally:
+        history.close()
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_every_way_of_asking_gives_the_same_transactions(database: Database, name: str) -> None:
+    kinds, statements = HISTORIES[name]
+    with live_slots(database, VARIANTS) as slots:
+        run(database, slots, statements)
+        assert hold_equal(slots)
+    seen = {payload[:1].decode() for slot in slots.values() for _, payload in slot.stream}
+    assert set(kinds) <= seen
+
+
+@pytest.mark.parametrize("immediate", [False, True])
+def test_what_is_published_may_change_while_a_transaction_is_streamed(
+    database: Database, immediate: bool
+) -> None:
+    """What of a's rows is sent is the server's decision; what of b's is not, nor how to read them."""
+    with live_slots(database, VARIANTS, IMMEDIATE if immediate else SMALL) as slots:
+        run(database, slots, PUBLISHED)
+        for slot in slots.values():
+            of_a = [t for t in meaning(slot) if isinstance(t, Transaction) and len(t.changes) == 1000]
+            of_b = [t for t in meaning(slot) if isinstance(t, Transaction) and len(t.changes) == 1]
+            assert len(of_a) == 1
+            rows = [c.message.new for t in of_b for c in t.changes if isinstance(c.message, Insert)]
+            assert rows == [("-1", "x"), ("-2",), ("-3", "1.00"), ("-4",), ("-5", "1.00")]
+            names = [[c.name for c in t.changes[0].relations[0].columns] for t in of_b]
+            assert names == [["id", "note"], ["id"], ["id", "more"], ["id"], ["id", "more"]]
+        assert b"S" in {payload[:1] for _, payload in slots["4-parallel"].stream}
+
+
+@pytest.mark.parametrize("number", range(int(os.environ.get("SLOTLAKE_HISTORIES", "2"))))
+def test_random_sessions_give_the_same_transactions(database: Database, number: int) -> None:
+    seed = int(os.environ.get("SLOTLAKE_SEED", "0")) or random.SystemRandom().randrange(1, 10**9)
+    print(f"SLOTLAKE_SEED={seed} gives history {number} again")
+    with live_slots(database, VARIANTS) as slots:
+        history = History(database, slots)
+        done: list[str] = []
+        try:
+            for session, statement in random_history(random.Random(seed + number), steps=60):
+                done.append(f"{session} {statement}")
+                history.run(session, statement)
+            results = hold_equal(slots)
+        except BaseException:
+            print("\n".join(done))
+            raise
+        finally:
+            history.close()
+    assert any(isinstance(result, Transaction) for result in results)
