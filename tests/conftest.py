@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from infra.local.postgres import EmbeddedPostgres, Version, temporary_postgres
+from infra.local.postgres_archives import ARCHIVED_ONLY, is_here
 from infra.local.runtime import SparkRuntime
 from infra.local.runtime import spark_runtime as find_runtime
 
@@ -29,7 +31,7 @@ logging.getLogger("py4j").setLevel(logging.ERROR)
 
 # What starts a server or Java.  A test that uses no such fixture, whose module imports no such name, and that
 # has no mark that says otherwise, is ``fast``.
-_SERVER_FIXTURES = {"pg", "database", "session", "connect", "spark_runtime"}
+_SERVER_FIXTURES = {"pg", "database", "servers", "database_on", "session", "connect", "spark_runtime"}
 _SERVER_NAMES = {"temporary_postgres", "LocalSparkConnect", "LocalAirflow"}
 _NOT_FAST = ("slow", "server", "airflow")
 
@@ -72,7 +74,8 @@ class Database:
 def pg() -> Iterator[EmbeddedPostgres]:
     """A running PostgreSQL 18 for the whole test run."""
     with temporary_postgres(
-        version=18, conf={"max_wal_senders": "40", "max_replication_slots": "60", "max_prepared_transactions": "20"}
+        version=18,
+        conf={"max_wal_senders": "40", "max_replication_slots": "60", "max_prepared_transactions": "20"},
     ) as server:
         yield server
 
@@ -80,14 +83,66 @@ def pg() -> Iterator[EmbeddedPostgres]:
 @pytest.fixture
 def database(pg: EmbeddedPostgres) -> Iterator[Database]:
     """A database of its own for one test; its slots go with it."""
+    with fresh_database(pg) as made:
+        yield made
+
+
+@contextmanager
+def fresh_database(server: EmbeddedPostgres) -> Iterator[Database]:
+    """A new database on that server, dropped with its slots and prepared transactions."""
     name = f"test_{os.getpid()}_{next(_numbers)}"
     identifier = sql.Identifier(name)
-    with psycopg.connect(pg.dsn(), autocommit=True) as admin:
+    with psycopg.connect(server.dsn(), autocommit=True) as admin:
         admin.execute(sql.SQL("CREATE DATABASE {}").format(identifier))
-    yield Database(pg, name)
-    with psycopg.connect(pg.dsn(), autocommit=True) as admin:
+    made = Database(server, name)
+    yield made
+    for (gid,) in made.execute("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"):
+        made.execute(sql.SQL("ROLLBACK PREPARED {}").format(gid).as_string(None))
+    with psycopg.connect(server.dsn(), autocommit=True) as admin:
         _drop_slots(admin, name)
         admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(identifier))
+
+
+SERVER_VERSIONS: tuple[Version, ...] = (14, 15, 16, 17, 18)
+# Little memory for decoding: a transaction of a few hundred rows is streamed while it is in progress.
+_SERVER_CONF = {
+    "shared_buffers": "16MB",
+    "max_connections": "60",
+    "max_prepared_transactions": "10",
+    "logical_decoding_work_mem": "64kB",
+    "max_wal_size": "256MB",
+}
+
+
+class Servers:
+    """PostgreSQL of any version, each started when it is first asked for."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._running: dict[int, EmbeddedPostgres] = {}
+
+    def __call__(self, version: Version) -> EmbeddedPostgres:
+        if version not in self._running:
+            absent = version in ARCHIVED_ONLY and not is_here(version)
+            if absent and os.environ.get("SLOTLAKE_OFFLINE"):
+                pytest.skip(f"SLOTLAKE_OFFLINE is set, and PostgreSQL {version} has not been fetched")
+            running = temporary_postgres(version=version, conf=_SERVER_CONF)
+            self._running[version] = self._stack.enter_context(running)
+        return self._running[version]
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Servers]:
+    """Servers 14 to 18 with ``servers(version)``, alive until the test run ends."""
+    with ExitStack() as stack:
+        yield Servers(stack)
+
+
+@pytest.fixture
+def database_on(servers: Servers) -> Iterator[Callable[[Version], Database]]:
+    """``database_on(version)``: a database of its own on a server of that version."""
+    with ExitStack() as stack:
+        yield lambda version: stack.enter_context(fresh_database(servers(version)))
 
 
 def _drop_slots(admin: psycopg.Connection[tuple[Any, ...]], database: str) -> None:

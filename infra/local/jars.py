@@ -1,9 +1,9 @@
-"""The jars every Spark session is started with: fetched once, checked, kept.
+"""The jars every Spark session is started with (and those of postgres.lock): fetched once, checked, kept.
 
-``jars.lock`` beside this file pins each jar by Maven coordinates and SHA-256.  What is missing from the cache
-folder is fetched by the Ivy resolver that comes with Spark, from its default repository or as
-``SLOTLAKE_IVY_SETTINGS`` (an ivysettings.xml) says, and is kept only if its digest is the pinned one; all
-later sessions name the files with ``spark.jars`` and need no network.
+A lock file (Spark's is ``jars.lock`` beside this file) pins each jar by Maven coordinates and SHA-256.
+What is missing from the cache folder is fetched by the Ivy resolver that comes with Spark, from its default
+repository or as ``SLOTLAKE_IVY_SETTINGS`` (an ivysettings.xml) says, and is kept only if its digest is the
+pinned one; all later sessions name the files with ``spark.jars`` and need no network.
 """
 
 from __future__ import annotations
@@ -51,11 +51,9 @@ class Jar:
         return f"{self.module}-{self.revision}.jar"
 
 
-def locked_jars() -> list[Jar]:
-    """The pinned jars, in the order of ``jars.lock``."""
-    lines = [
-        line.split() for line in _LOCK_FILE.read_text().splitlines() if line and not line.startswith("#")
-    ]
+def locked_jars(lock_file: Path = _LOCK_FILE) -> list[Jar]:
+    """The pinned jars, in the order of the lock file."""
+    lines = [line.split() for line in lock_file.read_text().splitlines() if line and not line.startswith("#")]
     return [_jar(coordinates, digest) for coordinates, digest in lines]
 
 
@@ -74,16 +72,22 @@ def jars(java: Java, *, say: Callable[[str], None] = lambda text: None) -> list[
     Raises:
         SetupError: a jar cannot be fetched, or is not the pinned one.
     """
+    return fetched(locked_jars(), lambda: java, say=say)
+
+
+def fetched(
+    wanted: list[Jar], java: Callable[[], Java], *, say: Callable[[str], None] = lambda text: None
+) -> list[Path]:
+    """Paths of these jars, as `jars`; ``java`` is asked for only if something has to be fetched."""
     folder = home() / "jars"
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = locked_jars()
     if not all(_kept(folder / jar.file) for jar in wanted):
         with (folder / "fetch.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # two sessions at once: the second waits and finds them
             for jar in wanted:
                 if not _kept(folder / jar.file):
                     say(f"fetching {jar.file}")
-                    _fetch(jar, folder, java)
+                    _fetch(jar, folder, java())
     return [folder / jar.file for jar in wanted]
 
 

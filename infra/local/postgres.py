@@ -1,4 +1,4 @@
-"""An embedded PostgreSQL server: made, started, stopped, from binaries that come as a wheel.
+"""An embedded PostgreSQL server: made, started, stopped, from binaries that come as a wheel or an archive.
 
 One ``EmbeddedPostgres`` owns one folder::
 
@@ -28,7 +28,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, TypeAlias
 
 from decoder.errors import SetupError
 from infra.local import process
@@ -36,6 +36,7 @@ from infra.local.postgres_binaries import Binaries, ServerUser, binaries, server
 from infra.local.process import command_line, free_port, port_is_free, write_private
 
 USER = "slotlake"
+Version: TypeAlias = Literal[14, 15, 16, 17, 18]
 _DEFAULTS: Mapping[str, str] = {
     "listen_addresses": "127.0.0.1",
     "password_encryption": "scram-sha-256",
@@ -62,7 +63,8 @@ class EmbeddedPostgres:
 
     Args:
         folder: made if missing, with a new cluster; a folder that holds a cluster is used as it is.
-        version: 18 or 16, the major versions in the wheel.
+        version: 14 to 18; 18 and 16 are in the wheel, the others are fetched (postgres_archives.py).
+        contrib: with contrib modules (test_decoding, hstore, …), which the wheel lacks; 14, 15, 17 and 18.
         conf: settings over the defaults above, as in postgresql.conf.
         dies_with_parent: the server is ended (as by ``immediate``) when the thread that starts it ends, also
             by SIGKILL; for tests and the demo, not for a server that is to stay.
@@ -72,7 +74,8 @@ class EmbeddedPostgres:
         self,
         folder: Path,
         *,
-        version: Literal[16, 18] = 18,
+        version: Version = 18,
+        contrib: bool = False,
         conf: Mapping[str, str] | None = None,
         dies_with_parent: bool = False,
     ) -> None:
@@ -82,7 +85,7 @@ class EmbeddedPostgres:
         self.dies_with_parent = dies_with_parent
         self.process: subprocess.Popen[bytes] | None = None
         self._user: ServerUser = server_user()
-        self._binaries: Binaries = binaries(version, self._user)
+        self._binaries: Binaries = binaries(version, self._user, contrib=contrib)
         self._known = self._read_known()
         self._log_start = 0
 
@@ -362,12 +365,12 @@ def postgres_folder(name: str) -> Path:
 
 @contextlib.contextmanager
 def temporary_postgres(
-    *, version: Literal[16, 18] = 18, conf: Mapping[str, str] | None = None
+    *, version: Version = 18, contrib: bool = False, conf: Mapping[str, str] | None = None
 ) -> Iterator[EmbeddedPostgres]:
     """A fresh running server that is deleted afterwards; durability is off, as tests do not need it."""
     folder = Path(tempfile.mkdtemp(prefix="slotlake-test-pg-"))
     settings = {"fsync": "off", "full_page_writes": "off", **(conf or {})}
-    server = EmbeddedPostgres(folder, version=version, conf=settings, dies_with_parent=True)
+    server = EmbeddedPostgres(folder, version=version, contrib=contrib, conf=settings, dies_with_parent=True)
     try:
         yield server.start()
     finally:

