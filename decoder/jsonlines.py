@@ -1,142 +1,141 @@
-"""A slot's pending changes as plain records, one by one, for `slotlake decode`.
+"""Changes as plain records, one by one, for `slotlake decode`: the JSON lines.
 
-The readable way through the stream, by the reference reader; nothing is confirmed, so a slot can be
-looked at again and again.  Values are PostgreSQL's own text, None for NULL.
+The readable way through the stream; nothing is confirmed, so a slot can be looked at again and again.
+Values are PostgreSQL's own text, None for NULL.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
-from decoder.buffer import MessageBuffer
-from decoder.framing import RUNNING, Bounds, Framing
 from decoder.lsn import format_lsn
-from decoder.messages import (
-    Begin,
-    Delete,
-    Insert,
-    LogicalMessage,
-    Message,
-    NoValue,
-    Truncate,
-    Tuple,
-    Update,
-    Value,
-)
-from decoder.position import settled_position
-from decoder.publications import check_publications
-from decoder.reader import StreamReader
-from decoder.receive import Stream
+from decoder.plugins.consumer import FullConsumer
+from decoder.plugins.live import file_steps, slot_steps
+from decoder.plugins.model import Change, Message, NoValue, Transaction, Truncate, Tuple
 from decoder.relations import Relation
-from decoder.slots import check_slot
-from decoder.source import SourceSettings, connect, source_errors
+from decoder.source import SourceSettings
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+class JsonLines(FullConsumer):
+    """A consumer that makes each change a record.
+
+    Attributes:
+        records: those not taken yet: ``kind`` insert | update | delete | truncate | message; ``xid``,
+            ``lsn``, ``commit_lsn``, ``commit_time`` (None where the plugin does not tell, or outside of
+            transactions); ``schema`` and ``table``; ``new`` and ``old``: column → text (``old`` of a key
+            only has the key's columns); ``unchanged``: columns whose value was not sent.
+    """
+
+    def __init__(self) -> None:
+        self.records: deque[dict[str, Any]] = deque()
+
+    def change(self, transaction: Transaction, change: Change, /) -> None:
+        """One record a row."""
+        place = _place(transaction, change.lsn)
+        self.records.append({"kind": change.kind, **place, **_named(change.relation), **_row(change)})
+
+    def truncate(self, transaction: Transaction, truncate: Truncate, /) -> None:
+        """One record a table."""
+        place = _place(transaction, truncate.lsn)
+        self.records += ({"kind": "truncate", **place, **_named(table)} for table in truncate.relations)
+
+    def message(self, transaction: Transaction | None, message: Message, /) -> None:
+        """One record."""
+        told = {
+            "transactional": message.transactional,
+            "prefix": message.prefix,
+            "content": _content(message.content),
+        }
+        self.records.append({"kind": "message", **_place(transaction, message.lsn), **told})
+
+
 def changes(
-    source: SourceSettings, start: int | None = None, until: int | None = None
+    source: SourceSettings,
+    start: int | None = None,
+    until: int | None = None,
+    *,
+    options: Mapping[str, str] | None = None,
+    record: Path | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield every change of the transactions whose commit record lies in [start, until).
 
     Args:
         start: the slot's confirmed position if not given.
         until: a position behind all that was committed before the call, if not given.
+        options, record: as of `decoder.plugins.live.read_slot`.
 
     Yields:
-        ``kind`` insert | update | delete | truncate | message; ``xid``, ``lsn``, ``commit_lsn``,
-        ``commit_time`` (None for a message outside transactions); ``schema`` and ``table``; ``new`` and
-        ``old``: column → text (``old`` of a key only has the key's columns); ``unchanged``: columns whose
-        value was not sent.
+        Records as of `JsonLines`.
 
     Raises:
         SourceError, SlotError, ProtocolError: as for a pull.
     """
-    with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
-        confirmed = check_slot(connection, source, position=start).confirmed_flush_lsn
-        check_publications(connection, source.publications)
-        settled = settled_position(connection)
-    begin = start if start is not None else confirmed or 0
-    end = settled if until is None else until
-    if begin >= end:
-        return
-    reader, buffer, framing = StreamReader(), MessageBuffer(), Framing(Bounds(begin, end))
-    with Stream(source, begin) as stream:
-        while framing.end == RUNNING:
-            frames = stream.drain()
-            framing.take(frames.data, frames.lengths, buffer)
-            stream.report(framing.seen, now=framing.asked_for_reply())
-            yield from _records(reader, buffer)
-            buffer.clear()
-            if framing.end == RUNNING:
-                stream.rest(1.0)
+    lines = JsonLines()
+    steps = slot_steps(source, lines, options=options, start=start, until=until, record=record)
+    yield from _as_they_come(steps, lines)
 
 
-def _records(reader: StreamReader, buffer: MessageBuffer) -> Iterator[dict[str, Any]]:
-    data, ends = buffer.data.tobytes(), buffer.ends.tolist()
-    for i, lsn in enumerate(buffer.lsns.tolist()):
-        message = reader.read(data[ends[i] : ends[i + 1]])
-        for record in _record(reader, message):
-            yield {**record[0], **_place(reader.transaction, message, lsn), **record[1]}
+def file_changes(path: Path) -> Iterator[dict[str, Any]]:
+    """The same of a recording.
+
+    Raises:
+        ProtocolError: the file, or a message in it, is damaged.
+    """
+    lines = JsonLines()
+    yield from _as_they_come(file_steps(path, lines), lines)
 
 
-def _place(begin: Begin | None, message: Message, lsn: int) -> dict[str, Any]:
-    if isinstance(message, LogicalMessage):
-        lsn = message.lsn
-    if begin is None or (isinstance(message, LogicalMessage) and not message.transactional):
+def _as_they_come(steps: Iterator[int], lines: JsonLines) -> Iterator[dict[str, Any]]:
+    for _ in steps:
+        while lines.records:
+            yield lines.records.popleft()
+
+
+def _place(transaction: Transaction | None, lsn: int) -> dict[str, Any]:
+    if transaction is None:
         return {"xid": None, "lsn": format_lsn(lsn), "commit_lsn": None, "commit_time": None}
+    commit, time = transaction.commit_lsn, transaction.commit_time
     return {
-        "xid": begin.xid,
+        "xid": transaction.xid,
         "lsn": format_lsn(lsn),
-        "commit_lsn": format_lsn(begin.final_lsn),
-        "commit_time": (_EPOCH + timedelta(microseconds=begin.commit_time)).isoformat(),
+        "commit_lsn": None if commit is None else format_lsn(commit),
+        "commit_time": None if time is None else (_EPOCH + timedelta(microseconds=time)).isoformat(),
     }
-
-
-def _record(reader: StreamReader, message: Message) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """What comes before and after the place in each record of a message."""
-    if isinstance(message, Insert | Update | Delete):
-        relation = reader.relations[message.relation_id]
-        kind = type(message).__name__.lower()
-        yield {"kind": kind}, {**_named(relation), **_row(relation, message)}
-    elif isinstance(message, Truncate):
-        for relation_id in message.relation_ids:
-            yield {"kind": "truncate"}, _named(reader.relations[relation_id])
-    elif isinstance(message, LogicalMessage):
-        yield (
-            {"kind": "message"},
-            {
-                "transactional": message.transactional,
-                "prefix": message.prefix,
-                "content": _content(message.content),
-            },
-        )
 
 
 def _named(relation: Relation) -> dict[str, Any]:
     return {"schema": relation.schema, "table": relation.table}
 
 
-def _row(relation: Relation, message: Insert | Update | Delete) -> dict[str, Any]:
-    names = [column.name for column in relation.columns]
+def _row(change: Change) -> dict[str, Any]:
+    names = [column.name for column in change.relation.columns]
     record: dict[str, Any] = {"new": None, "old": None, "unchanged": []}
-    if isinstance(message, Insert | Update):
-        sent = dict(zip(names, message.new, strict=True))
+    if change.new is not None:
+        sent = dict(zip(names, change.new, strict=True))
         record["new"] = {name: _text(v) for name, v in sent.items() if v is not NoValue.UNCHANGED}
         record["unchanged"] = [name for name, value in sent.items() if value is NoValue.UNCHANGED]
-    if isinstance(message, Update | Delete) and message.old is not None:
-        record["old"] = _old(relation, message.old, whole=message.old_kind == "O")
+    if change.old is not None:
+        record["old"] = _old(change.relation, change.old, whole=change.old_kind == "O")
     return record
 
 
 def _old(relation: Relation, old: Tuple, *, whole: bool) -> dict[str, str | None]:
-    pairs = zip(relation.columns, old, strict=True)
-    return {column.name: _text(value) for column, value in pairs if whole or column.in_key}
+    """The columns that count; where the key is not known, those that have a value."""
+    known = bool(relation.replica_identity)
+    return {
+        column.name: _text(value)
+        for column, value in zip(relation.columns, old, strict=True)
+        if whole or column.in_key or (not known and value is not NoValue.NULL)
+    }
 
 
-def _text(value: Value) -> str | None:
+def _text(value: str | NoValue) -> str | None:
     return value if isinstance(value, str) else None
 
 

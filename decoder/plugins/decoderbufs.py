@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal
 
 from decoder.errors import ProtocolError
-from decoder.plugins.model import NoValue, Value
 from decoder.plugins.catalog import Catalog
-from decoder.plugins.model import Change, Event, Transaction
+from decoder.plugins.model import Change, Event, NoValue, Transaction, Value
 from decoder.plugins.protobuf import BYTES, FIXED32, FIXED64, VARINT, Field, Fields, Wire
 from decoder.plugins.reader import ReaderBase
 from decoder.plugins.tables import SentColumn, Tables, old_tuple, values_of

@@ -44,12 +44,14 @@ class Startup:
         options: its options as given to the server.
         start_lsn: transactions whose commit record lies before it are not shown.
         server_version: as libpq gives it (180004), 0 when unknown.
+        two_phase: the slot was made with it (of pgoutput an option says so).
     """
 
     plugin: str
     options: Mapping[str, str] = field(default_factory=dict)
     start_lsn: int = 0
     server_version: int = 0
+    two_phase: bool = False
 
 
 @dataclass(frozen=True)

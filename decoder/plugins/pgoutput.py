@@ -128,36 +128,34 @@ class PgoutputReader:
         self._due = Event(self._due.callback, self._transaction, self._due.lsn)
 
     def _end(self, message: WireMessage) -> Event:
-        origin = None if self._transaction is None else self._transaction.origin
         match message:
-            case Commit():
-                begun, self._transaction = self._transaction, None
-                assert begun is not None
-                self._origins.pop(begun.xid, None)
-                done = Transaction(
-                    begun.xid, message.commit_lsn, message.end_lsn, message.commit_time, origin
-                )
-                return Event("commit", done, message.commit_lsn)
-            case Prepare():
-                self._transaction = None
-                return Event("prepare", _with_origin(_prepared(message), origin), message.prepare_lsn)
+            case Commit() | Prepare():
+                return self._ended(message)
             case StreamStop():
                 block, self._transaction = self._transaction, None
                 return Event("stream_stop", block, self.lsn)
             case StreamAbort():
                 return self._abort(message)
             case StreamCommit():
+                end, time = message.end_lsn, message.commit_time
                 origin = self._origins.pop(message.xid, None)
-                done = Transaction(
-                    message.xid, message.commit_lsn, message.end_lsn, message.commit_time, origin
-                )
+                done = Transaction(message.xid, message.commit_lsn, end, time, origin)
                 return Event("stream_commit", done, message.commit_lsn)
             case StreamPrepare():
                 prepared = _with_origin(_prepared(message), self._origins.get(message.xid))
                 return Event("stream_prepare", prepared, message.prepare_lsn)
-            case CommitPrepared() | RollbackPrepared():
-                return self._outcome(message)
-        raise AssertionError(f"a message without an event: {type(message).__name__}")
+        assert isinstance(message, CommitPrepared | RollbackPrepared)
+        return self._outcome(message)
+
+    def _ended(self, message: Commit | Prepare) -> Event:
+        begun, self._transaction = self._transaction, None
+        assert begun is not None
+        if isinstance(message, Prepare):
+            return Event("prepare", _with_origin(_prepared(message), begun.origin), message.prepare_lsn)
+        self._origins.pop(begun.xid, None)
+        end, time = message.end_lsn, message.commit_time
+        done = Transaction(begun.xid, message.commit_lsn, end, time, begun.origin)
+        return Event("commit", done, message.commit_lsn)
 
     def _abort(self, message: StreamAbort) -> Event:
         whole = message.subxid == message.xid

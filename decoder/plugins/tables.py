@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from decoder.plugins.model import NoValue, Tuple, Value
 from decoder.plugins.catalog import Catalog, TableFacts
+from decoder.plugins.model import NoValue, Tuple, Value
 from decoder.plugins.type_text import parse_type, same_type
 from decoder.relations import Column, Relation
 

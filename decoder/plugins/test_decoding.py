@@ -30,9 +30,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 from decoder.errors import ProtocolError
-from decoder.plugins.model import NoValue, Value
 from decoder.plugins.catalog import Catalog
-from decoder.plugins.model import Callback, Change, Event, Message, Transaction, Truncate
+from decoder.plugins.model import Callback, Change, Event, Message, NoValue, Transaction, Truncate, Value
 from decoder.plugins.reader import ReaderBase, microseconds
 from decoder.plugins.tables import SentColumn, Tables, old_tuple, values_of
 from decoder.plugins.text_scan import TextScan

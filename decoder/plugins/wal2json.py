@@ -28,9 +28,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from decoder.lsn import parse_lsn
-from decoder.plugins.model import NoValue, Value
 from decoder.plugins.catalog import Catalog
-from decoder.plugins.model import Change, Event, Message, Transaction, Truncate
+from decoder.plugins.model import Change, Event, Message, NoValue, Transaction, Truncate, Value
 from decoder.plugins.reader import ReaderBase, microseconds
 from decoder.plugins.tables import SentColumn, Tables, old_tuple, values_of
 from decoder.relations import Relation
@@ -284,7 +283,7 @@ class JsonReader(ReaderBase):
 
     def _inside_2(self, action: str, record: dict[str, Any]) -> Event:
         if action == "C":
-            self._transaction = self._transaction_of(record)
+            self._transaction = _filled(self._transaction_of(record), self._transaction, self.lsn)
             return self._end()
         if action == "T":
             table = self._tables.named(*self._name(record))
@@ -391,6 +390,18 @@ class JsonReader(ReaderBase):
 
 
 _BYTEA = 17
+
+
+def _filled(said: Transaction, begun: Transaction | None, lsn: int) -> Transaction:
+    """A commit that leaves things out says them with its beginning, and where it ends with its place."""
+    assert begun is not None
+    return Transaction(
+        begun.xid if said.xid is None else said.xid,
+        begun.commit_lsn if said.commit_lsn is None else said.commit_lsn,
+        lsn if said.end_lsn is None else said.end_lsn,
+        begun.commit_time if said.commit_time is None else said.commit_time,
+        begun.origin,
+    )
 
 
 def _is_outside(change: Any) -> bool:

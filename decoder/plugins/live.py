@@ -1,0 +1,277 @@
+"""Reading a slot, or a recording, into a consumer.
+
+Owns where reading ends.  With an end position U exactly the transactions count whose commit record
+starts before U.  A plugin that does not tell where that is (test_decoding, decoderbufs) tells where it
+ends, but only with the commit itself: under ``until`` its transactions are held until then.  Without
+``until`` reading ends behind everything that was committed before the call.
+
+Nothing is confirmed: a slot can be looked at again and again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from decoder.errors import ConsumerError, ProtocolError, SourceError
+from decoder.plugins.catalog import Catalog, LiveCatalog, NotingCatalog
+from decoder.plugins.consumer import Capabilities, Consumer, capabilities_of
+from decoder.plugins.delivery import Delivery
+from decoder.plugins.model import Event, Startup
+from decoder.plugins.reader import Reader
+from decoder.plugins.readers import check_plugin, plugin_options, reader_for
+from decoder.plugins.recording import Recording, RecordingWriter
+from decoder.position import settled_position
+from decoder.publications import check_publications
+from decoder.receive import Stream
+from decoder.slots import check_slot
+from decoder.source import SourceSettings, connect, redact, source_errors
+
+_LSN = struct.Struct(">Q")
+_REST_SECONDS = 1.0
+_END_UNKNOWN_AT_BEGIN = ("test_decoding", "decoderbufs")
+_OUTSIDE = ("begin", "begin_prepare", "message", "stream_commit", "commit_prepared", "rollback_prepared")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """From where to where; ``exact`` when the end was asked for."""
+
+    start: int
+    until: int
+    exact: bool
+
+
+@dataclass(frozen=True)
+class _Received:
+    lsn: int
+    payload: bytes
+
+
+def read_slot(
+    source: SourceSettings,
+    consumer: Consumer,
+    *,
+    options: Mapping[str, str] | None = None,
+    start: int | None = None,
+    until: int | None = None,
+    record: Path | None = None,
+) -> int:
+    """Give a slot's transactions to a consumer, in commit order; nothing is confirmed.
+
+    Args:
+        source: where from; its ``plugin`` must be the slot's.
+        consumer: see `decoder.plugins.consumer`.
+        options: the plugin's own, over those chosen here; an empty value takes one away.
+        start: the slot's confirmed position if not given.
+        until: exact end; without it all that was committed before the call.
+        record: also write the raw messages to this file (see `decoder.plugins.recording`).
+
+    Returns:
+        The position up to which everything was delivered.
+
+    Raises:
+        ConsumerError: the consumer lacks a callback or failed.
+        SourceError, SlotError, ProtocolError: as for a pull.
+    """
+    position = 0
+    for reached in slot_steps(source, consumer, options=options, start=start, until=until, record=record):
+        position = reached
+    return position
+
+
+def slot_steps(
+    source: SourceSettings,
+    consumer: Consumer,
+    *,
+    options: Mapping[str, str] | None = None,
+    start: int | None = None,
+    until: int | None = None,
+    record: Path | None = None,
+) -> Iterator[int]:
+    """`read_slot`, a message at a time: yields the position reached after each, and at the end."""
+    source = _within(source, capabilities_of(consumer))
+    with ExitStack() as stack:
+        slot = _Slot(source, options, start, until)
+        startup = slot.startup
+        writer = stack.enter_context(RecordingWriter(record, startup)) if record is not None else None
+        live = LiveCatalog(source.dsn)
+        stack.callback(live.close)
+        catalog: Catalog = live if writer is None else NotingCatalog(live, writer.answer)
+        reader = reader_for(source.plugin, startup.options, catalog, two_phase=startup.two_phase)
+        delivery = stack.enter_context(Delivery(consumer, startup))
+        yield from _Reading(reader, delivery, slot.bounds, writer).steps(slot)
+
+
+def read_file(path: Path, consumer: Consumer) -> int:
+    """Give the transactions of a recording to a consumer; returns the number of messages read.
+
+    Raises:
+        ProtocolError: the file or a message in it is damaged, or the recording was broken off.
+        ConsumerError: the consumer lacks a callback or failed.
+    """
+    return sum(1 for _ in file_steps(path, consumer))
+
+
+def file_steps(path: Path, consumer: Consumer) -> Iterator[int]:
+    """`read_file`, a message at a time: yields the position of each."""
+    recording = Recording(path)
+    with ExitStack() as stack:
+        stack.callback(recording.close)
+        startup, answers = recording.startup, recording.catalog
+        reader = reader_for(startup.plugin, startup.options, answers, two_phase=startup.two_phase)
+        delivery = stack.enter_context(Delivery(consumer, startup))
+        for lsn, payload in recording.messages():
+            delivery.take(reader.read(payload, lsn))
+            yield lsn
+        if reader.open:
+            raise ProtocolError("the recording ends inside a transaction", where=str(path))
+
+
+def _within(source: SourceSettings, capabilities: Capabilities) -> SourceSettings:
+    """The settings, if the consumer takes what they ask for; what they leave open is what it takes."""
+    asked = {"streaming": source.streaming not in (None, "off"), "two_phase": source.two_phase}
+    takes = {"streaming": capabilities.streaming, "two_phase": capabilities.two_phase}
+    for name in (name for name in asked if asked[name] and not takes[name]):
+        raise ConsumerError(
+            f"{name} is asked for, and the consumer lacks the callbacks for it",
+            where="consumer",
+            way_out=f"implement the family, or leave {name} out: transactions then come whole",
+        )
+    if source.streaming is None and (not capabilities.streaming or source.plugin != "pgoutput"):
+        return replace(source, streaming="off")
+    return source
+
+
+class _Slot:
+    """What is known before the first message, and the messages."""
+
+    def __init__(
+        self,
+        source: SourceSettings,
+        options: Mapping[str, str] | None,
+        start: int | None,
+        until: int | None,
+    ) -> None:
+        check_plugin(source.plugin)
+        self._source = source
+        with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
+            state = check_slot(connection, source, position=start)
+            if source.plugin == "pgoutput":
+                check_publications(connection, source.publications)
+            else:
+                _check_encoding(connection, source)
+            version = connection.info.server_version
+            settled = settled_position(connection)
+        chosen = plugin_options(source, version, options)
+        begin = start if start is not None else state.confirmed_flush_lsn or 0
+        self.bounds = Bounds(begin, settled if until is None else until, until is not None)
+        two_phase = state.two_phase and source.plugin != "pgoutput"
+        self.startup = Startup(source.plugin, chosen, begin, version, two_phase)
+
+    def received(self, reading: _Reading) -> Iterator[_Received]:
+        """Messages as they come; keepalives go to ``reading.reached``."""
+        options = list(self.startup.options.items())
+        with Stream(self._source, self.bounds.start, plugin_options=options) as stream:
+            seen = self.bounds.start
+            while not reading.done():
+                frames = stream.drain()
+                data, at, asked = frames.data.tobytes(), 0, False
+                for length in frames.lengths.tolist():
+                    frame, at = data[at : at + length], at + length
+                    if frame[:1] == b"w" and length >= 25:
+                        yield _Received(_LSN.unpack_from(frame, 1)[0], frame[25:])
+                    elif frame[:1] == b"k" and length == 18:
+                        seen = max(seen, _LSN.unpack_from(frame, 1)[0])
+                        asked |= frame[17] != 0
+                        reading.reached(seen)
+                    else:
+                        raise ProtocolError("an unknown kind of replication message", message_type="")
+                    if reading.done():
+                        break
+                stream.report(seen, now=asked)
+                if not reading.done():
+                    stream.rest(_REST_SECONDS)
+
+
+class _Reading:
+    """One run from the first message to the end position."""
+
+    def __init__(
+        self, reader: Reader, delivery: Delivery, bounds: Bounds, writer: RecordingWriter | None
+    ) -> None:
+        self._reader, self._delivery, self._bounds, self._writer = reader, delivery, bounds, writer
+        self._late = reader.plugin in _END_UNKNOWN_AT_BEGIN
+        self._holds = bounds.exact and self._late
+        self._events: list[Event] = []
+        self._end = bounds.start
+        self._ended = bounds.start >= bounds.until
+
+    def steps(self, slot: _Slot) -> Iterator[int]:
+        if not self._ended:
+            for message in slot.received(self):
+                self._take(message)
+                yield self._end
+        yield self._end
+
+    def done(self) -> bool:
+        """Whether the end position is reached."""
+        return self._ended
+
+    def reached(self, position: int) -> None:
+        """The server has sent all transactions that commit before this."""
+        if not self._reader.open:
+            self._end = max(self._end, min(position, self._bounds.until))
+            self._ended |= position >= self._bounds.until
+
+    def _take(self, message: _Received) -> None:
+        if self._writer is not None:
+            self._writer.message(message.lsn, message.payload)
+        for event in self._reader.read(message.payload, message.lsn):
+            if self._is_beyond(event):
+                self._ended = True
+                self._end = max(self._end, self._bounds.until)
+                return
+            self._events.append(event)
+        if not self._events or (self._holds and self._reader.open):
+            return
+        events, self._events = self._events, []
+        if self._writer is not None:
+            self._writer.keep()
+        self._delivery.take(events)
+        for event in events:
+            self._note_end(event)
+
+    def _is_beyond(self, event: Event) -> bool:
+        """Whether the event belongs to what lies at the end position or later."""
+        until, transaction = self._bounds.until, event.transaction
+        if event.callback == "message" and transaction is None:
+            return event.lsn > until
+        if transaction is None or (self._late and not self._bounds.exact):
+            return False
+        if event.callback in _OUTSIDE and transaction.commit_lsn is not None:
+            return transaction.commit_lsn >= until
+        # A position lies between records: a commit record that ends behind it starts there too.
+        return transaction.end_lsn is not None and transaction.end_lsn > until
+
+    def _note_end(self, event: Event) -> None:
+        transaction = event.transaction
+        if transaction is None or transaction.end_lsn is None or event.callback.startswith("begin"):
+            return
+        self._end = max(self._end, transaction.end_lsn)
+        self._ended |= transaction.end_lsn >= self._bounds.until
+
+
+def _check_encoding(connection: Any, source: SourceSettings) -> None:
+    """Only pgoutput converts to the client's encoding; the others send the database's own."""
+    row = connection.execute("SHOW server_encoding").fetchone()
+    if row is None or row[0] != "UTF8":
+        raise SourceError(
+            f"{source.plugin} sends the database's own encoding, which is {row[0] if row else 'unknown'}",
+            where=redact(source.dsn),
+            way_out="read a database in another encoding than UTF8 through pgoutput, which converts it",
+        )

@@ -1,0 +1,135 @@
+"""Which plugins can be read, what is asked of each, and the reader for what it then sends.
+
+Options that the user gives go over those chosen here; one with an empty value is not sent at all (an
+older wal2json refuses options it does not know).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from decoder.errors import SourceError
+from decoder.options import negotiate
+from decoder.plugins.catalog import Catalog
+from decoder.plugins.decoderbufs import ProtobufReader
+from decoder.plugins.pgoutput import BinaryText, PgoutputReader
+from decoder.plugins.reader import Reader
+from decoder.plugins.test_decoding import LinesReader
+from decoder.plugins.wal2json import JsonReader
+from decoder.source import SourceSettings, redact
+
+PLUGINS = ("pgoutput", "test_decoding", "wal2json", "decoderbufs")
+_FROM_OTHERS: dict[str, dict[str, str]] = {
+    "test_decoding": {"include-xids": "1", "include-timestamp": "1", "skip-empty-xacts": "1"},
+    "wal2json": {
+        "format-version": "2",
+        "include-xids": "1",
+        "include-timestamp": "1",
+        "include-lsn": "1",
+        "include-origin": "1",
+        "include-type-oids": "1",
+        "numeric-data-types-as-string": "1",
+    },
+    "decoderbufs": {},
+}
+
+
+def plugin_options(
+    source: SourceSettings, server_version: int, asked: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The options of START_REPLICATION for the source's plugin.
+
+    Raises:
+        SourceError: a plugin that is not read here, or that cannot do what the source's settings ask.
+    """
+    check_plugin(source.plugin)
+    if source.plugin == "pgoutput":
+        chosen = _of_pgoutput(source, server_version)
+    else:
+        _check_settings(source)
+        chosen = dict(_FROM_OTHERS[source.plugin])
+        if source.plugin == "test_decoding" and source.origin == "none":
+            chosen["only-local"] = "1"
+        if source.plugin == "wal2json" and (asked or {}).get("format-version") == "1":
+            chosen["write-in-chunks"] = "1"  # else a transaction is one message, and may not fit into 1 GB
+    return {name: value for name, value in {**chosen, **(asked or {})}.items() if value}
+
+
+def reader_for(
+    plugin: str,
+    options: Mapping[str, str],
+    catalog: Catalog | None = None,
+    *,
+    two_phase: bool = False,
+    binary_text: BinaryText | None = None,
+) -> Reader:
+    """The reader for what a plugin sends under these options.
+
+    Args:
+        two_phase: the slot was made with it (a plugin other than pgoutput has no option for it).
+
+    Raises:
+        SourceError: a plugin that is not read here.
+    """
+    check_plugin(plugin)
+    if plugin == "pgoutput":
+        streaming = options.get("streaming", "off")
+        return PgoutputReader(
+            streaming=_streaming(streaming),
+            two_phase=_on(options.get("two_phase", "")),
+            binary=_on(options.get("binary", "")),
+            binary_text=binary_text,
+        )
+    if plugin == "test_decoding":
+        return LinesReader(catalog, two_phase=two_phase)
+    return JsonReader(catalog) if plugin == "wal2json" else ProtobufReader(catalog)
+
+
+def check_plugin(plugin: str) -> None:
+    """Raise SourceError for a plugin that is not read here."""
+    if plugin not in PLUGINS:
+        raise SourceError(
+            f"the output plugin {plugin!r} is not read here",
+            where="plugin",
+            way_out=f"use {', '.join(PLUGINS)}",
+        )
+
+
+def _of_pgoutput(source: SourceSettings, server_version: int) -> dict[str, str]:
+    options = negotiate(source, server_version)
+    names = ",".join('"' + name.replace('"', '""') + '"' for name in source.publications)
+    told: dict[str, Any] = {"proto_version": str(options.proto_version), "publication_names": names}
+    told["streaming"] = options.streaming if options.streaming != "off" else ""
+    told["two_phase"] = "on" if options.two_phase else ""
+    told["binary"] = "true" if options.binary else ""
+    told["messages"] = "true" if options.messages else ""
+    told["origin"] = options.origin if options.origin != "any" else ""
+    return {name: value for name, value in told.items() if value}
+
+
+def _check_settings(source: SourceSettings) -> None:
+    lacks = [
+        name
+        for name, asked in (
+            ("binary", source.binary),
+            ("streaming", source.streaming not in (None, "off")),
+            ("origin 'none'", source.origin == "none" and source.plugin != "test_decoding"),
+            ("two_phase", source.two_phase and source.plugin != "test_decoding"),
+        )
+        if asked
+    ]
+    if lacks:
+        raise SourceError(
+            f"{source.plugin} cannot give what is asked for: {', '.join(lacks)}",
+            where=redact(source.dsn),
+            way_out="leave it out, or read the changes through pgoutput",
+        )
+
+
+def _streaming(value: str) -> Literal["off", "on", "parallel"]:
+    return "parallel" if value == "parallel" else "on" if _on(value) else "off"
+
+
+def _on(value: str) -> bool:
+    return value.lower() in ("on", "true", "yes", "1", "t")

@@ -1,0 +1,193 @@
+"""A file of raw messages: what a slot sent, byte for byte, to be decoded again anywhere.
+
+    file    = "slotlake raw 1\\n" header record* end
+    record  = kind:1 byte  length:u32  body:length bytes          integers big-endian
+    header    'h' JSON: plugin, options, start_lsn, server_version, two_phase
+    message   'w' lsn:u64 payload            lsn as in XLogData's start
+    answer    't' JSON: what the catalog answered while the message before it was read
+    end       'e' count:u64 of messages
+
+Invariant: a file without its end record, or with anything behind it, is an error: a recording that was
+broken off does not pass for a whole one.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from decoder.errors import ProtocolError, SlotlakeError
+from decoder.plugins.catalog import RecordedCatalog, table_facts
+from decoder.plugins.model import Startup
+
+MAGIC = b"slotlake raw 1\n"
+_HEAD = struct.Struct(">cI")
+_LSN = struct.Struct(">Q")
+BODY_BYTES_MAX = 1 << 30  # no message of PostgreSQL is larger (MaxAllocSize)
+
+
+class RecordingWriter:
+    """Writes a recording; a context manager, whose clean end writes the end record.
+
+    What is added stays in memory until `keep`: a message that turns out to lie beyond the end is not kept.
+    """
+
+    def __init__(self, path: Path, startup: Startup) -> None:
+        self._count = 0
+        self._pending: list[tuple[bytes, bytes]] = []
+        self._path = path
+        try:
+            self._file: IO[bytes] = path.open("wb")
+        except OSError as error:
+            raise _unusable(path, f"cannot be written: {error.strerror}") from None
+        self._file.write(MAGIC)
+        header = {
+            "plugin": startup.plugin,
+            "options": dict(startup.options),
+            "start_lsn": startup.start_lsn,
+            "server_version": startup.server_version,
+            "two_phase": startup.two_phase,
+        }
+        self._record(b"h", _json(header))
+
+    def message(self, lsn: int, payload: bytes) -> None:
+        """Add one message."""
+        self._pending.append((b"w", _LSN.pack(lsn) + payload))
+
+    def answer(self, told: dict[str, Any]) -> None:
+        """Add an answer of the catalog."""
+        self._pending.append((b"t", _json(told)))
+
+    def keep(self) -> None:
+        """Write what was added since the last time."""
+        for kind, body in self._pending:
+            self._record(kind, body)
+            self._count += kind == b"w"
+        self._pending.clear()
+
+    def _record(self, kind: bytes, body: bytes) -> None:
+        self._file.write(_HEAD.pack(kind, len(body)) + body)
+
+    def __enter__(self) -> RecordingWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._record(b"e", _LSN.pack(self._count))
+        self._file.close()
+
+
+class Recording:
+    """Reads a recording.
+
+    Attributes:
+        startup: what its header says.
+        catalog: answers noted up to the message read last.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.catalog = RecordedCatalog()
+        try:
+            self._file: IO[bytes] = path.open("rb")
+        except OSError as error:
+            raise _unusable(path, f"cannot be read: {error.strerror}") from None
+        self._offset = 0
+        if self._take(len(MAGIC), "the file") != MAGIC:
+            raise self._error("not a file of raw messages", 0)
+        kind, body = self._record()
+        if kind != b"h":
+            raise self._error("no header", len(MAGIC))
+        self.startup = self._header(self._parsed(body))
+
+    def messages(self) -> Iterator[tuple[int, bytes]]:
+        """Each message with its position; the catalog knows what was answered while it was read.
+
+        Raises:
+            ProtocolError: the file is damaged or was broken off.
+        """
+        count, held = 0, None
+        while True:
+            at = self._offset
+            kind, body = self._record()
+            if kind == b"t":
+                self._answer(self._parsed(body))
+                continue
+            if held is not None:
+                yield held
+                held = None
+            if kind == b"e":
+                self._check_end(body, count, at)
+                return
+            if kind != b"w" or len(body) < _LSN.size:
+                raise self._error("a record of unknown kind, or without its position", at)
+            held = (_LSN.unpack_from(body)[0], body[_LSN.size :])
+            count += 1
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _check_end(self, body: bytes, count: int, at: int) -> None:
+        if len(body) != _LSN.size or _LSN.unpack(body)[0] != count:
+            raise self._error("the end record does not fit the messages before it", at)
+        if self._file.read(1):
+            raise self._error("bytes are left over after the end record", self._offset)
+
+    def _header(self, told: dict[str, Any]) -> Startup:
+        try:
+            options = {str(name): str(value) for name, value in told["options"].items()}
+            version, start = int(told["server_version"]), int(told["start_lsn"])
+            return Startup(str(told["plugin"]), options, start, version, bool(told["two_phase"]))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise self._error("a header that lacks something", len(MAGIC)) from None
+
+    def _answer(self, told: dict[str, Any]) -> None:
+        try:
+            if "origin" in told:
+                self.catalog.origins[int(told["origin"])] = told["name"]
+                return
+            rows = told["columns"]
+            facts = table_facts(rows) if rows else None
+            self.catalog.answers[str(told["schema"]), str(told["table"])] = facts
+        except (KeyError, TypeError, ValueError, IndexError):
+            raise self._error("an answer of the catalog that lacks something", self._offset) from None
+
+    def _record(self) -> tuple[bytes, bytes]:
+        kind, length = _HEAD.unpack(self._take(_HEAD.size, "a record; the recording was broken off"))
+        if length > BODY_BYTES_MAX:
+            raise self._error("a record that is too long", self._offset - 4)
+        return kind, self._take(length, "a record")
+
+    def _take(self, length: int, what: str) -> bytes:
+        part = self._file.read(length)
+        if len(part) != length:
+            raise self._error(f"the file ends before the end of {what}", self._offset + len(part))
+        self._offset += length
+        return part
+
+    def _parsed(self, body: bytes) -> dict[str, Any]:
+        try:
+            told = json.loads(body)
+        except (ValueError, RecursionError):
+            told = None
+        if not isinstance(told, dict):
+            raise self._error("not JSON", self._offset - len(body))
+        return told
+
+    def _error(self, what: str, offset: int) -> ProtocolError:
+        return ProtocolError(what, offset=offset, where=f"{self._path}, byte offset {offset}")
+
+
+def _json(told: dict[str, Any]) -> bytes:
+    return json.dumps(told, ensure_ascii=False).encode()
+
+
+def _unusable(path: Path, what: str) -> SlotlakeError:
+    return ProtocolError(f"the recording {what}", where=str(path))
