@@ -70,9 +70,9 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
     remove_leftovers(changelog_dir)
     server = identify(source.dsn)
     with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
+        options = negotiate(source, server.server_version)
         check_slot(connection, source, position=start)
         check_publications(connection, source.publications)
-        options = negotiate(source, server.server_version)
         settled = settled_position(connection)
         if stream_by_need and options.streaming != "off" and writers_open(connection):
             options = replace(options, streaming="off")
@@ -80,7 +80,7 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
     forget_settled(changelog_dir, start)
     known = batch_starting_at(changelog_dir, start, until)
     if known is not None:
-        return _reused(known, identity)
+        return reused(known, identity)
     until = _end(source, start, until, settled)
     if until == start:
         return empty_batch(changelog_dir, identity, start)
@@ -124,7 +124,7 @@ def _end(source: SourceSettings, start: int, until: int | None, settled: int) ->
     return max(start, settled) if until is None else until
 
 
-def _reused(batch: Batch, identity: BatchIdentity) -> Batch:
+def reused(batch: Batch, identity: BatchIdentity) -> Batch:
     """A batch on disk is used again if it is whole and of the same source."""
     if str(batch.manifest["system_identifier"]) != identity.system_identifier:
         raise ChangeLogError(

@@ -42,19 +42,19 @@ def insert_position(database: Database) -> int:
 
 
 def replayed(
-    batches: list[Batch], rows: dict[Any, tuple[Any, ...]] | None = None
+    batches: list[Batch], rows: dict[Any, tuple[Any, ...]] | None = None, *, table: str | None = None
 ) -> dict[Any, tuple[Any, ...]]:
     """What one table with the key in its first column holds after these batches: key text → row texts."""
     held: dict[Any, tuple[Any, ...]] = dict(rows or {})
     for batch in batches:
-        for change in sorted(_changes(batch), key=lambda each: each["seq"]):
+        for change in sorted(_changes(batch, table), key=lambda each: each["seq"]):
             _apply(held, change)
     return held
 
 
-def _changes(batch: Batch) -> list[dict[str, Any]]:
+def _changes(batch: Batch, of: str | None) -> list[dict[str, Any]]:
     changes: list[dict[str, Any]] = []
-    for relation in batch.relations:
+    for relation in (each for each in batch.relations if of in (None, each.table)):
         table = batch.relation_table(relation)
         columns = {"seq": table["seq"].to_pylist(), "op": table["op"].to_pylist()}
         for side in "no":
