@@ -23,7 +23,7 @@ from decoder.plugins.consumer import Capabilities, Consumer, capabilities_of
 from decoder.plugins.delivery import Delivery
 from decoder.plugins.model import Event, Startup
 from decoder.plugins.reader import Reader
-from decoder.plugins.readers import check_plugin, plugin_options, reader_for
+from decoder.plugins.readers import NUMBERS_AS_TEXT, check_plugin, plugin_options, reader_for
 from decoder.plugins.recording import Recording, RecordingWriter
 from decoder.position import settled_position
 from decoder.publications import check_publications
@@ -35,6 +35,8 @@ _LSN = struct.Struct(">Q")
 _REST_SECONDS = 1.0
 _END_UNKNOWN_AT_BEGIN = ("test_decoding", "decoderbufs")
 _OUTSIDE = ("begin", "begin_prepare", "message", "stream_commit", "commit_prepared", "rollback_prepared")
+
+_ENDS = ("commit", "prepare", "stream_commit", "stream_prepare", "commit_prepared", "rollback_prepared")
 
 
 @dataclass(frozen=True)
@@ -173,10 +175,21 @@ class _Slot:
         two_phase = state.two_phase and source.plugin != "pgoutput"
         self.startup = Startup(source.plugin, chosen, begin, version, two_phase)
 
+    def _stream(self) -> Stream:
+        options = list(self.startup.options.items())
+        try:
+            return Stream(self._source, self.bounds.start, plugin_options=options)
+        except SourceError as error:
+            if NUMBERS_AS_TEXT in error.what and "unknown" in error.what:
+                error.way_out = (
+                    "wal2json before 2.6 prints NaN and the infinities of number columns as null, as it does "
+                    f"NULL; to accept that, take the option away: {NUMBERS_AS_TEXT}="
+                )
+            raise
+
     def received(self, reading: _Reading) -> Iterator[_Received]:
         """Messages as they come; keepalives go to ``reading.reached``."""
-        options = list(self.startup.options.items())
-        with Stream(self._source, self.bounds.start, plugin_options=options) as stream:
+        with self._stream() as stream:
             seen = self.bounds.start
             while not reading.done():
                 frames = stream.drain()
@@ -260,7 +273,7 @@ class _Reading:
 
     def _note_end(self, event: Event) -> None:
         transaction = event.transaction
-        if transaction is None or transaction.end_lsn is None or event.callback.startswith("begin"):
+        if transaction is None or transaction.end_lsn is None or event.callback not in _ENDS:
             return
         self._end = max(self._end, transaction.end_lsn)
         self._ended |= transaction.end_lsn >= self._bounds.until

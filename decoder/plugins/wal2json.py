@@ -54,6 +54,10 @@ _FIELDS_2: dict[str, set[str]] = {
 _KINDS: dict[str, Literal["insert", "update", "delete"]] = {"I": "insert", "U": "update", "D": "delete"}
 
 
+# Version 2.5, format 1: a message outside of transactions counts the changes of the last transaction.
+_MISPLACED_COMMA = '{"change":[,{"kind":"message",'
+
+
 class _Number(str):
     """A JSON number, as it was written."""
 
@@ -101,6 +105,8 @@ class JsonReader(ReaderBase):
         if text.startswith("{") and text.rstrip().endswith("["):
             yield from self._open_chunks(text)
             return
+        if text.startswith(_MISPLACED_COMMA):
+            text = text.replace(",", "", 1)
         record = self._json(text)
         if "action" in record:
             yield from self._format_2(record)
