@@ -78,7 +78,7 @@ def changes(
     """
     lines = JsonLines()
     steps = slot_steps(source, lines, options=options, start=start, until=until, record=record)
-    yield from _as_they_come(steps, lines)
+    yield from lines_of(steps, lines)
 
 
 def file_changes(path: Path) -> Iterator[dict[str, Any]]:
@@ -88,10 +88,11 @@ def file_changes(path: Path) -> Iterator[dict[str, Any]]:
         ProtocolError: the file, or a message in it, is damaged.
     """
     lines = JsonLines()
-    yield from _as_they_come(file_steps(path, lines), lines)
+    yield from lines_of(file_steps(path, lines), lines)
 
 
-def _as_they_come(steps: Iterator[int], lines: JsonLines) -> Iterator[dict[str, Any]]:
+def lines_of(steps: Iterator[int], lines: JsonLines) -> Iterator[dict[str, Any]]:
+    """The records of a reading, as they come."""
     for _ in steps:
         while lines.records:
             yield lines.records.popleft()

@@ -155,18 +155,32 @@ def query(
 
 
 @app.command(rich_help_panel=LOOK)
-def decode(
-    dsn: Annotated[str, typer.Option(help="postgresql://… or env:NAME")],
-    slot: Annotated[str, typer.Option(help="The slot to read; its position is not moved.")],
+def decode(  # noqa: PLR0913, PLR0917 - one argument an option
+    dsn: Annotated[str | None, typer.Option(help="postgresql://… or env:NAME")] = None,
+    slot: Annotated[str | None, typer.Option(help="The slot to read; its position is not moved.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Read this recording instead of a slot.")] = None,
     publication: Annotated[
         list[str] | None, typer.Option(help="Publications to read; may be repeated. Default: all.")
     ] = None,
-    plugin: Annotated[str, typer.Option(help="The slot's output plugin.")] = "pgoutput",
+    plugin: Annotated[
+        str, typer.Option(help="The slot's output plugin: pgoutput, test_decoding, wal2json, decoderbufs.")
+    ] = "pgoutput",
+    option: Annotated[
+        list[str] | None, typer.Option(help="An option of the plugin, name=value; may be repeated.")
+    ] = None,
+    record: Annotated[Path | None, typer.Option(help="Also write the raw messages to this file.")] = None,
+    consumer: Annotated[
+        str | None, typer.Option(help="Give the changes to module:Class, see docs/plugins.md.")
+    ] = None,
+    consume: Annotated[
+        bool, typer.Option("--consume", help="Move the slot on behind what was shown.")
+    ] = False,
 ) -> None:
     """Print a slot's pending changes as JSON lines, without consuming them."""
-    from infra.decode import lines
+    from infra.decode import Wanted, lines
 
-    for line in lines(dsn, slot, tuple(publication or ()), plugin):
+    publications, options = tuple(publication or ()), tuple(option or ())
+    for line in lines(Wanted(dsn, slot, file, publications, plugin, options, record, consumer, consume)):
         sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
