@@ -56,7 +56,7 @@ class SourceSettings:
     publications: tuple[str, ...]
     slot: str
     proto_version: int | None = None
-    streaming: Streaming | None = "off"
+    streaming: Streaming | None = None
     two_phase: bool = False
     binary: bool = False
     messages: bool = False

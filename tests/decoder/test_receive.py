@@ -146,7 +146,7 @@ def test_names_are_quoted_in_the_command() -> None:
     command = start_command(source, negotiate(source, 180004), 0x16B374D848).decode()
     assert command == (
         "START_REPLICATION SLOT \"s\" LOGICAL 16/B374D848 (proto_version '4', "
-        "publication_names '\"a\"\"b\",\"c''d,e\"', messages 'true', origin 'none')"
+        "publication_names '\"a\"\"b\",\"c''d,e\"', streaming 'parallel', messages 'true', origin 'none')"
     )
 
 
@@ -210,7 +210,7 @@ def test_the_server_is_answered_while_a_batch_is_written(
     pg: object, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """wal_sender_timeout is 1 s and writing takes 3: without answers the server would hang up."""
-    monkeypatch.setattr("decoder.pull.CHUNK_BYTES", 50_000)
+    monkeypatch.setattr("decoder.puller.CHUNK_BYTES", 50_000)
     monkeypatch.setattr("decoder.copy_data.DRAIN_BYTES", 50_000)
     database.execute(TABLE + f"ALTER DATABASE {database.name} SET wal_sender_timeout = '1s'")
     source, start = slotted(database)

@@ -80,7 +80,8 @@ def test_every_way_of_asking_gives_what_the_server_holds(
     origins = [origin for *_, origin in plain[0] if origin is not None]
     assert origins == [f"origin_{play.database.name}"]
     assert plain[1] == [
-        (False, "before"), (False, "while both are open"), (True, "inside b"), (False, "after"), (True, "alone"),
+        (False, "before"), (False, "while both are open"), (True, "inside b"),
+        (False, "after"), (True, "alone"),
     ]  # fmt: skip
     assert len(plain[0]) == workload.COMMITTED
     check_refusals(play, version, tmp_path)
@@ -95,7 +96,7 @@ def check_refusals(play: Played, version: Version, directory: Path) -> None:
     lacking += [{"origin": "none"}] if version < 16 else []
     for settings in lacking:
         source = SourceSettings(play.plain.dsn, ("p",), play.plain.slot, **settings)
-        with pytest.raises((SourceError)) as caught:
+        with pytest.raises(SourceError) as caught:
             workload.pulled(source, directory / "refused", start)
         assert f"PostgreSQL {version}" in caught.value.where
     two_phase = SourceSettings(play.plain.dsn, ("p",), play.plain.slot, two_phase=True)
