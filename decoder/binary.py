@@ -6,9 +6,8 @@ bytes give a text or a `TextError`, in time and memory bounded by the value's si
 PostgreSQL itself could print (1 GB).
 
 The printer of each built-in type is named here once, in ``_BASE``; arrays, composites, ranges and
-domains are printed by what the `TypeCatalog` says they are made of (arrayfuncs.c, rowtypes.c,
-rangetypes.c, multirangetypes.c; `binary_containers`).  What a binary value does not tell, such as a name behind a regclass,
-is in ``WITHHELD`` with the reason.
+domains are printed by what the `TypeCatalog` says they are made of (`binary_containers`).  What a binary
+value does not tell, such as the name behind a regclass, is in ``WITHHELD`` with the reason.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from decoder.binary_reading import Reading, utf8
 from decoder.type_catalog import Kind, TypeCatalog, TypeEntry
@@ -50,18 +51,14 @@ class Containers:
     def _printer(self, entry: TypeEntry) -> Printer:
         if entry.kind is Kind.ENUM:
             return utf8
-        if entry.kind is Kind.ARRAY:
-            return lambda data: self._array(data, entry.of)
         if entry.kind is Kind.COMPOSITE:
             return self._composite
-        if entry.kind is Kind.RANGE:
-            bound = self._inside(entry.of)
-            return lambda data: _range(data, bound)
-        if entry.kind is Kind.MULTIRANGE:
+        if entry.kind in {Kind.RANGE, Kind.MULTIRANGE}:
             part = self._inside(entry.of)
-            return lambda data: _multirange(data, part)
+            return partial(_range if entry.kind is Kind.RANGE else _multirange, part=part)
         if entry.of:
-            return lambda data: self._vector(data, entry.of)
+            made = self._array if entry.kind is Kind.ARRAY else self._vector
+            return partial(made, element=entry.of)
         return self.base(entry, self.catalog)
 
     def _inside(self, oid: int) -> Printer:
@@ -171,7 +168,7 @@ def _doubled(text: str, special: re.Pattern[str]) -> str:
     return f'"{doubled}"'
 
 
-def _range(data: bytes, bound: Printer) -> str:
+def _range(data: bytes, part: Printer) -> str:
     reading = Reading(data)
     flags = reading.u8()
     text = "empty"
@@ -179,8 +176,8 @@ def _range(data: bytes, bound: Printer) -> str:
         closed_nowhere = (_LOWER_IN | _NO_LOWER, _UPPER_IN | _NO_UPPER)
         if flags > 31 or flags & _EMPTY or any(flags & both == both for both in closed_nowhere):
             raise TextError("a binary range of unknown form")
-        low = "" if flags & _NO_LOWER else _bound(reading, bound)
-        high = "" if flags & _NO_UPPER else _bound(reading, bound)
+        low = "" if flags & _NO_LOWER else _bound(reading, part)
+        high = "" if flags & _NO_UPPER else _bound(reading, part)
         text = f"{'[' if flags & _LOWER_IN else '('}{low},{high}{']' if flags & _UPPER_IN else ')'}"
     reading.end()
     return text

@@ -66,7 +66,11 @@ def interval(data: bytes) -> str:
     sign = -1 if months < 0 else 1
     parts: list[str] = []
     before = False  # the part before is negative: then a positive one shows its sign
-    for value, unit in ((sign * (abs(months) // 12), "year"), (sign * (abs(months) % 12), "mon"), (days, "day")):
+    for value, unit in (
+        (sign * (abs(months) // 12), "year"),
+        (sign * (abs(months) % 12), "mon"),
+        (days, "day"),
+    ):
         if value:
             parts.append(f"{'+' if before and value > 0 else ''}{value} {unit}{'' if value == 1 else 's'}")
             before = value < 0
@@ -125,5 +129,7 @@ def _day(days: int) -> tuple[str, str]:
     shifted = (5 * day_of_year + 2) // 153
     month = shifted + 3 if shifted < 10 else shifted - 9
     year = year_of_era + era * 400 + (month <= 2)
-    text = f"{year if year > 0 else 1 - year:04d}-{month:02d}-{day_of_year - (153 * shifted + 2) // 5 + 1:02d}"
+    text = (
+        f"{year if year > 0 else 1 - year:04d}-{month:02d}-{day_of_year - (153 * shifted + 2) // 5 + 1:02d}"
+    )
     return text, "" if year > 0 else " BC"

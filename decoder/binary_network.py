@@ -28,11 +28,9 @@ def _ipv6(address: bytes) -> str:
     """The longest run of two or more zero words as ``::``, an embedded IPv4 address in dots."""
     words = [int.from_bytes(address[i : i + 2], "big") for i in range(0, 16, 2)]
     first, length = _zeros(words)
-    if first == 0 and (
-        length == 6 or (length == 7 and words[7] != 1) or (length == 5 and words[5] == 0xFFFF)
-    ):
+    if first == 0 and (length == 6 or (length == 5 and words[5] == 0xFFFF)):
         dots = ".".join(map(str, address[12:]))
-        return f"::{dots}" if length != 5 else f"::ffff:{dots}"
+        return f"::{dots}" if length == 6 else f"::ffff:{dots}"
     if length < 2:
         return ":".join(f"{word:x}" for word in words)
     left, right = words[:first], words[first + length :]

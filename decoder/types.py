@@ -3,10 +3,11 @@
 Invariant: ``to_text(*from_text(t, c), c) == t`` for every text ``t`` that PostgreSQL prints for a
 value of the type, and a text it would not print is refused.  What the typed column cannot hold
 exactly is kept as text beside it (``inexact``).  Every type not in the table, known or not, is its
-own canonical text.  Nothing about types is decided anywhere else.
+own canonical text.  From the binary form of a value (`parse_binary_slices`) the same arrays come as from
+its text.  Nothing about types is decided anywhere else; the text of a binary value is `binary`'s matter.
 
-To add a type: one row in ``_TABLE``, a parser in `types_parse`, a printer in `types_print`, and its
-values in tests/decoder/test_types.py.
+To add a type: one row in ``_TABLE``, a parser in `types_parse`, a reader in `binary_columns`, a printer
+in `types_print`, and its values in tests/decoder/test_types.py.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from decoder import types_parse, types_print
+from decoder import binary_columns, types_parse, types_print
 from decoder.errors import ProtocolError
+from decoder.type_catalog import TypeCatalog
 from decoder.types_names import BUILTIN_NAMES
 from decoder.types_parse import TextError
 from decoder.types_slices import Slices, slices_of
@@ -27,6 +31,7 @@ from decoder.types_slices import Slices, slices_of
 _NUMERIC = 1700
 _FIRST_USER_OID = 16384  # transam.h FirstNormalObjectId: below are the types that initdb made
 _DECIMAL_DIGITS_MAX = 38
+_BUILTIN = TypeCatalog()
 
 
 @dataclass(frozen=True)
@@ -48,30 +53,40 @@ class ColumnType:
     inexact: bool
 
 
+_Parser = Callable[[Slices, pa.DataType], types_parse.Parsed]
+
+
 @dataclass(frozen=True)
 class _Row:
+    """``read`` is the reader of binary values; None: each is turned into its text."""
+
     arrow: pa.DataType
     spark: str
     inexact: bool
-    parse: Callable[[Slices, pa.DataType], types_parse.Parsed]
+    parse: _Parser
     print: Callable[[pa.Array], pa.Array]
+    read: _Parser | None
 
 
-_MOMENT = (types_parse.parse_moment, types_print.print_moment)
+_MOMENT = (types_parse.parse_moment, types_print.print_moment, binary_columns.read_moment)
 _INT = (types_parse.parse_int, types_print.print_int)
-_FLOAT = (types_parse.parse_float, types_print.print_float)
-_TEXT = _Row(pa.string(), "string", False, types_parse.parse_string, types_print.print_string)
+_FLOAT = (types_parse.parse_float, types_print.print_float, binary_columns.read_float)
+_BOOL = (types_parse.parse_bool, types_print.print_bool, binary_columns.read_bool)
+_BYTEA = (types_parse.parse_bytea, types_print.print_bytea, binary_columns.read_bytea)
+_DATE = (types_parse.parse_moment, types_print.print_moment, binary_columns.read_date)
+_DECIMAL = (types_parse.parse_decimal, types_print.print_decimal, binary_columns.read_decimal)
+_TEXT = _Row(pa.string(), "string", False, types_parse.parse_string, types_print.print_string, None)
 _TABLE: dict[int, _Row] = {
-    16: _Row(pa.bool_(), "boolean", False, types_parse.parse_bool, types_print.print_bool),
-    17: _Row(pa.binary(), "binary", False, types_parse.parse_bytea, types_print.print_bytea),
-    20: _Row(pa.int64(), "bigint", False, *_INT),
-    21: _Row(pa.int32(), "int", False, *_INT),
-    23: _Row(pa.int32(), "int", False, *_INT),
-    26: _Row(pa.int64(), "bigint", False, *_INT),  # oid: unsigned 32 bit
-    28: _Row(pa.int64(), "bigint", False, *_INT),  # xid: unsigned 32 bit
+    16: _Row(pa.bool_(), "boolean", False, *_BOOL),
+    17: _Row(pa.binary(), "binary", False, *_BYTEA),
+    20: _Row(pa.int64(), "bigint", False, *_INT, binary_columns.read_int8),
+    21: _Row(pa.int32(), "int", False, *_INT, binary_columns.read_int2),
+    23: _Row(pa.int32(), "int", False, *_INT, binary_columns.read_int4),
+    26: _Row(pa.int64(), "bigint", False, *_INT, binary_columns.read_unsigned4),  # oid: unsigned 32 bit
+    28: _Row(pa.int64(), "bigint", False, *_INT, binary_columns.read_unsigned4),  # xid: unsigned 32 bit
     700: _Row(pa.float32(), "float", False, *_FLOAT),
     701: _Row(pa.float64(), "double", False, *_FLOAT),
-    1082: _Row(pa.date32(), "date", True, *_MOMENT),
+    1082: _Row(pa.date32(), "date", True, *_DATE),
     1114: _Row(pa.timestamp("us"), "timestamp_ntz", True, *_MOMENT),
     1184: _Row(pa.timestamp("us", "UTC"), "timestamp", True, *_MOMENT),
 }
@@ -135,6 +150,32 @@ def parse_slices(slices: Slices, ct: ColumnType) -> types_parse.Parsed:
     return _row(ct.oid, ct.typmod).parse(slices, ct.arrow)
 
 
+def parse_binary_slices(
+    slices: Slices, ct: ColumnType, catalog: TypeCatalog = _BUILTIN
+) -> types_parse.Parsed:
+    """`parse_slices` for values in their types' binary form: the same arrays, and TextError likewise.
+
+    Args:
+        slices: what the type's send function wrote.
+        ct: the column's type.
+        catalog: what is known of user types.
+    """
+    row = _row(ct.oid, ct.typmod)
+    if row.read is not None:
+        return row.read(slices, ct.arrow)
+    return binary_columns.read_as_text(slices, ct.oid, catalog), None
+
+
+def parse_mixed_slices(
+    slices: Slices, binary: npt.NDArray[np.bool_], ct: ColumnType, catalog: TypeCatalog = _BUILTIN
+) -> types_parse.Parsed:
+    """The same for a column whose values are binary where ``binary`` is set, and text elsewhere."""
+    read, read_exact = parse_binary_slices(slices.only(binary), ct, catalog)
+    parsed, parsed_exact = parse_slices(slices.only(~binary), ct)
+    exacts = [exact for exact in (read_exact, parsed_exact) if exact is not None]
+    return pc.coalesce(read, parsed), pc.coalesce(*exacts) if exacts else None
+
+
 def to_text(
     values: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None, ct: ColumnType
 ) -> pa.Array:
@@ -187,7 +228,7 @@ def _numeric_row(typmod: int) -> _Row:
         return _TEXT
     kind = pa.decimal128(precision, scale)
     spark = f"decimal({precision},{scale})"
-    return _Row(kind, spark, True, types_parse.parse_decimal, types_print.print_decimal)
+    return _Row(kind, spark, True, *_DECIMAL)
 
 
 def _as_declared(array: pa.Array, kind: pa.DataType) -> pa.Array:
