@@ -172,8 +172,7 @@ class _Slot:
         chosen = plugin_options(source, version, options)
         begin = start if start is not None else state.confirmed_flush_lsn or 0
         self.bounds = Bounds(begin, settled if until is None else until, until is not None)
-        two_phase = state.two_phase and source.plugin != "pgoutput"
-        self.startup = Startup(source.plugin, chosen, begin, version, two_phase)
+        self.startup = Startup(source.plugin, chosen, begin, version, state.two_phase)
 
     def _stream(self) -> Stream:
         options = list(self.startup.options.items())

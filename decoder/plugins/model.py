@@ -44,7 +44,7 @@ class Startup:
         options: its options as given to the server.
         start_lsn: transactions whose commit record lies before it are not shown.
         server_version: as libpq gives it (180004), 0 when unknown.
-        two_phase: the slot was made with it (of pgoutput an option says so).
+        two_phase: the slot was made with it.
     """
 
     plugin: str

@@ -69,7 +69,7 @@ def reader_for(
     """The reader for what a plugin sends under these options.
 
     Args:
-        two_phase: the slot was made with it (a plugin other than pgoutput has no option for it).
+        two_phase: the slot was made with it; then prepared transactions come as such, asked for or not.
 
     Raises:
         SourceError: a plugin that is not read here.
@@ -79,7 +79,7 @@ def reader_for(
         streaming = options.get("streaming", "off")
         return PgoutputReader(
             streaming=_streaming(streaming),
-            two_phase=_on(options.get("two_phase", "")),
+            two_phase=two_phase or _on(options.get("two_phase", "")),
             binary=_on(options.get("binary", "")),
             binary_text=binary_text,
         )

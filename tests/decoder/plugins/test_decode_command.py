@@ -1,0 +1,121 @@
+# ruff: noqa: E501 - one case a line
+"""`slotlake decode`: every plugin, a recording, a consumer of one's own; nothing consumed unless asked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.cli import main
+from tests.conftest import ROOT, Database
+from tests.decoder.sources import confirmed_flush, settings, slotted
+
+VECTORS = Path(__file__).parents[2] / "vectors" / "plugins" / "pg15"
+CONSUMER = """
+class Counting:
+    def begin(self, transaction): self.rows = 0
+    def change(self, transaction, change): self.rows += 1
+    def commit(self, transaction): print(transaction.xid, self.rows)
+
+class Failing(Counting):
+    def change(self, transaction, change): raise ValueError("a secret " + str(change.new))
+
+class Partial(Counting):
+    def stream_start(self, transaction): pass
+"""
+
+
+def decoded(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    assert main(["decode", *arguments]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.fixture
+def source(database: Database) -> Database:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, a text); CREATE PUBLICATION p FOR TABLE t")
+    return database
+
+
+def test_a_slot_its_recording_and_then_no_more(
+    source: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slotted(source)
+    source.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    slot = ["--dsn", source.dsn, "--slot", settings(source).slot]
+    shown = decoded(capsys, *slot, "--record", str(tmp_path / "raw"))
+    assert [(r["kind"], r["new"]["id"]) for r in shown] == [("insert", "1"), ("insert", "2")]
+    assert decoded(capsys, "--file", str(tmp_path / "raw")) == shown
+    before = confirmed_flush(settings(source))
+    assert decoded(capsys, *slot) == shown, "looking consumes nothing"
+    assert confirmed_flush(settings(source)) == before
+    assert decoded(capsys, *slot, "--consume") == shown
+    assert confirmed_flush(settings(source)) > before
+    source.execute("INSERT INTO t VALUES (3, 'c')")
+    assert [r["new"]["id"] for r in decoded(capsys, *slot)] == ["3"]
+
+
+@pytest.mark.parametrize("way", ["pgoutput", "test_decoding", "wal2json-1", "wal2json-2", "decoderbufs"])
+def test_recordings_of_every_plugin(way: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = decoded(capsys, "--file", str(VECTORS / f"{way}.slraw"))
+    moved = next(r for r in shown if r.get("table") == "plain" and r["kind"] == "update" and r["old"])
+    assert (moved["old"], moved["new"]["id"]) == ({"id": "2"}, "20")
+    touched = next(r for r in shown if r.get("table") == "toasted" and r["kind"] == "update")
+    assert sorted(touched["unchanged"]) == ["big", "bin"] and "big" not in touched["new"]
+
+
+def test_a_consumer_of_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_consumer.py").write_text(CONSUMER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    recording = str(VECTORS / "pgoutput.slraw")
+    assert main(["decode", "--file", recording, "--consumer", "own_consumer:Counting"]) == 0
+    rows = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
+    assert rows[:4] == ["2", "1", "1", "1"]
+    assert main(["decode", "--file", recording, "--consumer", "own_consumer:Failing"]) == 11
+    said = capsys.readouterr().err
+    assert "in callback change, transaction " in said and ", at 0/" in said and "ValueError" in said
+    assert "own_consumer.py, line 8" in said and "secret" not in said
+    assert main(["decode", "--file", recording, "--consumer", "own_consumer:Partial"]) == 11
+    assert "stream_stop, stream_abort, stream_commit, stream_change" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--slot", "s"], "needs both --dsn and --slot"),
+        (["--dsn", "x", "--slot", "s", "--plugin", "mine"], "'mine' is not read here"),
+        (["--dsn", "x", "--slot", "s", "--file", "f"], "instead of a slot"),
+        (["--dsn", "x", "--slot", "s", "--plugin", "wal2json", "--publication", "p"], "knows no publications"),
+        (["--dsn", "x", "--slot", "s", "--plugin", "wal2json", "--option", "a"], "an option without its value"),
+        (["--file", "no/such/file"], "cannot be read"),
+        (["--file", str(VECTORS / "pgoutput.slraw"), "--consumer", "json:Nothing"], "no consumer 'json:Nothing'"),
+    ],
+)  # fmt: skip
+def test_mistakes(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decode", *arguments]) in (2, 3, 5)
+    error = capsys.readouterr().err
+    assert said in error and "Traceback" not in error
+
+
+def test_the_slot_of_another_plugin(source: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    slotted(source)
+    slot = ["--dsn", source.dsn, "--slot", settings(source).slot]
+    assert main(["decode", *slot, "--plugin", "test_decoding"]) == 4
+    assert "belongs to pgoutput, not to test_decoding" in capsys.readouterr().err
+
+
+def test_a_reader_that_stops_reading(tmp_path: Path) -> None:
+    program = "import sys; from infra.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "decode", "--file", str(VECTORS / "wal2json-2.slraw")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.wait(60) in (1, 141)
+        assert b"Traceback" not in process.stderr.read()
