@@ -20,6 +20,7 @@ from decoder.position import settled_position
 from decoder.pull import PullProgress, pull
 from decoder.slots import ExportedSnapshot, create_slot
 from decoder.source import SourceSettings, connect, source_errors
+from infra import follow
 from infra.reports import ApplyReport, ConfirmReport, PublishReport, PullReport, SyncReport
 
 if TYPE_CHECKING:
@@ -41,15 +42,7 @@ def pull_next(pipeline: Pipeline, *, progress: Progressing, until: int | None = 
     if until is None and fill_added_columns(pipeline, progress):
         position = pipeline.position()
     position = pipeline.position() if added else position
-    batch = pull(
-        pipeline.source,
-        pipeline.name,
-        pipeline.file.changelog_dir,
-        start=position,
-        until=until,
-        max_bytes=pipeline.file.changelog.batch_bytes_max,
-        progress=lambda done: _tell(progress, done),
-    )
+    batch = _cut(pipeline, position, until, progress)
     if batch.end_lsn == position:
         return PullReport(None, format_lsn(position), format_lsn(position), added_tables=added)
     return PullReport(
@@ -64,8 +57,32 @@ def pull_next(pipeline: Pipeline, *, progress: Progressing, until: int | None = 
     )
 
 
-def _tell(progress: Progressing, pulled: PullProgress) -> None:
-    progress("pull: bytes received", pulled.received_bytes)
+def _cut(pipeline: Pipeline, position: int, until: int | None, progress: Progressing) -> Batch:
+    """The next batch: from the standing puller if one runs, else by a connection of its own."""
+    followed = follow.batch(pipeline, position, until)
+    if followed is not None:
+        return followed
+
+    def tell(done: PullProgress) -> None:
+        progress("pull: bytes received", done.received_bytes)
+
+    stream, settings = pipeline.stream, pipeline.pulling
+    if stream.worth_it():
+        made = stream.batch(position, until, tell)
+        if not stream.worth_keeping():
+            stream.end()
+        return made
+    return pull(
+        settings.source,
+        settings.pipeline,
+        settings.changelog,
+        start=position,
+        until=until,
+        max_bytes=settings.batch_bytes_max,
+        memory_bytes=settings.memory_bytes,
+        stream_by_need=True,
+        progress=tell,
+    )
 
 
 def source_position(source: SourceSettings) -> int:
@@ -128,7 +145,8 @@ def publish_named(pipeline: Pipeline, name: str) -> PublishReport:
 def confirm_position(pipeline: Pipeline) -> ConfirmReport:
     """Confirm the lake's position to the server, then let go of batches that are old enough."""
     position = pipeline.position()
-    confirm(pipeline.source, position)
+    if not (follow.confirm(pipeline, position) or pipeline.stream.confirm(position)):
+        confirm(pipeline.source, position)
     _forget_old_batches(pipeline, position)
     return ConfirmReport(pipeline.source.slot, format_lsn(position))
 

@@ -91,11 +91,34 @@ def sync(
 def pull(
     pipeline: PipelineArgument,
     as_json: JsonOption = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Stay connected, and give the pipeline's runs their batches.")
+    ] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="End the one that follows.")] = False,
 ) -> None:
-    """Only the first step of sync: write the next change log batch; nothing is applied or confirmed."""
-    with _open(pipeline) as opened, output.progress(as_json) as progress:
-        report = opened.pull(progress=progress)
+    """Only the first step of sync: write the next change log batch; nothing is applied or confirmed.
+
+    With --follow, one connection serves all later runs: transactions that stay open over many
+    micro-batches are then sent and decoded once.
+    """
+    with _open(pipeline) as opened:
+        if follow or stop:
+            _follow(opened, stop)
+            return
+        with output.progress(as_json) as progress:
+            report = opened.pull(progress=progress)
     output.show(report, as_json, output.pull_text)
+
+
+def _follow(pipeline: Any, stop: bool) -> None:
+    from infra import follow
+
+    if stop:
+        ended = follow.stop(pipeline)
+        typer.echo("ended" if ended else f"no standing puller serves {pipeline.name!r}", err=True)
+        return
+    with follow.ended_by_signals():
+        follow.follow(pipeline, lambda line: typer.echo(line, err=True))
 
 
 @app.command(rich_help_panel=WORK)

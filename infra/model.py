@@ -34,7 +34,8 @@ class SourceSection(_Section):
     dsn: str
     publications: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
     slot: str
-    streaming: Literal["parallel", "on", "off"] = "parallel"
+    streaming: Literal["parallel", "on", "off"] | None = None
+    memory_mb: Annotated[int, Field(ge=1)] = 64
     two_phase: bool = False
     origin: Literal["any", "none"] = "any"
     binary: bool = False
@@ -51,13 +52,6 @@ class SourceSection(_Section):
     @classmethod
     def _yaml_booleans(cls, value: object) -> object:
         return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
-
-    @field_validator("two_phase", "binary")
-    @classmethod
-    def _not_yet(cls, value: bool) -> bool:
-        if value:
-            raise ValueError("not supported by this version; leave it out or set it to false")
-        return value
 
 
 class LakeSection(_Section):

@@ -30,6 +30,7 @@ from infra.reports import (
     StatusReport,
     SyncReport,
 )
+from infra.standing import PullSettings, StandingStream
 from spark.lake import LakeSettings
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Pipeline:
         file: the checked pipeline file.
         source: connection and slot.
         lake: catalog, warehouse, namespace.
+        stream: the connection to the slot that is kept while a transaction stays open, if any.
     """
 
     def __init__(self, file: PipelineFile, *, remote: str | None = None) -> None:
@@ -60,10 +62,21 @@ class Pipeline:
             dsn=file.dsn(),
             publications=file.source.publications,
             slot=file.source.slot,
+            streaming=file.source.streaming,
+            two_phase=file.source.two_phase,
+            binary=file.source.binary,
             messages=file.source.messages,
             origin=file.source.origin,
         )
         self.lake = LakeSettings(file.lake.catalog, file.lake_uri(), file.warehouse(), file.lake.namespace)
+        self.pulling = PullSettings(
+            self.source,
+            self.name,
+            file.changelog_dir,
+            batch_bytes_max=file.changelog.batch_bytes_max,
+            memory_bytes=file.source.memory_mb << 20,
+        )
+        self.stream = StandingStream(self.pulling)
         self._remote = remote or os.environ.get("SLOTLAKE_SPARK_REMOTE") or file.spark.remote
         self._session: SparkSession | None = None
         self._closing = ExitStack()
@@ -90,7 +103,8 @@ class Pipeline:
         self.close()
 
     def close(self) -> None:
-        """End the Spark session, if this pipeline started one."""
+        """Let go of the slot; end the Spark session, if this pipeline started one."""
+        self.stream.end()
         self._closing.close()
         self._session = None
 

@@ -17,6 +17,7 @@ from decoder.errors import SlotBusyError, SlotError
 from decoder.lsn import format_lsn
 from decoder.slots import check_slot, drop_slot
 from decoder.source import connect, source_errors
+from infra import follow
 from infra.bootstrap import initialise, publications_made
 from infra.reports import Report
 
@@ -45,7 +46,8 @@ class RecoverReport(Report):
 
 def drop(pipeline: Pipeline, *, lake: bool) -> DropReport:
     """Drop the slot and the publications that `init` made; with ``lake`` the tables and the change log."""
-    done = []
+    pipeline.stream.end()
+    done = ["ended the standing puller"] if follow.stop(pipeline) else []
     if drop_slot(pipeline.source):
         done.append(f"dropped the replication slot {pipeline.source.slot}")
     for name in publications_made(pipeline):

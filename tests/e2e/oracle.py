@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,12 @@ def pipeline_file(
     name: str = "shop",
     extra: str = "",
     uri: str | None = None,
+    source: str = "",
 ) -> Path:
-    """A pipeline file for ``tables`` (as PostgreSQL writes them) of ``database``."""
+    """A pipeline file for ``tables`` (as PostgreSQL writes them) of ``database``.
+
+    ``extra``: more sections; ``source``: more keys of that section, one a line.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     listed = "".join(f"  {_quoted(table)}: {{}}\n" for table in tables)
     text = f"""name: {name}
@@ -34,6 +39,7 @@ source:
   dsn: "{database.dsn}"
   publications: [{name}]
   slot: slotlake_{database.name}_{name}
+{textwrap.indent(source, "  ")}
 lake:
   catalog: lake
   uri: "{uri or f"sqlite:///{folder}/lake.db"}"
