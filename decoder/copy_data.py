@@ -71,6 +71,8 @@ class CopyReader:
         self._lengths = np.empty(_FIRST_MESSAGES, dtype=np.int64)
         self._cells = np.zeros(1, dtype=np.int64)  # the pointer that PQgetCopyData sets
         self._report = np.zeros(3, dtype=np.int64)
+        if self._compiled:
+            self._run(0)  # with no room it touches nothing, but is loaded now and not while the server waits
 
     def drain(self) -> Frames:
         """Everything that has arrived, up to about DRAIN_BYTES, without waiting.
@@ -83,12 +85,8 @@ class CopyReader:
     def _drain_compiled(self) -> Frames:
         report = self._report
         report[:] = 0
-        address = _address(self._pgconn)
         while True:
-            code = _drain(
-                address, self._cells, self._cells.ctypes.data, self._data, self._data.ctypes.data,
-                self._lengths, DRAIN_BYTES, report,
-            )  # fmt: skip
+            code = self._run(DRAIN_BYTES)
             if code != _FULL:
                 break
             self._grow(int(report[_USED] + report[_HELD]))
@@ -97,6 +95,12 @@ class CopyReader:
             self._pgconn.consume_input()
             raise psycopg.OperationalError(self._pgconn.get_error_message())
         return Frames(self._data[: report[_USED]], self._lengths[: report[_COUNT]], code == _ENDED)
+
+    def _run(self, bytes_max: int) -> int:
+        return _drain(
+            _address(self._pgconn), self._cells, self._cells.ctypes.data, self._data, self._data.ctypes.data,
+            self._lengths, bytes_max, self._report,
+        )  # fmt: skip
 
     def _grow(self, needed: int) -> None:
         if needed > len(self._data):

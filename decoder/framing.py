@@ -79,6 +79,8 @@ class Framing:
         self._state = np.zeros(_STATE_FIELDS, dtype=np.int64)
         self._state[SEEN] = bounds.start
         self._bound(bounds)
+        # Loaded before the stream starts: from then on the server waits for answers.
+        self.take(np.empty(0, np.uint8), np.empty(0, np.int64), MessageBuffer())
 
     def _bound(self, bounds: Bounds) -> None:
         self._start, self.until, self._max_bytes = bounds.start, bounds.until, bounds.max_bytes

@@ -87,6 +87,8 @@ class Stream:
     def _begin(self, command: bytes) -> None:
         with source_errors(self._source.dsn, "asking for wal_sender_timeout"):
             self.status_seconds = _status_interval(self._connection)
+        # Before the server starts to send: it waits for answers from then on.
+        self._reader = CopyReader(self._pgconn)
         deadline = time.monotonic() + START_RETRY_SECONDS
         while True:
             failure = self._start_failure(command)
@@ -97,7 +99,6 @@ class Stream:
                 raise failure
             time.sleep(0.1)
         _shape_socket(self._pgconn)
-        self._reader = CopyReader(self._pgconn)
 
     def _start_failure(self, command: bytes) -> SlotlakeError | None:
         try:
