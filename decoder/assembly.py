@@ -66,7 +66,8 @@ Flags = npt.NDArray[np.bool_]
 class _Collected:
     """A transaction that has not come out yet.
 
-    ``arrivals``: (arrival number, subtransaction, relation id) of its relation messages.
+    ``arrivals``: (arrival number, subtransaction, relation id) of its relation messages; ``before``: the
+    relation messages in force when a transaction began that will be prepared.
     """
 
     xid: int
@@ -74,6 +75,7 @@ class _Collected:
     arrivals: list[tuple[int, int, int]] = field(default_factory=list)
     which: PreparedId | None = None
     prefix: list[bytes] = field(default_factory=list)
+    before: dict[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ class Assembler:
         self._arrival = 0
         self._relations: dict[int, tuple[int, bytes]] = {}
         self._types: dict[int, bytes] = {}
+        self._owed: dict[int, bytes] = {}
         self._out = MessageBuffer()
         self.resolved: list[tuple[PreparedId, str]] = []
         self.streamed = 0
@@ -131,7 +134,7 @@ class Assembler:
         """
         tags = _tags(buffer)
         controls = np.flatnonzero(_CONTROL[tags])
-        if len(controls) == 0 and self._block is None and self._preparing is None:
+        if len(controls) == 0 and not (self._block or self._preparing or self._owed):
             self._note_plain(buffer, tags, 0, buffer.count)
             yield buffer
             return
@@ -159,8 +162,16 @@ class Assembler:
         if self._preparing is not None:
             xids = np.full(end - first, self._preparing.xid, dtype=np.int64)
             self._preparing.spool.extend(buffer.data, start, length, lsns, xids)
-        else:
-            self._out.extend(buffer.data, start, length, lsns)
+            return
+        # The server described these in a transaction that waits for its outcome, and does it once.
+        begins = np.flatnonzero((tags[first:end] == ord("B")) & bool(self._owed))
+        upto = int(begins[0]) + 1 if len(begins) else 0
+        self._out.extend(buffer.data, start[:upto], length[:upto], lsns[:upto])
+        if upto:
+            for payload in [*self._types.values(), *self._owed.values()]:
+                self._out.append(payload, int(lsns[upto - 1]))
+            self._owed.clear()
+        self._out.extend(buffer.data, start[upto:], length[upto:], lsns[upto:])
 
     def _into_stream(
         self, block: _Collected, buffer: MessageBuffer, tags: npt.NDArray[np.uint8], first: int
@@ -192,6 +203,8 @@ class Assembler:
             self._arrival += 1
             if payload[:1] == b"R":
                 self._relations[number] = (self._arrival, payload)
+                if self._preparing is not None:
+                    self._owed[number] = payload
             else:
                 self._types[number] = payload
 
@@ -211,7 +224,8 @@ class Assembler:
             outcome = _Outcome(message.xid, message.commit_lsn, message.end_lsn, message.commit_time)
             yield from self._come_out(whole, whole.spool.pieces(), outcome)
         elif isinstance(message, BeginPrepare):
-            self._preparing = _Collected(message.xid, self._room.open())
+            before = {number: payload for number, (_, payload) in self._relations.items()}
+            self._preparing = _Collected(message.xid, self._room.open(), before=before)
         elif isinstance(message, Prepare | StreamPrepare):
             self._prepare(message, buffer, at)
         elif isinstance(message, CommitPrepared):
@@ -266,7 +280,7 @@ class Assembler:
             done, self._preparing = self._preparing, None
             if done.xid != message.xid:
                 raise _error(buffer, at, "prepare and begin prepare disagree on the transaction")
-            done.prefix = self._described(done.spool)
+            done.prefix = self._described(done)
         done.which = PreparedId(message.gid, message.xid, message.prepare_lsn)
         self._prepared[message.gid, message.xid] = done
 
@@ -313,6 +327,8 @@ class Assembler:
             yield from self._full()
         for payload in self._to_say_again(done, said):
             out.append(payload, lsn)
+        for number in said:
+            self._owed.pop(number, None)
         out.append(_COMMIT.pack(b"C", 0, lsn, outcome.end_lsn, time), lsn)
         self._room.close(done.spool)
         yield from self._full()
@@ -330,13 +346,13 @@ class Assembler:
             elif in_force not in (b"", payload):
                 yield in_force
 
-    def _described(self, spool: Spool) -> list[bytes]:
-        """Types and relations that a transaction needs: the server may have sent them before it."""
+    def _described(self, done: _Collected) -> list[bytes]:
+        """Types and relations that a transaction needs and that the server sent before it."""
         needed: set[int] = set()
-        for piece in spool.pieces():
+        for piece in done.spool.pieces():
             needed.update(relation_ids(frozen(piece.data), frozen(piece.ends)).tolist())
             needed.update(_truncated(piece))
-        relations = [self._relations[number][1] for number in sorted(needed) if number in self._relations]
+        relations = [done.before[number] for number in sorted(needed) if number in done.before]
         return [*self._types.values(), *relations] if relations else []
 
     def _full(self, limit: int = CHUNK_BYTES) -> Iterator[MessageBuffer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,6 +11,9 @@ from hypothesis import strategies as st
 
 from decoder.reader import StreamReader
 from decoder.transactions import reference_transactions
+from tests.decoder.agreement import columnar
+from tests.decoder.agreement import plain as plain_meaning
+from tests.decoder.assembling import assembled, random_cuts, scratch, without_names
 from tests.decoder.histories import random_options, serve
 
 pytestmark = pytest.mark.fast
@@ -17,12 +21,13 @@ pytestmark = pytest.mark.fast
 histories = settings(
     max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
-randoms = st.randoms(use_true_random=False)
+seeds = st.integers(0, 2**32 - 1)
 
 
 @histories
-@given(draw=randoms, steps=st.integers(1, 80))
-def test_what_a_server_says_is_read_as_it_was_meant(draw: random.Random, steps: int) -> None:
+@given(seed=seeds, steps=st.integers(1, 120))
+def test_what_a_server_says_is_read_as_it_was_meant(seed: int, steps: int) -> None:
+    draw = random.Random(seed)
     options = random_options(draw)
     server = serve(draw, options, steps)
     reader = StreamReader(**options.reader())
@@ -37,3 +42,25 @@ def test_the_generator_makes_every_kind_of_message() -> None:
         server = serve(draw, random_options(draw), 80)
         seen |= {payload[:1].decode() for _, payload in server.stream}
     assert seen == set("BCORYIUDTMSEcAbPKrp")
+
+
+@histories
+@given(seed=seeds, steps=st.integers(1, 120), memory_bytes=st.sampled_from([0, 500, 1 << 20]))
+def test_the_assembler_makes_the_same_transactions_however_the_stream_is_cut(
+    seed: int, steps: int, memory_bytes: int
+) -> None:
+    draw = random.Random(seed)
+    options = random_options(draw)
+    server = serve(draw, options, steps)
+    with scratch() as folder:
+        plain = assembled(
+            server.stream,
+            parallel=options.streaming == "parallel",
+            cuts=random_cuts(draw, len(server.stream)),
+            memory_bytes=memory_bytes,
+            folder=Path(folder),
+        )
+    found = list(reference_transactions(plain, binary=options.binary))
+    assert found == without_names(server.expected)
+    if not options.binary:
+        assert columnar(plain, random_cuts(draw, len(plain))) == plain_meaning(plain)

@@ -1,0 +1,58 @@
+"""A stream of any protocol version through the assembler, as the plain stream that comes out."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from decoder.assembly import Assembler
+from decoder.buffer import MessageBuffer
+from decoder.prepared import PreparedStore
+from decoder.spool import SpoolRoom
+from decoder.transactions import Result, Transaction
+from tests.decoder.agreement import Stream
+
+
+def assembled(
+    stream: Stream,
+    *,
+    parallel: bool,
+    cuts: list[int] | None = None,
+    memory_bytes: int = 1 << 20,
+    folder: Path,
+) -> Stream:
+    """What the assembler makes of a stream that arrives in pieces ending at ``cuts``.
+
+    At every cut a batch may end: what is prepared then goes to the store.
+    """
+    assembler = Assembler(
+        SpoolRoom(folder / "spool", memory_bytes), PreparedStore(folder, {}), parallel=parallel
+    )
+    found: Stream = []
+    fed = 0
+    for cut in sorted({*(cuts or []), len(stream)}):
+        buffer = MessageBuffer()
+        for lsn, payload in stream[fed:cut]:
+            buffer.append(payload, lsn)
+        fed = max(fed, cut)
+        for piece in assembler.take(buffer):
+            data, ends = piece.data.tobytes(), piece.ends.tolist()
+            found += [(lsn, data[ends[i] : ends[i + 1]]) for i, lsn in enumerate(piece.lsns.tolist())]
+        assembler.persist()
+    assembler.close()
+    return found
+
+
+def without_names(results: list[Result]) -> list[Result]:
+    """Plain transactions have no gid."""
+    return [replace(each, gid=None) if isinstance(each, Transaction) else each for each in results]
+
+
+def random_cuts(draw: random.Random, count: int) -> list[int]:
+    return [draw.randrange(count + 1) for _ in range(draw.randrange(4))] if count else []
+
+
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="assembly-")
