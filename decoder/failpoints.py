@@ -12,6 +12,7 @@ import signal
 NAMES = frozenset(
     {
         "pull.mid",  # messages received, some written, no commit of the batch yet
+        "pull.prepared",  # prepared transactions are durable; the batch has no name yet
         "pull.renamed",  # the batch has its final name; nothing applied
         "apply.mid_merge",  # while Spark runs a MERGE
         "apply.between_tables",  # one table staged, the next not

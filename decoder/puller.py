@@ -123,6 +123,7 @@ class Puller:
             self._decoding.finish()
             end = self._framing.seen if self._framing.end == CUT else until
             kept, resolved = self._decoding.settle()
+            reach("pull.prepared")
             keys = keys_of(self._source, self._decoding.versions)
             batch = writer.finish(end, keys, prepared=kept, resolved=resolved)
         except BaseException:

@@ -62,6 +62,19 @@ def stop(pipeline: Pipeline) -> bool:
     return _place(pipeline).exists() and _ask(pipeline, {"do": "stop"}) is not None
 
 
+def process(pipeline: Pipeline) -> int | None:
+    """The standing puller's process id; None when none runs."""
+    lock = pipeline.file.state_dir / _LOCK
+    if not lock.exists() or not _place(pipeline).exists():
+        return None
+    with lock.open("r+") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return int(json.loads(_place(pipeline).read_text())["pid"])
+    return None
+
+
 def _place(pipeline: Pipeline) -> Path:
     return pipeline.file.state_dir / _PLACE
 

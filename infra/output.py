@@ -175,6 +175,12 @@ def status_text(report: Any, console: Console) -> None:
         console.print("  slot")
         for name, value in report.slot.items():
             console.print(f"    {name:<24}{'-' if value is None else escape(str(value))}")
+    if report.standing_puller is not None:
+        console.print(f"  {'standing puller':<26}process {report.standing_puller}")
+    for waiting in report.prepared:
+        console.print(
+            f"  prepared transaction {escape(waiting['gid'])!r} waits since {waiting['prepare_lsn']}"
+        )
     table = Table()
     for name in ("source table", "lake table", "key", "state"):
         table.add_column(name)

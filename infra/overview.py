@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from decoder.changelog import batches
 from decoder.errors import SlotlakeError, SourceError
 from decoder.lsn import format_lsn
+from decoder.prepared import PreparedStore
 from decoder.slots import SlotState, inspect_slot
 from decoder.source import connect, source_errors
+from infra import follow
 from infra.batches import source_position
 from infra.reports import StatusReport, TableStatus
 
@@ -43,6 +45,8 @@ def overview(pipeline: Pipeline) -> StatusReport:
         changelog_batches=len(archived),
         changelog_bytes=sum(f.stat().st_size for path in archived for f in path.iterdir()),
         tables=_tables(pipeline, cut),
+        prepared=_prepared(pipeline, position),
+        standing_puller=follow.process(pipeline),
         warnings=warnings,
     )
 
@@ -85,6 +89,17 @@ def _slot_fields(slot: SlotState) -> dict[str, Any]:
     for name in ("restart_lsn", "confirmed_flush_lsn"):
         fields[name] = None if fields[name] is None else format_lsn(fields[name])
     return fields
+
+
+def _prepared(pipeline: Pipeline, position: int | None) -> list[dict[str, Any]]:
+    """Transactions prepared before the lake's position, whose outcome it does not hold."""
+    if position is None:
+        return []
+    return [
+        which.entry()
+        for which in PreparedStore(pipeline.file.changelog_dir, {}).waiting()
+        if which.prepare_lsn < position
+    ]
 
 
 def _tables(pipeline: Pipeline, cut: Cut | None) -> list[TableStatus]:

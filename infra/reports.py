@@ -141,4 +141,6 @@ class StatusReport(Report):
     changelog_batches: int
     changelog_bytes: int
     tables: list[TableStatus]
+    prepared: list[dict[str, Any]] = field(default_factory=list)
+    standing_puller: int | None = None
     warnings: list[str] = field(default_factory=list)

@@ -5,6 +5,10 @@ The oracle is the server: what it sends with streaming and two-phase off.
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +19,7 @@ import pytest
 
 from decoder.changelog import Batch
 from decoder.confirm import confirm
+from decoder.errors import ChangeLogError
 from decoder.slots import create_slot
 from decoder.source import SourceSettings
 from decoder.types import column_type, to_text
@@ -252,3 +257,62 @@ def test_memory_has_one_limit(
     assert len(held) == 3600 + 2400 + 2400
     for name in MODES:
         assert [path.name for path in (tmp_path / name).iterdir() if path.name.startswith(".")] == []
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from decoder.pull import pull
+from decoder.source import SourceSettings
+source = SourceSettings(sys.argv[1], ("p",), sys.argv[2], streaming="on", two_phase=True, messages=True)
+pull(source, "test", Path(sys.argv[3]), start=int(sys.argv[4]))
+"""
+
+
+@pytest.mark.parametrize("failpoint", ["pull.mid", "pull.prepared", "pull.renamed"])
+def test_killed_while_a_transaction_is_prepared(
+    database: Database, sessions: list[psycopg.Connection[Any]], tmp_path: Path, failpoint: str
+) -> None:
+    modes = {"plain": {"streaming": "off"}, "two_on": {"streaming": "on", "two_phase": True}}
+    twins = Twins(database, tmp_path, modes)
+    one, *_ = sessions
+    fill(one, "a", 1, 3000)
+    one.execute("PREPARE TRANSACTION 'crashed'")
+    one.commit()
+    database.execute("INSERT INTO b VALUES (1, 'beside', 1)")
+    source = twins.sources["two_on"]
+    arguments = [source.dsn, source.slot, str(tmp_path / "two_on"), str(twins.starts["two_on"])]
+    died = subprocess.run(
+        [sys.executable, "-c", CHILD, *arguments],
+        env=os.environ | {"SLOTLAKE_FAILPOINT": failpoint},
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+    assert died.returncode == -signal.SIGKILL
+    assert len(twins.same()) == 1
+    for name in modes:
+        twins.confirm(name)
+    database.execute("COMMIT PREPARED 'crashed'")
+    assert len(twins.same()) == 3000
+
+
+def test_a_prepared_transaction_that_was_removed_is_missed(
+    database: Database, sessions: list[psycopg.Connection[Any]], tmp_path: Path
+) -> None:
+    twins = Twins(database, tmp_path, {"two": {"streaming": "off", "two_phase": True}})
+    sessions[0].execute("INSERT INTO a VALUES (1, 'x')")
+    sessions[0].execute("PREPARE TRANSACTION 'lost'")
+    sessions[0].commit()
+    twins.pull("two")
+    twins.confirm("two")
+    (file,) = (tmp_path / "two" / "prepared").iterdir()
+    kept = file.read_bytes()
+    file.write_bytes(kept[: len(kept) // 2])
+    database.execute("COMMIT PREPARED 'lost'")
+    with pytest.raises(ChangeLogError, match="cannot be read"):
+        twins.pull("two")
+    file.unlink()
+    with pytest.raises(ChangeLogError, match="not here any more"):
+        twins.pull("two")
+    file.write_bytes(kept)
+    assert twins.pull("two").changes == 1
