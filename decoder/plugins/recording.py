@@ -99,12 +99,11 @@ class Recording:
         except OSError as error:
             raise _unusable(path, f"cannot be read: {error.strerror}") from None
         self._offset = 0
-        if self._take(len(MAGIC), "the file") != MAGIC:
-            raise self._error("not a file of raw messages", 0)
-        kind, body = self._record()
-        if kind != b"h":
-            raise self._error("no header", len(MAGIC))
-        self.startup = self._header(self._parsed(body))
+        try:
+            self.startup = self._opened()
+        except ProtocolError:
+            self._file.close()
+            raise
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
         """Each message with its position; the catalog knows what was answered while it was read.
@@ -139,6 +138,14 @@ class Recording:
             raise self._error("the end record does not fit the messages before it", at)
         if self._file.read(1):
             raise self._error("bytes are left over after the end record", self._offset)
+
+    def _opened(self) -> Startup:
+        if self._take(len(MAGIC), "the file") != MAGIC:
+            raise self._error("not a file of raw messages", 0)
+        kind, body = self._record()
+        if kind != b"h":
+            raise self._error("no header", len(MAGIC))
+        return self._header(self._parsed(body))
 
     def _header(self, told: dict[str, Any]) -> Startup:
         try:

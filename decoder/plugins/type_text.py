@@ -29,7 +29,8 @@ _SQL_NAMES = {
     "timestamp with time zone": "timestamptz",
     "timestamp without time zone": "timestamp",
 }
-_MODIFIER = re.compile(r"\(([^()]*)\)")
+_MODIFIER = re.compile(r"\((-?\d{1,9}(?:,-?\d{1,9})?)\)")
+_ANY_MODIFIER = re.compile(r"\([^()]*\)")  # of a user type it may be anything
 _INTERVAL_FIELDS = re.compile(r"^interval (year|month|day|hour|minute|second)[a-z ]*$")
 
 
@@ -55,7 +56,7 @@ def same_type(one: str, other: str) -> bool:
 
 
 def _bare(text: str) -> str:
-    return _MODIFIER.sub("", text).replace('"', "").rpartition(".")[2].strip()
+    return _ANY_MODIFIER.sub("", text).replace('"', "").rpartition(".")[2].strip()
 
 
 def _modifier(name: str, found: re.Match[str] | None) -> int:
