@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
 from decoder.buffer import MessageBuffer
 from decoder.columnar import DecodedChunk, Decoder
+from decoder.errors import ProtocolError
 from decoder.messages import (
     Begin,
     Commit,
@@ -24,7 +26,7 @@ from decoder.messages import (
 )
 from decoder.reader import StreamReader
 from decoder.relations import Relation
-from decoder.types import from_text, to_text
+from decoder.types import ColumnType, from_text, to_text
 
 Stream = list[tuple[int, bytes]]
 
@@ -130,9 +132,25 @@ def _values(values: Tuple, relation: Relation) -> tuple[Any, ...]:
         if isinstance(value, NoValue):
             found.append(None if value is NoValue.NULL else value)
         else:
-            typed, exact = from_text(pa.array([value], pa.string()), column.type)
-            found.append(to_text(typed, exact, column.type)[0].as_py())
+            found.append(_canonical(value, column.type))
     return tuple(found)
+
+
+@lru_cache(1 << 16)
+def _read_and_printed(value: str, kind: ColumnType) -> str | ProtocolError:
+    try:
+        typed, exact = from_text(pa.array([value], pa.string()), kind)
+    except ProtocolError as error:
+        return error
+    printed: str = to_text(typed, exact, kind)[0].as_py()
+    return printed
+
+
+def _canonical(value: str, kind: ColumnType) -> str:
+    found = _read_and_printed(value, kind)
+    if isinstance(found, ProtocolError):
+        raise ProtocolError(found.what)
+    return found
 
 
 def _columnar_rows(version: Relation, table: pa.Table) -> list[tuple[Any, ...]]:

@@ -191,6 +191,7 @@ def reader_after(*messages: Message, **options: Any) -> StreamReader:
     return reader
 
 
+OTHER = (*PREPARED[:3], 701, "the gid")
 WAITING: list[Message] = [BeginPrepare(*PREPARED), Prepare(*PREPARED)]
 OUT_OF_PLACE: list[tuple[list[Message], str]] = [
     ([StreamStart(700, False)], "unknown transaction"),
@@ -210,7 +211,7 @@ OUT_OF_PLACE: list[tuple[list[Message], str]] = [
     ([BeginPrepare(*PREPARED), Prepare(*PREPARED[:4], "other")], "disagree on the gid"),
     ([CommitPrepared(1, 2, TIME, 700, "the gid")], "was not prepared"),
     ([*WAITING, CommitPrepared(1, 2, TIME, 701, "the gid")], "another"),
-    ([*WAITING, BeginPrepare(*PREPARED[:3], 701, "the gid"), Prepare(*PREPARED[:3], 701, "the gid")], "another"),
+    ([*WAITING, BeginPrepare(*OTHER), Prepare(*OTHER)], "another"),
     ([*WAITING, RollbackPrepared(2, 2, TIME, TIME, 700, "the gid")], "ends before"),
 ]  # fmt: skip
 
