@@ -32,8 +32,11 @@ def compiled(function: F) -> F:
 
 
 def inlined(function: F) -> F:
-    """Like `compiled`, for small functions that only other compiled functions call."""
-    return cast(F, numba.njit(cache=True, nogil=True)(function))
+    """For small functions that only other compiled functions call: becomes part of each of them.
+
+    Not kept on disk by itself: a caller that is compiled anew could not take it in from there.
+    """
+    return cast(F, numba.njit(nogil=True, forceinline=True)(function))
 
 
 def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

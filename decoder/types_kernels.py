@@ -6,12 +6,16 @@ Nothing here reads outside ``start .. start+length``.
 
 from __future__ import annotations
 
+import numpy as np
+
 from decoder.compiled import Bytes, Ints, Lengths, Unsigned, compiled, inlined, signed, unsigned
+from decoder.words import digits_only, eight_digits, first_digits, last_digits, word_at, zeroed
 
 DATE, TIMESTAMP, TIMESTAMPTZ = 0, 1, 2
 OK, EXACT, BAD = 0, 1, 2
 
 _MICROSECONDS_PER_DAY = 86_400_000_000
+_NO_DAY, _NO_MOMENT = -(2**40), -(2**63)  # no day of any calendar, no timestamp
 _YEAR_MAX = 5_874_897  # PostgreSQL's last year (datatype/timestamp.h)
 _SPLIT = unsigned(10_000_000_000_000_000_000)  # 10**19: a decimal is high * 10**19 + low
 
@@ -45,6 +49,12 @@ def parse_int(data: Bytes, start: Ints, length: Lengths, limit: int, out: Ints, 
         if p == end or end - p > 19:
             return i
         magnitude = unsigned(0)
+        if end - p <= 8 and end >= 8:
+            word = last_digits(word_at(data, end - 8), end - p)
+            if not digits_only(word):
+                return i
+            magnitude = eight_digits(word)
+            p = end
         while p < end:
             digit = unsigned(data[p]) - unsigned(48)
             if digit > unsigned(9):
@@ -134,15 +144,44 @@ def _decimal(data: Bytes, p: int, end: int, precision: int, scale: int, words: U
     return OK
 
 
+@inlined
+def _short_decimal(data: Bytes, p: int, end: int, precision: int, scale: int, tens: Ints) -> int:
+    """A numeric of the usual form, up to 8 digits before the point and 8 behind it; -1: not of that form."""
+    point = end - 1 - scale if scale > 0 else end
+    if point - p < 1 or point - p > 8 or scale > 8 or point < 8:
+        return -1
+    word = last_digits(word_at(data, point - 8), point - p)
+    if not digits_only(word):
+        return -1
+    value = signed(eight_digits(word))
+    if scale > 0:
+        word = last_digits(word_at(data, end - 8), scale)
+        if data[point] != 46 or not digits_only(word):
+            return -1
+        value = value * tens[scale] + signed(eight_digits(word))
+    return value if precision >= 18 or value < tens[precision] else -1
+
+
 @compiled
 def parse_decimal(
     data: Bytes, start: Ints, length: Lengths, precision: int, scale: int,
     out: Unsigned, valid: Bytes, exact: Bytes,
 ) -> int:  # fmt: skip
     """Numerics to 128-bit two's complement, low word first (``out`` is n x 2)."""
+    tens = np.ones(19, dtype=np.int64)
+    for i in range(1, 19):
+        tens[i] = tens[i - 1] * 10
     for i in range(len(length)):
         valid[i] = exact[i] = out[i, 0] = out[i, 1] = 0
         if length[i] < 0:
+            continue
+        p, end = start[i], start[i] + length[i]
+        negative = p < end and data[p] == 45
+        value = _short_decimal(data, p + 1 if negative else p, end, precision, scale, tens)
+        if value > 0 or (value == 0 and not negative):
+            out[i, 0] = unsigned(-value if negative else value)
+            out[i, 1] = ~unsigned(0) if negative else unsigned(0)
+            valid[i] = 1
             continue
         state = _decimal(data, start[i], start[i] + length[i], precision, scale, out[i])
         if state == BAD:
@@ -240,15 +279,86 @@ def _moment(data: Bytes, p: int, end: int, form: int) -> tuple[int, int]:  # noq
     return OK, days if form == DATE else days * _MICROSECONDS_PER_DAY + time
 
 
+@inlined
+def _pairs(word: int, marks: int) -> int:
+    """Each byte and the next one as a two-digit number; the marked bytes, known to be signs, count zero."""
+    digits = word & ~marks & unsigned(0x0F0F0F0F0F0F0F0F)
+    return digits * unsigned(10) + (digits >> unsigned(8))
+
+
+@inlined
+def _usual_time(data: Bytes, p: int, end: int) -> int:
+    """``HH:MM:SS[.f]`` from p to the end as microseconds, or -1; 8 bytes from p + 9 on can be read."""
+    word, colons = word_at(data, p), unsigned(0x0000FF0000FF0000)
+    if word & colons != unsigned(0x00003A00003A0000) or not digits_only(zeroed(word, colons)):
+        return -1
+    pairs = _pairs(word, colons)
+    hour, minute = pairs & unsigned(0xFF), (pairs >> unsigned(24)) & unsigned(0xFF)
+    second = (pairs >> unsigned(48)) & unsigned(0xFF)
+    if hour > unsigned(23) or minute > unsigned(59) or second > unsigned(59):
+        return -1
+    micros = unsigned(0)
+    if end - p > 8:
+        if data[p + 8] != 46 or end - p < 10 or end - p > 15:
+            return -1
+        word = first_digits(word_at(data, p + 9), end - p - 9)
+        if not digits_only(word):
+            return -1
+        micros = eight_digits(word) // unsigned(100)
+    seconds = (hour * unsigned(60) + minute) * unsigned(60) + second
+    return signed(seconds * unsigned(1_000_000) + micros)
+
+
+@inlined
+def _usual_day(word: int, day: int) -> int:
+    """``YYYY-MM-`` in one word and a day of the month as days since 1970, or _NO_DAY."""
+    dashes = unsigned(0xFF0000FF00000000)
+    pairs = _pairs(word, dashes)
+    year = signed((pairs & unsigned(0xFF)) * unsigned(100) + ((pairs >> unsigned(16)) & unsigned(0xFF)))
+    month = signed((pairs >> unsigned(40)) & unsigned(0xFF))
+    signs = word & dashes == unsigned(0x2D00002D00000000) and digits_only(zeroed(word, dashes))
+    if not signs or year < 1 or month < 1 or month > 12 or day < 1 or day > _days_in_month(year, month):
+        return _NO_DAY
+    return _days_from_civil(year, month, day)
+
+
+@inlined
+def _usual_moment(data: Bytes, p: int, end: int, form: int, known: Unsigned) -> int:
+    """A timestamp of four digits' year as microseconds, or _NO_MOMENT; ``known`` keeps the day seen last."""
+    if form == TIMESTAMPTZ:
+        if end - p < 22 or data[end - 3] != 43 or data[end - 2] != 48 or data[end - 1] != 48:
+            return _NO_MOMENT
+        end -= 3
+    if end - p < 19 or p + 28 > len(data) or data[p + 10] != 32:
+        return _NO_MOMENT
+    time = _usual_time(data, p + 11, end)
+    if time < 0:
+        return _NO_MOMENT
+    word, tens, ones = word_at(data, p), unsigned(data[p + 8]), unsigned(data[p + 9])
+    if word != known[0] or tens != known[1] or ones != known[2]:
+        days = _usual_day(word, _two(data, p + 8))
+        if days == _NO_DAY:
+            return _NO_MOMENT
+        known[0], known[1], known[2], known[3] = word, tens, ones, unsigned(days)
+    return signed(known[3]) * _MICROSECONDS_PER_DAY + time
+
+
 @compiled
 def parse_moment(
     data: Bytes, start: Ints, length: Lengths, form: int, out: Ints, valid: Bytes, exact: Bytes
 ) -> int:
     """Dates (days) or timestamps (microseconds), both since 1970-01-01."""
+    known = np.zeros(4, dtype=np.uint64)
     for i in range(len(length)):
         valid[i] = exact[i] = out[i] = 0
         if length[i] < 0:
             continue
+        if form != DATE:
+            usual = _usual_moment(data, start[i], start[i] + length[i], form, known)
+            if usual != _NO_MOMENT:
+                out[i] = usual
+                valid[i] = 1
+                continue
         state, value = _moment(data, start[i], start[i] + length[i], form)
         if state == BAD:
             return i

@@ -1,0 +1,104 @@
+"""Eight or sixteen bytes at once, for compiled loops over bytes that begin anywhere.
+
+numpy has no unaligned access and numba checks each index for being negative; these read and write as
+the processor does, in one instruction.  They check nothing: whoever calls them has made sure that
+``at .. at + 8`` (16) lies within the array.  Words are little-endian whatever the processor is; for
+eight digits at a time see `digits_only` and `eight_digits`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from decoder.compiled import inlined, unsigned
+
+_SWAPPED = sys.byteorder == "big"
+ZEROS = 0x3030303030303030  # eight times the digit 0
+
+
+def _place(context: Any, builder: Any, kind: Any, array: Any, at: Any, bits: int) -> Any:
+    data = context.make_array(kind)(context, builder, array).data
+    pointer = ir.IntType(bits).as_pointer()
+    return builder.bitcast(builder.gep(data, [at]), pointer)
+
+
+@intrinsic
+def word_at(typingctx: Any, data: Any, at: Any) -> Any:
+    """The eight bytes at ``at``, the first of them lowest."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = _place(context, builder, signature.args[0], *arguments, 64)
+        word = builder.load(place, align=1)
+        return builder.bswap(word) if _SWAPPED else word
+
+    return types.uint64(data, types.int64), generate
+
+
+@intrinsic
+def big_word_at(typingctx: Any, data: Any, at: Any) -> Any:
+    """The eight bytes at ``at`` as a big-endian number."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = _place(context, builder, signature.args[0], *arguments, 64)
+        word = builder.load(place, align=1)
+        return word if _SWAPPED else builder.bswap(word)
+
+    return types.uint64(data, types.int64), generate
+
+
+@intrinsic
+def copy_sixteen(typingctx: Any, data: Any, source: Any, out: Any, target: Any) -> Any:
+    """Sixteen bytes from one array to another."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        left = _place(context, builder, signature.args[0], arguments[0], arguments[1], 128)
+        right = _place(context, builder, signature.args[2], arguments[2], arguments[3], 128)
+        builder.store(builder.load(left, align=1), right, align=1)
+        return context.get_dummy_value()
+
+    return types.void(data, types.int64, out, types.int64), generate
+
+
+@inlined
+def digits_only(word: int) -> bool:
+    """True when all eight bytes are digits."""
+    high = word & unsigned(0xF0F0F0F0F0F0F0F0)
+    over = (word + unsigned(0x0606060606060606)) & unsigned(0xF0F0F0F0F0F0F0F0)
+    return high | (over >> unsigned(4)) == unsigned(0x3333333333333333)
+
+
+@inlined
+def eight_digits(word: int) -> int:
+    """The number that eight digits are, the first of them lowest in the word."""
+    value = (word & unsigned(0x0F0F0F0F0F0F0F0F)) * unsigned(2561) >> unsigned(8)
+    value = (value & unsigned(0x00FF00FF00FF00FF)) * unsigned(6553601) >> unsigned(16)
+    return (value & unsigned(0x0000FFFF0000FFFF)) * unsigned(42949672960001) >> unsigned(32)
+
+
+@inlined
+def zeroed(word: int, marks: int) -> int:
+    """The word with the marked bytes made the digit 0."""
+    return (word & ~marks) | (unsigned(ZEROS) & marks)
+
+
+@inlined
+def last_digits(word: int, count: int) -> int:
+    """The word with all but its last ``count`` bytes (0 to 8) made the digit 0."""
+    if count >= 8:
+        return word
+    kept = ~unsigned(0) << (unsigned(64) - (unsigned(count) << unsigned(3))) if count > 0 else unsigned(0)
+    return (word & kept) | (unsigned(ZEROS) & ~kept)
+
+
+@inlined
+def first_digits(word: int, count: int) -> int:
+    """The word with all but its first ``count`` bytes (1 to 8) made the digit 0."""
+    if count >= 8:
+        return word
+    kept = (unsigned(1) << (unsigned(count) << unsigned(3))) - unsigned(1)
+    return (word & kept) | (unsigned(ZEROS) & ~kept)
