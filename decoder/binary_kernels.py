@@ -7,9 +7,12 @@ reads outside ``start .. start+length``.
 
 from __future__ import annotations
 
+import numpy as np
+
 from decoder.binary_moments import DATE_END, DATE_MIN, EPOCH_DAYS, MOMENT_END, MOMENT_MIN
 from decoder.compiled import Bytes, Ints, Lengths, Unsigned, compiled, inlined, signed, unsigned
 from decoder.types_kernels import BAD, EXACT, OK
+from decoder.words import big_word_at
 
 _EPOCH_MICROSECONDS = EPOCH_DAYS * 86_400_000_000
 # What the typed columns hold: years 1 to 9999, counted from 2000-01-01.
@@ -17,6 +20,7 @@ _DAY_FIRST, _DAY_LAST = -730_119, 2_921_939
 _MOMENT_FIRST, _MOMENT_END = _DAY_FIRST * 86_400_000_000, (_DAY_LAST + 1) * 86_400_000_000
 _I32_MIN, _I32_MAX = -(2**31), 2**31 - 1
 _I64_MIN, _I64_MAX = -(2**63), 2**63 - 1
+_UNUSUAL = -(2**62)  # no number of 18 digits
 _HEX = b"0123456789abcdef"
 
 
@@ -27,23 +31,19 @@ def _u2(data: Bytes, p: int) -> int:
 
 @inlined
 def _u4(data: Bytes, p: int) -> int:
-    return (
-        (signed(data[p]) << 24)
-        | (signed(data[p + 1]) << 16)
-        | (signed(data[p + 2]) << 8)
-        | signed(data[p + 3])
-    )
+    if p + 8 <= len(data):
+        return signed(big_word_at(data, p) >> unsigned(32))
+    return (_u2(data, p) << 16) | _u2(data, p + 2)
 
 
 @inlined
 def _i4(data: Bytes, p: int) -> int:
-    value = _u4(data, p)
-    return value - 0x100000000 if value > 0x7FFFFFFF else value
+    return (_u4(data, p) ^ 0x80000000) - 0x80000000
 
 
 @inlined
 def _i8(data: Bytes, p: int) -> int:
-    return (_u4(data, p) << 32) | _u4(data, p + 4)
+    return signed(big_word_at(data, p))
 
 
 @compiled
@@ -229,15 +229,64 @@ def _numeric(  # noqa: C901, PLR0911, PLR0912
     return OK
 
 
+@inlined
+def _short_numeric(data: Bytes, p: int, size: int, precision: int, scale: int, tens: Ints) -> int:
+    """A numeric of one to four digit groups and its column's scale; _UNUSUAL: not of that form."""
+    if size < 10 or size > 16 or p + 16 > len(data):
+        return _UNUSUAL
+    head, groups = big_word_at(data, p), big_word_at(data, p + 8)
+    count = signed(head >> unsigned(48))
+    weight = (signed((head >> unsigned(32)) & unsigned(0xFFFF)) ^ 0x8000) - 0x8000
+    sign, shown = signed((head >> unsigned(16)) & unsigned(0xFFFF)), signed(head & unsigned(0xFFFF))
+    power = 4 * (weight - count + 1) + scale  # of ten, that the last group lacks
+    usual = size == 8 + 2 * count and shown == scale and power > -4 and power < 3
+    if not usual or (sign != 0 and sign != 0x4000):  # noqa: PLR1714
+        return _UNUSUAL
+    value = signed(0)
+    for i in range(count - 1):
+        group = signed((groups >> unsigned(48 - 16 * i)) & unsigned(0xFFFF))
+        if group > 9999:
+            return _UNUSUAL
+        value = value * 10000 + group
+    group = signed((groups >> unsigned(64 - 16 * count)) & unsigned(0xFFFF))
+    step = tens[-power] if power < 0 else 1
+    part = (
+        group
+        if power >= 0
+        else group // 10
+        if power == -1
+        else group // 100
+        if power == -2
+        else group // 1000
+    )
+    if group > 9999 or part * step != group:
+        return _UNUSUAL
+    value = (
+        value * signed(tens[4 + power]) + part if power < 0 else (value * 10000 + part) * signed(tens[power])
+    )
+    if value == 0 or (precision < 18 and value >= tens[precision]):
+        return _UNUSUAL
+    return value if sign == 0 else -value
+
+
 @compiled
 def read_decimal(
     data: Bytes, start: Ints, length: Lengths, precision: int, scale: int,
     out: Unsigned, valid: Bytes, exact: Bytes,
 ) -> int:  # fmt: skip
     """Numerics to 128-bit two's complement, low word first (``out`` is n x 2)."""
+    tens = np.ones(19, dtype=np.int64)
+    for i in range(1, 19):
+        tens[i] = tens[i - 1] * 10
     for i in range(len(length)):
         valid[i] = exact[i] = out[i, 0] = out[i, 1] = 0
         if length[i] < 0:
+            continue
+        value = _short_numeric(data, start[i], length[i], precision, scale, tens)
+        if value != _UNUSUAL:
+            out[i, 0] = unsigned(value)
+            out[i, 1] = ~unsigned(0) if value < 0 else unsigned(0)
+            valid[i] = 1
             continue
         state = _numeric(data, start[i], length[i], precision, scale, out[i])
         if state == BAD:

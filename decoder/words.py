@@ -9,16 +9,18 @@ eight digits at a time see `digits_only` and `eight_digits`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
+import numba.extending
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
-from numba.extending import intrinsic
 
 from decoder.compiled import inlined, unsigned
 
 _SWAPPED = sys.byteorder == "big"
 ZEROS = 0x3030303030303030  # eight times the digit 0
+_intrinsic: Callable[[Any], Callable[..., Any]] = numba.extending.intrinsic
 
 
 def _place(context: Any, builder: Any, kind: Any, array: Any, at: Any, bits: int) -> Any:
@@ -27,31 +29,31 @@ def _place(context: Any, builder: Any, kind: Any, array: Any, at: Any, bits: int
     return builder.bitcast(builder.gep(data, [at]), pointer)
 
 
-@intrinsic
+@_intrinsic
 def word_at(typingctx: Any, data: Any, at: Any) -> Any:
     """The eight bytes at ``at``, the first of them lowest."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = _place(context, builder, signature.args[0], *arguments, 64)
+        place = _place(context, builder, signature.args[0], arguments[0], arguments[1], 64)
         word = builder.load(place, align=1)
         return builder.bswap(word) if _SWAPPED else word
 
     return types.uint64(data, types.int64), generate
 
 
-@intrinsic
+@_intrinsic
 def big_word_at(typingctx: Any, data: Any, at: Any) -> Any:
     """The eight bytes at ``at`` as a big-endian number."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = _place(context, builder, signature.args[0], *arguments, 64)
+        place = _place(context, builder, signature.args[0], arguments[0], arguments[1], 64)
         word = builder.load(place, align=1)
         return word if _SWAPPED else builder.bswap(word)
 
     return types.uint64(data, types.int64), generate
 
 
-@intrinsic
+@_intrinsic
 def copy_sixteen(typingctx: Any, data: Any, source: Any, out: Any, target: Any) -> Any:
     """Sixteen bytes from one array to another."""
 
