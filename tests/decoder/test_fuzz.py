@@ -1,0 +1,35 @@
+"""The corpus of damaged streams, and as many new ones as a short time allows.
+
+``SLOTLAKE_FUZZ_SECONDS`` makes the run longer; ``python -m tests.decoder.fuzz`` runs by number.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.decoder.fuzz import CORPUS, judge, read_case, reason_of, run
+
+CASES = sorted(CORPUS.glob("*.hex"))
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("path", CASES, ids=[path.stem for path in CASES])
+def test_a_damaged_stream_is_refused_for_the_same_reason_by_all(path: Path) -> None:
+    options, stream, note = read_case(path)
+    assert reason_of(judge(options, stream)) == reason_of(note)
+
+
+@pytest.mark.slow
+def test_new_damage_brings_nothing_but_protocol_errors(tmp_path: Path) -> None:
+    seed = int(os.environ.get("SLOTLAKE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+    seconds = float(os.environ.get("SLOTLAKE_FUZZ_SECONDS", "20"))
+    report = run(seed, 1 << 60, seconds, tmp_path)
+    print(f"SLOTLAKE_SEED={seed}: {report.streams} streams, {len(report.reasons)} reasons")
+    assert report.finds == [], [path.read_text() for path in report.finds]
+    assert report.streams > 500
+    assert report.plain_taken
+    assert len(report.reasons) > 20
