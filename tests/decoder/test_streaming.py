@@ -24,7 +24,7 @@ from decoder.slots import create_slot
 from decoder.source import SourceSettings
 from decoder.types import column_type, to_text
 from tests.conftest import Database
-from tests.decoder.sources import pulled
+from tests.decoder.sources import insert_position, pulled
 
 TABLES = """
 CREATE TABLE a (id int PRIMARY KEY, v text);
@@ -316,3 +316,45 @@ def test_a_prepared_transaction_that_was_removed_is_missed(
         twins.pull("two")
     file.write_bytes(kept)
     assert twins.pull("two").changes == 1
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from decoder.pull import pull
+from decoder.source import SourceSettings
+source = SourceSettings(sys.argv[1], ("p",), sys.argv[2], streaming=sys.argv[4], two_phase=sys.argv[5] == "two")
+first = pull(source, "test", Path(sys.argv[3]), start=int(sys.argv[6]), until=int(sys.argv[7]))
+idle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+whole = pull(source, "test", Path(sys.argv[3]), start=first.end_lsn, memory_bytes=4 << 20)
+print(whole.changes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - idle)
+"""
+
+
+def test_memory_does_not_grow_with_a_transaction(
+    database: Database, sessions: list[psycopg.Connection[Any]], tmp_path: Path
+) -> None:
+    """Two transactions of 60 MB, interleaved, one of them prepared (10 M rows each: docs/benchmarks.md)."""
+    twins = Twins(database, tmp_path, {"t": {"streaming": "parallel", "two_phase": True}})
+    one, two, *_ = sessions
+    fill(one, "a", 1, 10_000)
+    one.commit()
+    middle = insert_position(database)
+    for first in range(1_000_000, 1_400_000, 100_000):
+        fill(one, "a", first, 100_000)
+        fill(two, "b", first, 100_000)
+    one.commit()
+    two.execute("PREPARE TRANSACTION 'large'")
+    two.commit()
+    source = twins.sources["t"]
+    told = [source.dsn, source.slot, str(tmp_path), "parallel", "two", str(twins.starts["t"]), str(middle)]
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, *told],
+        cwd=Path(__file__).parents[2],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    changes, grown_kb = map(int, done.stdout.split())
+    assert changes == 400_000
+    assert grown_kb < 210_000, grown_kb  # 260,000 with all of it in memory
