@@ -30,6 +30,7 @@ from decoder.publications import check_publications
 from decoder.receive import Stream
 from decoder.slots import check_slot
 from decoder.source import SourceSettings, connect, redact, source_errors
+from decoder.type_catalog import load_types
 
 _LSN = struct.Struct(">Q")
 _REST_SECONDS = 1.0
@@ -104,7 +105,9 @@ def slot_steps(
         live = LiveCatalog(source.dsn)
         stack.callback(live.close)
         catalog: Catalog = live if writer is None else NotingCatalog(live, writer.answer)
-        reader = reader_for(source.plugin, startup.options, catalog, two_phase=startup.two_phase)
+        reader = reader_for(
+            source.plugin, startup.options, catalog, two_phase=startup.two_phase, types=slot.types
+        )
         delivery = stack.enter_context(Delivery(consumer, startup))
         yield from _Reading(reader, delivery, slot.bounds, writer).steps(slot)
 
@@ -169,6 +172,7 @@ class _Slot:
                 _check_encoding(connection, source)
             version = connection.info.server_version
             settled = settled_position(connection)
+            self.types = load_types(connection) if source.binary else None
         chosen = plugin_options(source, version, options)
         begin = start if start is not None else state.confirmed_flush_lsn or 0
         self.bounds = Bounds(begin, settled if until is None else until, until is not None)

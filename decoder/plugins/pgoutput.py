@@ -6,9 +6,10 @@ block only), so the callback that begins it is held until the next message shows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
+from decoder.binary import binary_text
 from decoder.errors import ProtocolError
 from decoder.lsn import format_lsn
 from decoder.messages import (
@@ -40,8 +41,8 @@ from decoder.plugins import model
 from decoder.plugins.model import Event, Transaction
 from decoder.reader import StreamReader
 from decoder.relations import Column, Relation
-
-BinaryText = Callable[[bytes, Column], str]
+from decoder.type_catalog import TypeCatalog
+from decoder.types_parse import TextError
 
 
 class PgoutputReader:
@@ -49,7 +50,7 @@ class PgoutputReader:
 
     Args:
         streaming, two_phase, binary: as asked of the server.
-        binary_text: text of a binary value of a column.
+        types: what is known of user types; without it only built-in ones are read from binary.
     """
 
     plugin: ClassVar[str] = "pgoutput"
@@ -60,13 +61,13 @@ class PgoutputReader:
         streaming: Literal["off", "on", "parallel"] = "off",
         two_phase: bool = False,
         binary: bool = False,
-        binary_text: BinaryText | None = None,
+        types: TypeCatalog | None = None,
     ) -> None:
         self._reader = StreamReader(streaming=streaming, two_phase=two_phase, binary=binary)
         self._transaction: Transaction | None = None
         self._origins: dict[int | None, str | None] = {}
         self._due: Event | None = None
-        self._binary_text = binary_text
+        self._types = TypeCatalog() if types is None else types
         self.lsn = 0
 
     @property
@@ -218,12 +219,13 @@ class PgoutputReader:
         )
 
     def _text(self, value: BinaryValue, column: Column) -> str:
-        if self._binary_text is None:
+        try:
+            return binary_text(value.data, column.type_oid, self._types)
+        except TextError as error:
             raise ProtocolError(
-                f"a binary value of column {column.name!r}, whose text cannot be had here",
+                f"a binary value of column {column.name!r}: {error.reason}",
                 where=f"pgoutput message, at {format_lsn(self.lsn)}",
-            )
-        return self._binary_text(value.data, column)
+            ) from None
 
 
 def _kind(kind: str) -> Literal["", "K", "O"]:

@@ -13,11 +13,12 @@ from decoder.errors import SourceError
 from decoder.options import negotiate
 from decoder.plugins.catalog import Catalog
 from decoder.plugins.decoderbufs import ProtobufReader
-from decoder.plugins.pgoutput import BinaryText, PgoutputReader
+from decoder.plugins.pgoutput import PgoutputReader
 from decoder.plugins.reader import Reader
 from decoder.plugins.test_decoding import LinesReader
 from decoder.plugins.wal2json import JsonReader
 from decoder.source import SourceSettings, redact
+from decoder.type_catalog import TypeCatalog
 
 PLUGINS = ("pgoutput", "test_decoding", "wal2json", "decoderbufs")
 NUMBERS_AS_TEXT = "numeric-data-types-as-string"
@@ -64,11 +65,12 @@ def reader_for(
     catalog: Catalog | None = None,
     *,
     two_phase: bool = False,
-    binary_text: BinaryText | None = None,
+    types: TypeCatalog | None = None,
 ) -> Reader:
     """The reader for what a plugin sends under these options.
 
     Args:
+        types: what is known of user types, for values in binary.
         two_phase: the slot was made with it; then prepared transactions come as such, asked for or not.
 
     Raises:
@@ -81,7 +83,7 @@ def reader_for(
             streaming=_streaming(streaming),
             two_phase=two_phase or _on(options.get("two_phase", "")),
             binary=_on(options.get("binary", "")),
-            binary_text=binary_text,
+            types=types,
         )
     if plugin == "test_decoding":
         return LinesReader(catalog, two_phase=two_phase)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -14,7 +15,9 @@ from decoder.plugins.live import read_slot
 from decoder.plugins.model import Change, Transaction
 from decoder.source import SourceSettings
 from infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from tests.conftest import Database
 from tests.decoder.plugins.collecting import Collecting, told
+from tests.decoder.sources import slotted
 
 pytestmark = pytest.mark.server
 ROWS = 400
@@ -203,3 +206,20 @@ def test_streamed_blocks_in_text(text_source: SourceSettings) -> None:
     assert all(call[3] is None for call in consumer.calls if call[0] == "stream_change")
     with pytest.raises(ProtocolError, match="hides what a streamed transaction changed"):
         read_slot(text_source, Collecting(), options={"stream-changes": "1"})
+
+
+def test_binary_values_become_the_same_text(database: Database) -> None:
+    database.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok');"
+        "CREATE TABLE b (id int PRIMARY KEY, n numeric, t timestamptz, m mood, a text[], f float8);"
+        "CREATE PUBLICATION p FOR TABLE b"
+    )
+    source, _ = slotted(database)
+    database.execute("INSERT INTO b VALUES (1, 1.50, now(), 'ok', '{a,NULL,\"b c\"}', 'NaN')")
+    database.execute("UPDATE b SET id = 2")
+    shown = []
+    for binary in (False, True):
+        collecting = Collecting()
+        read_slot(replace(source, binary=binary), collecting)
+        shown.append(told(collecting.seen))
+    assert len(shown[0]) == 6 and shown[0] == shown[1]
