@@ -8,11 +8,10 @@ depend on how the stream was cut into chunks.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from decoder import scan
@@ -20,10 +19,12 @@ from decoder.buffer import MessageBuffer
 from decoder.compiled import Ints, frozen
 from decoder.errors import ProtocolError
 from decoder.lsn import format_lsn
-from decoder.messages import LogicalMessage, Origin, RelationMessage, Truncate, TypeMessage
+from decoder.messages import LogicalMessage, RelationMessage, Truncate, TypeMessage
 from decoder.reader import read_message, with_type_names
 from decoder.relations import Relation, RelationVersion
-from decoder.rows import RowSet, build_table
+from decoder.rows import RowSets, build_tables
+from decoder.type_catalog import TypeCatalog
+from decoder.types_slices import Slices, as_string, gather
 
 TRANSACTIONS_SCHEMA = pa.schema(
     [
@@ -44,7 +45,7 @@ MESSAGES_SCHEMA = pa.schema(
         ("content", pa.binary()),
     ]
 )
-_TRUNCATE = ord("T")
+_TRUNCATE, _ORIGIN = ord("T"), ord("O")
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,16 @@ class DecodedChunk:
 
 
 class Decoder:
-    """Decodes one replication connection's stream: text format, streaming and two-phase off."""
+    """Decodes one replication connection's stream, in the shape of protocol 1: whole transactions.
 
-    def __init__(self) -> None:
+    Args:
+        binary: binary values were asked for; without it one is a ProtocolError.
+        catalog: what is known of the source's types, for binary values of its own; it learns from the
+            stream's Type messages.
+    """
+
+    def __init__(self, *, binary: bool = False, catalog: TypeCatalog | None = None) -> None:
+        self.catalog = (catalog or TypeCatalog()) if binary else None
         self._relations: dict[int, Relation] = {}
         self._types: dict[int, str] = {}
         self._state = np.zeros(scan.STATE_FIELDS, dtype=np.int64)
@@ -130,7 +138,7 @@ class Decoder:
         Raises:
             ProtocolError: the stream breaks the grammar; nothing was consumed.
         """
-        chunk = _Chunk(buffer, self._state, first_seq, first_txn)
+        chunk = _Chunk(buffer, self._state, (first_seq, first_txn), self)
         chunk.walk(scan.NO_LIMIT if commit_before is None else commit_before, partial)
         rare = _Rare(chunk, self._relations, self._types)
         decoded = _decoded(chunk, rare, self._open_origin)
@@ -143,11 +151,11 @@ class Decoder:
 class _Chunk:
     """One walk over a buffer and what it noted."""
 
-    def __init__(self, buffer: MessageBuffer, state: Ints, first_seq: int, first_txn: int) -> None:
-        count = buffer.count
+    def __init__(self, buffer: MessageBuffer, state: Ints, first: tuple[int, int], decoder: Decoder) -> None:
+        count, self.catalog = buffer.count, decoder.catalog
         self.data, self.ends, self.lsns = frozen(buffer.data), frozen(buffer.ends), buffer.lsns
         self.state = state.copy()
-        self.state[scan.NEXT_SEQ], self.state[scan.NEXT_TXN] = first_seq, first_txn
+        self.state[scan.NEXT_SEQ], self.state[scan.NEXT_TXN] = first
         self.state[scan.BEGIN_AT] = -1
         self.report = np.zeros(scan.REPORT_FIELDS, dtype=np.int64)
         self._rows = np.empty((scan.ROW_FIELDS, count), dtype=np.int64)
@@ -156,7 +164,7 @@ class _Chunk:
 
     def walk(self, limit: int, partial: bool) -> None:
         arrays = (self.state, self._rows, self._txns, self._rares, self.report)
-        code = scan.walk(self.data, self.ends, limit, partial, *arrays)
+        code = scan.walk(self.data, self.ends, limit, partial, self.catalog is not None, *arrays)
         if code != 0:
             at, offset = int(self.report[scan.AT]), int(self.report[scan.BAD_OFFSET])
             raise scan.walk_error(code, offset, self.payload(at), self.place(at))
@@ -193,11 +201,11 @@ class _Rare:
         self.relations, self.types = dict(relations), dict(types)
         # Per relation: from which message on each version holds.
         self.versions = {relation_id: [(-1, version)] for relation_id, version in relations.items()}
-        self.origins: list[tuple[int, str]] = []
+        self.origins = _Origins(chunk)
         self.truncates: list[tuple[int, int, int, Relation]] = []
         self.logical: list[tuple[int, int, LogicalMessage]] = []
         self._chunk = chunk
-        for message, seq, txn in chunk.rares.T.tolist():
+        for message, seq, txn in chunk.rares[:, ~self.origins.among].T.tolist():
             self._read(message, seq, txn)
 
     def _read(self, at: int, seq: int, txn: int) -> None:
@@ -207,12 +215,13 @@ class _Rare:
             raise self._chunk.error(error.what, at, error.offset) from None
         if isinstance(message, TypeMessage):
             self.types[message.type_oid] = f"{message.schema}.{message.name}"
+            if self._chunk.catalog is not None:
+                self._chunk.catalog.note(message.type_oid, message.schema, message.name)
         elif isinstance(message, RelationMessage):
-            relation = with_type_names(message.relation, self.types)
-            self.relations[relation.relation_id] = relation
-            self.versions.setdefault(relation.relation_id, []).append((at, relation))
-        elif isinstance(message, Origin):
-            self.origins.append((at, message.name))
+            relation = with_type_names(message.relation, self.types) if self.types else message.relation
+            if self.relations.get(relation.relation_id) != relation:  # else it only says so again
+                self.relations[relation.relation_id] = relation
+                self.versions.setdefault(relation.relation_id, []).append((at, relation))
         elif isinstance(message, Truncate):
             for relation_id in message.relation_ids:
                 self.truncates.append((at, seq, txn, self.known(relation_id, at)))
@@ -226,19 +235,54 @@ class _Rare:
             raise self._chunk.error(f"relation {relation_id} was not described", at, 1)
         return relation
 
-    def origin_of(self, begin: int, commit: int) -> str | None:
-        """The first origin named between these messages."""
-        i = bisect_right(self.origins, begin, key=lambda origin: origin[0])
-        return self.origins[i][1] if i < len(self.origins) and self.origins[i][0] < commit else None
-
     def open_origin(self, before: str | None) -> str | None:
         """Origin of the transaction in which the chunk ends."""
         state = self._chunk.state
         if state[scan.OPEN] == 0:
             return None
         begin = int(state[scan.BEGIN_AT])
-        named = self.origin_of(begin, scan.NO_LIMIT)
-        return before if begin < 0 and before is not None else named
+        if begin < 0 and before is not None:
+            return before
+        [named] = self.origins.between(np.array([begin]), np.array([scan.NO_LIMIT])).to_pylist()
+        return None if named is None else str(named)
+
+
+class _Origins:
+    """The origin messages of a chunk; a transaction may have one each, so they are read in bulk.
+
+    ``among``: which of the chunk's rare messages they are.
+    """
+
+    def __init__(self, chunk: _Chunk) -> None:
+        rares = chunk.rares[scan.RARE_MESSAGE]
+        self.among = chunk.data[chunk.ends[rares]] == _ORIGIN
+        self._at = rares[self.among]
+        start, length = np.empty(len(self._at), np.int64), np.empty(len(self._at), np.int32)
+        bad = scan.origins(chunk.data, chunk.ends, frozen(self._at), start, length)
+        try:
+            if bad >= 0:
+                self._refuse(chunk)
+            self._names = as_string(gather(Slices(chunk.data, start, length)))
+        except pa.ArrowInvalid:
+            self._refuse(chunk)
+
+    def _refuse(self, chunk: _Chunk) -> NoReturn:
+        """Let the plain reader say what is wrong, and where."""
+        for at in self._at.tolist():
+            try:
+                read_message(chunk.payload(at))
+            except ProtocolError as error:
+                raise chunk.error(error.what, at, error.offset) from None
+        raise AssertionError("the two readers of origins disagree")
+
+    def between(self, begin: Ints, end: Ints) -> pa.Array:
+        """For each i the first origin named behind message ``begin[i]`` and before ``end[i]``, or null."""
+        if len(self._at) == 0:
+            return pa.nulls(len(begin), pa.string())
+        i = np.searchsorted(self._at, begin, side="right")
+        found = i < len(self._at)
+        found[found] = self._at[i[found]] < end[found]
+        return self._names.take(pa.array(np.where(found, i, 0), mask=~found))
 
 
 def _decoded(chunk: _Chunk, rare: _Rare, open_origin: str | None) -> DecodedChunk:
@@ -248,7 +292,7 @@ def _decoded(chunk: _Chunk, rare: _Rare, open_origin: str | None) -> DecodedChun
     return DecodedChunk(
         consumed=int(chunk.report[scan.AT]),
         transactions=transactions,
-        rows={version: build_table(rowset) for version, rowset in _row_sets(chunk, rare).items()},
+        rows=build_tables(_row_sets(chunk, rare)),
         messages=_messages(rare),
         counts=Counts(
             transactions=transactions.num_rows,
@@ -269,14 +313,12 @@ def _decoded(chunk: _Chunk, rare: _Rare, open_origin: str | None) -> DecodedChun
 
 def _transactions(chunk: _Chunk, rare: _Rare, open_origin: str | None) -> pa.Table:
     txns = chunk.txns
-    origins: list[str | None] = [None] * txns.shape[1]
-    if rare.origins or open_origin is not None:
-        for i, (begin, commit) in enumerate(txns[[scan.TXN_BEGIN, scan.TXN_COMMIT]].T.tolist()):
-            carried = open_origin if begin < 0 else None
-            origins[i] = carried if carried is not None else rare.origin_of(begin, commit)
+    origins = rare.origins.between(txns[scan.TXN_BEGIN], txns[scan.TXN_COMMIT])
+    if open_origin is not None and txns.shape[1] and txns[scan.TXN_BEGIN, 0] < 0:
+        origins = pa.concat_arrays([pa.array([open_origin]), origins[1:]])
     columns = [pa.array(txns[f].copy()) for f in (scan.TXN_XID, scan.TXN_COMMIT_LSN, scan.TXN_END_LSN)]
     times = pa.array(txns[scan.TXN_TIME].copy()).cast(pa.timestamp("us", "UTC"))
-    return pa.table([*columns, times, pa.array(origins, pa.string())], schema=TRANSACTIONS_SCHEMA)
+    return pa.table([*columns, times, origins], schema=TRANSACTIONS_SCHEMA)
 
 
 def _messages(rare: _Rare) -> pa.Table | None:
@@ -290,24 +332,53 @@ def _messages(rare: _Rare) -> pa.Table | None:
     return pa.Table.from_pylist([dict(zip(names, r, strict=True)) for r in records], schema=MESSAGES_SCHEMA)
 
 
-def _row_sets(chunk: _Chunk, rare: _Rare) -> dict[RelationVersion, RowSet]:
-    """The rows of each relation version, in order of the version's first row."""
+def _row_sets(chunk: _Chunk, rare: _Rare) -> RowSets:
+    """The rows sorted by relation version, versions in order of their first row."""
     rows = _with_truncates(chunk, rare.truncates)
-    found: dict[Relation, list[npt.NDArray[np.int64]]] = {}
-    for relation_id, members in _by_relation(rows[scan.ROW_RELATION]):
-        messages = rows[scan.ROW_MESSAGE, members]
-        versions = rare.versions.get(relation_id, [])
-        if not versions or messages[0] < versions[0][0]:
-            raise chunk.error(f"relation {relation_id} was not described", int(messages[0]), 1)
-        cuts = np.searchsorted(messages, [at for at, _ in versions[1:]])
-        for (_, version), part in zip(versions, np.split(members, cuts), strict=True):
-            if len(part):
-                found.setdefault(version, []).append(part)
-    ordered = sorted(found.items(), key=lambda item: int(item[1][0][0]))
-    return {
-        version: RowSet(version, chunk.data, chunk.lsns, rows, np.concatenate(parts), chunk.error)
-        for version, parts in ordered
-    }
+    numbers, versions = _versions(chunk, rare, rows)
+    first = np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=len(versions)))])
+    if len(versions) > 1:
+        # Up to 16 bits numpy sorts by radix, several times faster.
+        numbers = numbers.astype(np.uint16) if len(versions) <= 1 << 16 else numbers
+        rows = rows[:, np.argsort(numbers, kind="stable")]
+    return RowSets(versions, first, rows, chunk.data, chunk.lsns, chunk.catalog, chunk.error)
+
+
+def _versions(chunk: _Chunk, rare: _Rare, rows: Ints) -> tuple[Ints, list[Relation]]:
+    """For each row the number of its relation version, counted by first appearance; and the versions."""
+    messages, ids = rows[scan.ROW_MESSAGE], rows[scan.ROW_RELATION]
+    if len(ids) == 0:
+        return np.empty(0, np.int64), []
+    encoded = pa.array(ids).dictionary_encode()
+    codes = encoded.indices.to_numpy().astype(np.int64)
+    firsts = np.full(len(encoded.dictionary), len(ids))
+    np.minimum.at(firsts, codes, np.arange(len(ids)))
+    current: list[Relation] = []
+    later: list[tuple[int, int, Relation]] = []
+    for code, relation_id in enumerate(encoded.dictionary.to_pylist()):
+        history = rare.versions.get(relation_id, [])
+        at = int(messages[firsts[code]])
+        if not history or at < history[0][0]:
+            raise chunk.error(f"relation {relation_id} was not described", at, 1)
+        current.append(history[0][1])
+        later += [(where, code, version) for where, version in history[1:]]
+    return _renumbered(codes, messages, current, later) if later else (codes, current)
+
+
+def _renumbered(
+    codes: Ints, messages: Ints, current: list[Relation], later: list[tuple[int, int, Relation]]
+) -> tuple[Ints, list[Relation]]:
+    """The same with versions that take the place of others within the chunk, from a message on."""
+    versions = list(current)
+    numbers = codes.copy()
+    for where, code, version in sorted(later, key=lambda each: each[0]):
+        versions.append(version)
+        behind = int(np.searchsorted(messages, where))
+        numbers[behind:][codes[behind:] == code] = len(versions) - 1
+    known: dict[Relation, int] = {}
+    for i in pa.array(numbers).unique().to_pylist():
+        known.setdefault(versions[i], len(known))
+    return np.array([known.get(version, 0) for version in versions])[numbers], list(known)
 
 
 def _with_truncates(chunk: _Chunk, truncates: list[tuple[int, int, int, Relation]]) -> Ints:
@@ -321,19 +392,3 @@ def _with_truncates(chunk: _Chunk, truncates: list[tuple[int, int, int, Relation
         extra[scan.ROW_RELATION, i] = relation.relation_id
     rows = np.concatenate([chunk.rows, extra], axis=1)
     return rows[:, np.argsort(rows[scan.ROW_MESSAGE], kind="stable")]
-
-
-def _by_relation(relation_ids: Ints) -> list[tuple[int, npt.NDArray[np.int64]]]:
-    """For each relation id the indices of its rows, in order."""
-    if len(relation_ids) == 0:
-        return []
-    encoded = pa.array(relation_ids).dictionary_encode()
-    distinct = encoded.dictionary.to_pylist()
-    if len(distinct) == 1:
-        return [(distinct[0], np.arange(len(relation_ids)))]
-    codes = encoded.indices.to_numpy()
-    # Up to 16 bits numpy sorts by radix, several times faster.
-    codes = codes.astype(np.uint16) if len(distinct) <= 1 << 16 else codes
-    order = np.argsort(codes, kind="stable")
-    ends = np.cumsum(np.bincount(codes, minlength=len(distinct)))
-    return list(zip(distinct, np.split(order, ends[:-1]), strict=True))

@@ -11,8 +11,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+import numba.extending
 import numpy as np
 import numpy.typing as npt
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils, types
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,3 +47,29 @@ def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+_intrinsic: Callable[[Any], Any] = numba.extending.intrinsic
+
+
+def _big_endian(bits: int) -> Callable[[Bytes, int], int]:
+    """A compiled function ``read(data, p)`` for a big-endian integer of so many bits.
+
+    One load and one byte swap; below 64 bits it is unsigned.  Like all compiled code here it does not check
+    ``p``: the caller has.
+    """
+
+    @_intrinsic
+    def read(typing: Any, data: Any, p: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            array = context.make_array(signature.args[0])(context, builder, values[0])
+            place = cgutils.pointer_add(builder, array.data, values[1], ir.IntType(bits).as_pointer())
+            value = builder.bswap(builder.load(place, align=1))
+            return value if bits == 64 else builder.zext(value, ir.IntType(64))
+
+        return types.int64(data, types.int64), generate
+
+    return cast("Callable[[Bytes, int], int]", read)
+
+
+read_uint16, read_uint32, read_int64 = _big_endian(16), _big_endian(32), _big_endian(64)

@@ -37,6 +37,7 @@ from decoder.receive import Stream
 from decoder.relations import RelationVersion
 from decoder.source import SourceSettings, connect, source_errors
 from decoder.spool import MEMORY_BYTES, SpoolRoom
+from decoder.type_catalog import load_types
 
 CHUNK_BYTES = 16 << 20
 _BUFFERS = 3
@@ -87,7 +88,7 @@ class Puller:
         )
         room = SpoolRoom(incoming_path(changelog, f"spool-{secrets.token_hex(4)}"), memory_bytes)
         assembler = Assembler(room, store, parallel=options.streaming == "parallel")
-        self._decoding = _Decoding(assembler, Decoder(**_decoder_options(options)))
+        self._decoding = _Decoding(assembler, _decoder(source, options))
         self._progress: Progress | None = None
         try:
             self._stream = Stream(source, start, options=options)
@@ -217,8 +218,12 @@ class Puller:
         self.close()
 
 
-def _decoder_options(options: Options) -> dict[str, bool]:
-    return {"binary": True} if options.binary else {}
+def _decoder(source: SourceSettings, options: Options) -> Decoder:
+    """One that knows the source's own types, if values may come in their binary form."""
+    if not options.binary:
+        return Decoder()
+    with connect(source.dsn) as connection, source_errors(source.dsn, "looking up its types"):
+        return Decoder(binary=True, catalog=load_types(connection))
 
 
 class _Decoding:

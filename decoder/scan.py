@@ -2,7 +2,8 @@
 
 `walk` goes over all messages once, checks begin, commit and row messages to the last byte against
 the grammar in `reader`, keeps the order of transactions, and notes where each tuple starts.  Rare
-messages are only noted; `reader` reads them.  `locate` then finds each column's bytes.
+messages are only noted; `reader` reads them, but for origins, of which each transaction may have one
+(`origins`).  `locate` then finds each column's bytes.
 
 Invariant: a tuple whose position `walk` has noted lies whole within its message, so later passes
 need no bounds checks; a message that breaks the grammar ends the walk with an error code and an
@@ -11,7 +12,16 @@ offset.  Compiled code never raises and never reads past a message's end.
 
 from __future__ import annotations
 
-from decoder.compiled import Bytes, Ints, Lengths, compiled, inlined, signed, unsigned
+from decoder.compiled import (
+    Bytes,
+    Ints,
+    Lengths,
+    compiled,
+    inlined,
+    read_int64,
+    read_uint16,
+    read_uint32,
+)
 from decoder.errors import ProtocolError
 from decoder.reader import EPOCH_MICROSECONDS, TIME_MAX, TIME_MIN
 from decoder.types_slices import MISSING, NULL, UNCHANGED
@@ -65,29 +75,22 @@ def walk_error(code: int, offset: int, payload: bytes, where: str) -> ProtocolEr
 
 
 @inlined
-def _number(data: Bytes, p: int, width: int) -> int:
-    """Big-endian integer, at 8 bytes signed."""
-    value = unsigned(0)
-    for i in range(width):
-        value = (value << unsigned(8)) | unsigned(data[p + i])
-    return signed(value)
-
-
-@inlined
-def _tuple(data: Bytes, p: int, end: int, old: bool) -> tuple[int, int]:  # noqa: PLR0911 - one fault each
+def _tuple(  # noqa: PLR0911 - one fault each
+    data: Bytes, p: int, end: int, old: bool, binary: bool
+) -> tuple[int, int]:
     """Check a tuple at p: (code, position after it or of the fault)."""
     if end - p < 2:
         return _TOO_SHORT, p
-    columns = _number(data, p, 2)
+    columns = read_uint16(data, p)
     p += 2
     for _ in range(columns):
         if p >= end:
             return _TOO_SHORT, p
         kind = data[p]
-        if kind == 116:
+        if kind == 116 or (kind == 98 and binary):
             if end - p < 5:
                 return _TOO_SHORT, p + 1
-            length = _number(data, p + 1, 4)
+            length = read_uint32(data, p + 1)
             p += 5
             if length > end - p:
                 return _TOO_SHORT, p
@@ -104,13 +107,15 @@ def _tuple(data: Bytes, p: int, end: int, old: bool) -> tuple[int, int]:  # noqa
 
 
 @inlined
-def _row(data: Bytes, p: int, end: int, rows: Ints, row: int) -> tuple[int, int]:  # noqa: PLR0911
+def _row(  # noqa: PLR0911
+    data: Bytes, p: int, end: int, rows: Ints, row: int, binary: bool
+) -> tuple[int, int]:
     """Check an insert, update or delete at p and note its parts: (code, position)."""
     op = data[p]
     if end - p < 5:
         return _TOO_SHORT, p + 1
     rows[ROW_OP, row] = op
-    rows[ROW_RELATION, row] = _number(data, p + 1, 4)
+    rows[ROW_RELATION, row] = read_uint32(data, p + 1)
     rows[ROW_OLD, row] = 0
     rows[ROW_OLD_AT, row] = -1
     rows[ROW_NEW_AT, row] = -1
@@ -123,7 +128,7 @@ def _row(data: Bytes, p: int, end: int, rows: Ints, row: int) -> tuple[int, int]
             return _TAG, p
         rows[ROW_OLD, row] = tag
         rows[ROW_OLD_AT, row] = p + 1
-        code, p = _tuple(data, p + 1, end, True)
+        code, p = _tuple(data, p + 1, end, True, binary)
         if code != _FINE or op == 68:
             return code, p
         if p >= end:
@@ -132,7 +137,7 @@ def _row(data: Bytes, p: int, end: int, rows: Ints, row: int) -> tuple[int, int]
     if tag != 78 or op == 68:
         return _TAG, p
     rows[ROW_NEW_AT, row] = p + 1
-    return _tuple(data, p + 1, end, False)
+    return _tuple(data, p + 1, end, False, binary)
 
 
 @inlined
@@ -146,7 +151,7 @@ def _lsn_fault(lsn: int) -> int:
 def _begin(data: Bytes, p: int, end: int, state: Ints, report: Ints) -> tuple[int, int]:
     if end - p < 21:
         return _TOO_SHORT, p + 1 + (0 if end - p < 9 else 8 if end - p < 17 else 16)
-    lsn, time = _number(data, p + 1, 8), _number(data, p + 9, 8)
+    lsn, time = read_int64(data, p + 1), read_int64(data, p + 9)
     code = _lsn_fault(lsn)
     if code != _FINE:
         return code, p + 1
@@ -158,7 +163,7 @@ def _begin(data: Bytes, p: int, end: int, state: Ints, report: Ints) -> tuple[in
     state[HAS_CHANGES] = 0
     state[FINAL_LSN] = lsn
     state[BEGIN_AT] = report[AT]
-    state[XID] = _number(data, p + 17, 4)
+    state[XID] = read_uint32(data, p + 17)
     return _FINE, p + 21
 
 
@@ -171,7 +176,7 @@ def _commit(  # noqa: PLR0911
         return _TOO_SHORT, p + (1 if short < 2 else 2 if short < 10 else 10 if short < 18 else 18)
     if data[p + 1] != 0:
         return _FLAGS, p + 1
-    commit_lsn, end_lsn, time = _number(data, p + 2, 8), _number(data, p + 10, 8), _number(data, p + 18, 8)
+    commit_lsn, end_lsn, time = read_int64(data, p + 2), read_int64(data, p + 10), read_int64(data, p + 18)
     for lsn, at in ((commit_lsn, p + 2), (end_lsn, p + 10)):
         code = _lsn_fault(lsn)
         if code != _FINE:
@@ -227,9 +232,9 @@ def _at_limit(data: Bytes, p: int, end: int, is_open: int, limit: int) -> bool:
     ends, so the latter lies behind the limit only when it is greater.
     """
     if data[p] == 66 and end - p >= 9:
-        return _number(data, p + 1, 8) >= limit
+        return limit != NO_LIMIT and read_int64(data, p + 1) >= limit
     if data[p] == 77 and end - p >= 10 and is_open == 0:
-        return _number(data, p + 2, 8) > limit
+        return read_int64(data, p + 2) > limit
     return False
 
 
@@ -242,14 +247,22 @@ def _one_of(letter: int, letters: bytes) -> bool:
 
 
 @inlined
-def _message(
-    data: Bytes, p: int, end: int, state: Ints, rows: Ints, txns: Ints, rares: Ints, report: Ints
+def _message(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
+    data: Bytes,
+    p: int,
+    end: int,
+    binary: bool,
+    state: Ints,
+    rows: Ints,
+    txns: Ints,
+    rares: Ints,
+    report: Ints,
 ) -> tuple[int, int]:
     """Check one message and note what it holds: (code, position)."""
     tag = data[p]
-    if _one_of(tag, b"IUD"):
+    if tag == 73 or tag == 85 or tag == 68:  # noqa: PLR1714 - I, U, D
         row = report[ROWS]
-        code, p = _row(data, p, end, rows, row)
+        code, p = _row(data, p, end, rows, row, binary)
         if code == _FINE and p == end and state[OPEN] == 0:
             return _OUTSIDE, p
         rows[ROW_MESSAGE, row] = report[AT]
@@ -270,12 +283,13 @@ def _message(
 
 @compiled
 def walk(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
-    data: Bytes, ends: Ints, limit: int, partial: bool,
+    data: Bytes, ends: Ints, limit: int, partial: bool, binary: bool,
     state: Ints, rows: Ints, txns: Ints, rares: Ints, report: Ints,
 ) -> int:  # fmt: skip
     """Go over all messages; returns 0 or the code of the first fault, at ``report[AT]``.
 
-    Unless ``partial``, state and report go back to the last point outside of any transaction.
+    ``binary``: binary values were asked for.  Unless ``partial``, state and report go back to the last
+    point outside of any transaction.
     """
     safe_state, safe_report = state.copy(), report.copy()
     while report[AT] < len(ends) - 1:
@@ -286,7 +300,7 @@ def walk(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
         if _at_limit(data, p, end, state[OPEN], limit):
             report[REACHED] = 1
             break
-        code, stop = _message(data, p, end, state, rows, txns, rares, report)
+        code, stop = _message(data, p, end, binary, state, rows, txns, rares, report)
         if code == _FINE and stop != end:
             code = _LEFT_OVER
         if code != _FINE:
@@ -304,33 +318,75 @@ def walk(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
 
 
 @compiled
-def tuple_starts(data: Bytes, at: Ints, columns: int, cursor: Ints) -> int:
-    """Set each row's cursor on its first value; returns the first row of another width, or -1."""
-    for i in range(len(at)):
-        cursor[i] = -1
-        if at[i] >= 0:
-            if _number(data, at[i], 2) != columns:
-                return i
-            cursor[i] = at[i] + 2
+def tuple_starts(data: Bytes, at: Ints, first: Ints, columns: Ints, cursor: Ints) -> int:
+    """Set each row's cursor on its first value.
+
+    Rows ``first[k]`` to ``first[k + 1]`` are tuples of ``columns[k]`` values, where ``at`` is not negative.
+
+    Returns:
+        The first row of another width, or -1.
+    """
+    for k in range(len(columns)):
+        for i in range(first[k], first[k + 1]):
+            cursor[i] = -1
+            if at[i] >= 0:
+                if read_uint16(data, at[i]) != columns[k]:
+                    return i
+                cursor[i] = at[i] + 2
     return -1
 
 
 @compiled
-def locate(data: Bytes, cursor: Ints, start: Ints, length: Lengths) -> None:
-    """Find the next ``len(start)`` columns of every row (start, length: columns x rows)."""
-    for i in range(len(cursor)):
-        p = cursor[i]
-        for column in range(len(start)):
-            if p < 0:
-                length[column, i] = MISSING
-                continue
-            kind = data[p]
-            p += 1
-            if kind == 116:
-                size = _number(data, p, 4)
-                start[column, i] = p + 4
-                length[column, i] = size
-                p += 4 + size
-            else:
-                length[column, i] = NULL if kind == 110 else UNCHANGED
-        cursor[i] = p
+def locate(  # noqa: PLR0913, PLR0917
+    data: Bytes, cursor: Ints, first: Ints, end: Ints, segments: Ints,
+    to: Ints, start: Ints, length: Lengths, binary: Bytes,
+) -> int:  # fmt: skip
+    """Find the next values of every row.
+
+    Args:
+        cursor: int64[rows], where each row's next value lies, -1 for no tuple; moved on.
+        first, end: of the rows of block k.
+        segments: int64[blocks + 1], the columns of block k are segments ``segments[k]`` and following.
+        to: int64[segments], where in the result each segment (a column of a block) begins.
+        start, length: filled in.
+        binary: uint8, as long, set where a value is binary; or of length 0 when none can be.
+
+    Returns:
+        How many values are binary.
+    """
+    found = 0
+    for k in range(len(first)):
+        for i in range(first[k], end[k]):
+            p, row = cursor[i], i - first[k]
+            for segment in range(segments[k], segments[k + 1]):
+                at = to[segment] + row
+                if p < 0:
+                    start[at], length[at] = 0, MISSING
+                    continue
+                kind = data[p]
+                if kind == 116 or kind == 98:  # noqa: PLR1714
+                    size = read_uint32(data, p + 1)
+                    start[at], length[at] = p + 5, size
+                    p += 5 + size
+                else:
+                    start[at], length[at] = 0, NULL if kind == 110 else UNCHANGED
+                    p += 1
+                if len(binary):
+                    binary[at] = kind == 98
+                    found += kind == 98
+            cursor[i] = p
+    return found
+
+
+@compiled
+def origins(data: Bytes, ends: Ints, messages: Ints, start: Ints, length: Lengths) -> int:
+    """Find the name in each of these origin messages; returns the first that is damaged, or -1."""
+    for i in range(len(messages)):
+        p, end = ends[messages[i]], ends[messages[i] + 1]
+        if end - p < 10 or read_int64(data, p + 1) < 0 or data[end - 1] != 0:
+            return i
+        for q in range(p + 9, end - 1):
+            if data[q] == 0:
+                return i
+        start[i], length[i] = p + 9, end - p - 10
+    return -1
