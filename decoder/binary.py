@@ -75,6 +75,7 @@ _EXTENSIONS: dict[str, Printer] = {  # by send function: an extension's OIDs dif
     "hstore_send": search.hstore,
     "citextsend": utf8,
     **dict.fromkeys(("ltree_send", "lquery_send", "ltxtq_send"), search.versioned),
+    "cube_send": search.cube,
     "vector_send": search.vector,
 }
 _NAMES = "its binary form is a number, its text a name that only the server knows"
@@ -137,6 +138,8 @@ def _withheld(oid: int, catalog: TypeCatalog, around: frozenset[int]) -> str:
 
 
 def _base_withheld(entry: TypeEntry, catalog: TypeCatalog) -> str:
+    if _has_no_binary(entry):
+        return f"{entry.name}: {_NO_BINARY}"
     if entry.name in WITHHELD or entry.name == "money":
         reason = WITHHELD.get(entry.name) or numbers.money_withheld(catalog.lc_monetary)
         return f"{entry.name}: {reason}" if reason else ""

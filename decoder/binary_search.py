@@ -1,14 +1,14 @@
 """Binary text search types as PostgreSQL prints them, and the types of extensions that are known.
 
 Sources of the rules: tsvector.c (tsvectorsend, tsvectorout), tsquery.c (tsquerysend, infix), hstore_io.c,
-ltree_io.c, and for vector the extension's own sources.
+ltree_io.c, cube.c, and for vector the extension's own sources.
 """
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-from decoder.binary_numbers import float4_text
+from decoder.binary_numbers import float4_text, float8_text
 from decoder.binary_reading import Reading
 from decoder.types_parse import TextError
 
@@ -149,3 +149,14 @@ def vector(data: bytes) -> str:
     values = reading.many(count, "f")
     reading.end()
     return "[" + ",".join(map(float4_text, values)) + "]"
+
+
+def cube(data: bytes) -> str:
+    """``(1, 2),(3, 4)``, or one corner when it is a point."""
+    reading = Reading(data)
+    header = reading.u32()
+    size, point = header & 0x7FFFFFFF, header >> 31
+    if size * (8 if point else 16) != len(data) - 4:
+        raise TextError("a binary cube whose count is not its length")
+    corners = [reading.many(size, "d") for _ in range(1 if point else 2)]
+    return ",".join("(" + ", ".join(map(float8_text, corner)) + ")" for corner in corners)
