@@ -24,12 +24,17 @@ VARIANTS: dict[str, dict[str, str]] = {
     "4-parallel": {"proto_version": "4", "streaming": "parallel"},
     "3-two-phase": {"proto_version": "3", "two_phase": "true"},
     "4-parallel-two-phase": {"proto_version": "4", "streaming": "parallel", "two_phase": "true"},
+    "4-binary": {"proto_version": "4", "streaming": "on", "two_phase": "true", "binary": "true"},
 }
 
 
 def meaning_of(options: Mapping[str, str]) -> dict[str, Any]:
     """The reader's settings for these options."""
-    return {"streaming": options.get("streaming", "off"), "two_phase": "two_phase" in options}
+    return {
+        "streaming": options.get("streaming", "off"),
+        "two_phase": "two_phase" in options,
+        "binary": "binary" in options,
+    }
 
 
 class LiveSlot:
@@ -102,8 +107,7 @@ def live_slots(
 class History:
     """Sessions of one database, whose statements run one by one.
 
-    Args:
-        settled: called with a position after each statement, when all WAL before it is on disk.
+    After each of them every slot has seen what it logged.
     """
 
     def __init__(self, database: Database, slots: Mapping[str, LiveSlot]) -> None:
@@ -125,6 +129,13 @@ class History:
             self._sessions[name] = self._database.connect(options="-c lock_timeout=5s")
         return self._sessions[name]
 
+    def run_all(self, statements: str) -> None:
+        """Run a table's lines: a session's name, then its statement."""
+        for line in statements.strip().splitlines():
+            session, _, statement = line.strip().partition(" ")
+            self.run(session, statement)
+
     def close(self) -> None:
+        """End all sessions."""
         for session in [*self._sessions.values(), self._admin]:
             session.close()

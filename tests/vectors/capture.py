@@ -18,7 +18,7 @@ import psycopg
 from psycopg import sql
 
 from decoder.lsn import format_lsn, parse_lsn
-from decoder.messages import Message, NoValue
+from decoder.messages import BinaryValue, Message, NoValue, Streamed
 from decoder.reader import StreamReader
 from decoder.relations import Column, Relation
 from decoder.types import sql_text
@@ -81,7 +81,7 @@ def published(connection: psycopg.Connection[Any], publications: list[str]) -> d
     return dict(sorted(found.items()))
 
 
-def as_json(value: Any) -> Any:
+def as_json(value: Any) -> Any:  # noqa: PLR0911 - one kind of value a line
     """Messages and their parts as JSON."""
     if value is NoValue.NULL:
         return None
@@ -89,11 +89,15 @@ def as_json(value: Any) -> Any:
         return UNCHANGED
     if isinstance(value, bytes):
         return value.hex()
+    if isinstance(value, BinaryValue):
+        return {"binary": value.data.hex()}
+    if isinstance(value, Streamed):
+        return {**as_json(value.message), "streamed_by": value.xid}
     if isinstance(value, tuple):
         return [as_json(item) for item in value]
     if isinstance(value, Message | Relation | Column):
         parts = {f.name: as_json(getattr(value, f.name)) for f in fields(value)}
-        parts = {n: format_lsn(v) if n.endswith("lsn") else v for n, v in parts.items()}
+        parts = {n: format_lsn(v) if n.endswith("lsn") and v is not None else v for n, v in parts.items()}
         return {"message": type(value).__name__, **parts} if isinstance(value, Message) else parts
     return value
 
