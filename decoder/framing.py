@@ -47,10 +47,13 @@ RUNNING, REACHED, CUT = range(3)
 _FAULTS = ("", "an unknown kind of replication message", "the replication message ends too early")
 
 
-def status_update(written: int, now_seconds: float, *, flushed: int = 0) -> bytes:
-    """A status update; unless ``flushed`` is given it confirms nothing: flush and apply are not set (0)."""
+def status_update(written: int, now_seconds: float, *, flushed: int = 0, ask: bool = False) -> bytes:
+    """A status update, with ``ask`` one that wants a keepalive in reply.
+
+    Unless ``flushed`` is given it confirms nothing: flush and apply are not set (0).
+    """
     micros = int((now_seconds - POSTGRES_EPOCH_SECONDS) * 1_000_000)
-    return _STATUS.pack(b"r", max(written, flushed), flushed, flushed, micros, 0)
+    return _STATUS.pack(b"r", max(written, flushed), flushed, flushed, micros, ask)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import select
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -34,6 +35,7 @@ from decoder.framing import status_update
 from decoder.lsn import format_lsn
 from decoder.nap import Nap
 from decoder.options import Options, negotiate
+from decoder.silence import Silence, Verdict, limit_seconds
 from decoder.source import SourceSettings, connect_replication, explain, redact, source_errors
 
 STATUS_SECONDS = 5.0
@@ -86,7 +88,9 @@ class Stream:
 
     def _begin(self, command: bytes) -> None:
         with source_errors(self._source.dsn, "asking for wal_sender_timeout"):
-            self.status_seconds = _status_interval(self._connection)
+            timeout = _sender_timeout(self._connection)
+        self.status_seconds = STATUS_SECONDS if timeout <= 0 else min(STATUS_SECONDS, timeout / 3)
+        self._silence = Silence(limit_seconds(timeout))
         # Before the server starts to send: it waits for answers from then on.
         self._reader = CopyReader(self._pgconn)
         deadline = time.monotonic() + START_RETRY_SECONDS
@@ -103,13 +107,14 @@ class Stream:
     def _start_failure(self, command: bytes) -> SlotlakeError | None:
         try:
             self._pgconn.send_query(command)
-            result = _result(self._pgconn)
+            result = _result(self._pgconn, self._silence.limit)
         except psycopg.Error as error:
             return explain(error, self._source.dsn)
+        except TimeoutError:
+            return _no_answer(self._source, self._silence.limit)
         if result.status == pq.ExecStatus.COPY_BOTH:
             return None
-        while self._pgconn.get_result() is not None:
-            pass
+        _drop_results(self._pgconn, time.monotonic() + self._silence.limit)
         return stream_error(self._source, result, self._start)
 
     def _notice(self, result: pq.abc.PGresult) -> None:
@@ -134,12 +139,20 @@ class Stream:
         if frames.ended:
             raise self._ended()
         self._learn(len(frames.data))
+        self._watch(len(frames.data))
         return frames
 
     def _learn(self, size: int) -> None:
         now = time.monotonic()
         self._nap.drained(size, now - self._last_drain)
         self._last_drain = now
+
+    def _watch(self, size: int) -> None:
+        verdict = self._silence.looked(size, time.monotonic())
+        if verdict is Verdict.ASK:
+            self.send(status_update(self._written, time.time(), ask=True))
+        elif verdict is Verdict.GONE:
+            raise _no_answer(self._source, self._silence.limit)
 
     def rest(self, seconds_max: float) -> None:
         """Leave the socket alone for as long as pays, or wait for its next byte when all is quiet."""
@@ -183,8 +196,7 @@ class Stream:
         while time.monotonic() < deadline:
             size, _ = self._pgconn.get_copy_data(1)
             if size < 0:
-                while self._pgconn.get_result() is not None:
-                    pass
+                _drop_results(self._pgconn, deadline)
                 return
             if size == 0:
                 select.select([self._pgconn.socket], [], [], max(0.0, deadline - time.monotonic()))
@@ -192,9 +204,11 @@ class Stream:
 
     def _ended(self) -> SlotlakeError:
         try:
-            result = _result(self._pgconn)
+            result = _result(self._pgconn, self._silence.limit)
         except psycopg.Error as error:
             return self._broken(error)
+        except TimeoutError:
+            return _no_answer(self._source, self._silence.limit)
         failure = stream_error(self._source, result, self._written)
         state = result.error_field(pq.DiagnosticField.SQLSTATE)
         if state == _INTERNAL_ERROR and self._options is not None and self._options.streaming != "off":
@@ -303,24 +317,49 @@ def _meaning(state: str, said: str) -> tuple[type[SlotlakeError], str, str]:
     )
 
 
-def _status_interval(connection: psycopg.Connection[Any]) -> float:
-    """Often enough that the server's wal_sender_timeout is never near."""
+def _sender_timeout(connection: psycopg.Connection[Any]) -> float:
+    """The server's wal_sender_timeout in seconds; 0: none."""
     row = connection.execute(
         "SELECT setting::int / 1000.0 FROM pg_settings WHERE name = 'wal_sender_timeout'"
     ).fetchone()
-    timeout = float(row[0]) if row is not None else 0.0
-    return STATUS_SECONDS if timeout <= 0 else min(STATUS_SECONDS, timeout / 3)
+    return float(row[0]) if row is not None else 0.0
 
 
-def _result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult:
-    """The next result, waiting for it."""
+def _no_answer(source: SourceSettings, seconds: float) -> SourceUnavailableError:
+    return SourceUnavailableError(
+        f"the server has not said a word for {seconds:g} s, not even when asked",
+        where=redact(source.dsn),
+        way_out="check the network between here and the source, and the server's load; then run the same "
+        "command again: nothing of the unfinished batch was kept",
+    )
+
+
+def _result(pgconn: pq.abc.PGconn, seconds_max: float) -> pq.abc.PGresult:
+    """The next result, waiting for it; TimeoutError when it does not come in time."""
+    _await_result(pgconn, time.monotonic() + seconds_max)
+    result = pgconn.get_result()
+    assert result is not None
+    return result
+
+
+def _drop_results(pgconn: pq.abc.PGconn, deadline: float) -> None:
+    """Take what is left of a command's results, as far as it comes in time."""
+    with suppress(TimeoutError):
+        while True:
+            _await_result(pgconn, deadline)
+            if pgconn.get_result() is None:
+                return
+
+
+def _await_result(pgconn: pq.abc.PGconn, deadline: float) -> None:
+    """Wait until PQgetResult need not: it would, and keep the interpreter's lock meanwhile."""
     while True:
         pgconn.flush()
         if not pgconn.is_busy():
-            result = pgconn.get_result()
-            assert result is not None
-            return result
-        select.select([pgconn.socket], [], [])
+            return
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([pgconn.socket], [], [], left)[0]:
+            raise TimeoutError
         pgconn.consume_input()
 
 
@@ -330,7 +369,8 @@ def _shape_socket(pgconn: pq.abc.PGconn) -> None:
     A full window makes the sender's kernel gather small messages into large segments, which is far
     cheaper than delivering each; on a real network the window must hold what is under way.
     """
-    with socket.socket(fileno=os.dup(pgconn.socket)) as channel:
+    # A connection that is gone already has no peer; the next read says so.
+    with suppress(OSError), socket.socket(fileno=os.dup(pgconn.socket)) as channel:
         if channel.family in (socket.AF_INET, socket.AF_INET6) and _loopback(channel.getpeername()[0]):
             channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LOOPBACK_RECEIVE_BYTES)
 

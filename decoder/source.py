@@ -187,6 +187,8 @@ def _session_parts(parts: dict[str, Any]) -> dict[str, Any]:
         "keepalives_idle": 30,
         "keepalives_interval": 10,
         "keepalives_count": 6,
+        # Keepalives do not run while something sent has not been acknowledged.
+        "tcp_user_timeout": 90_000,
     }
     fixed = {
         "application_name": APPLICATION_NAME,
