@@ -36,6 +36,7 @@ MODES: dict[str, dict[str, Any]] = {
     "plain": {"streaming": "off"},
     "on": {"streaming": "on"},
     "parallel": {"streaming": "parallel"},
+    "binary": {"streaming": "parallel", "binary": True},
 }
 
 
