@@ -34,10 +34,10 @@ SELECT c.oid::bigint, c.relreplident::text, a.attname::text, a.atttypid::bigint,
        pg_catalog.format_type(a.atttypid, NULL), a.attlen = -1
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-JOIN base b ON b.oid = a.atttypid
-JOIN pg_catalog.pg_type t ON t.oid = b.base
-JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
+LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN base b ON b.oid = a.atttypid
+LEFT JOIN pg_catalog.pg_type t ON t.oid = b.base
+LEFT JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
 LEFT JOIN pg_catalog.pg_index i ON i.indrelid = c.oid
      AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
 WHERE n.nspname = %s AND c.relname = %s
@@ -150,12 +150,15 @@ def table_facts(rows: list[tuple[Any, ...]] | list[list[Any]]) -> TableFacts:
     columns = tuple(
         ColumnFacts(Column(name, oid, typmod, in_key, user_name or type_name(oid) or ""), sql_type, toastable)
         for _, _, name, oid, typmod, in_key, user_name, sql_type, toastable in rows
+        if name is not None  # a table without columns
     )
     return TableFacts(int(rows[0][0]), str(rows[0][1]), columns)
 
 
 def facts_rows(facts: TableFacts) -> list[list[Any]]:
     """`table_facts` backwards."""
+    if not facts.columns:
+        return [[facts.oid, facts.replica_identity, *[None] * 7]]
     rows: list[list[Any]] = []
     for each in facts.columns:
         c = each.column
