@@ -423,7 +423,7 @@ def _tags(buffer: MessageBuffer) -> npt.NDArray[np.uint8]:
         return np.empty(0, np.uint8)
     empty = np.flatnonzero(np.diff(buffer.ends) <= 0)
     if len(empty):
-        raise ProtocolError("an empty message", where=_place(buffer, int(empty[0]), 0))
+        raise _error(buffer, int(empty[0]), _TOO_SHORT)
     return buffer.data[buffer.ends[:-1]]
 
 
@@ -431,14 +431,9 @@ def _payload(buffer: MessageBuffer, at: int) -> bytes:
     return buffer.data[buffer.ends[at] : buffer.ends[at + 1]].tobytes()
 
 
-def _place(buffer: MessageBuffer, at: int, offset: int) -> str:
-    tag = _payload(buffer, at)[:1].decode("latin-1")
-    return f"message {tag!r}, byte offset {offset}, WAL {format_lsn(int(buffer.lsns[at]))}"
-
-
 def _error(buffer: MessageBuffer, at: int, what: str, offset: int = 0) -> ProtocolError:
     tag = _payload(buffer, at)[:1].decode("latin-1")
-    return ProtocolError(what, message_type=tag, offset=offset, where=_place(buffer, at, offset))
+    return ProtocolError(what, message_type=tag, offset=offset, lsn=int(buffer.lsns[at]))
 
 
 def _read(buffer: MessageBuffer, at: int, *, in_stream: bool, parallel: bool) -> Message:

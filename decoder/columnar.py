@@ -167,7 +167,7 @@ class _Chunk:
         code = scan.walk(self.data, self.ends, limit, partial, self.catalog is not None, *arrays)
         if code != 0:
             at, offset = int(self.report[scan.AT]), int(self.report[scan.BAD_OFFSET])
-            raise scan.walk_error(code, offset, self.payload(at), self.place(at))
+            raise self.error(scan.REASONS[code], at, offset)
 
     @property
     def rows(self) -> Ints:
@@ -191,7 +191,8 @@ class _Chunk:
     def error(self, what: str, message: int, offset: int) -> ProtocolError:
         tag = self.payload(message)[:1].decode("latin-1")
         where = f"message {tag!r}, byte offset {offset}, {self.place(message)}"
-        return ProtocolError(what, message_type=tag, offset=offset, where=where)
+        lsn = int(self.lsns[message])
+        return ProtocolError(what, message_type=tag, offset=offset, where=where, lsn=lsn)
 
 
 class _Rare:

@@ -22,7 +22,6 @@ from decoder.compiled import (
     read_uint16,
     read_uint32,
 )
-from decoder.errors import ProtocolError
 from decoder.reader import EPOCH_MICROSECONDS, TIME_MAX, TIME_MIN
 from decoder.types_slices import MISSING, NULL, UNCHANGED
 
@@ -43,7 +42,7 @@ REPORT_FIELDS = 8
 
 NO_LIMIT = 2**63 - 1
 
-_REASONS = (
+REASONS = (
     "",
     "the message ends too early",
     "bytes are left over after the message",
@@ -65,13 +64,6 @@ _REASONS = (
 _FINE = 0
 _TOO_SHORT, _LEFT_OVER, _UNKNOWN, _LATER, _TAG, _KIND, _BINARY, _OLD_UNCHANGED = range(1, 9)
 _FLAGS, _NO_LSN, _LSN_RANGE, _TIME_RANGE, _OUTSIDE, _NESTED, _DISAGREE, _BACKWARDS = range(9, 17)
-
-
-def walk_error(code: int, offset: int, payload: bytes, where: str) -> ProtocolError:
-    """The exception for a code that `walk` returned."""
-    tag = payload[:1].decode("latin-1")
-    place = f"message {tag!r}, byte offset {offset}, {where}"
-    return ProtocolError(_REASONS[code], message_type=tag, offset=offset, where=place)
 
 
 @inlined

@@ -8,25 +8,29 @@ from typing import Any
 
 import pyarrow as pa
 
+from decoder.binary import binary_text
 from decoder.buffer import MessageBuffer
 from decoder.columnar import DecodedChunk, Decoder
 from decoder.errors import ProtocolError
 from decoder.messages import (
     Begin,
+    BinaryValue,
     Commit,
     Delete,
     Insert,
     LogicalMessage,
-    Message,
     NoValue,
     Origin,
     Truncate,
     Tuple,
+    TypeMessage,
     Update,
 )
 from decoder.reader import StreamReader
 from decoder.relations import Relation
+from decoder.type_catalog import TypeCatalog
 from decoder.types import ColumnType, from_text, to_text
+from decoder.types_parse import TextError
 
 Stream = list[tuple[int, bytes]]
 
@@ -40,10 +44,11 @@ class Meaning:
     messages: list[tuple[Any, ...]] = field(default_factory=list)
 
 
-def plain(stream: Stream) -> Meaning:
+def plain(stream: Stream, *, binary: bool = False) -> Meaning:
     """The plain reader's view of a stream of whole transactions, or of one that stops inside one."""
-    meaning, reader = Meaning(), StreamReader()
+    meaning, reader, catalog = Meaning(), StreamReader(binary=binary), TypeCatalog()
     seq, begin, origin, used = 0, None, None, False
+    rows: list[_Row] = []
     for lsn, payload in stream:
         message = reader.read(payload)
         txn = len(meaning.transactions)
@@ -55,20 +60,27 @@ def plain(stream: Stream) -> Meaning:
             meaning.transactions.append(ends)
         elif isinstance(message, Origin):
             origin = origin if origin is not None else message.name
+        elif isinstance(message, TypeMessage):
+            catalog.note(message.type_oid, message.schema, message.name)
         elif isinstance(message, LogicalMessage):
             loose = not message.transactional
             fields = (message.lsn, message.transactional, message.prefix, message.content)
             meaning.messages.append((seq, None if loose else txn, *fields))
             seq, used = seq + 1, used or not loose
         elif isinstance(message, Insert | Update | Delete | Truncate):
-            meaning.rows += _plain_rows(message, reader.relations, seq, txn, lsn)
+            ids = message.relation_ids if isinstance(message, Truncate) else (message.relation_id,)
+            rows += [_Row(message, reader.relations[number], seq, txn, lsn) for number in ids]
             seq, used = seq + 1, True
+    # Only now: the columnar reader reads a chunk's values when it knows all its types.
+    meaning.rows = [_plain_row(row, catalog) for row in rows]
     return _in_order(meaning)
 
 
-def columnar(stream: Stream, cuts: list[int] | None = None, *, partial: bool = True) -> Meaning:
+def columnar(
+    stream: Stream, cuts: list[int] | None = None, *, partial: bool = True, binary: bool = False
+) -> Meaning:
     """The columnar reader's view, fed in pieces that end at ``cuts``."""
-    meaning, decoder, buffer = Meaning(), Decoder(), MessageBuffer()
+    meaning, decoder, buffer = Meaning(), Decoder(binary=binary), MessageBuffer()
     seq = txn = fed = 0
     for cut in sorted({*(cuts or []), len(stream)}):
         for lsn, payload in stream[fed:cut]:
@@ -111,26 +123,38 @@ def _in_order(meaning: Meaning) -> Meaning:
     return meaning
 
 
-def _plain_rows(
-    message: Message, relations: dict[int, Relation], seq: int, txn: int, lsn: int
-) -> list[tuple[Any, ...]]:
+@dataclass
+class _Row:
+    message: Insert | Update | Delete | Truncate
+    relation: Relation
+    seq: int
+    txn: int
+    lsn: int
+
+
+def _plain_row(row: _Row, catalog: TypeCatalog) -> tuple[Any, ...]:
+    message, place = row.message, (row.relation, row.txn, row.lsn)
     if isinstance(message, Truncate):
-        return [(seq, "T", relations[r], txn, lsn, "", None, None) for r in message.relation_ids]
-    assert isinstance(message, Insert | Update | Delete)
-    relation = relations[message.relation_id]
-    op = type(message).__name__[0]
-    new = None if isinstance(message, Delete) else _values(message.new, relation)
-    old = None if isinstance(message, Insert) or message.old is None else _values(message.old, relation)
+        return (row.seq, "T", *place, "", None, None)
+    new = None if isinstance(message, Delete) else _values(message.new, row.relation, catalog)
     old_kind = "" if isinstance(message, Insert) else message.old_kind
-    return [(seq, op, relation, txn, lsn, old_kind, new, old)]
+    before = None if isinstance(message, Insert) else message.old
+    old = None if before is None else _values(before, row.relation, catalog)
+    return (row.seq, type(message).__name__[0], *place, old_kind, new, old)
 
 
-def _values(values: Tuple, relation: Relation) -> tuple[Any, ...]:
+def _values(values: Tuple, relation: Relation, catalog: TypeCatalog) -> tuple[Any, ...]:
     """Values as canonical text, each read through the table of types, as the columnar reader does."""
     found: list[Any] = []
     for value, column in zip(values, relation.columns, strict=True):
         if isinstance(value, NoValue):
             found.append(None if value is NoValue.NULL else value)
+        elif isinstance(value, BinaryValue):
+            try:
+                text = binary_text(value.data, column.type_oid, catalog)
+            except TextError as error:
+                raise ProtocolError(f"{error.reason}, in a column of type {column.type_name}") from None
+            found.append(text)
         else:
             found.append(_canonical(value, column.type))
     return tuple(found)

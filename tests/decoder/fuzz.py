@@ -95,7 +95,7 @@ def judge(options: Options, stream: Stream) -> str:
         FindError: the ways differ, or one fails otherwise than it may.
     """
     if options.streaming == "off" and not options.two_phase:
-        return _judge_plain(stream)
+        return _judge_plain(stream, binary=options.binary)
     return _judge_assembled(options, stream)[0]
 
 
@@ -106,9 +106,9 @@ def _refusal(read: Callable[[], object]) -> tuple[str, object]:
         return f"{error.message_type}: {error.what}", None
 
 
-def _judge_plain(stream: Stream) -> str:
-    refused, meaning = _refusal(lambda: plain(stream))
-    other, found = _refusal(lambda: columnar(stream))
+def _judge_plain(stream: Stream, *, binary: bool) -> str:
+    refused, meaning = _refusal(lambda: plain(stream, binary=binary))
+    other, found = _refusal(lambda: columnar(stream, binary=binary))
     if bool(refused) != bool(other):
         raise FindError(f"plain: {refused or 'taken'}, columnar: {other or 'taken'}")
     if meaning != found:
@@ -126,11 +126,10 @@ def _judge_assembled(options: Options, stream: Stream) -> tuple[str, str]:
                 whole = assembled(stream, parallel=parallel, folder=Path(folder))
             except ChangeLogError as error:  # an outcome of what was prepared in another life
                 raise ProtocolError(error.what, message_type="K") from None
-            decoder, buffer = Decoder(), MessageBuffer()
+            decoder, buffer = Decoder(binary=options.binary), MessageBuffer()
             for lsn, payload in whole:
                 buffer.append(payload, lsn)
-            if not options.binary:
-                decoder.decode(buffer, first_seq=0, first_txn=0, partial=True)
+            decoder.decode(buffer, first_seq=0, first_txn=0, partial=True)
             return _nameless(reference_transactions(whole, binary=options.binary))
 
     refused, meaning = _refusal(lambda: _nameless(reference_transactions(stream, **options.reader())))
@@ -178,26 +177,27 @@ class Fuzzer:
         """All mutants of one generated stream."""
         faulthandler.dump_traceback_later(_STUCK_SECONDS, exit=True)
         draw = self._draw
-        options = Options("off", False) if draw.random() < 0.95 else random_options(draw)
+        options = Options("off", False, draw.random() < 0.3)
+        options = random_options(draw) if draw.random() < 0.05 else options
         others = [serve(draw, options, draw.choice([6, 10, 16])).stream for _ in range(3)]
         base = max(others, key=len)
         if not base:
             return
-        if options.streaming == "off" and not options.two_phase and not options.binary:
-            self._plain_round([damaged(draw, base, others) for _ in range(_MUTANTS)])
+        if options.streaming == "off" and not options.two_phase:
+            self._plain_round(options, [damaged(draw, base, others) for _ in range(_MUTANTS)])
         else:
             for _ in range(_MUTANTS // 10):
                 self._assembled(options, damaged(draw, base, others))
         faulthandler.cancel_dump_traceback_later()
 
-    def _plain_round(self, mutants: list[Stream]) -> None:
-        options, together = Options("off", False), []
+    def _plain_round(self, options: Options, mutants: list[Stream]) -> None:
+        binary, together = options.binary, []
         for stream in mutants:
             self.report.streams += 1
-            refused, _ = self._guarded(options, stream, lambda s=stream: plain(s))
+            refused, _ = self._guarded(options, stream, lambda s=stream: plain(s, binary=binary))
             if refused:
                 self._note(options, stream, refused)
-                other, _ = self._guarded(options, stream, lambda s=stream: self._decoded(s))
+                other, _ = self._guarded(options, stream, lambda s=stream: self._decoded(s, binary))
                 if other == "":
                     self._find(options, stream, f"plain: {refused}, columnar: taken")
             elif stream and stream[-1][1][:1] == b"C":
@@ -207,20 +207,20 @@ class Fuzzer:
                 self.report.plain_taken += 1
                 if self.report.plain_taken % _OPEN_COMPARED == 0:
                     self._judged(options, stream)
-                elif self._guarded(options, stream, lambda s=stream: self._decoded(s))[0]:
+                elif self._guarded(options, stream, lambda s=stream: self._decoded(s, binary))[0]:
                     self._find(options, stream, "plain: taken, columnar: refused")
         whole = [message for stream in together for message in stream]
-        refused, meaning = self._guarded(options, whole, lambda: plain(whole))
-        other, found = self._guarded(options, whole, lambda: columnar(whole))
+        refused, meaning = self._guarded(options, whole, lambda: plain(whole, binary=binary))
+        other, found = self._guarded(options, whole, lambda: columnar(whole, binary=binary))
         if refused or other or meaning != found:
             for stream in together:
                 self._judged(options, stream)
 
-    def _decoded(self, stream: Stream) -> None:
+    def _decoded(self, stream: Stream, binary: bool) -> None:
         self._buffer.clear()
         for lsn, payload in stream:
             self._buffer.append(payload, lsn)
-        Decoder().decode(self._buffer, first_seq=0, first_txn=0, partial=True)
+        Decoder(binary=binary).decode(self._buffer, first_seq=0, first_txn=0, partial=True)
 
     def _assembled(self, options: Options, stream: Stream) -> None:
         self.report.streams += 1

@@ -50,6 +50,17 @@ from tests.decoder.wire import encode
 
 MOOD = TypeMessage(16999, "s", "mood")
 KINDS = sorted(TEXTS)
+BINARY = {
+    16: [b"\0", b"\1"],
+    17: [b"", b"\0\xff"],
+    20: [bytes(8), b"\x80" + bytes(7)],
+    23: [bytes(4), b"\xff\xff\xff\xff"],
+    25: [b"", "ü".encode()],
+    701: [bytes(8), b"\x7f\xf8" + bytes(6), b"\x3f\xf0" + bytes(6)],
+    1082: [b"\0\0\x26\x5f", b"\x7f\xff\xff\xff"],
+    1184: [bytes(8), b"\x80" + bytes(7)],
+    1700: [b"\0\1\0\0\0\0\0\2\0\5", b"\0\0\0\0\xc0\0\0\0"],
+}
 
 
 @dataclass
@@ -251,8 +262,8 @@ class Server:
             return NoValue.NULL
         if choice < 0.2 and not old:
             return NoValue.UNCHANGED
-        if choice < 0.5 and self.options.binary:
-            return BinaryValue(self.draw.randbytes(self.draw.randrange(9)))
+        if choice < 0.6 and self.options.binary and column.type_oid in BINARY:
+            return BinaryValue(self.draw.choice(BINARY[column.type_oid]))
         return self.draw.choice(TEXTS[column.type_oid, column.typmod])
 
     # What the walsender says of it.

@@ -62,5 +62,5 @@ def test_the_assembler_makes_the_same_transactions_however_the_stream_is_cut(
         )
     found = list(reference_transactions(plain, binary=options.binary))
     assert found == without_names(server.expected)
-    if not options.binary:
-        assert columnar(plain, random_cuts(draw, len(plain))) == plain_meaning(plain)
+    cuts = random_cuts(draw, len(plain))
+    assert columnar(plain, cuts, binary=options.binary) == plain_meaning(plain, binary=options.binary)
