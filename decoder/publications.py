@@ -130,6 +130,12 @@ def create_publication(
             where="section `tables` of the pipeline file",
             way_out="correct the table's name (with its schema, as schema.table)",
         ) from None
+    except psycopg.errors.ReadOnlySqlTransaction:
+        raise SourceError(
+            f"the publication {name!r} cannot be made on a standby",
+            where="source.dsn",
+            way_out="run CREATE PUBLICATION on the primary; the standby gets it from there",
+        ) from None
     except psycopg.errors.InsufficientPrivilege as error:
         raise SourceError(
             f"the publication {name!r} cannot be made: {error.diag.message_primary}",

@@ -18,14 +18,21 @@ from decoder.errors import SlotError, SourceError
 from decoder.source import SourceSettings, connect, redact, source_errors
 
 
-def held_up(name: str, seconds: float, holders: list[str], source: SourceSettings) -> SlotError:
+def held_up(name: str, seconds: float, limit: TimeLimit, source: SourceSettings) -> SlotError:
     """The error for a slot that was not made within its time."""
-    by = "; ".join(holders) or "a transaction that this role may not see"
+    by = "transactions that are still open: "
+    by += "; ".join(limit.holders or []) or "one that this role may not see"
+    way_out = (
+        "let them end (or end them: pg_terminate_backend(pid), ROLLBACK PREPARED 'gid'), then run the same "
+        "command again, or allow a longer wait"
+    )
+    if limit.standby:  # it learns of transactions only from what the primary logs of them
+        by = "the primary to log which transactions run, and for those to end"
+        way_out = "run SELECT pg_log_standby_snapshot() on the primary while this command waits"
     error = SlotError(
-        f"making slot {name!r} waited {seconds:g} s for transactions that are still open: {by}",
+        f"making slot {name!r} waited {seconds:g} s for {by}",
         where=redact(source.dsn),
-        way_out="let them end (or end them: pg_terminate_backend(pid), ROLLBACK PREPARED 'gid'), then run "
-        "the same command again, or allow a longer wait",
+        way_out=way_out,
     )
     error.retryable = True  # type: ignore[misc]  # this one alone of its class passes by itself
     return error
@@ -35,6 +42,7 @@ class TimeLimit:
     """Who held the command up, once it has been cancelled; None while it has not."""
 
     holders: list[str] | None = None
+    standby = False
 
 
 @contextmanager
@@ -46,7 +54,7 @@ def time_limit(
 
     def cancel() -> None:
         try:
-            limit.holders = _holders(source, connection.info.backend_pid)
+            limit.standby, limit.holders = _holders(source, connection.info.backend_pid)
         except SourceError:
             limit.holders = []
         connection.cancel_safe()
@@ -78,7 +86,9 @@ WHERE prepared < (SELECT query_start FROM pg_stat_activity WHERE pid = %(pid)s)
 """
 
 
-def _holders(source: SourceSettings, pid: int) -> list[str]:
+def _holders(source: SourceSettings, pid: int) -> tuple[bool, list[str]]:
     with connect(source.dsn) as connection, source_errors(source.dsn):
-        return [str(row[0]) for row in connection.execute(_HOLDERS, {"pid": pid}).fetchall()]
+        row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
+        holders = [str(row[0]) for row in connection.execute(_HOLDERS, {"pid": pid}).fetchall()]
+        return row == (True,), holders
     raise AssertionError("unreachable")

@@ -208,11 +208,18 @@ def _check_not_lost(state: SlotState, where: str) -> None:
     if not state.lost and state.restart_lsn is not None:
         return
     reason = state.invalidation_reason or state.wal_status or "no restart_lsn"
+    again = "drop the slot and make the lake anew with `slotlake init`; so that it does not happen again, "
+    if state.conflicting:
+        raise SlotError(
+            f"the standby has given the slot up ({reason}): the primary has removed what decoding needs",
+            where=where,
+            way_out=f"{again}set hot_standby_feedback = on and a primary_slot_name on the standby, and keep "
+            "wal_level = 'logical' on the primary",
+        )
     raise SlotError(
         f"the server has given the slot up ({reason}): the WAL it needs is gone",
         where=where,
-        way_out="drop the slot and make the lake anew with `slotlake init`; raise max_slot_wal_keep_size "
-        "(or idle_replication_slot_timeout) so that it does not happen again",
+        way_out=f"{again}raise max_slot_wal_keep_size (or idle_replication_slot_timeout)",
     )
 
 
@@ -310,7 +317,7 @@ def _create(
         except psycopg.errors.QueryCanceled:
             if limit.holders is None:
                 raise
-            raise held_up(name, wait_seconds, limit.holders, source) from None
+            raise held_up(name, wait_seconds, limit, source) from None
         except psycopg.errors.DuplicateObject:
             raise SlotError(
                 f"the replication slot {name!r} exists already",

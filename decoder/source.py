@@ -319,6 +319,18 @@ _KNOWN = (
         "raise max_connections or end sessions that are not needed, then run the same command again",
     ),
     _known(
+        r"logical decoding cannot be used while in recovery",
+        SourceError,
+        "the source is a standby of a version that cannot decode there",
+        "use a standby of PostgreSQL 16 or later, or the primary",
+    ),
+    _known(
+        r"logical decoding on (a )?standby requires",
+        SourceError,
+        "the standby's primary does not log what decoding needs",
+        "ALTER SYSTEM SET wal_level = 'logical' on the primary, then restart it",
+    ),
+    _known(
         r"logical decoding requires .?wal_level|wal_level.* (must be|requires) .*logical",
         SourceError,
         "the server's wal_level is not 'logical'",
