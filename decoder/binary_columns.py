@@ -18,6 +18,7 @@ from decoder import binary_kernels as kernels
 from decoder import binary_moments as moments
 from decoder import binary_network as network
 from decoder import binary_numbers as numbers
+from decoder import binary_numeric_kernels as numeric_kernels
 from decoder import binary_search as search
 from decoder.binary import binary_printer
 from decoder.binary_reading import utf8
@@ -109,6 +110,8 @@ def read_as_text(slices: Slices, oid: int, catalog: TypeCatalog) -> pa.Array:
         return parse_string(_behind_version(slices), pa.string())[0]
     if printer is network.uuid:
         return _uuids(slices)
+    if printer is numbers.numeric:
+        return _numerics(slices)
     return _printed(slices, printer)
 
 
@@ -142,6 +145,22 @@ def _uuids(slices: Slices) -> pa.Array:
     return as_string(binary_array(out, offsets, present))
 
 
+def _numerics(slices: Slices) -> pa.Array:
+    sizes = np.zeros(len(slices), dtype=np.int64)
+    _check(numeric_kernels.measure(*_inputs(slices), sizes), "numeric")
+    offsets = np.zeros(len(slices) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    if offsets[-1] > _TEXT_CHARS_MAX:
+        raise _too_long(int(np.searchsorted(offsets, _TEXT_CHARS_MAX)) - 1)
+    out = np.empty(int(offsets[-1]), dtype=np.uint8)
+    numeric_kernels.print_numerics(*_inputs(slices), frozen(offsets), out)
+    return as_string(binary_array(out, offsets, slices.present))
+
+
+def _too_long(row: int) -> TextError:
+    return TextError("binary values whose texts together are over 2 GiB", row)
+
+
 def _printed(slices: Slices, printer: Callable[[bytes], str]) -> pa.Array:
     """One by one; equal neighbours, of which flags and lists have many, are printed once."""
     data, chars = slices.data, 0
@@ -156,7 +175,7 @@ def _printed(slices: Slices, printer: Callable[[bytes], str]) -> pa.Array:
             text, before = _one(printer, value, row), value
         chars += len(text)
         if chars > _TEXT_CHARS_MAX:
-            raise TextError("binary values whose texts together are over 2 GiB", row)
+            raise _too_long(row)
         texts.append(text)
     wide = 4 * chars > _TEXT_CHARS_MAX and sum(len((t or "").encode()) for t in texts) > _TEXT_CHARS_MAX
     return pa.array(texts, pa.large_string() if wide else pa.string())

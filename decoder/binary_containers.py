@@ -7,9 +7,9 @@ text stays below what PostgreSQL itself can print.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 
 from decoder.binary_reading import Reading, utf8
@@ -24,27 +24,29 @@ _DIMENSIONS_MAX = 6  # array.h MAXDIM
 _INT32_MAX = 2**31 - 1
 _EMPTY, _LOWER_IN, _UPPER_IN, _NO_LOWER, _NO_UPPER = 1, 2, 4, 8, 16  # rangetypes.h
 
-# White space as array_isspace and, in the locales in use, isspace have it.
-_IN_ARRAY = {mark: re.compile(rf'[\s"\\{{}}{mark}]', re.ASCII) for mark in ",;"}
 _IN_RECORD = re.compile(r'[\s"\\(),]', re.ASCII)
 _IN_RANGE = re.compile(r'[\s"\\()\[\],]', re.ASCII)
 
 
-@dataclass(frozen=True)
 class Containers:
     """Finds a type's printer; ``base`` gives that of a base type."""
 
-    catalog: TypeCatalog
-    base: Callable[[TypeEntry, TypeCatalog], Printer]
-    depth: int = 0
+    def __init__(
+        self, catalog: TypeCatalog, base: Callable[[TypeEntry, TypeCatalog], Printer], depth: int = 0
+    ) -> None:
+        self._catalog = catalog
+        self._base = base
+        self._depth = depth
+        self._found: dict[int, Printer] = {}  # of what lies inside, which is asked for with every value
+        self._marks: dict[int, tuple[str, re.Pattern[str]]] = {}
 
     def printer(self, oid: int) -> Printer:
         """Raises TextError for a type that is not known, or has no readable binary form."""
-        entry = self.catalog.resolved(oid)
+        entry = self._catalog.resolved(oid)
         if entry is None or entry.kind is Kind.UNKNOWN:
             name = entry.name if entry else f"OID {oid}"
             raise TextError(f"a binary value of type {name}, which is not in the catalog of types")
-        if self.depth > _DEPTH_MAX:
+        if self._depth > _DEPTH_MAX:
             raise TextError("a binary value that is nested too deep")
         return self._printer(entry)
 
@@ -59,10 +61,14 @@ class Containers:
         if entry.of:
             made = self._array if entry.kind is Kind.ARRAY else self._vector
             return partial(made, element=entry.of)
-        return self.base(entry, self.catalog)
+        return self._base(entry, self._catalog)
 
     def _inside(self, oid: int) -> Printer:
-        return replace(self, depth=self.depth + 1).printer(oid)
+        found = self._found.get(oid)
+        if found is None:
+            found = Containers(self._catalog, self._base, self._depth + 1).printer(oid)
+            self._found[oid] = found
+        return found
 
     def _array(self, data: bytes, element: int) -> str:
         reading = Reading(data)
@@ -72,9 +78,7 @@ class Containers:
             return "{}"
         if 0 in sizes:
             raise TextError("a binary array with a dimension of no elements")
-        entry = self.catalog.get(inner)
-        mark = self._delimiter(entry)
-        special = _IN_ARRAY[mark]
+        mark, special = self._mark(inner)
         texts = _within(
             "NULL" if each is None else _array_element(each, special)
             for each in _elements(reading, sizes, self._inside(inner))
@@ -87,12 +91,14 @@ class Containers:
         ranges = zip(bounds, sizes, strict=True)
         return "".join(f"[{low}:{low + size - 1}]" for low, size in ranges) + "=" + texts[0]
 
-    def _delimiter(self, entry: TypeEntry | None) -> str:
-        base = self.catalog.resolved(entry.oid) if entry else None
-        mark = base.delimiter if base else ","
-        if mark not in _IN_ARRAY:
-            _IN_ARRAY[mark] = re.compile(rf'[\s"\\{{}}{re.escape(mark)}]', re.ASCII)
-        return mark
+    def _mark(self, oid: int) -> tuple[str, re.Pattern[str]]:
+        """What stands between elements of a type, and what an element with which is quoted."""
+        if oid not in self._marks:
+            entry = self._catalog.resolved(oid)
+            mark = entry.delimiter if entry else ","
+            # White space as array_isspace and, in the locales in use, isspace have it.
+            self._marks[oid] = mark, re.compile(rf'[\s"\\{{}}{re.escape(mark)}]', re.ASCII)
+        return self._marks[oid]
 
     def _vector(self, data: bytes, element: int) -> str:
         """int2vector and oidvector: an array on the wire, numbers and blanks as text."""
@@ -133,10 +139,7 @@ def _array_header(reading: Reading, element: int) -> tuple[list[int], list[int],
 
 
 def _elements(reading: Reading, sizes: list[int], printer: Printer) -> Iterator[str | None]:
-    total = 1
-    for size in sizes:
-        total *= size
-    for _ in range(total):
+    for _ in range(math.prod(sizes)):
         part = reading.sized()
         yield None if part is None else printer(part)
     reading.end()

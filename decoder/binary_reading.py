@@ -86,8 +86,16 @@ class Reading:
 
     def sized(self) -> bytes | None:
         """A length and as many bytes; None for the length -1, which stands for NULL."""
-        length = self.i32()
-        return None if length == -1 else self.take(length)
+        at = self.at + 4
+        length = int.from_bytes(self.data[self.at : at], "big", signed=True)
+        end = at + length
+        if at > len(self.data) or length < -1 or end > len(self.data):
+            raise too_short()
+        if length == -1:
+            self.at = at
+            return None
+        self.at = end
+        return self.data[at:end]
 
     def text(self, length: int) -> str:
         """So many bytes of UTF-8."""
