@@ -33,7 +33,7 @@ from decoder.errors import (
 )
 from decoder.framing import status_update
 from decoder.lsn import format_lsn
-from decoder.nap import Nap
+from decoder.nap import FIRST_LOOPBACK_SECONDS, FIRST_SECONDS, FIRST_UNIX_SECONDS, Nap
 from decoder.options import Options, negotiate
 from decoder.silence import Silence, Verdict, limit_seconds
 from decoder.source import SourceSettings, connect_replication, explain, redact, source_errors
@@ -42,7 +42,9 @@ STATUS_SECONDS = 5.0
 _INTERNAL_ERROR = b"XX000"
 START_RETRY_SECONDS = 5.0
 _END_SECONDS = 0.5
-_LOOPBACK_RECEIVE_BYTES = 128 << 10
+_LOOPBACK_RECEIVE_BYTES = (
+    64 << 10
+)  # less than the sender's largest segment fits in: it would wait for its probes
 
 
 class Stream:
@@ -102,7 +104,7 @@ class Stream:
             if not isinstance(failure, SlotBusyError) or time.monotonic() >= deadline:
                 raise failure
             time.sleep(0.1)
-        _shape_socket(self._pgconn)
+        self._nap = Nap(_shape_socket(self._pgconn))
 
     def _start_failure(self, command: bytes) -> SlotlakeError | None:
         try:
@@ -363,16 +365,19 @@ def _await_result(pgconn: pq.abc.PGconn, deadline: float) -> None:
         pgconn.consume_input()
 
 
-def _shape_socket(pgconn: pq.abc.PGconn) -> None:
-    """On loopback keep the receive window small.
+def _shape_socket(pgconn: pq.abc.PGconn) -> float:
+    """On loopback keep the receive window small; returns the nap to begin with, in seconds.
 
     A full window makes the sender's kernel gather small messages into large segments, which is far
     cheaper than delivering each; on a real network the window must hold what is under way.
     """
-    # A connection that is gone already has no peer; the next read says so.
-    with suppress(OSError), socket.socket(fileno=os.dup(pgconn.socket)) as channel:
-        if channel.family in (socket.AF_INET, socket.AF_INET6) and _loopback(channel.getpeername()[0]):
-            channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LOOPBACK_RECEIVE_BYTES)
+    with socket.socket(fileno=os.dup(pgconn.socket)) as channel:
+        if channel.family not in (socket.AF_INET, socket.AF_INET6):
+            return FIRST_UNIX_SECONDS
+        if not _loopback(channel.getpeername()[0]):
+            return FIRST_SECONDS
+        channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LOOPBACK_RECEIVE_BYTES)
+        return FIRST_LOOPBACK_SECONDS
 
 
 def _loopback(address: str) -> bool:
