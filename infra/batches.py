@@ -16,6 +16,7 @@ from decoder.changelog import Batch, batch_positions, batches
 from decoder.confirm import confirm
 from decoder.errors import ChangeLogError
 from decoder.lsn import format_lsn
+from decoder.plugins.changelog import pull_rows
 from decoder.position import settled_position
 from decoder.pull import PullProgress, pull
 from decoder.slots import ExportedSnapshot, create_slot
@@ -59,6 +60,9 @@ def pull_next(pipeline: Pipeline, *, progress: Progressing, until: int | None = 
 
 def _cut(pipeline: Pipeline, position: int, until: int | None, progress: Progressing) -> Batch:
     """The next batch: from the standing puller if one runs, else by a connection of its own."""
+    settings = pipeline.pulling
+    if settings.source.plugin != "pgoutput":
+        return pull_rows(settings.source, settings.pipeline, settings.changelog, start=position, until=until)
     followed = follow.batch(pipeline, position, until)
     if followed is not None:
         return followed
@@ -66,7 +70,7 @@ def _cut(pipeline: Pipeline, position: int, until: int | None, progress: Progres
     def tell(done: PullProgress) -> None:
         progress("pull: bytes received", done.received_bytes)
 
-    stream, settings = pipeline.stream, pipeline.pulling
+    stream = pipeline.stream
     if stream.worth_it():
         made = stream.batch(position, until, tell)
         if not stream.worth_keeping():

@@ -12,7 +12,7 @@ import difflib
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -40,6 +40,7 @@ class SourceSection(_Section):
     origin: Literal["any", "none"] = "any"
     binary: bool = False
     messages: bool = False
+    plugin: Literal["pgoutput", "test_decoding", "wal2json"] = "pgoutput"
 
     @field_validator("slot")
     @classmethod
@@ -52,6 +53,19 @@ class SourceSection(_Section):
     @classmethod
     def _yaml_booleans(cls, value: object) -> object:
         return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+
+    @model_validator(mode="after")
+    def _only_pgoutput(self) -> Self:
+        asked = {
+            "streaming": self.streaming not in (None, "off"),
+            "two_phase": self.two_phase,
+            "binary": self.binary,
+            "origin": self.origin == "none" and self.plugin == "wal2json",
+        }
+        beyond = [name for name in asked if asked[name]]
+        if self.plugin != "pgoutput" and beyond:
+            raise ValueError(f"{self.plugin} cannot do what is asked for with {', '.join(beyond)}")
+        return self
 
 
 class LakeSection(_Section):

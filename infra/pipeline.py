@@ -67,6 +67,7 @@ class Pipeline:
             binary=file.source.binary,
             messages=file.source.messages,
             origin=file.source.origin,
+            plugin=file.source.plugin,
         )
         self.lake = LakeSettings(file.lake.catalog, file.lake_uri(), file.warehouse(), file.lake.namespace)
         self.pulling = PullSettings(

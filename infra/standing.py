@@ -14,7 +14,7 @@ from pathlib import Path
 
 from decoder.batch_writer import empty_batch, remove_leftovers
 from decoder.changelog import Batch, batch_starting_at
-from decoder.errors import SlotlakeError, SourceUnavailableError, StreamingError
+from decoder.errors import SlotlakeError, SourceError, SourceUnavailableError, StreamingError
 from decoder.lsn import format_lsn
 from decoder.options import negotiate
 from decoder.position import settled_position, writers_open
@@ -23,7 +23,7 @@ from decoder.publications import check_publications
 from decoder.pull import Progress, identity_of, reused
 from decoder.puller import Puller
 from decoder.slots import check_slot
-from decoder.source import SourceSettings, connect, identify, source_errors
+from decoder.source import SourceSettings, connect, identify, redact, source_errors
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,12 @@ class StandingStream:
     def _opened(self, position: int) -> Puller:
         settings = self._settings
         source = settings.source
+        if source.plugin != "pgoutput":
+            raise SourceError(
+                f"a standing puller reads pgoutput only, and the slot is of {source.plugin}",
+                where=redact(source.dsn),
+                way_out="run slotlake sync without it",
+            )
         remove_leftovers(settings.changelog)
         server = identify(source.dsn)
         with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):

@@ -69,13 +69,16 @@ class ChangeLogConsumer(FullConsumer):
     Args:
         writer: of the batch; the caller finishes or abandons it.
         published: the tables to keep and their columns; None for all as they are.
+        messages: keep logical messages.
 
     Attributes:
         versions: the table versions written, for the batch's keys.
     """
 
-    def __init__(self, writer: BatchWriter, published: Published | None = None) -> None:
-        self._writer, self._published = writer, published
+    def __init__(
+        self, writer: BatchWriter, published: Published | None = None, *, messages: bool = True
+    ) -> None:
+        self._writer, self._published, self._messages = writer, published, messages
         self._decoder, self._buffer = Decoder(), MessageBuffer()
         self._held: list[tuple[bytes, int]] = []
         self._described: dict[int, Relation] = {}
@@ -124,9 +127,9 @@ class ChangeLogConsumer(FullConsumer):
 
     def message(self, transaction: Transaction | None, message: Message, /) -> None:
         """In its transaction, or at once."""
-        if transaction is None:
+        if transaction is None and self._messages:
             self._buffer.append(encode.message(message), message.lsn)
-        else:
+        elif self._messages:
             self._held.append((encode.message(message), message.lsn))
 
     def commit(self, transaction: Transaction, /) -> None:
@@ -210,7 +213,7 @@ def pull_rows(
         return empty_batch(changelog_dir, identity, start)
     writer = BatchWriter(changelog_dir, identity, start)
     try:
-        consumer = ChangeLogConsumer(writer, published)
+        consumer = ChangeLogConsumer(writer, published, messages=source.messages)
         read_slot(source, consumer, options=options, start=start, until=end)
         consumer.flush()
         return writer.finish(end, keys_of(source, consumer.versions))
