@@ -28,10 +28,19 @@ import numpy as np
 import numpy.typing as npt
 
 from decoder.assembly_kernels import relation_ids, strip_xids
+from decoder.assembly_messages import (
+    TOO_SHORT,
+    append_piece,
+    fault,
+    note_relation,
+    payload_of,
+    read_at,
+    tags_of,
+    truncated_by,
+)
 from decoder.buffer import MessageBuffer
 from decoder.compiled import frozen
 from decoder.cursor import EPOCH_MICROSECONDS
-from decoder.errors import ProtocolError
 from decoder.lsn import format_lsn
 from decoder.messages import (
     BeginPrepare,
@@ -44,22 +53,15 @@ from decoder.messages import (
     StreamPrepare,
     StreamStart,
     StreamStop,
-    Truncate,
 )
 from decoder.prepared import PreparedId, PreparedStore
 from decoder.spool import Piece, Spool, SpoolRoom
-from decoder.wire import read_message
 
 CHUNK_BYTES = 16 << 20
-_CONTROL = np.zeros(256, dtype=np.bool_)
-_CONTROL[list(b"SEcAbPKrp")] = True
-_DESCRIBES = np.zeros(256, dtype=np.bool_)
-_DESCRIBES[list(b"RY")] = True
-_TOO_SHORT = "the message ends too early"
+_CONTROL, _DESCRIBES = (np.isin(np.arange(256), list(tags)) for tags in (b"SEcAbPKrp", b"RY"))
 _BEGIN = struct.Struct(">cQqI")
 _COMMIT = struct.Struct(">cBQQq")
-
-Flags = npt.NDArray[np.bool_]
+Tags = npt.NDArray[np.uint8]
 
 
 @dataclass
@@ -95,7 +97,6 @@ class Assembler:
         room: where transactions wait.
         store: prepared transactions of earlier batches, and of this one when it ends.
         parallel: streaming is "parallel", so aborts carry their position and time.
-        binary: values may be binary (their content is not looked at here).
 
     Attributes:
         resolved: prepared transactions whose outcome came, with the outcome, since `next_batch`.
@@ -132,7 +133,7 @@ class Assembler:
             ProtocolError: the stream breaks the grammar above.
             ChangeLogError: a transaction cannot be spooled, or a prepared one is not there any more.
         """
-        tags = _tags(buffer)
+        tags = tags_of(buffer)
         controls = np.flatnonzero(_CONTROL[tags])
         if len(controls) == 0 and not (self._block or self._preparing or self._owed):
             self._note_plain(buffer, tags, 0, buffer.count)
@@ -151,7 +152,7 @@ class Assembler:
 
     # Messages between two control messages: all of one transaction, or plain.
 
-    def _segment(self, buffer: MessageBuffer, tags: npt.NDArray[np.uint8], first: int, end: int) -> None:
+    def _segment(self, buffer: MessageBuffer, tags: Tags, first: int, end: int) -> None:
         start = buffer.ends[first:end]
         length = np.diff(buffer.ends[first : end + 1]).astype(np.int32)
         lsns = buffer.lsns[first:end]
@@ -173,9 +174,7 @@ class Assembler:
             self._owed.clear()
         self._out.extend(buffer.data, start[upto:], length[upto:], lsns[upto:])
 
-    def _into_stream(
-        self, block: _Collected, buffer: MessageBuffer, tags: npt.NDArray[np.uint8], first: int
-    ) -> None:
+    def _into_stream(self, block: _Collected, buffer: MessageBuffer, tags: Tags, first: int) -> None:
         ends = np.ascontiguousarray(buffer.ends[first : first + len(tags) + 1])
         data = np.empty(int(ends[-1] - ends[0]), dtype=np.uint8)
         start, length = np.empty(len(tags), np.int64), np.empty(len(tags), np.int32)
@@ -183,22 +182,22 @@ class Assembler:
         bad = strip_xids(frozen(buffer.data), frozen(ends), block.xid, data, start, length, xids)
         if bad >= 0:
             short = ends[bad + 1] - ends[bad] < 5
-            raise _error(buffer, first + bad, _TOO_SHORT if short else "not one that a stream block holds")
+            raise fault(buffer, first + bad, TOO_SHORT if short else "not one that a stream block holds")
         for i in np.flatnonzero(tags == ord("R")).tolist():
             payload = data[start[i] : start[i] + length[i]].tobytes()
             self._arrival += 1
             block.arrivals.append((self._arrival, int(xids[i]), int.from_bytes(payload[1:5], "big")))
         block.spool.extend(data, start, length, buffer.lsns[first : first + len(tags)], xids)
 
-    def _note_plain(self, buffer: MessageBuffer, tags: npt.NDArray[np.uint8], first: int, end: int) -> None:
+    def _note_plain(self, buffer: MessageBuffer, tags: Tags, first: int, end: int) -> None:
         part = tags[first:end]
         borders = np.flatnonzero((part == ord("B")) | (part == ord("C")))
         if len(borders):
             if self._preparing is not None:
-                raise _error(buffer, first + int(borders[0]), "a transaction inside a prepared one")
+                raise fault(buffer, first + int(borders[0]), "a transaction inside a prepared one")
             self._in_plain = bool(part[borders[-1]] == ord("B"))
         for i in np.flatnonzero(_DESCRIBES[part]).tolist():
-            payload = _payload(buffer, first + i)
+            payload = payload_of(buffer, first + i)
             number = int.from_bytes(payload[1:5], "big")
             self._arrival += 1
             if payload[:1] == b"R":
@@ -211,7 +210,7 @@ class Assembler:
     # Control messages, one method each.
 
     def _control(self, buffer: MessageBuffer, at: int) -> Iterator[MessageBuffer]:
-        message = _read(buffer, at, in_stream=self._block is not None, parallel=self._parallel)
+        message = read_at(buffer, at, in_stream=self._block is not None, parallel=self._parallel)
         self._allowed(message, buffer, at)
         if isinstance(message, StreamStart):
             self._stream_start(message, buffer, at)
@@ -225,7 +224,8 @@ class Assembler:
             yield from self._come_out(whole, whole.spool.pieces(), outcome)
         elif isinstance(message, BeginPrepare):
             before = {number: payload for number, (_, payload) in self._relations.items()}
-            self._preparing = _Collected(message.xid, self._room.open(), before=before)
+            which = PreparedId(message.gid, message.xid, message.prepare_lsn)
+            self._preparing = _Collected(message.xid, self._room.open(), which=which, before=before)
         elif isinstance(message, Prepare | StreamPrepare):
             self._prepare(message, buffer, at)
         elif isinstance(message, CommitPrepared):
@@ -240,7 +240,7 @@ class Assembler:
         inside = "a prepared transaction" if self._preparing is not None else inside
         wanted = {StreamStop: "a stream block", Prepare: "a prepared transaction"}.get(type(message), "")
         if inside != wanted:
-            raise _error(buffer, at, f"inside {inside}" if inside else f"outside of {wanted}")
+            raise fault(buffer, at, f"inside {inside}" if inside else f"outside of {wanted}")
 
     def _stream_start(self, message: StreamStart, buffer: MessageBuffer, at: int) -> None:
         known = self._streams.get(message.xid)
@@ -250,7 +250,7 @@ class Assembler:
                 if known
                 else "a later block of an unknown transaction"
             )
-            raise _error(buffer, at, what)
+            raise fault(buffer, at, what)
         if known is None:
             known = self._streams[message.xid] = _Collected(message.xid, self._room.open())
             self.streamed += 1
@@ -262,26 +262,27 @@ class Assembler:
             return
         known = self._streams.get(message.xid)
         if known is None:
-            raise _error(buffer, at, "of a transaction that was not streamed")
+            raise fault(buffer, at, "of a transaction that was not streamed")
         known.spool.aborted.add(message.subxid)
 
     def _streamed(self, xid: int, buffer: MessageBuffer, at: int) -> _Collected:
         """A streamed transaction, which is over now."""
         known = self._streams.pop(xid, None)
         if known is None:
-            raise _error(buffer, at, "of a transaction that was not streamed")
+            raise fault(buffer, at, "of a transaction that was not streamed")
         return known
 
     def _prepare(self, message: Prepare | StreamPrepare, buffer: MessageBuffer, at: int) -> None:
+        which = PreparedId(message.gid, message.xid, message.prepare_lsn)
         if isinstance(message, StreamPrepare):
             done = self._streamed(message.xid, buffer, at)
         else:
             assert self._preparing is not None
             done, self._preparing = self._preparing, None
-            if done.xid != message.xid:
-                raise _error(buffer, at, "prepare and begin prepare disagree on the transaction")
+            if done.which != which:
+                raise fault(buffer, at, "prepare and begin prepare disagree on the transaction")
             done.prefix = self._described(done)
-        done.which = PreparedId(message.gid, message.xid, message.prepare_lsn)
+        done.which = which
         self._prepared[message.gid, message.xid] = done
 
     def _commit_prepared(
@@ -321,9 +322,9 @@ class Assembler:
         said: dict[int, bytes] = {}
         for payload in done.prefix:
             out.append(payload, lsn)
-            _note_relation(said, payload)
+            note_relation(said, payload)
         for piece in pieces:
-            _append_piece(out, piece, done.spool.kept(piece), said)
+            append_piece(out, piece, done.spool.kept(piece), said)
             yield from self._full()
         for payload in self._to_say_again(done, said):
             out.append(payload, lsn)
@@ -351,7 +352,7 @@ class Assembler:
         needed: set[int] = set()
         for piece in done.spool.pieces():
             needed.update(relation_ids(frozen(piece.data), frozen(piece.ends)).tolist())
-            needed.update(_truncated(piece))
+            needed.update(truncated_by(piece))
         relations = [done.before[number] for number in sorted(needed) if number in done.before]
         return [*self._types.values(), *relations] if relations else []
 
@@ -395,49 +396,3 @@ def _whole(done: _Collected) -> Iterator[Piece]:
         left = MessageBuffer()
         left.extend(piece.data, *piece.only(kept))
         yield Piece(frozen(left.data), frozen(left.ends), left.lsns, piece.xids[kept])
-
-
-def _append_piece(out: MessageBuffer, piece: Piece, kept: Flags, said: dict[int, bytes]) -> None:
-    out.extend(piece.data, *piece.only(kept))
-    tags = piece.data[piece.ends[:-1]]
-    for i in np.flatnonzero((tags == ord("R")) & kept).tolist():
-        _note_relation(said, piece.data[piece.ends[i] : piece.ends[i + 1]].tobytes())
-
-
-def _note_relation(said: dict[int, bytes], payload: bytes) -> None:
-    if payload[:1] == b"R":
-        said[int.from_bytes(payload[1:5], "big")] = payload
-
-
-def _truncated(piece: Piece) -> Iterator[int]:
-    tags = piece.data[piece.ends[:-1]]
-    for i in np.flatnonzero(tags == ord("T")).tolist():
-        message = read_message(piece.data[piece.ends[i] : piece.ends[i + 1]].tobytes())
-        if isinstance(message, Truncate):
-            yield from message.relation_ids
-
-
-def _tags(buffer: MessageBuffer) -> npt.NDArray[np.uint8]:
-    """The first byte of every message."""
-    if buffer.count == 0:
-        return np.empty(0, np.uint8)
-    empty = np.flatnonzero(np.diff(buffer.ends) <= 0)
-    if len(empty):
-        raise _error(buffer, int(empty[0]), _TOO_SHORT)
-    return buffer.data[buffer.ends[:-1]]
-
-
-def _payload(buffer: MessageBuffer, at: int) -> bytes:
-    return buffer.data[buffer.ends[at] : buffer.ends[at + 1]].tobytes()
-
-
-def _error(buffer: MessageBuffer, at: int, what: str, offset: int = 0) -> ProtocolError:
-    tag = _payload(buffer, at)[:1].decode("latin-1")
-    return ProtocolError(what, message_type=tag, offset=offset, lsn=int(buffer.lsns[at]))
-
-
-def _read(buffer: MessageBuffer, at: int, *, in_stream: bool, parallel: bool) -> Message:
-    try:
-        return read_message(_payload(buffer, at), in_stream=in_stream, parallel=parallel)
-    except ProtocolError as error:
-        raise _error(buffer, at, error.what, error.offset) from None
