@@ -44,6 +44,30 @@ START_RETRY_SECONDS = 5.0
 _END_SECONDS = 0.5
 # Doubled by the kernel.  In a window that its largest segment does not fit in, the sender waits for probes.
 _LOOPBACK_RECEIVE_BYTES = 64 << 10
+
+
+class Stream:
+    """A running logical replication stream; use as a context manager.
+
+    Args:
+        options: what is asked of pgoutput; without it, what the source's settings come to on this server.
+        plugin_options: what is asked of another plugin, by name.
+
+    Attributes:
+        status_seconds: a status update is due this long after the last.
+    """
+
+    def __init__(
+        self,
+        source: SourceSettings,
+        start: int,
+        *,
+        options: Options | None = None,
+        plugin_options: Sequence[tuple[str, str]] | None = None,
+    ) -> None:
+        self._source = source
+        self._start = start
+        self._nap = Nap()
         self._written = start
         self._last_drain = self._last_status = time.monotonic()
         self.status_seconds = STATUS_SECONDS
