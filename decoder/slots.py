@@ -137,17 +137,18 @@ def check_slot(
     source: SourceSettings,
     *,
     position: int | None = None,
-    wait_seconds: float = BUSY_WAIT_SECONDS,
+    wait_seconds: float | None = None,
 ) -> SlotState:
     """Judge whether the slot can serve a pull from ``position``.
 
-    A reader that has just died may hold the slot for a moment more; ``wait_seconds`` bounds the wait.
+    A reader that has just died may hold the slot for a moment more; ``wait_seconds`` (5 unless given)
+    bounds the wait.
 
     Raises:
         SlotBusyError: another reader holds it.
         SlotError: missing, of another plugin or database, lost, or ahead of the lake.
     """
-    deadline = time.monotonic() + wait_seconds
+    deadline = time.monotonic() + (BUSY_WAIT_SECONDS if wait_seconds is None else wait_seconds)
     while True:
         state = inspect_slot(connection, source.slot)
         if state is None or state.active_pid is None or time.monotonic() >= deadline:

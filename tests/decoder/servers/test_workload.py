@@ -25,6 +25,8 @@ WAYS: dict[str, tuple[int, dict[str, Any]]] = {
     "2 whole": (14, {"proto_version": 2, "streaming": "off"}),
     "2 streaming": (14, {"proto_version": 2, "streaming": "on"}),
     "the most": (14, {"streaming": None}),
+    "binary": (14, {"streaming": None, "binary": True}),
+    "binary whole": (14, {"proto_version": 1, "binary": True}),
     "3 two-phase": (15, {"proto_version": 3, "streaming": "off", "two_phase": True}),
     "3 two-phase streaming": (15, {"proto_version": 3, "streaming": "on", "two_phase": True}),
     "4 parallel": (16, {"proto_version": 4, "streaming": "parallel"}),
