@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -18,6 +19,7 @@ from decoder.messages import Insert
 from decoder.transactions import Result, Transaction, reference_transactions
 from infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from tests.conftest import Database
+from tests.decoder.assembling import assembled, scratch
 from tests.decoder.comparing import comparable
 from tests.decoder.live import IMMEDIATE, SMALL, VARIANTS, History, LiveSlot, live_slots, meaning_of
 from tests.decoder.sessions import random_history
@@ -70,9 +72,15 @@ def meaning(slot: LiveSlot) -> list[Result]:
 
 
 def hold_equal(slots: dict[str, LiveSlot]) -> list[Result]:
+    """The reference and the assembler make of every slot's stream what protocol 1 was sent."""
     oracle = meaning(slots["1"])
     for name, slot in slots.items():
         assert meaning(slot) == oracle, name
+        options = meaning_of(slot.options)
+        with scratch() as folder:
+            parallel = options["streaming"] == "parallel"
+            plain = assembled(slot.stream, parallel=parallel, folder=Path(folder))
+        assert comparable(reference_transactions(plain, binary=options["binary"])) == oracle, name
     return oracle
 
 
