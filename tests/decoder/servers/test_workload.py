@@ -77,6 +77,11 @@ def test_every_way_of_asking_gives_what_the_server_holds(
         batch = workload.pulled(source, tmp_path / way, play.starts[source.slot])
         assert workload.contents(batch) == truth, way
         found[way] = (workload.transactions(batch), workload.messages(batch))
+    if play.two_phase is not None:  # the slot alone decides: the server sends prepared transactions anyway
+        unasked = SourceSettings(play.two_phase.dsn, ("p",), play.two_phase.slot, messages=True)
+        batch = workload.pulled(unasked, tmp_path / "unasked", play.starts[unasked.slot])
+        assert workload.contents(batch) == truth
+        found["unasked"] = (workload.transactions(batch), workload.messages(batch))
     plain = found["1"]
     assert {way: each for way, each in found.items() if each != plain} == {}
     origins = [origin for *_, origin in plain[0] if origin is not None]
