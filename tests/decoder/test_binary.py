@@ -134,6 +134,8 @@ def test_what_no_send_function_writes_is_refused(name: str, sample: str) -> None
         good = ALL.get(oid)
         with pytest.raises(TextError) as error:
             parse_binary_slices(slices_of(pa.array([None, good, data, data], pa.binary())), ct, CATALOG)
+        with pytest.raises(TextError):  # also where there is room to read eight bytes at once
+            parse_binary_slices(slices_of(pa.array([data, b"\0" * 40], pa.binary())[:1]), ct, CATALOG)
         assert error.value.row in ({2, -1} if good else {1, 2, -1})
 
 
@@ -218,18 +220,38 @@ def test_numerics_are_held_as_they_are_printed(
         check(OIDS["numeric"], data, typmod)
 
 
+@pytest.mark.parametrize("bits", [32, 64])
+def test_moments_on_both_sides_of_every_edge(bits: int) -> None:
+    day = 1 if bits == 32 else 86_400_000_000
+    edges = [
+        0,
+        -730_119 * day,
+        2_921_940 * day,
+        -2_451_545 * day,
+        106_751_991 * day if bits == 64 else 2_145_031_949,
+    ]
+    edges += [-(2 ** (bits - 1)), 2 ** (bits - 1) - 1, 9_223_371_331_200_000_000 % 2 ** (bits - 1)]
+    for number in {edge + step for edge in edges for step in (-day, -1, 0, 1)}:
+        if -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
+            data = number.to_bytes(bits // 8, "big", signed=True)
+            for name in ("date",) if bits == 32 else ("timestamp", "timestamptz"):
+                check(OIDS[name], data)
+
+
 def check(oid: int, data: bytes, typmod: int = -1) -> None:
     """The same text from the printer of one value, from a column, and from the column of that text."""
     ct = column_type(oid, typmod)
     try:
         text = binary_text(data, oid, CATALOG)
     except TextError:
-        with pytest.raises(TextError):
-            parse_binary_slices(slices_of(pa.array([data], pa.binary())), ct, CATALOG)
-        return
+        text = None
     for before, behind in ((b"", b""), (b"\xff" * 40, b"\xff" * 40)):
         buffer = np.frombuffer(before + data + behind, dtype=np.uint8)
         slices = Slices(buffer, np.array([len(before), 0]), np.array([len(data), -1], dtype=np.int32))
+        if text is None:
+            with pytest.raises(TextError):
+                parse_binary_slices(slices, ct, CATALOG)
+            continue
         typed, exact = parse_binary_slices(slices, ct, CATALOG)
         typed.validate(full=True)
         assert to_text(typed, exact, ct).to_pylist() == [text, None]
