@@ -40,7 +40,10 @@ PUBLISHED = """
 """
 
 
-@pytest.fixture(scope="module", params=[18, 16])
+VERSIONS = [int(v) for v in os.environ.get("SLOTLAKE_HISTORY_VERSIONS", "18,16").split(",")]
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
 def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedPostgres]:
     settings = {"max_prepared_transactions": "20", "max_wal_senders": "20", "max_replication_slots": "20"}
     with temporary_postgres(version=request.param, conf=settings) as running:
