@@ -41,7 +41,13 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?|NaN|-?Infinity")
 _BITS = re.compile(r"B'[01]*'")
 _BOOLEAN = re.compile(r"true|false")
 _TIME = re.compile(r"[-+:. 0-9]+")
+_HEAD = re.compile(r' (?:[a-z_][a-z0-9_]*+|"(?:[^"]|"")*+")\[(?:[^]["]|\[\]|"(?:[^"]|"")*+")*+\]:')
 _NUMERIC = {"smallint", "integer", "bigint", "oid", "real", "double precision", "numeric"}
+_UNQUOTED: dict[str, tuple[re.Pattern[str], str]] = {
+    **dict.fromkeys(_NUMERIC, (_NUMBER, "a number")),
+    **dict.fromkeys(("bit", "bit varying"), (_BITS, "bits")),
+    "boolean": (_BOOLEAN, "true or false"),
+}
 _MESSAGE = re.compile(rb"(streaming )?message: transactional: ([01]) prefix: ")
 _SIZE = re.compile(rb", sz: (\d+)( content:)?")
 _ENDS: tuple[tuple[str, Callback], ...] = (
@@ -81,6 +87,7 @@ class LinesReader(ReaderBase):
         self._block: Transaction | None = None
         self._streamed: set[int | None] = set()
         self._held: list[Event] | None = None
+        self._columns: dict[str, SentColumn] = {}
         self._two_phase = two_phase
 
     @property
@@ -331,17 +338,29 @@ class LinesReader(ReaderBase):
         columns: list[SentColumn] = []
         values: dict[str, Value] = {}
         while not scan.ended and not scan.sees(" new-tuple:"):
-            scan.expect(" ")
+            start = scan.at + 1
+            column = self._column(scan)
+            if column.name in values:
+                raise scan.error("a column comes twice", start)
+            columns.append(column)
+            values[column.name] = _value(scan, column.sql_type)
+        return columns, values
+
+    def _column(self, scan: TextScan) -> SentColumn:
+        """` name[type]:`, of which a stream has few different ones."""
+        head = _HEAD.match(scan.text, scan.at)
+        known = self._columns.get(head[0]) if head is not None else None
+        if head is None or known is None:
             start = scan.at
+            scan.expect(" ")
             name = scan.name()
             scan.expect("[")
-            sql_type = _type(scan)
+            known = SentColumn(name, _type(scan))
             scan.expect("]:")
-            if name in values:
-                raise scan.error("a column comes twice", start)
-            columns.append(SentColumn(name, sql_type))
-            values[name] = _value(scan, sql_type)
-        return columns, values
+            self._columns[scan.text[start : scan.at]] = known
+        else:
+            scan.at = head.end()
+        return known
 
 
 def _type(scan: TextScan) -> str:
@@ -358,14 +377,14 @@ def _type(scan: TextScan) -> str:
 
 
 def _value(scan: TextScan, sql_type: str) -> Value:
+    pattern, what = _UNQUOTED.get(sql_type, (None, ""))
+    if pattern is None and scan.sees("'"):
+        return scan.quoted("'")
     if scan.took("null"):
         return NoValue.NULL
     if scan.took("unchanged-toast-datum"):
         return NoValue.UNCHANGED
-    if sql_type in _NUMERIC:
-        return scan.match(_NUMBER, "a number")
-    if sql_type == "boolean":
-        return scan.match(_BOOLEAN, "true or false")[0]
-    if sql_type in ("bit", "bit varying"):
-        return scan.match(_BITS, "bits")[2:-1]
-    return scan.quoted("'")
+    if pattern is None:
+        return scan.quoted("'")
+    text = scan.match(pattern, what)
+    return text[0] if pattern is _BOOLEAN else text[2:-1] if pattern is _BITS else text

@@ -24,7 +24,7 @@ from tests.decoder.plugins.collecting import Collecting
 from tests.vectors.plugins.capture import WAYS
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "plugins" / "pg15"
-MUTATIONS = int(os.environ.get("SLOTLAKE_PLUGIN_MUTATIONS", "1000"))
+MUTATIONS = int(os.environ.get("SLOTLAKE_PLUGIN_MUTATIONS", "500"))
 
 
 def mutated(payload: bytes, chance: random.Random) -> bytes:
