@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 BENCHES = {
     "pull_vs_pg_recvlogical": "infra.bench.pull",
     "decode_rows_per_s": "infra.bench.decode",
+    "decode_vs_python_reader": "infra.bench.peer",
+    "decode_shapes": "infra.bench.shapes",
+    "latency_ms": "infra.bench.waiting",
+    "idle_cpu_percent": "infra.bench.waiting",
+    "start_s": "infra.bench.waiting",
     "copy_vs_copy_binary": "infra.bench.copy",
     "fold_vs_spark_window": "infra.bench.fold",
     "merge_100k_vs_plain_merge": "infra.bench.merge",
