@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from decoder.buffer import MessageBuffer
 from decoder.columnar import Decoder
 from decoder.errors import ProtocolError
-from decoder.messages import Begin, Commit, Insert, LogicalMessage, Message, NoValue, Origin, RelationMessage
+from decoder.messages import (
+    Begin,
+    BinaryValue,
+    Commit,
+    Insert,
+    LogicalMessage,
+    Message,
+    NoValue,
+    Origin,
+    RelationMessage,
+)
 from decoder.relations import Column, Relation
 from tests.decoder.agreement import Meaning, Stream, columnar, plain
 from tests.decoder.streams import TIME, streams
@@ -213,6 +223,61 @@ def test_a_table_wider_than_one_group_of_columns_is_read_whole(monkeypatch: pyte
     rows = [Insert(9, tuple(str(1000 * n + i) for i in range(100))) for n in range(5)]
     (table,) = decode(*transaction(1000, RelationMessage(wide), *rows)).rows.values()
     assert [table[f"n{i}"][3].as_py() for i in range(100)] == [3000 + i for i in range(100)]
+
+
+@pytest.mark.parametrize("located_max", [5, 1 << 21])
+def test_tables_of_different_types_share_their_parsing(
+    monkeypatch: pytest.MonkeyPatch, located_max: int
+) -> None:
+    monkeypatch.setattr("decoder.rows._LOCATED_MAX", located_max)
+    dated = Relation(8, "s", "dated", "f", (Column("d", 1082, -1, True), Column("id", 23, -1, True)))
+    rows: list[Message] = []
+    for n in range(4):
+        rows.append(Insert(7, (str(n), NoValue.NULL if n == 2 else f"item {n}")))
+        rows.append(Insert(8, ("infinity" if n == 3 else f"2026-01-0{n + 1}", str(-n))))
+    chunk = decode(*transaction(1000, RelationMessage(ITEM), RelationMessage(dated), *rows))
+    items, days = chunk.rows.values()
+    assert items["seq"].to_pylist() == [0, 2, 4, 6] and days["seq"].to_pylist() == [1, 3, 5, 7]
+    assert items["n0"].to_pylist() == [0, 1, 2, 3]
+    assert items["n1"].to_pylist() == ["item 0", "item 1", None, "item 3"]
+    assert days["n1"].to_pylist() == [0, -1, -2, -3]
+    assert days["xn0"].to_pylist() == [None, None, None, "infinity"]
+    assert "xn0" not in items.schema.names
+
+
+def test_a_bad_value_is_named_among_many_tables() -> None:
+    tables = [RelationMessage(Relation(i, "s", f"t{i}", "d", ITEM.columns)) for i in range(1, 20)]
+    rows = [Insert(i, ("12" if i != 13 else "x", "note")) for i in range(1, 20)]
+    with pytest.raises(ProtocolError, match=r"column 'id' of s\.t13"):
+        decode(*transaction(1000, *tables, *rows))
+    rows = [Insert(i, (str(i), "note")) for i in range(1, 20)]
+    broken = encode(rows[6]).replace(b"note", b"n\xfft\xfe")
+    with pytest.raises(ProtocolError, match=r"UTF-8, in column 'note' of s\.t7"):
+        decode(*transaction(1000, *tables), Begin(2000, TIME, 2), *rows[:6], broken, partial=True)
+
+
+def test_binary_values_beside_text_when_asked_for() -> None:
+    rows = [
+        Insert(7, (BinaryValue((41).to_bytes(4, "big")), BinaryValue("ü".encode()))),
+        Insert(7, ("42", BinaryValue(b"b"))),
+        Insert(7, (BinaryValue((-1).to_bytes(4, "big", signed=True)), NoValue.NULL)),
+    ]
+    messages = buffer_of(*transaction(1000, RelationMessage(ITEM), *rows))
+    (table,) = Decoder(binary=True).decode(messages, first_seq=0, first_txn=0).rows.values()
+    assert table["n0"].to_pylist() == [41, 42, -1]
+    assert table["n1"].to_pylist() == ["ü", "b", None]
+    with pytest.raises(ProtocolError, match="not asked for"):
+        Decoder().decode(messages, first_seq=0, first_txn=0)
+
+
+def test_each_transaction_has_its_own_origin() -> None:
+    messages: list[Message] = [RelationMessage(ITEM)]
+    stream: list[Message] = [Begin(500, TIME, 1), *messages, Commit(500, 548, TIME)]
+    for i in range(300):
+        inside: list[Message] = [] if i % 3 == 2 else [Origin(5, f"node {i % 3}")]
+        stream += transaction(1000 + 100 * i, *inside, Insert(7, (str(i), "a")))
+    origins = decode(*stream).transactions["origin"].to_pylist()
+    assert origins == ["node 0", "node 1", None] * 100
 
 
 def test_the_buffer_grows_drops_and_is_used_again() -> None:
