@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -103,7 +103,11 @@ _OUTPUT_FUNCTIONS = {
 }
 
 
-@cache
+# Types and modifiers come from the stream, so a damaged one must not fill the memory with them.
+_KINDS_KEPT = 1 << 14
+
+
+@lru_cache(_KINDS_KEPT)
 def column_type(oid: int, typmod: int) -> ColumnType:
     """The mapping of a column's type; a type that is not in the table is kept as its text."""
     row = _row(oid, typmod)
@@ -219,7 +223,7 @@ def _row(oid: int, typmod: int) -> _Row:
     return _TABLE.get(oid, _TEXT)
 
 
-@cache
+@lru_cache(_KINDS_KEPT)
 def _numeric_row(typmod: int) -> _Row:
     """numeric(p,s) as decimal where both fit (numeric.c numeric_typmod_precision, _scale)."""
     precision = ((typmod - 4) >> 16) & 0xFFFF

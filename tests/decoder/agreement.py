@@ -165,7 +165,7 @@ def _read_and_printed(value: str, kind: ColumnType) -> str | ProtocolError:
     try:
         typed, exact = from_text(pa.array([value], pa.string()), kind)
     except ProtocolError as error:
-        return error
+        return ProtocolError(error.what)  # without its frames, which would be kept
     printed: str = to_text(typed, exact, kind)[0].as_py()
     return printed
 
