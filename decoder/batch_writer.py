@@ -17,15 +17,15 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from decoder.arrays import integers
 from decoder.changelog import (
     FORMAT,
     MANIFEST,
@@ -42,6 +42,7 @@ from decoder.lsn import format_lsn
 from decoder.relations import RelationVersion
 
 _INCOMING = ".incoming-"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OPERATIONS = {"inserts": "I", "updates": "U", "deletes": "D", "truncates": "T"}
 # Written once, read once or twice, soon: cheap to write counts for more than small.
 _PARQUET: dict[str, Any] = {
@@ -118,7 +119,7 @@ class _Relation:
 
     def append(self, table: pa.Table) -> None:
         self.parts.append(table)
-        found = np.bincount(table["op"].to_numpy(), minlength=128)
+        found = np.bincount(integers(table["op"]), minlength=128)
         for name, letter in _OPERATIONS.items():
             self.counts[name] += int(found[ord(letter)])
 
@@ -166,8 +167,8 @@ class BatchWriter:
             return
         self._transactions.write_table(transactions)
         self._transaction_count += transactions.num_rows
-        seen = pc.min_max(transactions["commit_time"]).as_py()
-        self._times += [seen["min"], seen["max"]]
+        micros = integers(transactions["commit_time"].cast(pa.int64()))
+        self._times += [_EPOCH + timedelta(microseconds=int(end)) for end in (micros.min(), micros.max())]
 
     def finish(
         self,

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from decoder import scan
+from decoder.arrays import arrow, integers
 from decoder.buffer import MessageBuffer
 from decoder.compiled import Ints, frozen
 from decoder.errors import ProtocolError
@@ -317,8 +318,8 @@ def _transactions(chunk: _Chunk, rare: _Rare, open_origin: str | None) -> pa.Tab
     origins = rare.origins.between(txns[scan.TXN_BEGIN], txns[scan.TXN_COMMIT])
     if open_origin is not None and txns.shape[1] and txns[scan.TXN_BEGIN, 0] < 0:
         origins = pa.concat_arrays([pa.array([open_origin]), origins[1:]])
-    columns = [pa.array(txns[f].copy()) for f in (scan.TXN_XID, scan.TXN_COMMIT_LSN, scan.TXN_END_LSN)]
-    times = pa.array(txns[scan.TXN_TIME].copy()).cast(pa.timestamp("us", "UTC"))
+    columns = [arrow(txns[f].copy()) for f in (scan.TXN_XID, scan.TXN_COMMIT_LSN, scan.TXN_END_LSN)]
+    times = arrow(txns[scan.TXN_TIME].copy()).cast(pa.timestamp("us", "UTC"))
     return pa.table([*columns, times, origins], schema=TRANSACTIONS_SCHEMA)
 
 
@@ -350,8 +351,8 @@ def _versions(chunk: _Chunk, rare: _Rare, rows: Ints) -> tuple[Ints, list[Relati
     messages, ids = rows[scan.ROW_MESSAGE], rows[scan.ROW_RELATION]
     if len(ids) == 0:
         return np.empty(0, np.int64), []
-    encoded = pa.array(ids).dictionary_encode()
-    codes = encoded.indices.to_numpy().astype(np.int64)
+    encoded = arrow(ids).dictionary_encode()
+    codes = integers(encoded.indices).astype(np.int64)
     firsts = np.full(len(encoded.dictionary), len(ids))
     np.minimum.at(firsts, codes, np.arange(len(ids)))
     current: list[Relation] = []
@@ -377,7 +378,7 @@ def _renumbered(
         behind = int(np.searchsorted(messages, where))
         numbers[behind:][codes[behind:] == code] = len(versions) - 1
     known: dict[Relation, int] = {}
-    for i in pa.array(numbers).unique().to_pylist():
+    for i in arrow(numbers).unique().to_pylist():
         known.setdefault(versions[i], len(known))
     return np.array([known.get(version, 0) for version in versions])[numbers], list(known)
 

@@ -25,17 +25,19 @@ import psycopg
 
 from decoder.assembly import Assembler
 from decoder.batch_writer import BatchIdentity, BatchWriter, incoming_path
+from decoder.binary import withheld_from_binary
 from decoder.buffer import MessageBuffer
 from decoder.changelog import Batch
 from decoder.columnar import Decoder
-from decoder.errors import ProtocolError
+from decoder.errors import ProtocolError, SourceError
 from decoder.failpoints import reach
 from decoder.framing import CUT, NO_LIMIT, RUNNING, Bounds, Framing
 from decoder.options import Options
 from decoder.prepared import PreparedStore
+from decoder.publications import source_tables
 from decoder.receive import Stream
 from decoder.relations import RelationVersion
-from decoder.source import SourceSettings, connect, source_errors
+from decoder.source import SourceSettings, connect, redact, source_errors
 from decoder.spool import MEMORY_BYTES, SpoolRoom
 from decoder.type_catalog import load_types
 
@@ -223,7 +225,17 @@ def _decoder(source: SourceSettings, options: Options) -> Decoder:
     if not options.binary:
         return Decoder()
     with connect(source.dsn) as connection, source_errors(source.dsn, "looking up its types"):
-        return Decoder(binary=True, catalog=load_types(connection))
+        catalog = load_types(connection)
+        for table in source_tables(connection, source.publications):
+            for column in table.columns:
+                if reason := withheld_from_binary(column.type_oid, catalog):
+                    place = f"column {column.name!r} of {table.schema}.{table.table}"
+                    raise SourceError(
+                        f"{place} cannot be read in binary: {reason}",
+                        where=redact(source.dsn),
+                        way_out="read this source with binary off (`source.binary: false`)",
+                    )
+    return Decoder(binary=True, catalog=catalog)
 
 
 class _Decoding:

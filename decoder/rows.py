@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from decoder import scan
+from decoder.arrays import arrow, valid
 from decoder.compiled import Bytes, Ints, Unsigned, frozen
 from decoder.errors import ProtocolError
 from decoder.relations import Relation, RelationVersion
@@ -105,11 +106,11 @@ def _table(
 def _fixed_columns(sets: RowSets) -> dict[str, pa.Array]:
     rows = sets.rows
     return {
-        "seq": pa.array(rows[scan.ROW_SEQ].copy()),  # else it keeps the whole chunk's notes alive
-        "op": pa.array(rows[scan.ROW_OP].astype(np.int8)),
-        "txn": pa.array(rows[scan.ROW_TXN].astype(np.int32)),
-        "lsn": pa.array(sets.lsns[rows[scan.ROW_MESSAGE]].astype(np.int64)),
-        "old": pa.array(rows[scan.ROW_OLD].astype(np.int8)),
+        "seq": arrow(rows[scan.ROW_SEQ].copy()),  # else it keeps the whole chunk's notes alive
+        "op": arrow(rows[scan.ROW_OP].astype(np.int8)),
+        "txn": arrow(rows[scan.ROW_TXN].astype(np.int32)),
+        "lsn": arrow(sets.lsns[rows[scan.ROW_MESSAGE]].astype(np.int64)),
+        "old": arrow(rows[scan.ROW_OLD].astype(np.int8)),
     }
 
 
@@ -186,7 +187,7 @@ class _Located:
             typed, exact = self._parsed(first, end)
             inexact = np.zeros(end - first, dtype=np.bool_)
             if exact is not None:
-                inexact = self._flags(exact.is_valid().to_numpy(zero_copy_only=False), first, end)
+                inexact = self._flags(valid(exact), first, end)
             for i in range(first, end):
                 if not wanted[i]:
                     continue
@@ -197,7 +198,7 @@ class _Located:
                     column,
                     typed.slice(at, count),
                     exact.slice(at, count) if exact is not None and inexact[i - first] else None,
-                    pa.array(self.length[begin[i] : begin[i + 1]] == UNCHANGED) if unchanged[i] else None,
+                    arrow(self.length[begin[i] : begin[i + 1]] == UNCHANGED) if unchanged[i] else None,
                 )
 
     def _runs(self) -> Iterator[tuple[int, int]]:

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from decoder.arrays import arrow, integers
 from decoder.batch_writer import writing
 from decoder.buffer import MessageBuffer
 from decoder.compiled import Bytes, Ints, Lengths, Unsigned, frozen
@@ -53,7 +54,7 @@ class Piece:
         payload = pa.LargeBinaryArray.from_buffers(
             pa.large_binary(), self.count, [None, offsets, pa.py_buffer(self.data)]
         )
-        return pa.record_batch([payload, pa.array(self.lsns), pa.array(self.xids)], schema=SCHEMA)
+        return pa.record_batch([payload, arrow(self.lsns), arrow(self.xids)], schema=SCHEMA)
 
     @classmethod
     def read(cls, record: pa.RecordBatch) -> Piece:
@@ -65,8 +66,8 @@ class Piece:
         return cls(
             frozen(raw[ends[0] : ends[-1]]),
             frozen(ends - ends[0]),
-            record.column(1).to_numpy(zero_copy_only=False),
-            record.column(2).to_numpy(zero_copy_only=False),
+            integers(record.column(1)),
+            integers(record.column(2)),
         )
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from decoder.errors import SourceError
 from tests.conftest import Database
 from tests.decoder.test_streaming import Twins
 from tests.e2e.scenarios import SCENARIOS
@@ -35,3 +38,14 @@ def test_every_scenario_in_every_mode(database: Database, tmp_path: Path) -> Non
                     connection.execute(transaction)
         changes += len(twins.same())
     assert changes > 1000
+
+
+def test_a_type_that_binary_does_not_carry_is_refused_beforehand(database: Database, tmp_path: Path) -> None:
+    database.execute(
+        "CREATE TABLE named (id int PRIMARY KEY, kind regclass); CREATE PUBLICATION p FOR TABLE named"
+    )
+    twins = Twins(database, tmp_path, {"text": {}, "binary": {"binary": True}})
+    database.execute("INSERT INTO named VALUES (1, 'named')")
+    assert twins.pull("text").changes == 1
+    with pytest.raises(SourceError, match=r"column 'kind' of public\.named cannot be read in binary"):
+        twins.pull("binary")

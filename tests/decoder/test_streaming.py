@@ -115,10 +115,8 @@ def sessions(database: Database) -> Iterator[list[psycopg.Connection[Any]]]:
 
 def fill(session: psycopg.Connection[Any], table: str, first: int, count: int) -> None:
     """Enough for a block or more."""
-    names = "(id, v)"
-    session.execute(
-        f"INSERT INTO {table} {names} SELECT g, repeat('x', 100) || g FROM generate_series({first}, {first + count - 1}) g"  # noqa: E501
-    )
+    numbers = f"generate_series({first}, {first + count - 1}) g"
+    session.execute(f"INSERT INTO {table} (id, v) SELECT g, repeat('x', 100) || g FROM {numbers}")
 
 
 def test_interleaved_transactions_with_subtransactions(
@@ -324,8 +322,9 @@ import resource, sys
 from pathlib import Path
 from decoder.pull import pull
 from decoder.source import SourceSettings
-source = SourceSettings(sys.argv[1], ("p",), sys.argv[2], streaming=sys.argv[4], two_phase=sys.argv[5] == "two")
-first = pull(source, "test", Path(sys.argv[3]), start=int(sys.argv[6]), until=int(sys.argv[7]))
+more = {"streaming": "parallel", "two_phase": True}
+source = SourceSettings(sys.argv[1], ("p",), sys.argv[2], **more)
+first = pull(source, "test", Path(sys.argv[3]), start=int(sys.argv[4]), until=int(sys.argv[5]))
 idle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 whole = pull(source, "test", Path(sys.argv[3]), start=first.end_lsn, memory_bytes=4 << 20)
 print(whole.changes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - idle)
@@ -348,7 +347,7 @@ def test_memory_does_not_grow_with_a_transaction(
     two.execute("PREPARE TRANSACTION 'large'")
     two.commit()
     source = twins.sources["t"]
-    told = [source.dsn, source.slot, str(tmp_path), "parallel", "two", str(twins.starts["t"]), str(middle)]
+    told = [source.dsn, source.slot, str(tmp_path), str(twins.starts["t"]), str(middle)]
     done = subprocess.run(
         [sys.executable, "-c", PEAK, *told],
         cwd=Path(__file__).parents[2],
