@@ -32,25 +32,9 @@ from decoder.plugins.catalog import Catalog
 from decoder.plugins.model import Change, Event, Message, NoValue, Transaction, Truncate, Value
 from decoder.plugins.reader import ReaderBase, microseconds
 from decoder.plugins.tables import SentColumn, Tables, old_tuple, values_of
+from decoder.plugins.wal2json_keys import CHANGE_1, COLUMN_2, FIELDS_2, MESSAGE_1, TOP_1
 from decoder.relations import Relation
 
-_TOP_1 = {"xid", "nextlsn", "timestamp", "origin", "change"}
-_CHANGE_1 = {
-    "kind", "schema", "table", "columnnames", "columntypes", "columntypeoids", "columnpositions",
-    "columnoptionals", "columndefaults", "columnvalues", "pk", "oldkeys",
-}  # fmt: skip
-_MESSAGE_1 = {"kind", "transactional", "prefix", "content"}
-_COLUMN_2 = {"name", "type", "typeoid", "value", "position", "optional", "default"}
-_PLACE_2 = {"action", "xid", "timestamp", "origin", "lsn", "nextlsn"}
-_FIELDS_2: dict[str, set[str]] = {
-    "B": _PLACE_2,
-    "C": _PLACE_2,
-    "I": _PLACE_2 | {"schema", "table", "columns", "pk"},
-    "U": _PLACE_2 | {"schema", "table", "columns", "identity", "pk"},
-    "D": _PLACE_2 | {"schema", "table", "identity", "pk"},
-    "T": _PLACE_2 | {"schema", "table"},
-    "M": _PLACE_2 | {"transactional", "prefix", "content"},
-}
 _KINDS: dict[str, Literal["insert", "update", "delete"]] = {"I": "insert", "U": "update", "D": "delete"}
 
 
@@ -208,7 +192,7 @@ class JsonReader(ReaderBase):
         yield self._end()
 
     def _begin(self, record: dict[str, Any]) -> Iterator[Event]:
-        self._only(record, _TOP_1)
+        self._only(record, TOP_1)
         self._transaction = self._transaction_of(record)
         self.xid = self._transaction.xid
         yield Event("begin", self._transaction, self.lsn)
@@ -243,7 +227,7 @@ class JsonReader(ReaderBase):
             return self._message(change, self._transaction)
         if kind not in _KINDS.values():
             raise self.error(f"a change of unknown kind {kind!r}")
-        self._only(change, _CHANGE_1)
+        self._only(change, CHANGE_1)
         new = None if kind == "delete" else self._row_1(change, "column")
         old = None
         if "oldkeys" in change:
@@ -268,7 +252,7 @@ class JsonReader(ReaderBase):
 
     def _format_2(self, record: dict[str, Any]) -> Iterator[Event]:
         action = self._field(record, "action", str)
-        allowed = _FIELDS_2.get(action)
+        allowed = FIELDS_2.get(action)
         if allowed is None:
             raise self.error(f"an unknown action {action!r}")
         self._only(record, allowed)
@@ -307,7 +291,7 @@ class JsonReader(ReaderBase):
 
     def _message(self, record: Mapping[str, Any], transaction: Transaction | None) -> Event:
         if "kind" in record:
-            self._only(record, _MESSAGE_1)
+            self._only(record, MESSAGE_1)
         transactional = self._field(record, "transactional", bool)
         if transactional and transaction is None:
             raise self.error("a transactional message outside of any transaction")
@@ -364,7 +348,7 @@ class JsonReader(ReaderBase):
         for column in sent:
             if not isinstance(column, dict):
                 raise self.error("a column that is no JSON object")
-            self._only(column, _COLUMN_2)
+            self._only(column, COLUMN_2)
             name = self._field(column, "name", str)
             if name in values:
                 raise self.error("a column comes twice")
