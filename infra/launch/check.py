@@ -17,9 +17,11 @@ def steps(cache: Path) -> list[tuple[str, list[str]]]:
 
     Caches stay out of the checkout, which may be read-only or another user's.
     """
+    fast = ["-P", "-m", "pytest", "-q", "-m", "fast", "-p", "no:cacheprovider", "--durations=3"]
     ruff_cache = ["--cache-dir", str(cache / "ruff")]
     return [
-        ("fast tests", ["-P", "-m", "pytest", "-q", "-m", "fast", "-p", "no:cacheprovider", "--durations=3"]),
+        ("decoder", [*fast, "tests/decoder"]),
+        ("other tests", [*fast, "tests", "--ignore=tests/decoder"]),
         ("types", ["-P", "-m", "mypy", "--cache-dir", str(cache / "mypy"), "--no-error-summary"]),
         ("format", ["-m", "ruff", "format", "--check", *ruff_cache, "."]),
         ("lint", ["-m", "ruff", "check", *ruff_cache, "."]),
