@@ -124,7 +124,7 @@ def pull_text(report: Any, console: Console) -> None:
 
 
 def sync_text(report: Any, console: Console) -> None:
-    """Text of a SyncReport; a stretch of WAL without published changes moves the lake on, and is nothing new."""
+    """Text of a SyncReport; WAL without published changes moves the lake on, and is nothing new."""
     if report.batch is None or not report.transactions:
         console.print(f"nothing new; the lake is at {report.lsn}")
         return
