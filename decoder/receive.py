@@ -115,7 +115,10 @@ class Stream:
             return _no_answer(self._source, self._silence.limit)
         if result.status == pq.ExecStatus.COPY_BOTH:
             return None
-        _drop_results(self._pgconn, time.monotonic() + self._silence.limit)
+        try:
+            _drop_results(self._pgconn, time.monotonic() + self._silence.limit)
+        except psycopg.Error as error:  # it refused, and then the connection broke too
+            return explain(error, self._source.dsn)
         return stream_error(self._source, result, self._start)
 
     def _notice(self, result: pq.abc.PGresult) -> None:
