@@ -12,7 +12,6 @@ them; memory is bounded by a few chunks; on failure none of the files is left.
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,6 +33,7 @@ from decoder.nap import Nap
 from decoder.publications import SourceColumn, SourceTable
 from decoder.source import connect, explain, redact, source_errors
 from decoder.types import column_type, from_slices, sql_text
+from decoder.waiting import Patience, WatchedConnection, readable
 
 CHUNK_BYTES = 16 << 20
 ROWS_PER_FILE = 2_000_000
@@ -160,11 +160,11 @@ class _Reading:
         self._received = 0
         self._begun = time.monotonic()
 
-    def run(self, connection: psycopg.Connection[Any]) -> None:
+    def run(self, connection: WatchedConnection) -> None:
         pgconn = connection.pgconn
         pgconn.send_query(copy_query(self._table).encode())
-        self._expect(pgconn, pq.ExecStatus.COPY_OUT)
-        nap, reader = Nap(), CopyReader(pgconn)
+        self._expect(connection, pq.ExecStatus.COPY_OUT)
+        nap, reader, patience = Nap(), CopyReader(pgconn), Patience(connection)
         pieces: list[bytes] = []
         size = messages = 0
         ended, drained = False, time.monotonic()
@@ -180,10 +180,10 @@ class _Reading:
                 self._submit(b"".join(pieces), messages)
                 pieces, size, messages = [], 0, 0
             elif nap.idle:
-                select.select([pgconn.socket], [], [], 1.0)
+                _wait(connection, patience)
             else:
                 time.sleep(nap.seconds)
-        self._expect(pgconn, pq.ExecStatus.COMMAND_OK)
+        self._expect(connection, pq.ExecStatus.COMMAND_OK)
         self._wait()
         self._thread.shutdown()
         self._frames.end()
@@ -191,9 +191,10 @@ class _Reading:
     def stop(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _expect(self, pgconn: pq.abc.PGconn, wanted: int) -> None:
+    def _expect(self, connection: WatchedConnection, wanted: int) -> None:
+        pgconn, patience = connection.pgconn, Patience(connection)
         while pgconn.is_busy():
-            select.select([pgconn.socket], [], [])
+            _wait(connection, patience)
             pgconn.consume_input()
         result = pgconn.get_result()
         if result is None or result.status != wanted:
@@ -232,6 +233,14 @@ class _Reading:
         if self._progress is not None:
             seconds = time.monotonic() - self._begun
             self._progress(CopyProgress(self._table.quoted, self._writer.rows, self._received, seconds))
+
+
+def _wait(connection: WatchedConnection, patience: Patience) -> None:
+    """For the server's next bytes, or a second."""
+    if readable(connection.pgconn, 1.0):
+        patience.heard()
+    else:
+        patience.nothing()
 
 
 def _parsed(column: SourceColumn, slices: Any) -> tuple[pa.Array, pa.Array | None]:

@@ -11,7 +11,6 @@ written what has been received, so that it does not ask again and again.
 from __future__ import annotations
 
 import os
-import select
 import socket
 import time
 from collections.abc import Sequence
@@ -37,6 +36,7 @@ from decoder.nap import FIRST_LOOPBACK_SECONDS, FIRST_SECONDS, FIRST_UNIX_SECOND
 from decoder.options import Options, negotiate
 from decoder.silence import Silence, Verdict, limit_seconds
 from decoder.source import SourceSettings, connect_replication, explain, redact, source_errors
+from decoder.waiting import no_answer, readable
 
 STATUS_SECONDS = 5.0
 _INTERNAL_ERROR = b"XX000"
@@ -77,19 +77,20 @@ class Stream:
         self._options: Options | None = None
         self._pgconn.notice_handler = self._notice
         try:
-            if plugin_options is None:
-                self._options = options or negotiate(source, self._pgconn.server_version)
-                command = start_command(source, self._options, start)
-            else:
-                command = replication_command(source.slot, start, plugin_options)
-            self._begin(command)
+            with source_errors(source.dsn, "starting replication"):
+                self._begin(self._command(options, plugin_options))
         except BaseException:
             self._connection.close()
             raise
 
+    def _command(self, options: Options | None, plugin_options: Sequence[tuple[str, str]] | None) -> bytes:
+        if plugin_options is not None:
+            return replication_command(self._source.slot, self._start, plugin_options)
+        self._options = options or negotiate(self._source, self._pgconn.server_version)
+        return start_command(self._source, self._options, self._start)
+
     def _begin(self, command: bytes) -> None:
-        with source_errors(self._source.dsn, "asking for wal_sender_timeout"):
-            timeout = _sender_timeout(self._connection)
+        timeout = _sender_timeout(self._connection)
         self.status_seconds = STATUS_SECONDS if timeout <= 0 else min(STATUS_SECONDS, timeout / 3)
         self._silence = Silence(limit_seconds(timeout))
         # Before the server starts to send: it waits for answers from then on.
@@ -112,7 +113,7 @@ class Stream:
         except psycopg.Error as error:
             return explain(error, self._source.dsn)
         except TimeoutError:
-            return _no_answer(self._source, self._silence.limit)
+            return no_answer(redact(self._source.dsn), self._silence.limit)
         if result.status == pq.ExecStatus.COPY_BOTH:
             return None
         try:
@@ -156,15 +157,21 @@ class Stream:
         if verdict is Verdict.ASK:
             self.send(status_update(self._written, time.time(), ask=True))
         elif verdict is Verdict.GONE:
-            raise _no_answer(self._source, self._silence.limit)
+            raise no_answer(redact(self._source.dsn), self._silence.limit)
 
     def rest(self, seconds_max: float) -> None:
         """Leave the socket alone for as long as pays, or wait for its next byte when all is quiet."""
         if self._nap.idle:
             due = self._last_status + self.status_seconds - time.monotonic()
-            select.select([self._pgconn.socket], [], [], max(0.0, min(seconds_max, due)))
+            self._wait(min(seconds_max, due))
         else:
             time.sleep(min(self._nap.seconds, max(0.0, seconds_max)))
+
+    def _wait(self, seconds: float) -> None:
+        try:
+            readable(self._pgconn, seconds)
+        except psycopg.Error as error:
+            raise self._broken(error) from None
 
     def report(self, written: int, *, now: bool = False) -> None:
         """Tell the server what has been received, if that is due (or ``now``)."""
@@ -203,7 +210,7 @@ class Stream:
                 _drop_results(self._pgconn, deadline)
                 return
             if size == 0:
-                select.select([self._pgconn.socket], [], [], max(0.0, deadline - time.monotonic()))
+                readable(self._pgconn, deadline - time.monotonic())
                 self._pgconn.consume_input()
 
     def _ended(self) -> SlotlakeError:
@@ -212,7 +219,7 @@ class Stream:
         except psycopg.Error as error:
             return self._broken(error)
         except TimeoutError:
-            return _no_answer(self._source, self._silence.limit)
+            return no_answer(redact(self._source.dsn), self._silence.limit)
         failure = stream_error(self._source, result, self._written)
         state = result.error_field(pq.DiagnosticField.SQLSTATE)
         if state == _INTERNAL_ERROR and self._options is not None and self._options.streaming != "off":
@@ -241,7 +248,12 @@ class Stream:
 
 
 def start_command(source: SourceSettings, options: Options, start: int) -> bytes:
-    """The START_REPLICATION command (pgoutput's options: protocol manual, section 54.5.1)."""
+    """The START_REPLICATION command."""
+    return replication_command(source.slot, start, plugin_options(source, options))
+
+
+def plugin_options(source: SourceSettings, options: Options) -> list[tuple[str, str]]:
+    """What pgoutput is told, by name (its options: protocol manual, section 54.5.1)."""
     names = ",".join('"' + name.replace('"', '""') + '"' for name in source.publications)
     told = [("proto_version", str(options.proto_version)), ("publication_names", names)]
     if options.streaming != "off":
@@ -254,7 +266,7 @@ def start_command(source: SourceSettings, options: Options, start: int) -> bytes
         told.append(("messages", "true"))
     if options.origin != "any":
         told.append(("origin", options.origin))
-    return replication_command(source.slot, start, told)
+    return told
 
 
 def replication_command(slot: str, start: int, options: Sequence[tuple[str, str]]) -> bytes:
@@ -329,15 +341,6 @@ def _sender_timeout(connection: psycopg.Connection[Any]) -> float:
     return float(row[0]) if row is not None else 0.0
 
 
-def _no_answer(source: SourceSettings, seconds: float) -> SourceUnavailableError:
-    return SourceUnavailableError(
-        f"the server has not said a word for {seconds:g} s, not even when asked",
-        where=redact(source.dsn),
-        way_out="check the network between here and the source, and the server's load; then run the same "
-        "command again: nothing of the unfinished batch was kept",
-    )
-
-
 def _result(pgconn: pq.abc.PGconn, seconds_max: float) -> pq.abc.PGresult:
     """The next result, waiting for it; TimeoutError when it does not come in time."""
     _await_result(pgconn, time.monotonic() + seconds_max)
@@ -362,7 +365,7 @@ def _await_result(pgconn: pq.abc.PGconn, deadline: float) -> None:
         if not pgconn.is_busy():
             return
         left = deadline - time.monotonic()
-        if left <= 0 or not select.select([pgconn.socket], [], [], left)[0]:
+        if left <= 0 or not readable(pgconn, left):
             raise TimeoutError
         pgconn.consume_input()
 
@@ -376,10 +379,11 @@ def _shape_socket(pgconn: pq.abc.PGconn) -> float:
     with socket.socket(fileno=os.dup(pgconn.socket)) as channel:
         if channel.family not in (socket.AF_INET, socket.AF_INET6):
             return FIRST_UNIX_SECONDS
-        if not _loopback(channel.getpeername()[0]):
-            return FIRST_SECONDS
-        channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LOOPBACK_RECEIVE_BYTES)
-        return FIRST_LOOPBACK_SECONDS
+        with suppress(OSError):  # the other side has reset the connection: the first drain says so
+            if _loopback(channel.getpeername()[0]):
+                channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LOOPBACK_RECEIVE_BYTES)
+                return FIRST_LOOPBACK_SECONDS
+        return FIRST_SECONDS
 
 
 def _loopback(address: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -53,11 +53,12 @@ def time_limit(
     limit = TimeLimit()
 
     def cancel() -> None:
-        try:
-            limit.standby, limit.holders = _holders(source, connection.info.backend_pid)
-        except SourceError:
-            limit.holders = []
-        connection.cancel_safe()
+        with suppress(psycopg.Error):  # what is lost needs no cancelling, and the command fails by itself
+            try:
+                limit.standby, limit.holders = _holders(source, connection.info.backend_pid)
+            except SourceError:
+                limit.holders = []
+            connection.cancel_safe()
 
     timer = threading.Timer(seconds, cancel)
     timer.daemon = True

@@ -280,7 +280,8 @@ def create_slot(
     connection = connect_replication(source.dsn)
     try:
         two_phase = source.two_phase and not temporary
-        version = connection.info.server_version
+        with source_errors(source.dsn):
+            version = connection.info.server_version
         options = _slot_options(version, two_phase=two_phase, failover=failover, where=redact(source.dsn))
         kind = "TEMPORARY " if temporary else ""
         command = f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL "{source.plugin}" {options}'

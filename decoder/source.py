@@ -1,5 +1,7 @@
 """Connections to the source, and every way in which they fail, each as one clear error.
 
+Every statement over them is waited for with patience, but not for ever (waiting.py).
+
 Owns: how a connection string becomes a session whose text output is the canonical one (TimeZone
 UTC, DateStyle ISO, IntervalStyle postgres, extra_float_digits 1, bytea hex, UTF-8), and who the
 server is.
@@ -22,6 +24,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from decoder.errors import SourceError, SourceUnavailableError
 from decoder.lsn import parse_lsn
+from decoder.waiting import WatchedConnection
 
 APPLICATION_NAME = "slotlake"
 CONNECT_TIMEOUT_SECONDS = 10
@@ -50,6 +53,7 @@ class SourceSettings:
     Attributes:
         proto_version, streaming: None means the most that the server has (see options.py).
         plugin: the slot's output plugin.
+        bulk: may a backlog be read through SQL (see bulk.py)?
     """
 
     dsn: str
@@ -62,6 +66,7 @@ class SourceSettings:
     messages: bool = False
     origin: Origin = "any"
     plugin: str = "pgoutput"
+    bulk: bool = True
 
     def __repr__(self) -> str:
         return f"SourceSettings({redact(self.dsn)}, slot={self.slot!r}, publications={self.publications!r})"
@@ -92,7 +97,7 @@ def redact(dsn: str) -> str:
     return " ".join(f"{name}={parts[name]}" for name in _SHOWN if parts.get(name)) or "(libpq's defaults)"
 
 
-def connect(dsn: str) -> psycopg.Connection[tuple[Any, ...]]:
+def connect(dsn: str) -> WatchedConnection:
     """Open an ordinary session, in autocommit, with the canonical output settings.
 
     Raises:
@@ -102,7 +107,7 @@ def connect(dsn: str) -> psycopg.Connection[tuple[Any, ...]]:
     return _open(dsn, {})
 
 
-def connect_replication(dsn: str) -> psycopg.Connection[tuple[Any, ...]]:
+def connect_replication(dsn: str) -> WatchedConnection:
     """Open a session that also takes replication commands (``replication=database``).
 
     Raises:
@@ -172,10 +177,12 @@ def explain(error: psycopg.Error, dsn: str, doing: str = "") -> SourceError:
     )
 
 
-def _open(dsn: str, extra: dict[str, str]) -> psycopg.Connection[tuple[Any, ...]]:
-    parts = _parse(dsn)
+def _open(dsn: str, extra: dict[str, str]) -> WatchedConnection:
+    conninfo = make_conninfo("", **(_session_parts(_parse(dsn)) | extra))
     with source_errors(dsn):
-        return psycopg.connect(make_conninfo("", **(_session_parts(parts) | extra)), autocommit=True)
+        connection = WatchedConnection.connect(conninfo, autocommit=True)
+        connection.conninfo, connection.where = conninfo, redact(dsn)
+        return connection
     raise AssertionError("unreachable")
 
 

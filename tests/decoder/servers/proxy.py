@@ -21,6 +21,8 @@ class Fault:
     Attributes:
         cut_after: close everything once so many have passed, counted over all connections.
         swallow_after: from then on nothing passes in either direction, and nothing is closed.
+        freeze_at: once a client says this, nothing of it or to it passes any more, and nothing is closed.
+        freeze_all: then every other connection is frozen as well.
         piece: pass on at most so many at a time, each piece a segment of its own.
         pause_seconds: wait so long before each read.
         reset: close by RST, as a machine does that knows nothing of the connection.
@@ -28,6 +30,8 @@ class Fault:
 
     cut_after: int | None = None
     swallow_after: int | None = None
+    freeze_at: bytes | None = None
+    freeze_all: bool = True
     piece: int = 65536
     pause_seconds: float = 0.0
     reset: bool = False
@@ -78,10 +82,13 @@ class Proxy:
             thread.start()
 
     def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
+        frozen = False
         with contextlib.suppress(OSError, ValueError):
             while not self._ended.is_set():
                 ready = select.select([client, server], [], [], 0.05)[0]
-                if self._swallows():
+                frozen = frozen or (client in ready and self._freezes(client))
+                if frozen or self._swallows():
+                    time.sleep(0.01)
                     continue
                 if client in ready and not _copy(client, server, 65536):
                     break
@@ -103,10 +110,15 @@ class Proxy:
 
     def _swallows(self) -> bool:
         after = self._fault.swallow_after
-        swallows = after is not None and self.passed >= after
-        if swallows:
-            time.sleep(0.01)
-        return swallows
+        return after is not None and self.passed >= after
+
+    def _freezes(self, client: socket.socket) -> bool:
+        """Is this what the fault waits for?"""
+        word, every = self._fault.freeze_at, self._fault.freeze_all
+        found = word is not None and word in client.recv(65536, socket.MSG_PEEK)
+        if found and every:
+            self.become(swallow_after=0)
+        return found
 
     def _close(self, client: socket.socket, server: socket.socket) -> None:
         for each in (client, server):
