@@ -55,6 +55,10 @@ class StreamingError(SourceError):
     """The server failed at sending a transaction in progress; with streaming off it may not."""
 
 
+class BulkError(SourceError):
+    """The server cannot be read through SQL; as a replication connection it may."""
+
+
 class SlotError(SlotlakeError):
     """The replication slot is missing, lost, or not ours."""
 

@@ -11,12 +11,15 @@ The work is done by `Puller`; this module decides whether and how far.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from decoder.batch_writer import BatchIdentity, empty_batch, remove_leftovers
+from decoder.bulk import worth_bulk
 from decoder.changelog import Batch, batch_starting_at
-from decoder.errors import ChangeLogError, SourceError, StreamingError
+from decoder.errors import BulkError, ChangeLogError, SourceError, StreamingError
 from decoder.failpoints import reach
 from decoder.lsn import format_lsn
 from decoder.options import Options, negotiate
@@ -71,7 +74,7 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
     server = identify(source.dsn)
     with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
         options = negotiate(source, server.server_version)
-        check_slot(connection, source, position=start)
+        restart = check_slot(connection, source, position=start).restart_lsn or 0
         check_publications(connection, source.publications)
         settled = settled_position(connection)
         if stream_by_need and options.streaming != "off" and writers_open(connection):
@@ -86,16 +89,33 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
         return empty_batch(changelog_dir, identity, start)
     deadline = None if max_seconds is None else time.monotonic() + max_seconds
 
-    def cut(options: Options) -> Batch:
-        with Puller(source, options, changelog_dir, identity, start, memory_bytes=memory_bytes) as puller:
+    def cut(options: Options, bulk_until: int | None = None) -> Batch:
+        with Puller(
+            source,
+            options,
+            changelog_dir,
+            identity,
+            start,
+            memory_bytes=memory_bytes,
+            bulk_until=bulk_until,
+        ) as puller:
             return puller.next_batch(until, max_bytes=max_bytes, deadline=deadline, progress=progress)
 
-    try:
-        batch = cut(options)
-    except StreamingError:
-        batch = cut(replace(options, streaming="off"))
+    bulk = deadline is None and worth_bulk(source, options, restart, start, until)
+    batch = _first_that_works(cut, options, until if bulk else None)
     reach("pull.renamed")
     return batch
+
+
+def _first_that_works(cut: Callable[..., Batch], options: Options, bulk_until: int | None) -> Batch:
+    """Through SQL, if that is asked for; else streamed; else with no transaction in progress."""
+    if bulk_until is not None:
+        with suppress(BulkError):
+            return cut(options, bulk_until)
+    try:
+        return cut(options)
+    except StreamingError:
+        return cut(replace(options, streaming="off"))
 
 
 def identity_of(server: ServerIdentity, pipeline: str, source: SourceSettings) -> BatchIdentity:

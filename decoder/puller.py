@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import psycopg
 
@@ -27,8 +27,10 @@ from decoder.assembly import Assembler
 from decoder.batch_writer import BatchIdentity, BatchWriter, incoming_path
 from decoder.binary import withheld_from_binary
 from decoder.buffer import MessageBuffer
+from decoder.bulk import BulkStream
 from decoder.changelog import Batch
 from decoder.columnar import Decoder
+from decoder.copy_data import Frames
 from decoder.errors import ProtocolError, SourceError
 from decoder.failpoints import reach
 from decoder.framing import CUT, NO_LIMIT, RUNNING, Bounds, Framing
@@ -61,6 +63,18 @@ class PullProgress:
 Progress = Callable[[PullProgress], None]
 
 
+class _Sender(Protocol):
+    """Where replication messages come from."""
+
+    status_seconds: float
+
+    def drain(self) -> Frames: ...
+    def rest(self, seconds_max: float) -> None: ...
+    def report(self, written: int, *, now: bool = False) -> None: ...
+    def confirm(self, lsn: int) -> None: ...
+    def close(self) -> None: ...
+
+
 class Puller:
     """A running stream from a slot, from which batches are cut; use as a context manager.
 
@@ -69,6 +83,7 @@ class Puller:
         changelog: where batches are written.
         start: the lake's position.
         memory_bytes: how much of transactions that have not ended is kept in memory.
+        bulk_until: read one batch up to there through SQL (bulk.py), instead of from a running stream.
     """
 
     def __init__(
@@ -80,6 +95,7 @@ class Puller:
         start: int,
         *,
         memory_bytes: int = MEMORY_BYTES,
+        bulk_until: int | None = None,
     ) -> None:
         self._source, self._changelog, self._identity = source, changelog, identity
         self.position = start
@@ -93,7 +109,11 @@ class Puller:
         self._decoding = _Decoding(assembler, _decoder(source, options))
         self._progress: Progress | None = None
         try:
-            self._stream = Stream(source, start, options=options)
+            self._stream: _Sender = (
+                Stream(source, start, options=options)
+                if bulk_until is None
+                else BulkStream(source, options, start, bulk_until)
+            )
         except BaseException:
             self._decoding.stop()
             raise
