@@ -342,7 +342,7 @@ def _row_sets(chunk: _Chunk, rare: _Rare) -> RowSets:
     if len(versions) > 1:
         # Up to 16 bits numpy sorts by radix, several times faster.
         numbers = numbers.astype(np.uint16) if len(versions) <= 1 << 16 else numbers
-        rows = rows[:, np.argsort(numbers, kind="stable")]
+        rows = rows.take(np.argsort(numbers, kind="stable"), axis=1)
     return RowSets(versions, first, rows, chunk.data, chunk.lsns, chunk.catalog, chunk.error)
 
 
@@ -393,4 +393,4 @@ def _with_truncates(chunk: _Chunk, truncates: list[tuple[int, int, int, Relation
         extra[scan.ROW_OP, i], extra[scan.ROW_OLD, i] = _TRUNCATE, 0
         extra[scan.ROW_RELATION, i] = relation.relation_id
     rows = np.concatenate([chunk.rows, extra], axis=1)
-    return rows[:, np.argsort(rows[scan.ROW_MESSAGE], kind="stable")]
+    return rows.take(np.argsort(rows[scan.ROW_MESSAGE], kind="stable"), axis=1)

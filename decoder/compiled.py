@@ -15,7 +15,9 @@ import numba.extending
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba.core import cgutils, types
+from numba.core import types
+
+from decoder.memory import place
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -62,9 +64,8 @@ def _big_endian(bits: int) -> Callable[[Bytes, int], int]:
     @_intrinsic
     def read(typing: Any, data: Any, p: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            array = context.make_array(signature.args[0])(context, builder, values[0])
-            place = cgutils.pointer_add(builder, array.data, values[1], ir.IntType(bits).as_pointer())
-            value = builder.bswap(builder.load(place, align=1))
+            source = place(context, builder, signature.args[0], values[0], values[1], bits)
+            value = builder.bswap(builder.load(source, align=1))
             return value if bits == 64 else builder.zext(value, ir.IntType(64))
 
         return types.int64(data, types.int64), generate

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from decoder import scan
+from decoder import scan, scan_values
 from decoder.arrays import arrow, valid
 from decoder.compiled import Bytes, Ints, Unsigned, frozen
 from decoder.errors import ProtocolError
@@ -121,7 +121,7 @@ def _columns(sets: RowSets, tuple_field: int) -> Iterator[_Column]:
         return
     widths = np.array([len(version.columns) for version in sets.versions], dtype=np.int64)
     cursor = np.empty(len(at), dtype=np.int64)
-    odd = scan.tuple_starts(sets.data, frozen(at), frozen(sets.first), frozen(widths), cursor)
+    odd = scan_values.tuple_starts(sets.data, frozen(at), frozen(sets.first), frozen(widths), cursor)
     if odd >= 0:
         message = int(sets.rows[scan.ROW_MESSAGE, odd])
         raise sets.error("a tuple of another width than its table", message, 5)
@@ -171,7 +171,7 @@ class _Located:
         first = np.cumsum([0, *(block.end - block.begin for block in blocks)], dtype=np.int64)
         self.start, self.length = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int32)
         self._binary = np.zeros(total if sets.catalog is not None else 0, dtype=np.uint8)
-        self._binaries = scan.locate(
+        self._binaries = scan_values.locate(
             sets.data, cursor, frozen(sets.first[versions]), frozen(sets.first[versions + 1]), frozen(first),
             frozen(to), self.start, self.length, self._binary,
         )  # fmt: skip

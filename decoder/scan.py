@@ -3,7 +3,7 @@
 `walk` goes over all messages once, checks begin, commit and row messages to the last byte against
 the grammar in `reader`, keeps the order of transactions, and notes where each tuple starts.  Rare
 messages are only noted; `reader` reads them, but for origins, of which each transaction may have one
-(`origins`).  `locate` then finds each column's bytes.
+(`origins`).  `scan_values` then finds each column's bytes.
 
 Invariant: a tuple whose position `walk` has noted lies whole within its message, so later passes
 need no bounds checks; a message that breaks the grammar ends the walk with an error code and an
@@ -22,8 +22,8 @@ from decoder.compiled import (
     read_uint16,
     read_uint32,
 )
+from decoder.memory import bare
 from decoder.reader import EPOCH_MICROSECONDS, TIME_MAX, TIME_MIN
-from decoder.types_slices import MISSING, NULL, UNCHANGED
 
 # Fields (first axis) of the arrays that `walk` fills; the second axis is the row, transaction, message.
 ROW_MESSAGE, ROW_SEQ, ROW_OP, ROW_TXN, ROW_RELATION, ROW_OLD, ROW_OLD_AT, ROW_NEW_AT = range(8)
@@ -100,17 +100,17 @@ def _tuple(  # noqa: PLR0911 - one fault each
 
 @inlined
 def _row(  # noqa: PLR0911
-    data: Bytes, p: int, end: int, rows: Ints, row: int, binary: bool
+    data: Bytes, p: int, end: int, rows: Ints, room: int, row: int, binary: bool
 ) -> tuple[int, int]:
     """Check an insert, update or delete at p and note its parts: (code, position)."""
     op = data[p]
     if end - p < 5:
         return _TOO_SHORT, p + 1
-    rows[ROW_OP, row] = op
-    rows[ROW_RELATION, row] = read_uint32(data, p + 1)
-    rows[ROW_OLD, row] = 0
-    rows[ROW_OLD_AT, row] = -1
-    rows[ROW_NEW_AT, row] = -1
+    rows[ROW_OP * room + row] = op
+    rows[ROW_RELATION * room + row] = read_uint32(data, p + 1)
+    rows[ROW_OLD * room + row] = 0
+    rows[ROW_OLD_AT * room + row] = -1
+    rows[ROW_NEW_AT * room + row] = -1
     p += 5
     if p >= end:
         return _TOO_SHORT, p
@@ -118,8 +118,8 @@ def _row(  # noqa: PLR0911
     if tag == 75 or tag == 79:  # noqa: PLR1714 - numba compares numbers, not sets
         if op == 73:
             return _TAG, p
-        rows[ROW_OLD, row] = tag
-        rows[ROW_OLD_AT, row] = p + 1
+        rows[ROW_OLD * room + row] = tag
+        rows[ROW_OLD_AT * room + row] = p + 1
         code, p = _tuple(data, p + 1, end, True, binary)
         if code != _FINE or op == 68:
             return code, p
@@ -128,7 +128,7 @@ def _row(  # noqa: PLR0911
         tag = data[p]
     if tag != 78 or op == 68:
         return _TAG, p
-    rows[ROW_NEW_AT, row] = p + 1
+    rows[ROW_NEW_AT * room + row] = p + 1
     return _tuple(data, p + 1, end, False, binary)
 
 
@@ -161,7 +161,7 @@ def _begin(data: Bytes, p: int, end: int, state: Ints, report: Ints) -> tuple[in
 
 @inlined
 def _commit(  # noqa: PLR0911
-    data: Bytes, p: int, end: int, state: Ints, txns: Ints, report: Ints
+    data: Bytes, p: int, end: int, state: Ints, txns: Ints, room: int, report: Ints
 ) -> tuple[int, int]:
     if end - p < 26:
         short = end - p
@@ -183,12 +183,12 @@ def _commit(  # noqa: PLR0911
         return _BACKWARDS, p + 10
     if state[HAS_CHANGES] == 1:
         number = report[TXNS]
-        txns[TXN_XID, number] = state[XID]
-        txns[TXN_COMMIT_LSN, number] = commit_lsn
-        txns[TXN_END_LSN, number] = end_lsn
-        txns[TXN_TIME, number] = time + EPOCH_MICROSECONDS
-        txns[TXN_BEGIN, number] = state[BEGIN_AT]
-        txns[TXN_COMMIT, number] = report[AT]
+        txns[TXN_XID * room + number] = state[XID]
+        txns[TXN_COMMIT_LSN * room + number] = commit_lsn
+        txns[TXN_END_LSN * room + number] = end_lsn
+        txns[TXN_TIME * room + number] = time + EPOCH_MICROSECONDS
+        txns[TXN_BEGIN * room + number] = state[BEGIN_AT]
+        txns[TXN_COMMIT * room + number] = report[AT]
         report[TXNS] += 1
         state[NEXT_TXN] += 1
     state[OPEN] = 0
@@ -198,16 +198,18 @@ def _commit(  # noqa: PLR0911
 
 
 @inlined
-def _rare(data: Bytes, p: int, end: int, state: Ints, rares: Ints, report: Ints) -> tuple[int, int]:
+def _rare(
+    data: Bytes, p: int, end: int, state: Ints, rares: Ints, room: int, report: Ints
+) -> tuple[int, int]:
     """Note a message that the plain reader will read; only its place in the stream is checked."""
     tag = data[p]
     loose = tag == 77 and end - p >= 2 and data[p + 1] & 1 == 0
     if state[OPEN] == 0 and not loose:
         return _OUTSIDE, p
     at = report[RARES]
-    rares[RARE_MESSAGE, at] = report[AT]
-    rares[RARE_SEQ, at] = state[NEXT_SEQ]
-    rares[RARE_TXN, at] = -1 if loose else state[NEXT_TXN]
+    rares[RARE_MESSAGE * room + at] = report[AT]
+    rares[RARE_SEQ * room + at] = state[NEXT_SEQ]
+    rares[RARE_TXN * room + at] = -1 if loose else state[NEXT_TXN]
     report[RARES] += 1
     if tag == 84 or tag == 77:  # noqa: PLR1714
         state[NEXT_SEQ] += 1
@@ -248,18 +250,19 @@ def _message(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
     rows: Ints,
     txns: Ints,
     rares: Ints,
+    room: int,
     report: Ints,
 ) -> tuple[int, int]:
     """Check one message and note what it holds: (code, position)."""
     tag = data[p]
     if tag == 73 or tag == 85 or tag == 68:  # noqa: PLR1714 - I, U, D
         row = report[ROWS]
-        code, p = _row(data, p, end, rows, row, binary)
+        code, p = _row(data, p, end, rows, room, row, binary)
         if code == _FINE and p == end and state[OPEN] == 0:
             return _OUTSIDE, p
-        rows[ROW_MESSAGE, row] = report[AT]
-        rows[ROW_SEQ, row] = state[NEXT_SEQ]
-        rows[ROW_TXN, row] = state[NEXT_TXN]
+        rows[ROW_MESSAGE * room + row] = report[AT]
+        rows[ROW_SEQ * room + row] = state[NEXT_SEQ]
+        rows[ROW_TXN * room + row] = state[NEXT_TXN]
         report[ROWS] += 1
         state[NEXT_SEQ] += 1
         state[HAS_CHANGES] = 1
@@ -267,10 +270,39 @@ def _message(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
     if tag == 66:
         return _begin(data, p, end, state, report)
     if tag == 67:
-        return _commit(data, p, end, state, txns, report)
+        return _commit(data, p, end, state, txns, room, report)
     if _one_of(tag, b"ORYTM"):
-        return _rare(data, p, end, state, rares, report)
+        return _rare(data, p, end, state, rares, room, report)
     return (_LATER if _one_of(tag, b"SEcAbPKrp") else _UNKNOWN), p
+
+
+@inlined
+def _walk(  # noqa: PLR0913, PLR0917
+    data: Bytes, ends: Ints, count: int, limit: int, binary: bool, state: Ints, rows: Ints, txns: Ints,
+    rares: Ints, room: int, report: Ints, safe_state: Ints, safe_report: Ints,
+) -> int:  # fmt: skip
+    """`walk`, over bare memory; ``room``: how many notes each field has room for."""
+    while report[AT] < count:
+        p, end = ends[report[AT]], ends[report[AT] + 1]
+        if p >= end:
+            report[BAD_OFFSET] = 0
+            return _TOO_SHORT
+        if _at_limit(data, p, end, state[OPEN], limit):
+            report[REACHED] = 1
+            break
+        code, stop = _message(data, p, end, binary, state, rows, txns, rares, room, report)
+        if code == _FINE and stop != end:
+            code = _LEFT_OVER
+        if code != _FINE:
+            report[BAD_OFFSET] = stop - p
+            return code
+        report[AT] += 1
+        if state[OPEN] == 0:
+            for i in range(STATE_FIELDS):
+                safe_state[i] = state[i]
+            for i in range(REPORT_FIELDS):
+                safe_report[i] = report[i]
+    return _FINE
 
 
 @compiled
@@ -284,90 +316,16 @@ def walk(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
     point outside of any transaction.
     """
     safe_state, safe_report = state.copy(), report.copy()
-    while report[AT] < len(ends) - 1:
-        p, end = ends[report[AT]], ends[report[AT] + 1]
-        if p >= end:
-            report[BAD_OFFSET] = 0
-            return _TOO_SHORT
-        if _at_limit(data, p, end, state[OPEN], limit):
-            report[REACHED] = 1
-            break
-        code, stop = _message(data, p, end, binary, state, rows, txns, rares, report)
-        if code == _FINE and stop != end:
-            code = _LEFT_OVER
-        if code != _FINE:
-            report[BAD_OFFSET] = stop - p
-            return code
-        report[AT] += 1
-        if state[OPEN] == 0:
-            safe_state[:] = state
-            safe_report[:] = report
-    if not partial:
+    room, count = rows.shape[1], len(ends) - 1
+    code = _walk(
+        bare(data), bare(ends), count, limit, binary, bare(state), bare(rows), bare(txns), bare(rares), room,
+        bare(report), bare(safe_state), bare(safe_report),
+    )  # fmt: skip
+    if code == _FINE and not partial:
         safe_report[REACHED] = report[REACHED]
         state[:] = safe_state
         report[:] = safe_report
-    return _FINE
-
-
-@compiled
-def tuple_starts(data: Bytes, at: Ints, first: Ints, columns: Ints, cursor: Ints) -> int:
-    """Set each row's cursor on its first value.
-
-    Rows ``first[k]`` to ``first[k + 1]`` are tuples of ``columns[k]`` values, where ``at`` is not negative.
-
-    Returns:
-        The first row of another width, or -1.
-    """
-    for k in range(len(columns)):
-        for i in range(first[k], first[k + 1]):
-            cursor[i] = -1
-            if at[i] >= 0:
-                if read_uint16(data, at[i]) != columns[k]:
-                    return i
-                cursor[i] = at[i] + 2
-    return -1
-
-
-@compiled
-def locate(  # noqa: PLR0913, PLR0917
-    data: Bytes, cursor: Ints, first: Ints, end: Ints, segments: Ints,
-    to: Ints, start: Ints, length: Lengths, binary: Bytes,
-) -> int:  # fmt: skip
-    """Find the next values of every row.
-
-    Args:
-        cursor: int64[rows], where each row's next value lies, -1 for no tuple; moved on.
-        first, end: of the rows of block k.
-        segments: int64[blocks + 1], the columns of block k are segments ``segments[k]`` and following.
-        to: int64[segments], where in the result each segment (a column of a block) begins.
-        start, length: filled in.
-        binary: uint8, as long, set where a value is binary; or of length 0 when none can be.
-
-    Returns:
-        How many values are binary.
-    """
-    found = 0
-    for k in range(len(first)):
-        for i in range(first[k], end[k]):
-            p, row = cursor[i], i - first[k]
-            for segment in range(segments[k], segments[k + 1]):
-                at = to[segment] + row
-                if p < 0:
-                    start[at], length[at] = 0, MISSING
-                    continue
-                kind = data[p]
-                if kind == 116 or kind == 98:  # noqa: PLR1714
-                    size = read_uint32(data, p + 1)
-                    start[at], length[at] = p + 5, size
-                    p += 5 + size
-                else:
-                    start[at], length[at] = 0, NULL if kind == 110 else UNCHANGED
-                    p += 1
-                if len(binary):
-                    binary[at] = kind == 98
-                    found += kind == 98
-            cursor[i] = p
-    return found
+    return code
 
 
 @compiled

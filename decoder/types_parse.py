@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from decoder import types_kernels as kernels
+from decoder import types_moment_kernels as moments
 from decoder.compiled import frozen, unsigned
 from decoder.types_slices import Slices, as_string, binary_array, gather, validity
 
@@ -82,9 +83,9 @@ def parse_moment(slices: Slices, kind: pa.DataType) -> Parsed:
     out, valid = _empty(slices, np.int64)
     exact = np.empty(len(slices), np.uint8)
     form = moment_form(kind)
-    bad = kernels.parse_moment(*_inputs(slices), form, out, valid, exact)
+    bad = moments.parse_moment(*_inputs(slices), form, out, valid, exact)
     _check(bad, ("date", "timestamp", "timestamptz in UTC")[form])
-    values = out.astype(np.int32) if form == kernels.DATE else out
+    values = out.astype(np.int32) if form == moments.DATE else out
     return _fixed(values, valid, kind), _exact(slices, exact)
 
 
@@ -101,8 +102,8 @@ def parse_bytea(slices: Slices, _: pa.DataType) -> Parsed:
 def moment_form(kind: pa.DataType) -> int:
     """Which of the three moment layouts an Arrow type is printed in."""
     if pa.types.is_date32(kind):
-        return kernels.DATE
-    return kernels.TIMESTAMP if kind.tz is None else kernels.TIMESTAMPTZ
+        return moments.DATE
+    return moments.TIMESTAMP if kind.tz is None else moments.TIMESTAMPTZ
 
 
 def _inputs(slices: Slices) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int32]]:

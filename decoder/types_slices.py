@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from decoder.compiled import Bytes, Ints, Lengths, compiled, frozen
+from decoder.memory import bare
 from decoder.words import copy_sixteen
 
 NULL = -1  # the value is NULL
@@ -104,8 +105,9 @@ def as_string(values: pa.Array) -> pa.Array:
 @compiled
 def _copy(data: Bytes, start: Ints, length: Lengths, offsets: Ints, out: Bytes) -> None:
     """Sixteen bytes at a time; what is copied too much, the next value or nobody's spare room takes."""
-    last = len(data) - 16
-    for i in range(len(length)):
+    last, count = len(data) - 16, len(length)
+    data, start, length, offsets, out = bare(data), bare(start), bare(length), bare(offsets), bare(out)
+    for i in range(count):
         source, target = start[i], offsets[i]
         end = offsets[i + 1]
         while target < end and source <= last:

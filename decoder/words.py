@@ -13,20 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numba.extending
-from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 
 from decoder.compiled import inlined, unsigned
+from decoder.memory import place
 
 _SWAPPED = sys.byteorder == "big"
 ZEROS = 0x3030303030303030  # eight times the digit 0
 _intrinsic: Callable[[Any], Callable[..., Any]] = numba.extending.intrinsic
-
-
-def _place(context: Any, builder: Any, kind: Any, array: Any, at: Any, bits: int) -> Any:
-    data = context.make_array(kind)(context, builder, array).data
-    pointer = ir.IntType(bits).as_pointer()
-    return builder.bitcast(builder.gep(data, [at]), pointer)
 
 
 @_intrinsic
@@ -34,8 +28,8 @@ def word_at(typingctx: Any, data: Any, at: Any) -> Any:
     """The eight bytes at ``at``, the first of them lowest."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = _place(context, builder, signature.args[0], arguments[0], arguments[1], 64)
-        word = builder.load(place, align=1)
+        source = place(context, builder, signature.args[0], arguments[0], arguments[1], 64)
+        word = builder.load(source, align=1)
         return builder.bswap(word) if _SWAPPED else word
 
     return types.uint64(data, types.int64), generate
@@ -46,8 +40,8 @@ def big_word_at(typingctx: Any, data: Any, at: Any) -> Any:
     """The eight bytes at ``at`` as a big-endian number."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = _place(context, builder, signature.args[0], arguments[0], arguments[1], 64)
-        word = builder.load(place, align=1)
+        source = place(context, builder, signature.args[0], arguments[0], arguments[1], 64)
+        word = builder.load(source, align=1)
         return word if _SWAPPED else builder.bswap(word)
 
     return types.uint64(data, types.int64), generate
@@ -58,8 +52,8 @@ def copy_sixteen(typingctx: Any, data: Any, source: Any, out: Any, target: Any) 
     """Sixteen bytes from one array to another."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        left = _place(context, builder, signature.args[0], arguments[0], arguments[1], 128)
-        right = _place(context, builder, signature.args[2], arguments[2], arguments[3], 128)
+        left = place(context, builder, signature.args[0], arguments[0], arguments[1], 128)
+        right = place(context, builder, signature.args[2], arguments[2], arguments[3], 128)
         builder.store(builder.load(left, align=1), right, align=1)
         return context.get_dummy_value()
 

@@ -1,0 +1,99 @@
+"""Arrays in compiled loops as plain memory, for which no references are counted.
+
+numba counts a reference, with an atomic instruction, wherever an array passes into or out of a function,
+also one that becomes part of its caller: in a loop over small values, most of its time. ``data =
+bare(data)`` at the top of a compiled function leaves the address and the element type: ``data[i]`` reads
+and writes as before, but for negative indices, which do not count from the end.
+
+Invariant: such memory is used only while its array lives: in the compiled function that was given the
+array, or made it and uses it afterwards (numba frees an array behind its last use).  It has no length, and
+like all compiled code here nothing checks the index: whoever writes the loop has.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba.extending
+import numpy.typing as npt
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import types
+from numba.core.datamodel import models
+from numba.core.imputils import lower_builtin
+from numba.core.typing import signature
+from numba.core.typing.templates import AbstractTemplate, infer_global
+
+_Array = TypeVar("_Array", bound=npt.NDArray[Any])
+_intrinsic: Callable[[Any], Any] = numba.extending.intrinsic
+
+
+class _Memory(types.Type):
+    """The address of elements of one integer type."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+        super().__init__(name=f"memory of {dtype}")
+
+
+@numba.extending.register_model(_Memory)
+class _MemoryModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, ir.IntType(kind.dtype.bitwidth).as_pointer())
+
+
+@_intrinsic
+def _bare(typingctx: Any, array: Any) -> Any:
+    if isinstance(array, _Memory):
+        return array(array), lambda context, builder, kinds, arguments: arguments[0]
+    if (
+        not isinstance(array, types.Array)
+        or array.layout != "C"
+        or not isinstance(array.dtype, types.Integer)
+    ):
+        return None
+
+    def generate(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
+        return context.make_array(kinds.args[0])(context, builder, arguments[0]).data
+
+    return _Memory(array.dtype)(array), generate
+
+
+# In compiled code only: the memory of a contiguous array of integers; two dimensions lie row after row.
+bare = cast("Callable[[_Array], _Array]", _bare)
+
+
+@infer_global(operator.getitem)
+class _Get(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, arguments: Any, keywords: Any) -> Any:
+        if isinstance(arguments[0], _Memory) and isinstance(arguments[1], types.Integer):
+            return signature(arguments[0].dtype, arguments[0], types.int64)
+        return None
+
+
+@infer_global(operator.setitem)
+class _Set(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, arguments: Any, keywords: Any) -> Any:
+        if isinstance(arguments[0], _Memory) and isinstance(arguments[1], types.Integer):
+            return signature(types.none, arguments[0], types.int64, arguments[0].dtype)
+        return None
+
+
+def _get(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+    return builder.load(builder.gep(arguments[0], [arguments[1]]))
+
+
+def _set(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+    builder.store(arguments[2], builder.gep(arguments[0], [arguments[1]]))
+    return context.get_dummy_value()
+
+
+lower_builtin(operator.getitem, _Memory, types.Integer)(_get)
+lower_builtin(operator.setitem, _Memory, types.Integer, types.Any)(_set)
+
+
+def place(context: Any, builder: Any, kind: Any, array: Any, at: Any, bits: int) -> Any:
+    """For intrinsics: where element ``at`` of an array, or of its memory, lies: a pointer to so many bits."""
+    data = array if isinstance(kind, _Memory) else context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [at]), ir.IntType(bits).as_pointer())
