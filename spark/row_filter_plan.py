@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from decoder.row_filters import FilterColumn
-from spark.row_filter_flow import Typed, chosen, connected, known, strict
+from spark.row_filter_flow import Typed, chosen, connected, is_known, known, strict
 from spark.row_filter_functions import FUNCTIONS, Work, cast, like_expression, lowered
 from spark.row_filter_numeric import EvaluationError, negated
 from spark.row_filter_operators import COMPARISONS, OPERATORS, ORDERINGS, in_range
