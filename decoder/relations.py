@@ -9,6 +9,7 @@ the live catalog says now, which would be an answer from the future.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 from decoder.types import ColumnType, column_type
@@ -56,6 +57,15 @@ class Relation:
     table: str
     replica_identity: str
     columns: tuple[Column, ...]
+
+    def __hash__(self) -> int:
+        """Of what tells tables apart: a table has few versions, and this is asked a few times a chunk."""
+        return hash((self.relation_id, self.table))
+
+    @cached_property
+    def kinds(self) -> tuple[tuple[int, int], ...]:
+        """Type OID and modifier of every column."""
+        return tuple((column.type_oid, column.typmod) for column in self.columns)
 
 
 RelationVersion: TypeAlias = Relation

@@ -4,14 +4,16 @@ Positions, not names, name the columns (n0, o0 …), so that no table can have a
 the way.  Invariant: one table row per change, in ``seq`` order; every column that is not there
 means "null (or false) in every row".
 
-The values of all tables that have one type are parsed by one call, and each column is a slice of what
-comes out: a chunk of a thousand tables with ten rows each costs little more than one of one table.
+The rows of all versions whose columns have the same types, a *group*, are read as one table, of which each
+version's is a slice; and in all groups the columns of one type are parsed by one call.  So a chunk of a
+thousand tables with ten rows each costs little more than one of one table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +32,7 @@ from decoder.types_slices import UNCHANGED, Slices
 # Positions of about this many values are held at a time, whatever the tables' widths.
 _LOCATED_MAX = 1 << 21
 
+Flags = npt.NDArray[np.bool_]
 Fault = Callable[[str, int, int], ProtocolError]
 
 
@@ -38,15 +41,19 @@ class RowSets:
     """A chunk's rows, sorted by relation version, and within one in order.
 
     Attributes:
-        versions: each version once, in the order in which the tables are wanted.
-        first: int64[versions + 1], where the rows of each begin.
+        versions: each version once; those whose columns have the same types, in order, stand together.
+        rank: int64[versions], in the order in which the tables are wanted, the place of each in ``versions``.
+        first: int64[versions + 1], where the rows of each begin; each has at least one.
+        groups: where in ``versions`` each group begins, and the end.
         rows: the fields of the sorted rows.
         catalog: what is known of types; None when no binary values were asked for.
         error: ``error(what, message, offset)`` makes the exception that names a message.
     """
 
     versions: Sequence[Relation]
+    rank: Ints
     first: Ints
+    groups: Sequence[int]
     rows: Ints
     data: Bytes
     lsns: Unsigned
@@ -56,51 +63,21 @@ class RowSets:
 
 @dataclass(frozen=True)
 class _Block:
-    """Some columns, ``begin`` and following, of the rows of one version."""
+    """Some columns, ``begin`` and following, of the rows of one group."""
 
-    version: int
+    group: _Group
     begin: int
     end: int
 
 
-@dataclass(frozen=True)
-class _Column:
-    """One column of one version, parsed."""
-
-    version: int
-    column: int
-    typed: pa.Array
-    exact: pa.Array | None
-    unchanged: pa.Array | None
-
-
 def build_tables(sets: RowSets) -> dict[RelationVersion, pa.Table]:
     """All changes of each relation version; raises ProtocolError when a value does not parse."""
-    found: list[dict[str, dict[int, pa.Array]]] = [
-        {"n": {}, "o": {}, "u": {}, "xn": {}, "xo": {}} for _ in sets.versions
-    ]
-    for prefix, field in (("n", scan.ROW_NEW_AT), ("o", scan.ROW_OLD_AT)):
-        for column in _columns(sets, field):
-            groups = found[column.version]
-            groups[prefix][column.column] = column.typed
-            if column.exact is not None:
-                groups[f"x{prefix}"][column.column] = column.exact
-            if column.unchanged is not None:
-                groups["u"][column.column] = column.unchanged
+    groups = [_Group(sets, *bounds) for bounds in pairwise(sets.groups)]
+    for old, field in ((False, scan.ROW_NEW_AT), (True, scan.ROW_OLD_AT)):
+        _read_columns(sets, groups, field, old)
     fixed = _fixed_columns(sets)
-    return {version: _table(sets, i, fixed, found[i]) for i, version in enumerate(sets.versions)}
-
-
-def _table(
-    sets: RowSets, i: int, fixed: dict[str, pa.Array], groups: dict[str, dict[int, pa.Array]]
-) -> pa.Table:
-    begin, count = int(sets.first[i]), int(sets.first[i + 1] - sets.first[i])
-    names, arrays = list(fixed), [each.slice(begin, count) for each in fixed.values()]
-    for prefix, columns in groups.items():
-        for number in sorted(columns):
-            names.append(f"{prefix}{number}")
-            arrays.append(columns[number])
-    return pa.Table.from_arrays(arrays, names=names)
+    tables = [table for group in groups for table in group.tables(fixed)]
+    return {sets.versions[i]: tables[i] for i in sets.rank.tolist()}
 
 
 def _fixed_columns(sets: RowSets) -> dict[str, pa.Array]:
@@ -114,32 +91,80 @@ def _fixed_columns(sets: RowSets) -> dict[str, pa.Array]:
     }
 
 
-def _columns(sets: RowSets, tuple_field: int) -> Iterator[_Column]:
+class _Group:
+    """The versions ``begin`` to ``end``, whose columns have the same types, as one table.
+
+    Attributes:
+        first: int64[versions + 1], where the rows of each begin.
+        types: of the columns.
+        always: the new tuples' columns.
+        some: columns that not every version needs to have, by kind (o, u, xn, xo) and number, each with a
+            flag for every version.
+    """
+
+    def __init__(self, sets: RowSets, begin: int, end: int) -> None:
+        self.versions = sets.versions[begin:end]
+        self.first = sets.first[begin : end + 1]
+        self.count = int(self.first[-1] - self.first[0])
+        self.types = [column.type for column in sets.versions[begin].columns]
+        self.always: dict[int, pa.Array] = {}
+        self.some: dict[str, dict[int, tuple[pa.Array, Flags]]] = {"o": {}, "u": {}, "xn": {}, "xo": {}}
+
+    def having(self, values: Flags) -> Flags:
+        """For each version whether one of its rows is flagged."""
+        found: Flags = np.logical_or.reduceat(values, self.first[:-1] - self.first[0])
+        return found
+
+    def tables(self, fixed: dict[str, pa.Array]) -> Iterator[pa.Table]:
+        """The table of each version."""
+        arrays = {name: array.slice(int(self.first[0]), self.count) for name, array in fixed.items()}
+        arrays |= {f"n{number}": self.always[number] for number in range(len(self.types))}
+        some = {
+            f"{kind}{number}": columns[number]
+            for kind, columns in self.some.items()
+            for number in sorted(columns)
+        }
+        begins = (self.first - self.first[0]).tolist()
+        wanted = np.array([flags for _, flags in some.values()]).reshape(len(some), len(self.versions))
+        whole: dict[bytes, pa.Table] = {}
+        for i, (begin, end) in enumerate(pairwise(begins)):
+            key = wanted[:, i].tobytes() if some else b""
+            if key not in whole:
+                chosen = {
+                    name: array for (name, (array, _)), has in zip(some.items(), key, strict=True) if has
+                }
+                columns = arrays | chosen
+                whole[key] = pa.Table.from_arrays(list(columns.values()), names=list(columns))
+            yield whole[key].slice(begin, end - begin)
+
+
+def _read_columns(sets: RowSets, groups: Sequence[_Group], tuple_field: int, old: bool) -> None:
     """Every column of the new or of the old tuples; an old one only where a row has a value for it."""
-    at = sets.rows[tuple_field]
-    if tuple_field == scan.ROW_OLD_AT and not (at >= 0).any():
+    at = np.ascontiguousarray(sets.rows[tuple_field])
+    if old and not (at >= 0).any():
         return
-    widths = np.array([len(version.columns) for version in sets.versions], dtype=np.int64)
+    widths = np.array([len(group.types) for group in groups], dtype=np.int64)
+    first = sets.first[list(sets.groups)]
     cursor = np.empty(len(at), dtype=np.int64)
-    odd = scan_values.tuple_starts(sets.data, frozen(at), frozen(sets.first), frozen(widths), cursor)
+    odd = scan_values.tuple_starts(sets.data, frozen(at), frozen(first), frozen(widths), cursor)
     if odd >= 0:
         message = int(sets.rows[scan.ROW_MESSAGE, odd])
         raise sets.error("a tuple of another width than its table", message, 5)
-    for blocks in _grouped(np.diff(sets.first), widths):
-        yield from _Located(sets, blocks, cursor).columns(tuple_field == scan.ROW_OLD_AT)
+    for blocks in _blocks(groups):
+        _Located(sets, blocks, cursor).read(old)
 
 
-def _grouped(counts: Ints, widths: Ints) -> Iterator[list[_Block]]:
+def _blocks(groups: Sequence[_Group]) -> Iterator[list[_Block]]:
     """Blocks of about _LOCATED_MAX values together; a large table's columns come in several."""
     blocks: list[_Block] = []
     room = _LOCATED_MAX
-    for version, (count, width) in enumerate(zip(counts.tolist(), widths.tolist(), strict=True)):
-        begin = 0
+    for group in groups:
+        begin, width = 0, len(group.types)
         while begin < width:
-            fit = min(width - begin, max(room // max(count, 1), 0 if blocks else 1))
+            fit = min(width - begin, max(room // group.count, 0 if blocks else 1))
             if fit:
-                blocks.append(_Block(version, begin, begin + fit))
-                begin, room = begin + fit, room - fit * count
+                blocks.append(_Block(group, begin, begin + fit))
+                begin, room = begin + fit, room - fit * group.count
             if begin < width:
                 yield blocks
                 blocks, room = [], _LOCATED_MAX
@@ -150,105 +175,118 @@ def _grouped(counts: Ints, widths: Ints) -> Iterator[list[_Block]]:
 class _Located:
     """The values of some blocks, found; those of one type lie together.
 
-    A *segment* is one column of one block; ``to`` is where it lies, ``sorted`` the segments in that order.
+    A *segment* is one column of one block; ``order`` has the segments as they lie, and ``begin`` where.
     """
 
     def __init__(self, sets: RowSets, blocks: list[_Block], cursor: Ints) -> None:
         self._sets = sets
-        self._segments = [(b.version, column) for b in blocks for column in range(b.begin, b.end)]
-        self._types = [sets.versions[version].columns[column].type for version, column in self._segments]
-        kinds = {kind: i for i, kind in enumerate(dict.fromkeys(self._types))}
-        self._sorted = np.argsort(np.array([kinds[kind] for kind in self._types]), kind="stable")
-        counts = np.diff(sets.first)[[version for version, _ in self._segments]]
-        self._begin = np.concatenate([[0], np.cumsum(counts[self._sorted])])
+        segments = [(block.group, column) for block in blocks for column in range(block.begin, block.end)]
+        kinds: dict[int, int] = {}  # by identity: there is one object of a type
+        numbers = [kinds.setdefault(id(group.types[column]), len(kinds)) for group, column in segments]
+        order = np.argsort(np.array(numbers), kind="stable")
+        self._segments = [segments[i] for i in order.tolist()]
+        self._kinds = [numbers[i] for i in order.tolist()]
+        counts = np.array([group.count for group, _ in segments])
+        self._begin = np.concatenate([[0], np.cumsum(counts[order])])
         to = np.empty(len(counts), dtype=np.int64)
-        to[self._sorted] = self._begin[:-1]
+        to[order] = self._begin[:-1]
         self._find(blocks, cursor, to)
 
     def _find(self, blocks: list[_Block], cursor: Ints, to: Ints) -> None:
         sets, total = self._sets, int(self._begin[-1])
-        versions = np.array([block.version for block in blocks], dtype=np.int64)
+        rows = np.array([(block.group.first[0], block.group.first[-1]) for block in blocks], dtype=np.int64)
         first = np.cumsum([0, *(block.end - block.begin for block in blocks)], dtype=np.int64)
         self.start, self.length = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int32)
         self._binary = np.zeros(total if sets.catalog is not None else 0, dtype=np.uint8)
-        self._binaries = scan_values.locate(
-            sets.data, cursor, frozen(sets.first[versions]), frozen(sets.first[versions + 1]), frozen(first),
-            frozen(to), self.start, self.length, self._binary,
+        found = np.zeros(2, dtype=np.int64)
+        scan_values.locate(
+            sets.data, cursor, frozen(rows), frozen(first), frozen(to), self.start, self.length, self._binary,
+            found,
         )  # fmt: skip
+        self._binaries, self._unchanged = found.tolist()
 
-    def columns(self, old: bool) -> Iterator[_Column]:
+    def read(self, old: bool) -> None:
         """Parse all; of old tuples only the columns that have a value in some row."""
-        begin, order = self._begin, self._sorted
-        unchanged = self._flags(self.length == UNCHANGED)
-        wanted = self._flags(self.length >= 0) if old else np.ones(len(order), dtype=np.bool_)
         for first, end in self._runs():
-            if not wanted[first:end].any():
+            if old and not (self.length[self._begin[first] : self._begin[end]] >= 0).any():
                 continue
             typed, exact = self._parsed(first, end)
-            inexact = np.zeros(end - first, dtype=np.bool_)
-            if exact is not None:
-                inexact = self._flags(valid(exact), first, end)
-            for i in range(first, end):
-                if not wanted[i]:
-                    continue
-                at, count = int(begin[i] - begin[first]), int(begin[i + 1] - begin[i])
-                version, column = self._segments[order[i]]
-                yield _Column(
-                    version,
-                    column,
-                    typed.slice(at, count),
-                    exact.slice(at, count) if exact is not None and inexact[i - first] else None,
-                    arrow(self.length[begin[i] : begin[i + 1]] == UNCHANGED) if unchanged[i] else None,
+            begin, places = 0, self._begin[first : end + 1].tolist()
+            for i, (group, column) in enumerate(self._segments[first:end]):
+                count = group.count
+                part = self.length[places[i] : places[i + 1]]
+                values, texts = (
+                    typed.slice(begin, count),
+                    None if exact is None else exact.slice(begin, count),
                 )
+                self._keep(group, column, old, values, texts, part)
+                begin += count
+
+    def _keep(
+        self,
+        group: _Group,
+        column: int,
+        old: bool,
+        typed: pa.Array,
+        exact: pa.Array | None,
+        length: npt.NDArray[np.int32],
+    ) -> None:
+        """Hand a column to its group."""
+        if not old:
+            group.always[column] = typed
+        elif (length >= 0).any():
+            group.some["o"][column] = typed, group.having(length >= 0)
+        if exact is not None and exact.null_count < len(exact):
+            group.some["xo" if old else "xn"][column] = exact, group.having(valid(exact))
+        if self._unchanged:
+            unchanged = length == UNCHANGED
+            if unchanged.any():
+                group.some["u"][column] = arrow(unchanged), group.having(unchanged)
 
     def _runs(self) -> Iterator[tuple[int, int]]:
         """Neighbours of one type."""
         first = 0
-        for i in range(1, len(self._sorted) + 1):
-            if i == len(self._sorted) or self._type(i) != self._type(first):
+        for i in range(1, len(self._kinds) + 1):
+            if i == len(self._kinds) or self._kinds[i] != self._kinds[first]:
                 yield first, i
                 first = i
 
     def _type(self, i: int) -> ColumnType:
-        return self._types[int(self._sorted[i])]
-
-    def _flags(
-        self, values: npt.NDArray[np.bool_], first: int = 0, end: int | None = None
-    ) -> npt.NDArray[np.bool_]:
-        """For each segment whether a value in it is set."""
-        begin = self._begin[first:-1] if end is None else self._begin[first:end]
-        if not values.any():
-            return np.zeros(len(begin), dtype=np.bool_)
-        found: npt.NDArray[np.bool_] = np.logical_or.reduceat(values, begin - begin[0])
-        return found
+        group, column = self._segments[i]
+        kind: ColumnType = group.types[column]
+        return kind
 
     def _parsed(self, first: int, end: int) -> Parsed:
         """The values of these segments; on a fault, of one after the other, to name the one."""
         try:
-            return self._parse(first, end)
-        except TextError as error:
-            if end - first > 1:
-                for i in range(first, end):
-                    self._parsed(i, i + 1)
-            raise self._fault(error, first) from None
+            return self._parse(self._type(first), int(self._begin[first]), int(self._begin[end]))
+        except TextError:
+            for i in range(first, end):
+                self._refuse(i)
+            raise AssertionError("what could not be read together could be read apart") from None
 
-    def _parse(self, first: int, end: int) -> Parsed:
-        part = slice(int(self._begin[first]), int(self._begin[end]))
-        slices = Slices(self._sets.data, self.start[part], self.length[part])
-        kind, catalog = self._type(first), self._sets.catalog
+    def _parse(self, kind: ColumnType, begin: int, end: int) -> Parsed:
+        slices = Slices(self._sets.data, self.start[begin:end], self.length[begin:end])
+        catalog = self._sets.catalog
         if catalog is None or not self._binaries:
             return parse_slices(slices, kind)
-        binary = self._binary[part].view(np.bool_)
+        binary = self._binary[begin:end].view(np.bool_)
         if not binary.any():
             return parse_slices(slices, kind)
         if (binary | ~slices.present).all():
             return parse_binary_slices(slices, kind, catalog)
         return parse_mixed_slices(slices, binary, kind, catalog)
 
-    def _fault(self, error: TextError, i: int) -> ProtocolError:
-        version, column = self._segments[self._sorted[i]]
-        described = self._sets.versions[version]
-        table = f"{described.schema}.{described.table}"
-        what = f"{error.reason}, in column {described.columns[column].name!r} of {table}"
-        row = int(self._sets.first[version]) + max(error.row, 0)
-        return self._sets.error(what, int(self._sets.rows[scan.ROW_MESSAGE, row]), 0)
+    def _refuse(self, i: int) -> None:
+        """Raise the error of the first version in which this column does not parse."""
+        group, column = self._segments[i]
+        begin = int(self._begin[i]) - int(group.first[0])
+        bounds = pairwise(group.first.tolist())
+        for version, (row, end) in zip(group.versions, bounds, strict=True):
+            try:
+                self._parse(self._type(i), begin + row, begin + end)
+            except TextError as error:
+                table = f"{version.schema}.{version.table}"
+                what = f"{error.reason}, in column {version.columns[column].name!r} of {table}"
+                message = int(self._sets.rows[scan.ROW_MESSAGE, row + max(error.row, 0)])
+                raise self._sets.error(what, message, 0) from None

@@ -34,28 +34,26 @@ def tuple_starts(data: Bytes, at: Ints, first: Ints, columns: Ints, cursor: Ints
 
 @compiled
 def locate(  # noqa: PLR0913, PLR0917
-    data: Bytes, cursor: Ints, first: Ints, end: Ints, segments: Ints,
-    to: Ints, start: Ints, length: Lengths, binary: Bytes,
-) -> int:  # fmt: skip
+    data: Bytes, cursor: Ints, rows: Ints, segments: Ints,
+    to: Ints, start: Ints, length: Lengths, binary: Bytes, found: Ints,
+) -> None:  # fmt: skip
     """Find the next values of every row.
 
     Args:
         cursor: int64[rows], where each row's next value lies, -1 for no tuple; moved on.
-        first, end: of the rows of block k.
+        rows: int64[blocks, 2], the first of each block and behind the last.
         segments: int64[blocks + 1], the columns of block k are segments ``segments[k]`` and following.
         to: int64[segments], where in the result each segment (a column of a block) begins.
         start, length: filled in.
         binary: uint8, as long, set where a value is binary; or of length 0 when none can be.
-
-    Returns:
-        How many values are binary.
+        found: int64[2], how many values are binary and how many unchanged: added to.
     """
-    found, blocks, kinds = 0, len(first), len(binary) > 0
-    data, cursor, first, end, segments = bare(data), bare(cursor), bare(first), bare(end), bare(segments)
-    to, start, length, binary = bare(to), bare(start), bare(length), bare(binary)
+    blocks, kinds, binaries, unchanged = len(rows), len(binary) > 0, 0, 0
+    data, cursor, rows, segments, to = bare(data), bare(cursor), bare(rows), bare(segments), bare(to)
+    start, length, binary, found = bare(start), bare(length), bare(binary), bare(found)
     for k in range(blocks):
-        for i in range(first[k], end[k]):
-            p, row = cursor[i], i - first[k]
+        for i in range(rows[2 * k], rows[2 * k + 1]):
+            p, row = cursor[i], i - rows[2 * k]
             for segment in range(segments[k], segments[k + 1]):
                 at = to[segment] + row
                 if p < 0:
@@ -68,9 +66,11 @@ def locate(  # noqa: PLR0913, PLR0917
                     p += 5 + size
                 else:
                     start[at], length[at] = 0, NULL if kind == 110 else UNCHANGED
+                    unchanged += kind != 110
                     p += 1
                 if kinds:
                     binary[at] = kind == 98
-                    found += kind == 98
+                    binaries += kind == 98
             cursor[i] = p
-    return found
+    found[0] += binaries
+    found[1] += unchanged

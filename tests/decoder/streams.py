@@ -38,11 +38,15 @@ TEXTS: dict[tuple[int, int], list[str]] = {
     (16999, -1): ["sad", "ok"],
 }
 
+# Tables whose columns have the same types are read together.
+ALIKE = [(23, -1), (1082, -1), (25, -1)]
+
 
 @st.composite
 def relations(draw: st.DrawFn, relation_id: int) -> Relation:
     """Any version of a table."""
-    kinds = draw(st.lists(st.sampled_from(sorted(TEXTS)), max_size=5))
+    any_kinds = st.lists(st.sampled_from(sorted(TEXTS)), max_size=5)
+    kinds = draw(st.one_of(any_kinds, st.just(ALIKE)))
     described = tuple(
         Column(draw(st.sampled_from("abc")), oid, mod, draw(st.booleans())) for oid, mod in kinds
     )

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from decoder import relation_reading
 from decoder.buffer import MessageBuffer
 from decoder.columnar import Decoder
 from decoder.errors import ProtocolError
@@ -17,16 +18,21 @@ from decoder.messages import (
     Begin,
     BinaryValue,
     Commit,
+    Delete,
     Insert,
     LogicalMessage,
     Message,
     NoValue,
     Origin,
     RelationMessage,
+    Truncate,
+    Update,
 )
+from decoder.relation_reading import read_relation
 from decoder.relations import Column, Relation
+from decoder.wire import read_message
 from tests.decoder.agreement import Meaning, Stream, columnar, plain
-from tests.decoder.streams import TIME, streams
+from tests.decoder.streams import TIME, relations, streams
 from tests.decoder.test_reader import REFUSED
 from tests.decoder.wire import encode
 
@@ -243,6 +249,69 @@ def test_tables_of_different_types_share_their_parsing(
     assert days["n1"].to_pylist() == [0, -1, -2, -3]
     assert days["xn0"].to_pylist() == [None, None, None, "infinity"]
     assert "xn0" not in items.schema.names
+
+
+def test_tables_alike_are_read_together_and_have_only_what_each_needs() -> None:
+    columns = (Column("id", 23, -1, True, "int4"), Column("day", 1082, -1, False, "date"))
+    tables = [RelationMessage(Relation(i, "s", f"t{i}", "f", columns)) for i in range(1, 6)]
+    rows: list[Message] = []
+    for n in range(3):
+        rows += [Insert(i, (str(10 * i + n), "2026-01-01")) for i in (1, 5)]
+        rows += [Update(2, "O", (str(n), "infinity"), (str(n), "2026-01-02"))]
+        rows += [Update(3, "K", (str(n), NoValue.NULL), (str(n), NoValue.UNCHANGED))]
+        rows += [
+            Insert(4, (str(n), "infinity" if n == 1 else NoValue.NULL)),
+            Delete(4, "K", ("7", "infinity")),
+        ]
+    chunk = decode(*transaction(1000, *tables, *rows, Truncate(False, False, (5, 1))))
+    assert [version.table for version in chunk.rows] == ["t1", "t5", "t2", "t3", "t4"]
+    by_name = {version.table: table for version, table in chunk.rows.items()}
+    fixed = ["seq", "op", "txn", "lsn", "old", "n0", "n1"]
+    assert by_name["t1"].schema.names == fixed == by_name["t5"].schema.names
+    assert by_name["t2"].schema.names == [*fixed, "o0", "o1", "xo1"]
+    assert by_name["t3"].schema.names == [*fixed, "o0", "u1"]
+    assert by_name["t4"].schema.names == [*fixed, "o0", "o1", "xn1", "xo1"]
+    assert by_name["t1"]["n0"].to_pylist() == [10, 11, 12, None]
+    assert by_name["t5"]["op"].to_pylist() == [ord(letter) for letter in "IIIT"]
+    assert by_name["t2"]["xo1"].to_pylist() == ["infinity"] * 3 and by_name["t3"]["o0"].to_pylist() == [
+        0,
+        1,
+        2,
+    ]
+    assert by_name["t3"]["u1"].to_pylist() == [True] * 3
+    assert by_name["t4"]["xn1"].to_pylist() == [None, None, "infinity", None, None, None]
+    for table in by_name.values():
+        table.validate(full=True)
+
+
+@settings(agreement, max_examples=300)
+@given(relation=relations(5), data=st.data())
+def test_a_description_is_read_as_the_plain_reader_reads_it(relation: Relation, data: Any) -> None:
+    payload = bytearray(encode(RelationMessage(relation)))
+    for _ in range(data.draw(st.integers(0, 2))):
+        payload[data.draw(st.integers(1, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    cut = (
+        bytes(payload[: data.draw(st.integers(1, len(payload)))])
+        if data.draw(st.booleans())
+        else bytes(payload)
+    )
+    found = []
+    for read in (read_relation, lambda raw: read_message(raw).relation):  # type: ignore[union-attr]
+        try:
+            found.append(read(cut))
+        except ProtocolError as error:
+            found.append((error.what, error.offset))
+    assert found[0] == found[1]
+
+
+def test_what_is_kept_of_descriptions_is_bounded() -> None:
+    wide = Relation(9, "s", "wide", "d", tuple(Column(f"c{i}", 23, -1, False, "int4") for i in range(1000)))
+    before = relation_reading._read_again.cache_info().currsize
+    assert read_relation(encode(RelationMessage(wide))) == wide
+    assert relation_reading._read_again.cache_info().currsize == before
+    for i in range(1, 3000):
+        read_relation(encode(RelationMessage(Relation(i, "s", "t", "d", ITEM.columns))))
+    assert relation_reading._read_again.cache_info().currsize <= 2048
 
 
 def test_a_bad_value_is_named_among_many_tables() -> None:
