@@ -8,7 +8,7 @@ as the rows, so a reader never meets a shape that its rows do not have yet.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -45,6 +45,7 @@ class LakeColumn:
         dropped: the source has it no more; the lake keeps the values of the rows it had.
         unfilled: it was added after the copy; rows from before are NULL in it, which is right only if the
             source gave them no default.
+        lost: some row's value was not sent and is NULL here: the table is to be copied again.
     """
 
     name: str
@@ -55,6 +56,7 @@ class LakeColumn:
     exact: bool = False
     dropped: bool = False
     unfilled: bool = False
+    lost: bool = False
 
     @property
     def type(self) -> ColumnType:
@@ -79,7 +81,12 @@ class LakeColumn:
 
 @dataclass(frozen=True)
 class TableSchema:
-    """A source table as the lake keeps it. ``key``: source names of the columns that identify a row."""
+    """A source table as the lake keeps it.
+
+    Attributes:
+        key: source names of the columns that identify a row.
+        selection: what the lake takes of it (`spark.row_filter.Selection`), "" for all.
+    """
 
     relation_id: int
     schema: str
@@ -87,6 +94,7 @@ class TableSchema:
     replica_identity: str
     key: tuple[str, ...]
     columns: tuple[LakeColumn, ...]
+    selection: str = ""
 
     @property
     def source_name(self) -> str:
@@ -137,9 +145,15 @@ class TableSchema:
             self, columns=tuple(replace(c, exact=c.exact or c.name in wanted) for c in self.columns)
         )
 
+    def with_lost(self, names: Collection[str]) -> TableSchema:
+        """The same, with values missing in these source columns."""
+        return replace(self, columns=tuple(replace(c, lost=c.lost or c.name in names) for c in self.columns))
+
     def filled(self) -> TableSchema:
         """The same, after all rows were read anew."""
-        return replace(self, columns=tuple(replace(column, unfilled=False) for column in self.columns))
+        return replace(
+            self, columns=tuple(replace(column, unfilled=False, lost=False) for column in self.columns)
+        )
 
     def to_json(self) -> str:
         """For the table property."""

@@ -36,7 +36,7 @@ def follow(schema: TableSchema, relation: TableShape) -> TableSchema:
     by_name = {column.name: column for column in [*kept, *fresh]}
     live = tuple(by_name[column.name] for column in wanted.columns)
     past = tuple(replace(column, dropped=True) for column in schema.columns if column.name not in names)
-    return replace(wanted, columns=live + past)
+    return replace(wanted, columns=live + past, selection=schema.selection)
 
 
 def _retyped(schema: TableSchema, old: LakeColumn, new: LakeColumn) -> LakeColumn:
@@ -46,7 +46,7 @@ def _retyped(schema: TableSchema, old: LakeColumn, new: LakeColumn) -> LakeColum
         raise _refused(
             schema, f"the type of column {old.name} changed from {old.type_name} to {new.type_name}"
         )
-    return replace(new, lake_name=old.lake_name, exact=old.exact, unfilled=old.unfilled)
+    return replace(new, lake_name=old.lake_name, exact=old.exact, unfilled=old.unfilled, lost=old.lost)
 
 
 def _named(schema: TableSchema, added: list[LakeColumn]) -> list[LakeColumn]:
