@@ -22,62 +22,45 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from decoder.assembly_kernels import relation_ids, strip_xids
-from decoder.assembly_messages import (
-    TOO_SHORT,
-    append_piece,
-    fault,
-    note_relation,
-    payload_of,
-    read_at,
-    tags_of,
-    truncated_by,
-)
+from decoder.assembly_kernels import strip_xids
+from decoder.assembly_messages import append_piece, fault, note_relation, payload_of, read_at, tags_of
 from decoder.buffer import MessageBuffer
-from decoder.compiled import frozen
+from decoder.collected import Collected
+from decoder.compiled import Ints, frozen
 from decoder.cursor import EPOCH_MICROSECONDS
+from decoder.errors import ProtocolError
+from decoder.inspection import inspect, placed
 from decoder.lsn import format_lsn
 from decoder.messages import (
     BeginPrepare,
     CommitPrepared,
     Message,
     Prepare,
+    RelationMessage,
     RollbackPrepared,
     StreamAbort,
     StreamCommit,
+    Streamed,
     StreamPrepare,
     StreamStart,
     StreamStop,
 )
 from decoder.prepared import PreparedId, PreparedStore
-from decoder.spool import Piece, Spool, SpoolRoom
+from decoder.records import STREAMING, TWO_PHASE, check_agreement, check_record, prepared_already
+from decoder.session_relations import SessionRelations
+from decoder.spool import Piece, SpoolRoom
 
 CHUNK_BYTES = 16 << 20
 _CONTROL, _DESCRIBES = (np.isin(np.arange(256), list(tags)) for tags in (b"SEcAbPKrp", b"RY"))
 _BEGIN = struct.Struct(">cQqI")
 _COMMIT = struct.Struct(">cBQQq")
 Tags = npt.NDArray[np.uint8]
-
-
-@dataclass
-class _Collected:
-    """A transaction that has not come out yet.
-
-    ``arrivals``: (arrival number, subtransaction, relation id) of its relation messages; ``before``: the
-    relation messages in force when a transaction began that will be prepared.
-    """
-
-    xid: int
-    spool: Spool
-    arrivals: list[tuple[int, int, int]] = field(default_factory=list)
-    which: PreparedId | None = None
-    prefix: list[bytes] = field(default_factory=list)
-    before: dict[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,24 +79,32 @@ class Assembler:
     Args:
         room: where transactions wait.
         store: prepared transactions of earlier batches, and of this one when it ends.
-        parallel: streaming is "parallel", so aborts carry their position and time.
+        streaming, two_phase, binary: as asked of the server.
 
     Attributes:
         resolved: prepared transactions whose outcome came, with the outcome, since `next_batch`.
         streamed: transactions that came in blocks, so far.
     """
 
-    def __init__(self, room: SpoolRoom, store: PreparedStore, *, parallel: bool = False) -> None:
-        self._room, self._store, self._parallel = room, store, parallel
-        self._streams: dict[int, _Collected] = {}
-        self._prepared: dict[tuple[str, int], _Collected] = {}
-        self._block: _Collected | None = None
-        self._preparing: _Collected | None = None
+    def __init__(
+        self,
+        room: SpoolRoom,
+        store: PreparedStore,
+        *,
+        streaming: Literal["off", "on", "parallel"] = "parallel",
+        two_phase: bool = True,
+        binary: bool = False,
+    ) -> None:
+        self._room, self._store = room, store
+        self._parallel, self._binary = streaming == "parallel", binary
+        self._refused = ("" if streaming != "off" else STREAMING) + ("" if two_phase else TWO_PHASE)
+        self._streams: dict[int, Collected] = {}
+        self._prepared: dict[tuple[str, int], Collected] = {}
+        self._session: set[tuple[str, int]] = set()  # prepared in this session, the outcome has not come
+        self._block: Collected | None = None
+        self._preparing: Collected | None = None
         self._in_plain = False
-        self._arrival = 0
-        self._relations: dict[int, tuple[int, bytes]] = {}
-        self._types: dict[int, bytes] = {}
-        self._owed: dict[int, bytes] = {}
+        self._known = SessionRelations()
         self._out = MessageBuffer()
         self.resolved: list[tuple[PreparedId, str]] = []
         self.streamed = 0
@@ -135,7 +126,7 @@ class Assembler:
         """
         tags = tags_of(buffer)
         controls = np.flatnonzero(_CONTROL[tags])
-        if len(controls) == 0 and not (self._block or self._preparing or self._owed):
+        if len(controls) == 0 and not (self._block or self._preparing or self._known.owes):
             self._note_plain(buffer, tags, 0, buffer.count)
             yield buffer
             return
@@ -159,59 +150,73 @@ class Assembler:
         if self._block is not None:
             self._into_stream(self._block, buffer, tags[first:end], first)
             return
-        self._note_plain(buffer, tags, first, end)
         if self._preparing is not None:
+            self._inspect_prepared(buffer, tags[first:end], first)
             xids = np.full(end - first, self._preparing.xid, dtype=np.int64)
             self._preparing.spool.extend(buffer.data, start, length, lsns, xids)
             return
+        self._note_plain(buffer, tags, first, end)
         # The server described these in a transaction that waits for its outcome, and does it once.
-        begins = np.flatnonzero((tags[first:end] == ord("B")) & bool(self._owed))
+        begins = np.flatnonzero((tags[first:end] == ord("B")) & self._known.owes)
         upto = int(begins[0]) + 1 if len(begins) else 0
         self._out.extend(buffer.data, start[:upto], length[:upto], lsns[:upto])
         if upto:
-            for payload in [*self._types.values(), *self._owed.values()]:
+            for payload in self._known.pay():
                 self._out.append(payload, int(lsns[upto - 1]))
-            self._owed.clear()
         self._out.extend(buffer.data, start[upto:], length[upto:], lsns[upto:])
 
-    def _into_stream(self, block: _Collected, buffer: MessageBuffer, tags: Tags, first: int) -> None:
+    def _into_stream(self, block: Collected, buffer: MessageBuffer, tags: Tags, first: int) -> None:
+        def described(at: int, message: Message) -> None:
+            assert isinstance(message, Streamed)
+            if isinstance(message.message, RelationMessage):
+                self._known.arrival += 1
+                relation = message.message.relation
+                block.describe(self._known.arrival, message.xid, relation.relation_id, len(relation.columns))
+
+        inspect(buffer, tags, first, lambda: block.widths, described, streamed=True, binary=self._binary)
         ends = np.ascontiguousarray(buffer.ends[first : first + len(tags) + 1])
         data = np.empty(int(ends[-1] - ends[0]), dtype=np.uint8)
         start, length = np.empty(len(tags), np.int64), np.empty(len(tags), np.int32)
         xids = np.empty(len(tags), np.int64)
-        bad = strip_xids(frozen(buffer.data), frozen(ends), block.xid, data, start, length, xids)
-        if bad >= 0:
-            short = ends[bad + 1] - ends[bad] < 5
-            raise fault(buffer, first + bad, TOO_SHORT if short else "not one that a stream block holds")
-        for i in np.flatnonzero(tags == ord("R")).tolist():
-            payload = data[start[i] : start[i] + length[i]].tobytes()
-            self._arrival += 1
-            block.arrivals.append((self._arrival, int(xids[i]), int.from_bytes(payload[1:5], "big")))
+        strip_xids(frozen(buffer.data), frozen(ends), block.xid, data, start, length, xids)
+        self._sent_by(block, buffer, xids, first)
         block.spool.extend(data, start, length, buffer.lsns[first : first + len(tags)], xids)
+
+    def _sent_by(self, block: Collected, buffer: MessageBuffer, xids: Ints, first: int) -> None:
+        """No subtransaction belongs to two transactions, or sends once it was rolled back."""
+        for i in [0, *(np.flatnonzero(np.diff(xids)) + 1).tolist()]:
+            xid = int(xids[i])
+            if xid in block.spool.aborted:
+                raise fault(buffer, first + i, "sent by a part that was rolled back", 1)
+            if xid not in block.senders:
+                for top, other in self._streams.items():
+                    if other is not block and (xid == top or xid in other.senders):
+                        raise fault(buffer, first + i, f"sent by a part of transaction {top}", 1)
+                block.senders.add(xid)
+
+    def _inspect_prepared(self, buffer: MessageBuffer, tags: Tags, first: int) -> None:
+        def described(at: int, message: Message) -> None:
+            self._known.describe(payload_of(buffer, at), message, owed=True)
+
+        inspect(
+            buffer, tags, first, lambda: self._known.widths, described, streamed=False, binary=self._binary
+        )
 
     def _note_plain(self, buffer: MessageBuffer, tags: Tags, first: int, end: int) -> None:
         part = tags[first:end]
         borders = np.flatnonzero((part == ord("B")) | (part == ord("C")))
         if len(borders):
-            if self._preparing is not None:
-                raise fault(buffer, first + int(borders[0]), "a transaction inside a prepared one")
             self._in_plain = bool(part[borders[-1]] == ord("B"))
-        for i in np.flatnonzero(_DESCRIBES[part]).tolist():
-            payload = payload_of(buffer, first + i)
-            number = int.from_bytes(payload[1:5], "big")
-            self._arrival += 1
-            if payload[:1] == b"R":
-                self._relations[number] = (self._arrival, payload)
-                if self._preparing is not None:
-                    self._owed[number] = payload
-            else:
-                self._types[number] = payload
+        for at in (np.flatnonzero(_DESCRIBES[part]) + first).tolist():
+            message = read_at(buffer, at, in_stream=False, parallel=False)
+            self._known.describe(payload_of(buffer, at), message, owed=False)
 
     # Control messages, one method each.
 
     def _control(self, buffer: MessageBuffer, at: int) -> Iterator[MessageBuffer]:
         message = read_at(buffer, at, in_stream=self._block is not None, parallel=self._parallel)
         self._allowed(message, buffer, at)
+        placed(buffer, at, lambda: self._check(message, chr(buffer.data[buffer.ends[at]])))
         if isinstance(message, StreamStart):
             self._stream_start(message, buffer, at)
         elif isinstance(message, StreamStop):
@@ -223,9 +228,8 @@ class Assembler:
             outcome = _Outcome(message.xid, message.commit_lsn, message.end_lsn, message.commit_time)
             yield from self._come_out(whole, whole.spool.pieces(), outcome)
         elif isinstance(message, BeginPrepare):
-            before = {number: payload for number, (_, payload) in self._relations.items()}
-            which = PreparedId(message.gid, message.xid, message.prepare_lsn)
-            self._preparing = _Collected(message.xid, self._room.open(), which=which, before=before)
+            before = self._known.in_force()
+            self._preparing = Collected(message.xid, self._room.open(), begin=message, before=before)
         elif isinstance(message, Prepare | StreamPrepare):
             self._prepare(message, buffer, at)
         elif isinstance(message, CommitPrepared):
@@ -242,6 +246,16 @@ class Assembler:
         if inside != wanted:
             raise fault(buffer, at, f"inside {inside}" if inside else f"outside of {wanted}")
 
+    def _check(self, message: Message, tag: str) -> None:
+        """Was it asked for, and do its fields fit one another and what came before?"""
+        if tag in self._refused:
+            raise ProtocolError("streaming or two-phase, which was not asked for", message_type=tag)
+        if isinstance(message, Prepare) and self._preparing is not None:
+            check_agreement(self._preparing.begin, message)
+        check_record(message, tag)
+        if isinstance(message, Prepare | StreamPrepare) and (message.gid, message.xid) in self._session:
+            raise prepared_already(tag)
+
     def _stream_start(self, message: StreamStart, buffer: MessageBuffer, at: int) -> None:
         known = self._streams.get(message.xid)
         if message.first != (known is None):
@@ -252,7 +266,7 @@ class Assembler:
             )
             raise fault(buffer, at, what)
         if known is None:
-            known = self._streams[message.xid] = _Collected(message.xid, self._room.open())
+            known = self._streams[message.xid] = Collected(message.xid, self._room.open())
             self.streamed += 1
         self._block = known
 
@@ -263,9 +277,9 @@ class Assembler:
         known = self._streams.get(message.xid)
         if known is None:
             raise fault(buffer, at, "of a transaction that was not streamed")
-        known.spool.aborted.add(message.subxid)
+        known.abort(message.subxid)
 
-    def _streamed(self, xid: int, buffer: MessageBuffer, at: int) -> _Collected:
+    def _streamed(self, xid: int, buffer: MessageBuffer, at: int) -> Collected:
         """A streamed transaction, which is over now."""
         known = self._streams.pop(xid, None)
         if known is None:
@@ -279,16 +293,16 @@ class Assembler:
         else:
             assert self._preparing is not None
             done, self._preparing = self._preparing, None
-            if done.which != which:
-                raise fault(buffer, at, "prepare and begin prepare disagree on the transaction")
-            done.prefix = self._described(done)
+            done.prefix = self._known.prefix(done)
         done.which = which
         self._prepared[message.gid, message.xid] = done
+        self._session.add((message.gid, message.xid))
 
     def _commit_prepared(
         self, message: CommitPrepared, buffer: MessageBuffer, at: int
     ) -> Iterator[MessageBuffer]:
         outcome = _Outcome(message.xid, message.commit_lsn, message.end_lsn, message.commit_time)
+        self._session.discard((message.gid, message.xid))
         done = self._prepared.pop((message.gid, message.xid), None)
         if done is not None:
             assert done.which is not None
@@ -299,11 +313,12 @@ class Assembler:
         if which is None:
             raise self._store.missing(message.gid, message.xid, format_lsn(message.commit_lsn))
         self.resolved.append((which, "committed"))
-        stored = _Collected(message.xid, self._room.open())
+        stored = Collected(message.xid, self._room.open())
         yield from self._come_out(stored, self._store.pieces(which), outcome)
 
     def _rollback_prepared(self, message: RollbackPrepared) -> None:
         """One that is not known was prepared before the slot was made: nothing of it came."""
+        self._session.discard((message.gid, message.xid))
         done = self._prepared.pop((message.gid, message.xid), None)
         which = done.which if done else self._store.find(message.gid, message.xid, message.rollback_end_lsn)
         if done is not None:
@@ -314,7 +329,7 @@ class Assembler:
     # Coming out.
 
     def _come_out(
-        self, done: _Collected, pieces: Iterable[Piece], outcome: _Outcome
+        self, done: Collected, pieces: Iterable[Piece], outcome: _Outcome
     ) -> Iterator[MessageBuffer]:
         out, lsn = self._out, outcome.commit_lsn
         time = outcome.commit_time - EPOCH_MICROSECONDS
@@ -326,35 +341,11 @@ class Assembler:
         for piece in pieces:
             append_piece(out, piece, done.spool.kept(piece), said)
             yield from self._full()
-        for payload in self._to_say_again(done, said):
+        for payload in self._known.came_out(done, said):
             out.append(payload, lsn)
-        for number in said:
-            self._owed.pop(number, None)
         out.append(_COMMIT.pack(b"C", 0, lsn, outcome.end_lsn, time), lsn)
         self._room.close(done.spool)
         yield from self._full()
-
-    def _to_say_again(self, done: _Collected, said: dict[int, bytes]) -> Iterator[bytes]:
-        """Relations that this transaction described otherwise than the server last did."""
-        latest: dict[int, int] = {}
-        for arrival, subxid, number in done.arrivals:
-            if subxid not in done.spool.aborted:
-                latest[number] = arrival
-        for number, payload in said.items():
-            arrived, in_force = self._relations.get(number, (0, b""))
-            if latest.get(number, 0) > arrived:
-                self._relations[number] = (latest[number], payload)
-            elif in_force not in (b"", payload):
-                yield in_force
-
-    def _described(self, done: _Collected) -> list[bytes]:
-        """Types and relations that a transaction needs and that the server sent before it."""
-        needed: set[int] = set()
-        for piece in done.spool.pieces():
-            needed.update(relation_ids(frozen(piece.data), frozen(piece.ends)).tolist())
-            needed.update(truncated_by(piece))
-        relations = [done.before[number] for number in sorted(needed) if number in done.before]
-        return [*self._types.values(), *relations] if relations else []
 
     def _full(self, limit: int = CHUNK_BYTES) -> Iterator[MessageBuffer]:
         if self._out.size_bytes >= limit and self._out.count:
@@ -368,7 +359,7 @@ class Assembler:
         kept: list[PreparedId] = []
         for done in self._prepared.values():
             assert done.which is not None
-            self._store.write(done.which, _whole(done))
+            self._store.write(done.which, done.whole())
             self._room.close(done.spool)
             kept.append(done.which)
         self._prepared.clear()
@@ -377,22 +368,3 @@ class Assembler:
     def close(self) -> None:
         """Forget what has not come out: the server sends it again."""
         self._room.close_all()
-
-
-def _whole(done: _Collected) -> Iterator[Piece]:
-    """A prepared transaction's messages: what describes it first, without what was rolled back."""
-    if done.prefix:
-        prefix = MessageBuffer()
-        assert done.which is not None
-        for payload in done.prefix:
-            prefix.append(payload, done.which.prepare_lsn)
-        xids = np.full(prefix.count, done.xid, np.int64)
-        yield Piece(frozen(prefix.data), frozen(prefix.ends), prefix.lsns, xids)
-    for piece in done.spool.pieces():
-        kept = done.spool.kept(piece)
-        if kept.all():
-            yield piece
-            continue
-        left = MessageBuffer()
-        left.extend(piece.data, *piece.only(kept))
-        yield Piece(frozen(left.data), frozen(left.ends), left.lsns, piece.xids[kept])

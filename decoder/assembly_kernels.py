@@ -1,36 +1,19 @@
 """The compiled loops of assembly.py: one pass over the messages of a stream block.
 
-Invariant: nothing is read past a message's end; a message that is too short, or of a kind that a block may
-not hold, ends the pass with its index.
+Invariant: nothing is read past a message's end, as long as `inspection.inspect` has taken the messages.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from decoder.compiled import Bytes, Ints, Lengths, compiled, inlined
-
-
-@inlined
-def _may_be_streamed(tag: int) -> bool:
-    for allowed in b"IUDRYTM":  # noqa: SIM110 - compiled
-        if tag == allowed:
-            return True
-    return False
-
-
-@inlined
-def _uint32(data: Bytes, p: int) -> int:
-    value = np.int64(0)
-    for i in range(4):
-        value = (value << 8) | np.int64(data[p + i])
-    return int(value)
+from decoder.compiled import Bytes, Ints, Lengths, compiled, read_uint32
 
 
 @compiled
 def strip_xids(
     data: Bytes, ends: Ints, top: int, into: Bytes, start: Ints, length: Lengths, xids: Ints
-) -> int:
+) -> None:
     """Copy messages ``ends[i]:ends[i + 1]`` without the transaction id behind their tag.
 
     Args:
@@ -38,9 +21,6 @@ def strip_xids(
         top: the id of an origin message, which carries none.
         into: uint8, at least as long as the messages.
         start, length, xids: filled in, of each copy.
-
-    Returns:
-        -1, or the index of the first message that cannot be one of a block.
     """
     written = 0
     for i in range(len(ends) - 1):
@@ -52,15 +32,12 @@ def strip_xids(
             xids[i] = top
             p += 1
         else:
-            if end - p < 5 or not _may_be_streamed(tag):
-                return i
-            xids[i] = _uint32(data, p + 1)
+            xids[i] = read_uint32(data, p + 1)
             p += 5
         size = end - p
         into[written + 1 : written + 1 + size] = data[p:end]
         written += 1 + size
         length[i] = 1 + size
-    return -1
 
 
 @compiled
@@ -71,7 +48,7 @@ def relation_ids(data: Bytes, ends: Ints) -> Ints:
     for i in range(len(ends) - 1):
         p, tag = ends[i], data[ends[i]]
         if (tag == 73 or tag == 85 or tag == 68) and ends[i + 1] - p >= 5:  # noqa: PLR1714
-            number = _uint32(data, p + 1)
+            number = read_uint32(data, p + 1)
             if number != last:
                 found[count] = number
                 count += 1

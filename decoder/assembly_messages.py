@@ -64,9 +64,12 @@ def fault(buffer: MessageBuffer, at: int, what: str, offset: int = 0) -> Protoco
     return ProtocolError(what, message_type=tag, offset=offset, lsn=int(buffer.lsns[at]))
 
 
-def read_at(buffer: MessageBuffer, at: int, *, in_stream: bool, parallel: bool) -> Message:
+def read_at(
+    buffer: MessageBuffer, at: int, *, in_stream: bool, parallel: bool, binary: bool = False
+) -> Message:
     """One message, read; raises ProtocolError with its place."""
     try:
-        return read_message(payload_of(buffer, at), in_stream=in_stream, parallel=parallel)
+        payload = payload_of(buffer, at)
+        return read_message(payload, in_stream=in_stream, parallel=parallel, binary=binary)
     except ProtocolError as error:
         raise fault(buffer, at, error.what, error.offset) from None

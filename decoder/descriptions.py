@@ -48,13 +48,15 @@ class StreamDescriptions:
     """A streamed transaction that has not ended: its subtransactions and what they described.
 
     Attributes:
-        session: what holds where the transaction said nothing itself.
+        session: what holds for all others, and gives names to types here too.
         xids: the transactions that sent something, top-level and sub.
+        aborted: the subtransactions that were rolled back.
         said: (place, xid, description), in order.
     """
 
     session: Descriptions
     xids: set[int] = field(default_factory=set)
+    aborted: set[int] = field(default_factory=set)
     said: list[tuple[int, int, Description]] = field(default_factory=list)
 
     def add(self, message: Description, place: int, xid: int) -> Description:
@@ -65,14 +67,15 @@ class StreamDescriptions:
         return message
 
     def relation(self, relation_id: int) -> Relation | None:
-        """The version of a table in force in this transaction."""
+        """The version of a table in force in this transaction: one that it has described itself."""
         for _, _, message in reversed(self.said):
             if isinstance(message, RelationMessage) and message.relation.relation_id == relation_id:
                 return message.relation
-        return self.session.relations.get(relation_id)
+        return None
 
     def abort(self, subxid: int) -> None:
-        """Forget what a subtransaction described."""
+        """Forget what a subtransaction described; it sends no more."""
+        self.aborted.add(subxid)
         self.said = [each for each in self.said if each[1] != subxid]
 
     def commit(self) -> None:

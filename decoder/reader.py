@@ -18,8 +18,9 @@ that touches it (pgoutput.c, ``maybe_send_schema``), because that may be rolled 
 
 - a description in a transaction or in one that is prepared holds from there on for everything but what is
   streamed, whatever becomes of the transaction;
-- one in a block holds for its own transaction at once, and for all else from its c on, unless a later
-  message described the table since; p and A of the whole drop it;
+- one in a block holds for its own transaction at once, and for all else from its c (or p and K) on, unless
+  a later message described the table since; A of the whole and r drop it;
+- what a block changes is of tables that its own transaction has described;
 - A of a subtransaction drops what that subtransaction described.
 
 Invariant: a message is returned only if the stream up to it could be a server's; after an error the reader
@@ -58,6 +59,7 @@ from decoder.messages import (
     TypeMessage,
     Update,
 )
+from decoder.records import STREAMING, TWO_PHASE, check_agreement, check_record, prepared_already
 from decoder.relations import Relation
 from decoder.wire import read_message
 
@@ -98,8 +100,7 @@ NEXT: Mapping[State, Mapping[str, State]] = {
     State.PREPARED: _row(State.PREPARED, {"P": State.BETWEEN}),
     State.BLOCK: _row(State.BLOCK, {"E": State.BETWEEN}),
 }
-_STREAMING, _TWO_PHASE, _OPENING = "SEcAp", "bPKrp", "BbS"
-_PREPARED_FIELDS = ((2, "prepare_lsn"), (10, "end_lsn"), (18, "prepare_time"), (26, "xid"), (30, "gid"))
+_OPENING = "BbS"
 
 
 class StreamReader:
@@ -107,7 +108,6 @@ class StreamReader:
 
     Args:
         streaming, two_phase, binary: as asked of the server.
-        prepared: transactions prepared in an earlier session whose outcome is not known: gid → xid.
 
     Attributes:
         state: where the stream is.
@@ -116,7 +116,8 @@ class StreamReader:
         block: the streamed transaction whose block it is in, or None.
         relations: the version of each table in force outside of streams, by id, type names filled in.
         streams: the streamed transactions that have not ended, by xid.
-        prepared: the prepared transactions whose outcome has not come: gid → xid.
+        prepared: (gid, xid) of transactions prepared in this session whose outcome has not come, and what
+            a streamed one described.  An outcome may be of one that was prepared in an earlier session.
     """
 
     def __init__(
@@ -125,16 +126,15 @@ class StreamReader:
         streaming: Literal["off", "on", "parallel"] = "off",
         two_phase: bool = False,
         binary: bool = False,
-        prepared: Mapping[str, int] | None = None,
     ) -> None:
         self.state = State.BETWEEN
         self.transaction: Begin | None = None
         self.preparing: BeginPrepare | None = None
         self.block: int | None = None
         self.streams: dict[int, StreamDescriptions] = {}
-        self.prepared: dict[str, int] = dict(prepared or {})
+        self.prepared: dict[tuple[str, int], StreamDescriptions | None] = {}
         self._session = Descriptions()
-        self._refused = ("" if streaming != "off" else _STREAMING) + ("" if two_phase else _TWO_PHASE)
+        self._refused = ("" if streaming != "off" else STREAMING) + ("" if two_phase else TWO_PHASE)
         self._parallel, self._binary = streaming == "parallel", binary
         self._place = 0
 
@@ -207,21 +207,15 @@ class StreamReader:
 
     def _end(self, message: Commit | Prepare) -> None:
         if isinstance(message, Prepare):
-            self._agree(message)
-            self._prepare(message, "P")
+            check_agreement(self.preparing, message)
+            self._prepare(message, "P", None)
             self.preparing = None
             return
         assert self.transaction is not None
         if message.commit_lsn != self.transaction.final_lsn:
             raise ProtocolError("commit and begin disagree on the position", message_type="C", offset=2)
-        _forward(message.commit_lsn, message.end_lsn, "C", 10)
+        check_record(message, "C")
         self.transaction = None
-
-    def _agree(self, message: Prepare) -> None:
-        for offset, name in _PREPARED_FIELDS:
-            if getattr(message, name) != getattr(self.preparing, name):
-                what = f"prepare and begin prepare disagree on the {name}"
-                raise ProtocolError(what, message_type="P", offset=offset)
 
     def _start(self, message: StreamStart) -> None:
         known = message.xid in self.streams
@@ -240,6 +234,8 @@ class StreamReader:
         """Note the sender of a message in a block: no subtransaction belongs to two transactions."""
         assert self.block is not None
         stream = self.streams[self.block]
+        if xid in stream.aborted:
+            raise ProtocolError("sent by a part that was rolled back", message_type=tag, offset=1)
         if xid not in stream.xids:
             for top, other in self.streams.items():
                 if other is not stream and (xid == top or xid in other.xids):
@@ -264,34 +260,24 @@ class StreamReader:
     def _end_of_stream(self, message: StreamCommit | StreamPrepare, tag: str) -> None:
         stream = self._stream(message.xid, tag, 1 if tag == "c" else 26)
         if isinstance(message, StreamCommit):
-            _forward(message.commit_lsn, message.end_lsn, tag, 14)
+            check_record(message, tag)
             stream.commit()
         else:
-            self._prepare(message, tag)
+            self._prepare(message, tag, stream)
         del self.streams[message.xid]
 
-    def _prepare(self, message: Prepare | StreamPrepare, tag: str) -> None:
-        _forward(message.prepare_lsn, message.end_lsn, tag, 10)
-        if self.prepared.get(message.gid, message.xid) != message.xid:
-            raise ProtocolError(
-                "another transaction is prepared under this name", message_type=tag, offset=30
-            )
-        self.prepared[message.gid] = message.xid
+    def _prepare(self, message: Prepare | StreamPrepare, tag: str, stream: StreamDescriptions | None) -> None:
+        check_record(message, tag)
+        if (message.gid, message.xid) in self.prepared:
+            raise prepared_already(tag)
+        self.prepared[message.gid, message.xid] = stream
 
     def _outcome(self, message: CommitPrepared | RollbackPrepared, tag: str) -> None:
-        xid = self.prepared.pop(message.gid, None)
-        if isinstance(message, CommitPrepared):
-            _forward(message.commit_lsn, message.end_lsn, tag, 10)
-            if xid is None:
-                raise ProtocolError("of a transaction that was not prepared", message_type=tag, offset=30)
-        else:
-            # One that was prepared before the slot began is not known, and rolled back all the same.
-            _forward(message.prepare_end_lsn, message.rollback_end_lsn, tag, 10)
-        if xid not in {None, message.xid}:
-            offset = 26 if tag == "K" else 34
-            raise ProtocolError(
-                "another transaction was prepared under this name", message_type=tag, offset=offset
-            )
+        """An outcome; a name may be in use twice, if the origin's filter kept an outcome back."""
+        check_record(message, tag)
+        stream = self.prepared.pop((message.gid, message.xid), None)
+        if stream is not None and isinstance(message, CommitPrepared):
+            stream.commit()
 
     def _content(
         self, message: StreamedContent, tag: str, offset: int, xid: int | None = None
@@ -324,9 +310,3 @@ class StreamReader:
                 raise ProtocolError(
                     "a tuple of another width than its table", message_type=tag, offset=offset + 4
                 )
-
-
-def _forward(start: int, end: int, tag: str, offset: int) -> None:
-    """A record ends behind its start."""
-    if end <= start:
-        raise ProtocolError("a commit record that ends before it starts", message_type=tag, offset=offset)

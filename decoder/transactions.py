@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from decoder.errors import ProtocolError
 from decoder.messages import (
     Begin,
     BeginPrepare,
@@ -115,7 +116,7 @@ class Transactions:
         self._reader = StreamReader(streaming=streaming, two_phase=two_phase, binary=binary)
         self._now: _Open | None = None
         self._streams: dict[int, _Open] = {}
-        self._prepared: dict[str, _Open] = {}
+        self._prepared: dict[tuple[str, int], _Open] = {}
 
     def feed(self, payload: bytes, lsn: int = 0) -> Result | None:
         """Take the next message; returns what it makes whole, if anything.
@@ -141,10 +142,10 @@ class Transactions:
                 assert self._now is not None
                 self._change(message, self._now.xid, lsn)
             case _:
-                return self._outcome(message)
+                return self._outcome(message, lsn)
         return None
 
-    def _outcome(self, message: Message) -> Transaction | None:
+    def _outcome(self, message: Message, lsn: int) -> Transaction | None:
         done: Transaction | None = None
         match message:
             case Commit():
@@ -158,13 +159,17 @@ class Transactions:
                 self._streams[message.xid].rolled_back(message.subxid)
             case Prepare():
                 assert self._now is not None
-                self._prepared[message.gid], self._now = self._now, None
+                self._prepared[message.gid, message.xid], self._now = self._now, None
             case StreamPrepare():
-                self._prepared[message.gid] = self._streams.pop(message.xid)
+                self._prepared[message.gid, message.xid] = self._streams.pop(message.xid)
             case CommitPrepared():
-                done = self._prepared.pop(message.gid).committed(message, message.gid)
+                waiting = self._prepared.pop((message.gid, message.xid), None)
+                if waiting is None:
+                    what = "of a transaction that was not prepared"
+                    raise ProtocolError(what, message_type="K", offset=30, lsn=lsn)
+                done = waiting.committed(message, message.gid)
             case RollbackPrepared():
-                self._prepared.pop(message.gid, None)
+                self._prepared.pop((message.gid, message.xid), None)
         return done
 
     def _origin(self, message: Origin) -> None:

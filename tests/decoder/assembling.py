@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from decoder.assembly import Assembler
 from decoder.buffer import MessageBuffer
@@ -18,18 +20,17 @@ from tests.decoder.agreement import Stream
 def assembled(
     stream: Stream,
     *,
-    parallel: bool,
+    options: Mapping[str, Any],
     cuts: list[int] | None = None,
     memory_bytes: int = 1 << 20,
     folder: Path,
 ) -> Stream:
-    """What the assembler makes of a stream that arrives in pieces ending at ``cuts``.
+    """What the assembler makes of a stream (asked for with ``options``) in pieces that end at ``cuts``.
 
     At every cut a batch may end: what is prepared then goes to the store.
     """
-    assembler = Assembler(
-        SpoolRoom(folder / "spool", memory_bytes), PreparedStore(folder, {}), parallel=parallel
-    )
+    room = SpoolRoom(folder / "spool", memory_bytes)
+    assembler = Assembler(room, PreparedStore(folder, {}), **options)
     found: Stream = []
     fed = 0
     for cut in sorted({*(cuts or []), len(stream)}):

@@ -55,7 +55,7 @@ def test_the_assembler_makes_the_same_transactions_however_the_stream_is_cut(
     with scratch() as folder:
         plain = assembled(
             server.stream,
-            parallel=options.streaming == "parallel",
+            options=options.reader(),
             cuts=random_cuts(draw, len(server.stream)),
             memory_bytes=memory_bytes,
             folder=Path(folder),

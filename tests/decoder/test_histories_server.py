@@ -81,8 +81,7 @@ def hold_equal(slots: dict[str, LiveSlot]) -> list[Result]:
         assert meaning(slot) == oracle, name
         options = meaning_of(slot.options)
         with scratch() as folder:
-            parallel = options["streaming"] == "parallel"
-            plain = assembled(slot.stream, parallel=parallel, folder=Path(folder))
+            plain = assembled(slot.stream, options=options, folder=Path(folder))
         assert comparable(reference_transactions(plain, binary=options["binary"])) == oracle, name
     return oracle
 

@@ -192,6 +192,7 @@ def reader_after(*messages: Message, **options: Any) -> StreamReader:
 
 
 OTHER = (*PREPARED[:3], 701, "the gid")
+LOGGED = LogicalMessage(True, 5, "p", b"")
 WAITING: list[Message] = [BeginPrepare(*PREPARED), Prepare(*PREPARED)]
 OUT_OF_PLACE: list[tuple[list[Message], str]] = [
     ([StreamStart(700, False)], "unknown transaction"),
@@ -209,9 +210,11 @@ OUT_OF_PLACE: list[tuple[list[Message], str]] = [
     ([START, DESCRIBED, STOP, StreamStart(800, True), Streamed(700, RelationMessage(NARROW))], "part of"),
     ([BeginPrepare(*PREPARED), Prepare(0x101, *PREPARED[1:])], "disagree on the prepare_lsn"),
     ([BeginPrepare(*PREPARED), Prepare(*PREPARED[:4], "other")], "disagree on the gid"),
-    ([CommitPrepared(1, 2, TIME, 700, "the gid")], "was not prepared"),
-    ([*WAITING, CommitPrepared(1, 2, TIME, 701, "the gid")], "another"),
-    ([*WAITING, BeginPrepare(*OTHER), Prepare(*OTHER)], "another"),
+    ([START, DESCRIBED, Streamed(701, LOGGED), STOP, StreamAbort(700, 701, 1, TIME), StreamStart(700, False),
+      Streamed(701, LOGGED)], "rolled back"),
+    ([BEGIN, RelationMessage(NARROW), COMMIT, START, Streamed(700, Insert(7, ("1",)))], "not described"),
+    ([*WAITING, *WAITING], "prepared already"),
+    ([CommitPrepared(2, 2, TIME, 700, "the gid")], "ends before"),
     ([*WAITING, RollbackPrepared(2, 2, TIME, TIME, 700, "the gid")], "ends before"),
 ]  # fmt: skip
 
@@ -241,9 +244,24 @@ def test_what_was_not_asked_for_is_refused() -> None:
 
 def test_a_rollback_of_what_was_prepared_before_the_slot_is_no_error() -> None:
     reader_after(RollbackPrepared(1, 2, TIME, TIME, 700, "old"))
-    reader = StreamReader(two_phase=True, prepared={"old": 700})
-    reader.read(encode(CommitPrepared(1, 2, TIME, 700, "old")))
-    assert reader.prepared == {}
+    reader_after(CommitPrepared(1, 2, TIME, 700, "old"))
+    messages = [*WAITING, CommitPrepared(1, 2, TIME, 701, "the gid")]
+    with pytest.raises(ProtocolError, match="was not prepared"):  # its changes are not here
+        list(reference_transactions([(0, encode(m)) for m in messages], **ALL))
+
+
+def test_a_name_whose_outcome_was_filtered_may_be_used_again() -> None:
+    """COMMIT PREPARED by a session with an origin is not sent under origin 'none', the PREPARE was."""
+    outcome = CommitPrepared(0x180, 0x1C0, TIME, 701, "the gid")
+    reader = reader_after(*WAITING, BeginPrepare(*OTHER), Prepare(*OTHER), outcome)
+    assert set(reader.prepared) == {("the gid", 700)}
+
+
+def test_a_description_of_a_streamed_and_prepared_transaction_holds_with_its_outcome() -> None:
+    streamed = [START, Streamed(700, RelationMessage(WIDE)), STOP, StreamPrepare(*PREPARED)]
+    reader = reader_after(*streamed, CommitPrepared(0x180, 0x1C0, TIME, 700, "the gid"))
+    assert reader.relations == {7: WIDE}
+    assert reader_after(*streamed, ANY["r"]).relations == {}
 
 
 def test_a_description_holds_for_its_stream_at_once_and_for_all_with_its_commit() -> None:

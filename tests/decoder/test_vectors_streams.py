@@ -66,7 +66,7 @@ def test_every_choice_comes_to_what_protocol_1_was_sent(path: Path, tmp_path: Pa
     options = meaning_of(VARIANTS[choice])
     oracle = comparable(reference_transactions(load(path.with_name(f"{name}-1.hex"))))
     assert comparable(reference_transactions(load(path), **options)) == oracle
-    plain = assembled(load(path), parallel=options["streaming"] == "parallel", folder=tmp_path)
+    plain = assembled(load(path), options=options, folder=tmp_path)
     assert comparable(reference_transactions(plain, binary=options["binary"])) == oracle
 
 
