@@ -168,12 +168,14 @@ def status(pipeline: PipelineArgument, as_json: JsonOption = False) -> None:
 def query(
     pipeline: PipelineArgument,
     sql: Annotated[str, typer.Argument(metavar='"SELECT …"', help="Spark SQL over the lake's tables.")],
-    at: Annotated[str, typer.Option(help="An LSN, or 'latest'.")] = "latest",
+    at: Annotated[
+        str, typer.Option(help="An LSN, a time ('2024-05-01 12:00:00+00'; UTC without a zone), or 'latest'.")
+    ] = "latest",
     as_json: JsonOption = False,
 ) -> None:
     """Query the lake; all tables are read at one position of the source."""
     with _open(pipeline) as opened:
-        result = opened.query(sql, at=None if at == "latest" else at)
+        result = opened.query(sql, at=at)
     output.show_rows(result, as_json)
 
 

@@ -39,6 +39,7 @@ class SourceSection(_Section):
     two_phase: bool = False
     origin: Literal["any", "none"] = "any"
     binary: bool = False
+    bulk: bool = True
     messages: bool = False
     plugin: Literal["pgoutput", "test_decoding", "wal2json"] = "pgoutput"
 
@@ -68,6 +69,13 @@ class SourceSection(_Section):
         return self
 
 
+class KeepPointsSection(_Section):
+    """How much of the past can be read: the newest ``count`` points, none older than ``days``."""
+
+    count: Annotated[int, Field(ge=1)] = 100
+    days: Annotated[float, Field(gt=0, strict=False)] = 7.0
+
+
 class LakeSection(_Section):
     """Where the tables live: an Iceberg catalog, a warehouse folder, a namespace."""
 
@@ -75,6 +83,7 @@ class LakeSection(_Section):
     uri: str
     warehouse: str
     namespace: str
+    keep_points: KeepPointsSection = KeepPointsSection()
 
     @field_validator("catalog", "namespace")
     @classmethod

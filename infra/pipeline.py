@@ -11,11 +11,12 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from decoder.errors import LakeError
+from decoder.errors import LakeError, PipelineFileError
 from decoder.lsn import format_lsn, parse_lsn
 from decoder.source import SourceSettings
 from infra.lock import exclusive
@@ -31,7 +32,7 @@ from infra.reports import (
     SyncReport,
 )
 from infra.standing import PullSettings, StandingStream
-from spark.lake import LakeSettings
+from spark.lake import KeepPoints, LakeSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,8 +69,9 @@ class Pipeline:
             messages=file.source.messages,
             origin=file.source.origin,
             plugin=file.source.plugin,
+            bulk=file.source.bulk,
         )
-        self.lake = LakeSettings(file.lake.catalog, file.lake_uri(), file.warehouse(), file.lake.namespace)
+        self.lake = lake_settings(file)
         self.pulling = PullSettings(
             self.source,
             self.name,
@@ -230,28 +232,29 @@ class Pipeline:
     # -- looking --------------------------------------------------------------------------------------
 
     def rows(
-        self, table: str, columns: Sequence[str] | None = None, at: str | None = None
+        self, table: str, columns: Sequence[str] | None = None, at: str | datetime | None = None
     ) -> Iterator[tuple[str | None, ...]]:
         """The rows of a lake table as tuples of PostgreSQL text (None for NULL), in no particular order.
 
         Args:
             table: as PostgreSQL writes it: ``public.orders``, ``"Odd Name"``.
             columns: source column names; all, in source order, when not given.
-            at: an LSN; the newest published position when not given.
+            at: an LSN, or a moment (ISO 8601 text or a datetime; UTC if it names no zone): the newest kept
+                point at or before it. The newest point when not given.
 
         Raises:
             KeyError: the lake has no such table or column.
+            LakeError: ``at`` is in the future, or older than what the lake keeps.
         """
         from spark.read import Cut
 
-        cut = Cut.latest(self.lake) if at is None else Cut.at(self.lake, _lsn(at))
-        return cut.rows(table, columns)
+        return Cut.of(self.lake, _at(at)).rows(table, columns)
 
-    def query(self, sql: str, at: str | None = None) -> QueryResult:
-        """Run a SELECT over the lake, every table pinned to one position of the source."""
+    def query(self, sql: str, at: str | datetime | None = None) -> QueryResult:
+        """Run a SELECT over the lake, every table pinned to one point; ``at`` as in :meth:`rows`."""
         from spark.read_query import query
 
-        result = query(self.session, self.lake, sql, None if at is None else _lsn(at))
+        result = query(self.session, self.lake, sql, _at(at))
         return QueryResult(format_lsn(result.position), result.columns, result.rows)
 
     def status(self) -> StatusReport:
@@ -292,14 +295,22 @@ class QueryResult:
         self.rows = rows
 
 
-def _lsn(text: str) -> int:
-    from decoder.errors import PipelineFileError
+def lake_settings(file: PipelineFile) -> LakeSettings:
+    """Where a pipeline file's lake is."""
+    keep = KeepPoints(file.lake.keep_points.count, file.lake.keep_points.days)
+    return LakeSettings(file.lake.catalog, file.lake_uri(), file.warehouse(), file.lake.namespace, keep)
 
+
+def _at(given: str | datetime | None) -> int | datetime | None:
+    from spark.points import parse_at
+
+    if isinstance(given, datetime):
+        return given.replace(tzinfo=UTC) if given.tzinfo is None else given
     try:
-        return parse_lsn(text)
+        return None if given is None else parse_at(given)
     except ValueError as error:
         raise PipelineFileError(
-            str(error), where="--at", way_out="give an LSN as status prints it, or latest"
+            str(error), where="--at", way_out="give an LSN as status prints it, a time, or latest"
         ) from None
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from decoder.copy import CopiedFile, copy_table
@@ -38,6 +40,7 @@ def copy_all(
     from spark.tables import TableSchema
 
     schemas = {table: TableSchema.of(table) for table in tables}
+    taken = _source_clock(pipeline)  # the snapshot was made before: all that it shows was committed by then
     copies: list[TableCopy] = []
     with InitialCopy.begin(pipeline.session, pipeline.lake, pipeline.name, list(schemas.values())) as copy:
         for table, schema in schemas.items():
@@ -47,8 +50,18 @@ def copy_all(
             copies.append(
                 TableCopy(schema.source_name, target.lake_table, sum(f.rows for f in files), len(files))
             )
-        copy.publish(copy_point(pipeline, snapshot.lsn, "copy", sum(c.rows for c in copies)))
+        point = copy_point(pipeline, snapshot.lsn, "copy", sum(c.rows for c in copies))
+        copy.publish(replace(point, commit_time=taken))
     return copies
+
+
+def _source_clock(pipeline: Pipeline) -> datetime:
+    with connect(pipeline.source.dsn) as connection, source_errors(pipeline.source.dsn):
+        row = connection.execute("SELECT clock_timestamp()").fetchone()
+        assert row is not None
+        now: datetime = row[0]
+        return now.astimezone(UTC)
+    raise AssertionError("unreachable")
 
 
 def copy_into(

@@ -18,11 +18,13 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from decoder.errors import LakeError
+from decoder.lsn import parse_lsn
 from spark import lake_files
 
 Metadata = dict[str, Any]
 
 MAIN, STAGE = "main", "stage"
+LSN = "slotlake.lsn"
 _PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
 _PREVIOUS_VERSIONS_DEFAULT = 100
 
@@ -79,6 +81,17 @@ def summary(of: Metadata | None) -> dict[str, str]:
     return dict(of.get("summary", {})) if of else {}
 
 
+def newest_of_a_point(metadata: Metadata) -> Metadata | None:
+    """The snapshot of the point that last changed a table; a compaction may lie on top of it."""
+    return next((s for s in ancestry(metadata) if LSN in summary(s)), None)
+
+
+def newest_position(metadata: Metadata) -> int | None:
+    """The position of the point that last changed a table; None if no point has."""
+    found = newest_of_a_point(metadata)
+    return parse_lsn(summary(found)[LSN]) if found else None
+
+
 def with_ref(metadata: Metadata, name: str, snapshot_id: int | None) -> Metadata:
     """Point a branch elsewhere (None: drop it); moving main makes the snapshot current and is logged."""
     refs = dict(metadata.get("refs", {}))
@@ -111,6 +124,21 @@ def with_summary(metadata: Metadata, snapshot_id: int, entries: dict[str, str]) 
         for s in metadata["snapshots"]
     ]
     return {**metadata, "snapshots": changed}
+
+
+def without_unreferenced(metadata: Metadata) -> Metadata:
+    """Drop the snapshots that no branch's head and no tag is; their files stay.
+
+    Also the history before the newest of those dropped, as Iceberg does: a history with gaps would say that
+    a snapshot was current while another was.
+    """
+    kept = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
+    kept.add(metadata.get("current-snapshot-id"))
+    logged: list[Any] = []
+    for entry in metadata.get("snapshot-log", []):
+        logged = [*logged, entry] if entry["snapshot-id"] in kept else []
+    snapshots = [s for s in metadata.get("snapshots", ()) if s["snapshot-id"] in kept]
+    return {**metadata, "snapshots": snapshots, "snapshot-log": logged}
 
 
 def write_next(metadata: Metadata, present: str) -> str:

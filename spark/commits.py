@@ -3,29 +3,37 @@
 It is an Iceberg table of format v2, because pyiceberg writes that and so no Spark is needed.  The
 summary of its main snapshot says ``slotlake.lsn``: that, and nothing else anywhere, is the position
 of the pipeline.  Its row and that snapshot are published in the same swap as the tables' own.
+
+A row names the snapshot of *every* table at its point, not only of those that changed: whoever pins by
+hand needs one row.  Its tags say which points are kept (spark/points.py); snapshots of it that are
+neither tagged nor its newest leave its metadata, so that this does not grow with every batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.catalog.sql import SqlCatalog
+import pyarrow.parquet as pq
+from pyiceberg.catalog import Catalog as IcebergCatalog
+from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.schema import Schema
-from pyiceberg.table import StaticTable
+from pyiceberg.table import StaticTable, Table
 from pyiceberg.types import LongType, MapType, NestedField, StringType, TimestamptzType
 
 from decoder.errors import LakeError
 from decoder.lsn import format_lsn, parse_lsn
-from spark import catalog_metadata
+from spark import catalog_metadata, lake_files
 from spark.catalog_metadata import Metadata
 from spark.names import COMMITS, LakeName
+from spark.points import COMMITTED
 from spark.tables import PIPELINE_PROPERTY
 
-LSN, BATCH, DIGEST, PIPELINE = "slotlake.lsn", "slotlake.batch", "slotlake.digest", "slotlake.pipeline"
+LSN = catalog_metadata.LSN
+BATCH, DIGEST, PIPELINE = "slotlake.batch", "slotlake.digest", "slotlake.pipeline"
 STEPS = "slotlake.steps"
 _FIELDS = (
     ("lsn", StringType()),
@@ -38,14 +46,16 @@ _FIELDS = (
     ("transactions", LongType()),
     ("changes", LongType()),
 )
+
+
+def _map_field(number: int, name: str) -> NestedField:
+    kind = MapType(number + 1, StringType(), number + 2, LongType(), value_required=False)
+    return NestedField(number, name, kind, required=False)
+
+
 _SCHEMA = Schema(
     *(NestedField(i, name, kind, required=False) for i, (name, kind) in enumerate(_FIELDS, 1)),
-    NestedField(
-        len(_FIELDS) + 1,
-        "tables",
-        MapType(len(_FIELDS) + 2, StringType(), len(_FIELDS) + 3, LongType(), value_required=False),
-        required=False,
-    ),
+    *(_map_field(len(_FIELDS) + 1 + 3 * i, name) for i, name in enumerate(("tables", "changed"))),
 )
 _ARROW = pa.schema(
     [
@@ -59,8 +69,13 @@ _ARROW = pa.schema(
         ("transactions", pa.int64()),
         ("changes", pa.int64()),
         ("tables", pa.map_(pa.string(), pa.int64())),
+        ("changed", pa.map_(pa.string(), pa.int64())),
     ]
 )
+
+
+# Two points may have one position: a table that joins, or is read again, at the lake's own.
+_ORDER = ("position", "published_at", "tables")
 
 
 @dataclass(frozen=True)
@@ -72,6 +87,7 @@ class Point:
         batch: the batch's name, ``copy-<lsn>`` or ``backfill-<lsn>-<table>``.
         kind: copy | batch | backfill.
         commit_time: when the last transaction in it was committed in the source, if there was one.
+        changed: lake table ("namespace.table") → how many changes it got.
     """
 
     pipeline: str
@@ -82,6 +98,7 @@ class Point:
     commit_time: datetime | None = None
     transactions: int = 0
     changes: int = 0
+    changed: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def summary(self) -> dict[str, str]:
@@ -99,7 +116,7 @@ def commits_name(namespace: str) -> LakeName:
     return LakeName(namespace, COMMITS)
 
 
-def create_commits(iceberg: SqlCatalog, name: LakeName, location: str, pipeline: str) -> None:
+def create_commits(iceberg: IcebergCatalog, name: LakeName, location: str, pipeline: str) -> None:
     """Make the table, empty."""
     iceberg.create_table(
         (name.namespace, name.table),
@@ -114,13 +131,23 @@ def create_commits(iceberg: SqlCatalog, name: LakeName, location: str, pipeline:
 
 
 def append_point(
-    iceberg: SqlCatalog, name: LakeName, point: Point, tables: Mapping[LakeName, int], branch: str
+    iceberg: IcebergCatalog,
+    name: LakeName,
+    point: Point,
+    published: Mapping[LakeName, int],
+    held: Container[LakeName],
+    branch: str,
 ) -> None:
     """Write a point's row into a branch of the table.
 
     Args:
-        tables: the snapshots that this point publishes.
+        published: the snapshots that this point makes those of their tables.
+        held: what the catalog has; tables that were dropped leave the row.
     """
+    table = iceberg.load_table((name.namespace, name.table))
+    present = catalog_metadata.load(table.metadata_location)
+    pins = {text: id_ for text, id_ in newest_pins(table).items() if LakeName.parse(text) in held}
+    pins |= {str(table_name): snapshot_id for table_name, snapshot_id in published.items()}
     row = {
         "lsn": format_lsn(point.position),
         "position": point.position,
@@ -131,30 +158,64 @@ def append_point(
         "kind": point.kind,
         "transactions": point.transactions,
         "changes": point.changes,
-        "tables": sorted((str(table), snapshot_id) for table, snapshot_id in tables.items()),
+        "tables": sorted(pins.items()),
+        "changed": sorted(point.changed.items()),
     }
-    table = iceberg.load_table((name.namespace, name.table))
-    table.append(pa.Table.from_pylist([row], schema=_ARROW), snapshot_properties=point.summary, branch=branch)
+    table.append(
+        pa.Table.from_pylist([row], schema=_ARROW),
+        snapshot_properties={**point.summary, **_committed(point, present)},
+        branch=branch,
+    )
+
+
+def _committed(point: Point, present: Metadata) -> dict[str, str]:
+    """The source's time at the point: that of its last commit, or of the point before."""
+    if point.commit_time is not None:
+        return {COMMITTED: point.commit_time.isoformat()}
+    before = catalog_metadata.summary(catalog_metadata.newest_of_a_point(present)).get(COMMITTED)
+    return {COMMITTED: before} if before else {}
+
+
+def newest_pins(table: Table) -> dict[str, int]:
+    """Lake table → snapshot id, of the newest row; read from the one file that was added last."""
+    present = table.metadata.current_snapshot()
+    if present is None:
+        return {}
+    for manifest in present.manifests(table.io):
+        if manifest.added_snapshot_id == present.snapshot_id:
+            for entry in manifest.fetch_manifest_entry(table.io):
+                if entry.snapshot_id == present.snapshot_id and entry.status == ManifestEntryStatus.ADDED:
+                    path = lake_files.local_path(entry.data_file.file_path)
+                    rows = pq.read_table(path, columns=list(_ORDER)).to_pylist()
+                    return dict(max(rows, key=lambda row: [row[c] for c in _ORDER[:2]])["tables"])
+    rows = read_points(table.metadata_location, present.snapshot_id)
+    return dict(rows[-1]["tables"]) if rows else {}
 
 
 def position_of(metadata: Metadata, name: LakeName) -> int:
-    """The lake's position, from the commits table's metadata.
+    """The lake's position, from the commits table's metadata; a compaction on top of it changes nothing.
 
     Raises:
         LakeError: the table's newest snapshot does not say.
     """
-    text = catalog_metadata.summary(catalog_metadata.head(metadata)).get(LSN)
-    if text is None:
-        raise LakeError(
-            "the lake does not say at which position it stands",
-            where=f"table {name}",
-            way_out="something else wrote to it; roll it back to its last snapshot made by slotlake",
-        )
-    return parse_lsn(text)
+    for snapshot in catalog_metadata.ancestry(metadata):
+        summary = catalog_metadata.summary(snapshot)
+        if LSN in summary:
+            return parse_lsn(summary[LSN])
+        if summary.get("operation") != "replace":
+            break
+    raise LakeError(
+        "the lake does not say at which position it stands",
+        where=f"table {name}",
+        way_out="something else wrote to it; roll it back to its last snapshot made by slotlake",
+    )
 
 
 def read_points(metadata_location: str, snapshot_id: int) -> list[dict[str, Any]]:
     """The rows of the table at one of its snapshots, oldest point first."""
     rows = StaticTable.from_metadata(metadata_location).scan(snapshot_id=snapshot_id).to_arrow()
-    found: list[dict[str, Any]] = [{**row, "tables": dict(row["tables"] or ())} for row in rows.to_pylist()]
-    return sorted(found, key=lambda row: (row["position"], row["published_at"]))
+    maps = ("tables", "changed")
+    found: list[dict[str, Any]] = [
+        {**row, **{name: dict(row[name] or ()) for name in maps}} for row in rows.to_pylist()
+    ]
+    return sorted(found, key=lambda row: [row[column] for column in _ORDER[:2]])

@@ -8,7 +8,8 @@ finds all of them, with the point in `commits`, or none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -19,6 +20,7 @@ from spark import catalog_metadata
 from spark.apply_run import run
 from spark.catalog import Catalog, Move, check_lake, open_catalog
 from spark.catalog_metadata import MAIN
+from spark.catalog_tags import tagged
 from spark.commits import Point, append_point, commits_name, create_commits
 from spark.initial_place import (
     CopyTarget,
@@ -32,7 +34,8 @@ from spark.initial_place import (
 )
 from spark.lake import LakeSettings
 from spark.names import LakeName, copying, literal, quote
-from spark.publish_swap import Loaded, Published, load, move_to, require_position, stage_point, staged_move
+from spark.points import positions_to_keep
+from spark.publish_swap import Loaded, Published, load, require_position, stage_point, staged_move
 from spark.tables import PIPELINE_PROPERTY, SCHEMA_PROPERTY, TableSchema, create_table, drop_columns
 
 __all__ = ["CopyTarget", "InitialCopy", "initialised"]
@@ -111,8 +114,7 @@ class InitialCopy:
             whole = hidden.name.sql(self._lake.catalog)
             run(self._session, hidden, f"INSERT INTO {whole} SELECT * FROM {whole} WHERE false")
         self._registered.add(name)
-        snapshot = catalog_metadata.head(self._load(copying(name)).metadata)
-        return int(catalog_metadata.summary(snapshot).get("total-records", 0))
+        return _rows(self._load(copying(name)))
 
     def publish(self, point: Point) -> Published:
         """Make all tables, and `commits`, visible at once.
@@ -129,8 +131,10 @@ class InitialCopy:
         with open_catalog(self._lake) as catalog:
             hidden = {name: load(catalog.pointers(), copying(name)) for name in self._tables}
             snapshots = {name: catalog_metadata.ref(t.metadata, MAIN) or 0 for name, t in hidden.items()}
-            moves = [self._visible(name, table, point) for name, table in hidden.items()]
-            moves.append(self._commits(catalog, point, snapshots))
+            rows = {str(name): _rows(table) for name, table in hidden.items()}
+            kept, commits = self._commits(catalog, replace(point, changed=rows), snapshots)
+            moves = [self._visible(catalog, hidden[name], name, point, kept) for name in hidden]
+            moves.append(commits)
             reach("init.before_publish")
             catalog.move(moves)
             self._published = True
@@ -147,7 +151,7 @@ class InitialCopy:
     def _refuse_existing(self, catalog: Catalog) -> None:
         pointers = catalog.pointers()
         for name in self._tables:
-            if name in pointers:
+            if name in pointers and not self._left_half_published(pointers, name, catalog):
                 owner = load(pointers, name).metadata.get("properties", {}).get(PIPELINE_PROPERTY)
                 raise LakeError(
                     "the lake has a table of that name already"
@@ -156,6 +160,16 @@ class InitialCopy:
                     way_out="give the pipeline another lake.namespace, or drop that table first",
                 )
         owned_by(catalog, self._pipeline)
+
+    def _left_half_published(
+        self, pointers: Mapping[LakeName, str], name: LakeName, catalog: Catalog
+    ) -> bool:
+        """Drop a table of ours that `commits` does not know, where tables are published one by one."""
+        ours = load(pointers, name).metadata.get("properties", {}).get(PIPELINE_PROPERTY) == self._pipeline
+        left = ours and self._lake.publish == "per_table" and not owned_by(catalog, self._pipeline)
+        if left:
+            catalog.drop([name])
+        return left
 
     def _create(self, name: LakeName, schema: TableSchema) -> None:
         location = place_of(self._lake, name)
@@ -178,33 +192,45 @@ class InitialCopy:
             hidden = copying(name)
             run(self._session, Loaded(name, "", {}), drop_columns(hidden, self._lake.catalog, unused))
 
-    def _visible(self, name: LakeName, table: Loaded, point: Point) -> Move:
+    def _visible(
+        self, catalog: Catalog, table: Loaded, name: LakeName, point: Point, kept: list[int]
+    ) -> Move:
         metadata = catalog_metadata.with_summary(
             table.metadata, catalog_metadata.ref(table.metadata, MAIN) or 0, point.summary
         )
         metadata = catalog_metadata.with_properties(metadata, {SCHEMA_PROPERTY: self._tables[name].to_json()})
-        return move_to(table, metadata, rename=name)
+        return catalog.prepared(table, tagged(metadata, {}, point.position, kept), name)
 
-    def _commits(self, catalog: Catalog, point: Point, snapshots: dict[LakeName, int]) -> Move:
+    def _commits(
+        self, catalog: Catalog, point: Point, snapshots: dict[LakeName, int]
+    ) -> tuple[list[int], Move]:
+        """The points that are kept, and the move of `commits`."""
         name = commits_name(self._lake.namespace)
         pointers = catalog.pointers()
         if name in pointers:
             present = load(pointers, name)
             require_position(present.metadata, name, point, point.position)
-            return staged_move(stage_point(catalog, present, point, snapshots))
+            kept = positions_to_keep(present.metadata, point.position, True, self._lake.keep)
+            staged = stage_point(catalog, present, point, snapshots, pointers)
+            return kept, staged_move(catalog, staged, point, kept)
         hidden = copying(name)
         catalog.make_namespace(hidden.namespace)
         location = place_of(self._lake, name)
         clear_leftovers(catalog, self._pipeline, [name])
         mark(location, self._pipeline)
         create_commits(catalog.iceberg, hidden, f"file://{location}", self._pipeline)
-        append_point(catalog.iceberg, hidden, point, snapshots, MAIN)
+        append_point(catalog.iceberg, hidden, point, snapshots, snapshots, MAIN)
         made = load(catalog.pointers(), hidden)
-        return move_to(made, made.metadata, rename=name)
+        kept = [point.position]
+        return kept, catalog.prepared(made, tagged(made.metadata, {}, point.position, kept), name)
 
     def _abandon(self) -> None:
         with open_catalog(self._lake) as catalog:
             clear_leftovers(catalog, self._pipeline, [*self._tables, commits_name(self._lake.namespace)])
+
+
+def _rows(table: Loaded) -> int:
+    return int(catalog_metadata.summary(catalog_metadata.head(table.metadata)).get("total-records", 0))
 
 
 def initialised(lake: LakeSettings, pipeline: str) -> bool:

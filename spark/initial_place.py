@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 from decoder.errors import LakeError
 from spark import lake_files
 from spark.catalog import Catalog
+from spark.catalog_base import require_own
 from spark.catalog_metadata import Metadata
 from spark.lake import LakeSettings
 from spark.names import LakeName, belongs, copying, is_copying, visible
 from spark.publish_swap import load
-from spark.tables import PIPELINE_PROPERTY, TableSchema
+from spark.tables import TableSchema
 
 _MARKER = ".slotlake-copying"
 _DATA = "data"
@@ -111,15 +112,10 @@ def clear_leftovers(catalog: Catalog, pipeline: str, names: Collection[LakeName]
     """
     pointers = catalog.pointers()
     for name in names:
+        catalog.discard(name, pipeline)
         hidden = copying(name)
         if hidden in pointers:
-            owner = load(pointers, hidden).metadata.get("properties", {}).get(PIPELINE_PROPERTY)
-            if owner != pipeline:
-                raise LakeError(
-                    "another pipeline is filling a table of that name",
-                    where=f"table {hidden}, pipeline {owner}",
-                    way_out="give this pipeline a lake.namespace of its own",
-                )
+            require_own(hidden, load(pointers, hidden).metadata.get("properties", {}), pipeline)
             catalog.drop([hidden])
         location = place_of(catalog.lake, name)
         if name not in pointers and _marked_by(location) == pipeline:

@@ -8,7 +8,7 @@ Invariant: nothing here ever prints a password.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -23,24 +23,48 @@ _CONNECT_SECONDS = 10
 
 
 @dataclass(frozen=True)
+class KeepPoints:
+    """How much of the past readers can stand at: the newest ``count`` points, none older than ``days``."""
+
+    count: int = 100
+    days: float = 7.0
+
+
+@dataclass(frozen=True)
 class LakeSettings:
     """The section ``lake`` of a pipeline file.
 
     Attributes:
         catalog: the catalog's name, the same in every engine that reads it.
-        uri: ``sqlite:////abs/catalog.db`` or ``postgresql+psycopg://user:password@host/database``.
+        uri: ``sqlite:////abs/catalog.db``, ``postgresql+psycopg://user:password@host/database``, or
+            ``https://…`` of a REST catalog.
         warehouse: ``file:///abs/path``; a plain absolute path is understood too.
         namespace: where tables of the source schema ``public`` go.
+        keep: how many consistency points are kept.
+        publish: ``atomic``, all tables at once; ``per_table``, one after another, for a REST server that
+            cannot do better.
+        rest: what pyiceberg and Spark are told about a REST server (token, credential, warehouse …).
     """
 
     catalog: str
     uri: str = field(repr=False)
     warehouse: str
     namespace: str
+    keep: KeepPoints = KeepPoints()
+    publish: str = "atomic"
+    rest: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_rest(self) -> bool:
+        """Is the catalog a REST server?"""
+        return urlsplit(self.uri).scheme in ("http", "https")
 
     @property
     def place(self) -> str:
         """The catalog as it may be shown to a user: without a password."""
+        if self.is_rest:
+            parts = urlsplit(self.uri)
+            return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
         try:
             return str(make_url(self.uri).render_as_string(hide_password=True))
         except ArgumentError:
@@ -82,6 +106,8 @@ class LakeSettings:
         Raises:
             LakeError: this version does not serve such a catalog or warehouse.
         """
+        if self.is_rest:
+            return {**self.rest, "type": "rest", "uri": self.uri, "cache-enabled": "false"}
         url = _supported(self)
         jdbc = _sqlite_jdbc(url) if url.get_backend_name() == "sqlite" else _postgresql_jdbc(url)
         return {
@@ -110,7 +136,7 @@ def _not_served(place: str) -> LakeError:
         "this version does not serve such a catalog",
         where=place,
         way_out="give lake.uri as sqlite:////absolute/path.db or "
-        "postgresql+psycopg://user:password@host/database; REST catalogs come in a later version",
+        "postgresql+psycopg://user:password@host/database, or as https://… of a REST catalog",
     )
 
 

@@ -44,6 +44,12 @@ class LakeName:
     def __str__(self) -> str:
         return f"{self.namespace}.{self.table}"
 
+    @classmethod
+    def parse(cls, text: str) -> LakeName:
+        """The inverse of ``str``: neither part can hold a dot."""
+        namespace, _, table = text.rpartition(".")
+        return cls(namespace, table)
+
     def sql(self, catalog: str) -> str:
         """As Spark SQL names it."""
         return f"{quote(catalog)}.{quote(self.namespace)}.{quote(self.table)}"

@@ -6,6 +6,7 @@ and whether the lake still lacks it.  Needs no Spark.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from spark import lake_files
@@ -40,9 +41,12 @@ def publish_batch(lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> Publ
             meanwhile; nothing has been moved.
     """
     point = point_of(batch, pipeline)
+    changed = touched(lake, batch)
     with open_catalog(lake) as catalog:
-        held = touched(lake, batch).keys() & catalog.pointers().keys()
-    published = publish_tables(lake, point, sorted(held), start=batch.start_lsn)
+        pointers = catalog.pointers()
+        held = sorted(name for name in changed if name in pointers)
+    rows = {str(name): sum(relation.rows for relation in changed[name]) for name in held}
+    published = publish_tables(lake, replace(point, changed=rows), held, start=batch.start_lsn)
     remove_folded(lake, point)
     return published
 

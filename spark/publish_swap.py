@@ -7,24 +7,30 @@ left behind on a server, and that commits late, makes it one more, and the table
 
 The next metadata file of each table is written first; then one SQL transaction moves all pointers,
 each guarded by its old value.  Before it, readers see nothing of the batch, after it all.  The branch
-``stage`` is dropped in the same step: what is staged and what is published stay apart.
+``stage`` is dropped in the same step: what is staged and what is published stay apart.  The tags of the
+kept points stand in the same metadata file (spark/catalog_tags.py), so keeping points costs no commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from decoder.errors import ApplyError, LakeError
 from decoder.failpoints import reach
-from decoder.lsn import format_lsn
-from spark import catalog_metadata, lake_files
+from decoder.lsn import format_lsn, parse_lsn
+from spark import catalog_metadata
 from spark.catalog import Catalog, Move, PointerMovedError, open_catalog
+from spark.catalog_base import Loaded, load
 from spark.catalog_metadata import MAIN, STAGE, Metadata
+from spark.catalog_tags import tagged
 from spark.commits import BATCH, DIGEST, LSN, STEPS, Point, append_point, commits_name, position_of
 from spark.lake import LakeSettings
 from spark.names import LakeName
+from spark.points import positions_to_keep
 from spark.tables import PIPELINE_PROPERTY, SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY
+
+__all__ = ["Loaded", "Published", "load"]
 
 
 @dataclass(frozen=True)
@@ -41,31 +47,6 @@ class Published:
     position: int
     already: bool
     snapshots: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A table as the catalog points at it now."""
-
-    name: LakeName
-    location: str
-    metadata: Metadata
-
-
-def load(pointers: Mapping[LakeName, str], name: LakeName) -> Loaded:
-    """Read a table's present metadata.
-
-    Raises:
-        LakeError: the catalog has no such table.
-    """
-    location = pointers.get(name)
-    if location is None:
-        raise LakeError(
-            "the lake lacks a table",
-            where=f"table {name}",
-            way_out="run `slotlake init` first, or see that lake.namespace is the one it was run with",
-        )
-    return Loaded(name, location, catalog_metadata.load(location))
 
 
 def lake_position(lake: LakeSettings) -> int | None:
@@ -97,13 +78,45 @@ def publish_tables(lake: LakeSettings, point: Point, tables: Sequence[LakeName],
         if is_published(before.metadata, commits, point):
             return Published(point, position_of(before.metadata, commits), already=True)
         require_position(before.metadata, commits, point, start)
-        staged = [_staged(load(pointers, name), point) for name in tables]
-        snapshots = {table.name: catalog_metadata.ref(table.metadata, STAGE) or 0 for table in staged}
-        staged.append(stage_point(catalog, before, point, snapshots))
-        _swap(catalog, staged)
+        loaded = [load(pointers, name) for name in tables]
+        staged = [_staged(table, point) for table in still_lack(loaded, point, start)]
+        snapshots = {t.name: catalog_metadata.ref(t.metadata, MAIN) or 0 for t in loaded}
+        snapshots |= {t.name: catalog_metadata.ref(t.metadata, STAGE) or 0 for t in staged}
+        kept = positions_to_keep(before.metadata, point.position, bool(tables), lake.keep)
+        staged.append(stage_point(catalog, before, point, snapshots, pointers))
+        _swap(catalog, staged, point, kept)
     return Published(
         point, point.position, False, {str(name): snapshot for name, snapshot in snapshots.items()}
     )
+
+
+def still_lack(tables: Iterable[Loaded], point: Point, start: int) -> list[Loaded]:
+    """The tables that a point has not reached yet.
+
+    Only where tables are published one after another, and a run was killed in between, does one stand at the
+    point already; readers do not see it there, because `commits` is behind.
+
+    A backfill is never found: asked for again, it replaces the rows again.
+
+    Raises:
+        ApplyError: a table is ahead of the lake, but not at this point.
+    """
+    return [table for table in tables if not _has_reached(table, point, start)]
+
+
+def _has_reached(table: Loaded, point: Point, start: int) -> bool:
+    newest = catalog_metadata.newest_of_a_point(table.metadata)
+    summary = catalog_metadata.summary(newest)
+    if (summary.get(BATCH), summary.get(DIGEST)) == (point.batch, point.digest):
+        return point.kind != "backfill"
+    if newest is not None and parse_lsn(summary[LSN]) > start:
+        raise ApplyError(
+            f"a table is at {summary[LSN]} already, ahead of the lake's {format_lsn(start)}",
+            where=f"table {table.name}, batch {summary.get(BATCH)}",
+            way_out="that batch was published in part, and is not the one that follows now: put it back into "
+            "the change log, or take the table anew with `slotlake backfill --table`",
+        )
+    return False
 
 
 def require_owner(table: Loaded, pipeline: str) -> None:
@@ -169,7 +182,7 @@ def reset_stage(catalog: Catalog, tables: Iterable[Loaded]) -> None:
         )
         metadata = catalog_metadata.with_properties(metadata, {STAGED_SCHEMA_PROPERTY: None})
         if metadata != table.metadata:
-            moves.append(move_to(table, metadata))
+            moves.append(catalog.prepared(table, metadata))
     catalog.move(moves)
 
 
@@ -202,30 +215,43 @@ def steps_staged(metadata: Metadata) -> int:
     return chain.index(base) if base in chain else len(chain)
 
 
-def stage_point(catalog: Catalog, commits: Loaded, point: Point, snapshots: Mapping[LakeName, int]) -> Loaded:
+def stage_point(
+    catalog: Catalog,
+    commits: Loaded,
+    point: Point,
+    snapshots: Mapping[LakeName, int],
+    held: Container[LakeName],
+) -> Loaded:
     """Write the point's row into the branch ``stage`` of `commits`."""
     reset_stage(catalog, [commits])
-    append_point(catalog.iceberg, commits.name, point, snapshots, STAGE)
+    append_point(catalog.iceberg, commits.name, point, snapshots, held, STAGE)
     staged = load(catalog.pointers(), commits.name)
     return _staged(staged, point)
 
 
-def _swap(catalog: Catalog, staged: Sequence[Loaded]) -> None:
+def _swap(catalog: Catalog, staged: Sequence[Loaded], point: Point, kept: Collection[int]) -> None:
     moves: list[Move] = []
     try:
-        moves.extend(staged_move(table) for table in staged)
+        moves.extend(staged_move(catalog, table, point, kept) for table in staged)
         reach("publish.before_swap")
         catalog.move(moves)
     except PointerMovedError:
-        # Only then is it certain that no pointer leads to these files.
-        lake_files.remove([move.new for move in moves])
+        # Only then is it certain that nothing leads to what was prepared.
+        catalog.forget(moves)
         raise
     reach("publish.after_swap")
 
 
-def staged_move(table: Loaded) -> Move:
-    """The move that makes what is staged of a table its content."""
-    return move_to(table, _published(table.metadata))
+def staged_move(catalog: Catalog, table: Loaded, point: Point, kept: Collection[int]) -> Move:
+    """The move that makes what is staged of a table its content.
+
+    Args:
+        kept: the positions of the points that are kept from then on.
+    """
+    metadata = tagged(_published(table.metadata), table.metadata, point.position, kept)
+    if table.name == commits_name(catalog.lake.namespace):
+        metadata = catalog_metadata.without_unreferenced(metadata)
+    return catalog.prepared(table, metadata)
 
 
 def _published(metadata: Metadata) -> Metadata:
@@ -236,8 +262,3 @@ def _published(metadata: Metadata) -> Metadata:
     if shape is not None:
         properties[SCHEMA_PROPERTY] = shape
     return catalog_metadata.with_ref(catalog_metadata.with_properties(moved, properties), STAGE, None)
-
-
-def move_to(table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
-    """Write a table's next metadata; the move that would make it the table's."""
-    return Move(table.name, table.location, catalog_metadata.write_next(metadata, table.location), rename)

@@ -11,20 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
-from decoder.errors import LakeError
-from decoder.lsn import format_lsn, parse_lsn
+from decoder.lsn import parse_lsn
 from decoder.types import to_text
-from spark import catalog_metadata
+from spark import catalog_metadata, catalog_tags
 from spark.catalog import open_catalog
 from spark.catalog_metadata import Metadata
 from spark.commits import LSN, commits_name, position_of, read_points
 from spark.lake import LakeSettings
 from spark.names import COMMITS, LakeName, belongs, lake_table, parse_postgres_name
+from spark.points import choose
 from spark.publish_swap import load
 from spark.read_scan import ScanColumn, scan
 from spark.tables import SCHEMA_PROPERTY, LakeColumn, TableSchema, schema_of
@@ -47,20 +48,21 @@ class Pinned:
     def snapshot(self) -> Metadata | None:
         """The newest snapshot at or before the position; None if the table is younger.
 
-        A snapshot that says no position was made by something else, a compaction or a person, on top of
-        the one before it: other readers see it there, so this one must too, or a check would check
-        what nobody reads.
+        A snapshot that says no position, on top of all that do, was made by something else, a compaction
+        or a person: other readers see it there, so this one must too, or a check would check what nobody
+        reads.  Below one that does, it may be the first half of a batch's work, which nobody ever saw.
         """
-        newest: Metadata | None = None
+        head = catalog_metadata.head(self.metadata)
+        newest = True
         for snapshot in catalog_metadata.ancestry(self.metadata):
-            newest = newest or snapshot
             lsn = catalog_metadata.summary(snapshot).get(LSN)
             if lsn is None:
                 continue
             if parse_lsn(lsn) <= self.position:
-                return newest
-            newest = None
-        return None
+                return head if newest else snapshot
+            newest = False
+        # An expiry breaks the chain: it takes away what lies between the kept points.
+        return catalog_metadata.snapshot(self.metadata, catalog_tags.at(self.metadata, self.position))
 
     @cached_property
     def field_ids(self) -> dict[str, int]:
@@ -89,29 +91,34 @@ class Cut:
         Raises:
             LakeError: the lake cannot be reached, or holds nothing yet.
         """
-        return cls._taken(lake, None)
+        return cls.of(lake, None)
 
     @classmethod
     def at(cls, lake: LakeSettings, lsn: int) -> Cut:
-        """The newest consistency point at or before ``lsn``.
+        """The newest kept consistency point at or before ``lsn``.
 
         Raises:
-            LakeError: the lake has not reached it, or holds nothing that old.
+            LakeError: the lake has not reached it, or keeps nothing that old.
         """
-        return cls._taken(lake, lsn)
+        return cls.of(lake, lsn)
 
     @classmethod
-    def _taken(cls, lake: LakeSettings, lsn: int | None) -> Cut:
+    def of(cls, lake: LakeSettings, at: int | datetime | None) -> Cut:
+        """The newest kept point at or before an LSN, or a moment of the source's clock; None: the newest.
+
+        Raises:
+            LakeError: it is in the future, or older than what the lake keeps.
+        """
         with open_catalog(lake) as catalog:
             pointers = catalog.pointers()
-        name = commits_name(lake.namespace)
-        commits = load(pointers, name).metadata
-        position = position_of(commits, name) if lsn is None else _point_at(commits, name, lsn)
-        mine = {
-            n: Pinned(n, where, position)
-            for n, where in pointers.items()
-            if belongs(n.namespace, lake.namespace)
-        }
+            name = commits_name(lake.namespace)
+            commits = load(pointers, name).metadata
+            position = position_of(commits, name) if at is None else choose(commits, name, at)
+            mine = {
+                n: Pinned(n, where, position)
+                for n, where in pointers.items()
+                if belongs(n.namespace, lake.namespace)
+            }
         return cls(lake, position, mine)
 
     def tables(self) -> list[TableSchema]:
@@ -231,22 +238,3 @@ def _as_text(batch: pa.RecordBatch, chosen: Sequence[tuple[LakeColumn, bool]]) -
         values = next(remaining)
         arrays.append(to_text(values, next(remaining) if exact else None, column.type))
     return pa.RecordBatch.from_arrays(arrays, names=[column.name for column, _ in chosen])
-
-
-def _point_at(commits: Metadata, name: LakeName, lsn: int) -> int:
-    newest = position_of(commits, name)
-    if lsn > newest:
-        raise LakeError(
-            f"the lake has not reached {format_lsn(lsn)} yet: it stands at {format_lsn(newest)}",
-            where=f"table {name}",
-            way_out="sync first, or ask for an older position",
-        )
-    points = [catalog_metadata.summary(s).get(LSN) for s in catalog_metadata.ancestry(commits)]
-    reached = [p for p in (parse_lsn(text) for text in points if text) if p <= lsn]
-    if not reached:
-        raise LakeError(
-            f"the lake holds nothing as old as {format_lsn(lsn)}",
-            where=f"table {name}",
-            way_out=f"the consistency points are the rows of {name}",
-        )
-    return max(reached)

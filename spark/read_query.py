@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from decoder.errors import LakeError
+from decoder.lsn import format_lsn
 from decoder.types import column_type, to_text
 from spark import catalog_metadata, lake_files
 from spark.lake import LakeSettings
@@ -72,17 +74,19 @@ class QueryResult:
     position: int
 
 
-def query(session: SparkSession, lake: LakeSettings, sql: str, at: int | None = None) -> QueryResult:
+def query(
+    session: SparkSession, lake: LakeSettings, sql: str, at: int | datetime | None = None
+) -> QueryResult:
     """Run an analyst's SELECT with every table pinned to one cut.
 
     Args:
-        at: an LSN; None is the newest consistency point.
+        at: an LSN, or a moment of the source's clock: the newest kept point by then. None: the newest.
 
     Raises:
         LakeError: the SQL is wrong or would change something, or the lake has no such cut.
     """
     _require_read(sql)
-    cut = Cut.latest(lake) if at is None else Cut.at(lake, at)
+    cut = Cut.of(lake, at)
     with _pinned_catalog(cut) as database, _session_on(session, lake, database) as own:
         try:
             frame = own.sql(sql)
@@ -92,7 +96,7 @@ def query(session: SparkSession, lake: LakeSettings, sql: str, at: int | None = 
         except SPARK_ERRORS as error:
             raise LakeError(
                 f"the query failed: {message(error)}",
-                where=f"at {cut.position:X}" if at is None else f"as of {at:X}",
+                where=f"at {format_lsn(cut.position)}",
                 way_out="tables are named as in the source (public.orders) or as in the lake (shop.orders)",
             ) from error
 
@@ -168,9 +172,13 @@ def _pinned_location(pinned: Pinned, directory: Path) -> str:
 def _session_on(session: SparkSession, lake: LakeSettings, database: Path) -> Iterator[SparkSession]:
     own = sibling(session)
     try:
-        properties = {**lake.spark_properties(), "uri": f"jdbc:sqlite:file:{database}?mode=ro"}
-        properties.pop("jdbc.user", None)
-        properties.pop("jdbc.password", None)
+        properties = {
+            "type": "jdbc",
+            "uri": f"jdbc:sqlite:file:{database}?mode=ro",
+            "warehouse": lake.warehouse_uri,
+            "jdbc.schema-version": "V1",
+            "cache-enabled": "false",
+        }
         define_catalog(own, lake.catalog, properties)
         use_namespace(own, lake.catalog, lake.namespace)
         yield own

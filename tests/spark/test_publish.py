@@ -152,9 +152,11 @@ def test_commits_tells_every_point(lab: Lab) -> None:
     ]
     assert [p["batch"] for p in points][1:] == [batch.name, empty.name]
     assert set(points[0]["tables"]) == {"shop.one", "shop.two"}
-    assert points[1]["tables"] == {"shop.one": Cut.at(lab.lake, 0x1100).snapshot_id("one")}
+    cut = Cut.at(lab.lake, 0x1100)
+    assert points[1]["tables"] == {f"shop.{table}": cut.snapshot_id(table) for table in ("one", "two")}
+    assert points[1]["changed"] == {"shop.one": 1}
     assert points[1]["commit_time"].isoformat() == "2024-05-01T12:00:00+00:00"
-    assert points[2]["tables"] == {}
+    assert (points[2]["tables"], points[2]["changed"]) == (points[1]["tables"], {})
 
 
 def test_spark_and_pyiceberg_go_on_from_a_swapped_table(lab: Lab) -> None:

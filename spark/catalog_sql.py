@@ -1,0 +1,154 @@
+"""The SQL catalog: all pointers in one query, many pointers moved in one transaction.
+
+The catalog is the two tables that Spark's JdbcCatalog (schema V1) and pyiceberg's SqlCatalog share;
+``iceberg_tables.metadata_location`` is a table's pointer.  Whoever moves a pointer does so with
+compare-and-set on its old value, so does Iceberg, and so do we: :meth:`SqlPointers.move` moves all
+given pointers, or none.
+
+On SQLite the transaction's first statement is an UPDATE, which takes the write lock at once (as BEGIN
+IMMEDIATE would); on PostgreSQL rows are locked in one order, so two publishers cannot block each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
+from sqlalchemy import ColumnElement, delete, insert, select, update
+from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
+
+from decoder.errors import LakeError
+from spark import catalog_metadata, lake_files
+from spark.catalog_base import Catalog, Loaded, Move, moved_by_another
+from spark.catalog_metadata import Metadata
+from spark.lake import LakeSettings
+from spark.names import LakeName
+
+_TABLES = IcebergTables.__table__.c
+
+
+class SqlPointers(Catalog):
+    """One connection pool to a SQLite or PostgreSQL catalog."""
+
+    def __init__(self, lake: LakeSettings) -> None:
+        self.lake = lake
+        with _explained(lake):
+            self._sql = SqlCatalog(
+                lake.catalog, uri=lake.sqlalchemy_uri, warehouse=lake.warehouse_uri, pool_pre_ping="true"
+            )
+        self.iceberg = self._sql
+
+    def close(self) -> None:
+        """Give back all connections."""
+        self._sql.engine.dispose()
+
+    def pointers(self) -> dict[LakeName, str]:
+        """Every table's metadata location, read in one query: one cut of the catalog."""
+        query = select(_TABLES.table_namespace, _TABLES.table_name, _TABLES.metadata_location).where(
+            _TABLES.catalog_name == self.lake.catalog, _TABLES.metadata_location.is_not(None)
+        )
+        with self._transaction() as connection:
+            return {LakeName(row[0], row[1]): row[2] for row in connection.execute(query)}
+
+    def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
+        """Write the next metadata file."""
+        return Move(table, metadata, catalog_metadata.write_next(metadata, table.location), rename)
+
+    def forget(self, moves: Sequence[Move]) -> None:
+        """Remove those files: no pointer leads to them."""
+        lake_files.remove([move.new for move in moves])
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """Move all pointers in one transaction, each guarded by its old value."""
+        with self._transaction() as connection:
+            for move in sorted(moves, key=lambda m: m.name):
+                self._move(connection, move)
+            for namespace in sorted({m.rename.namespace for m in moves if m.rename}):
+                self._ensure_namespace(connection, namespace)
+
+    def drop(self, names: Sequence[LakeName]) -> None:
+        """Forget tables; their files stay."""
+        with self._transaction() as connection:
+            for name in names:
+                connection.execute(delete(IcebergTables).where(*self._is(name)))
+
+    def drop_namespace(self, namespace: str) -> None:
+        """Forget a namespace that holds no table."""
+        mine = IcebergNamespaceProperties.catalog_name == self.lake.catalog
+        with self._transaction() as connection:
+            connection.execute(
+                delete(IcebergNamespaceProperties).where(
+                    mine, IcebergNamespaceProperties.namespace == namespace
+                )
+            )
+
+    def make_namespace(self, namespace: str) -> None:
+        """Make a namespace if missing."""
+        with self._transaction() as connection:
+            self._ensure_namespace(connection, namespace)
+
+    def _is(self, name: LakeName) -> tuple[ColumnElement[bool], ...]:
+        return (
+            _TABLES.catalog_name == self.lake.catalog,
+            _TABLES.table_namespace == name.namespace,
+            _TABLES.table_name == name.table,
+        )
+
+    def _move(self, connection: Connection, move: Move) -> None:
+        target = move.rename or move.name
+        statement = (
+            update(IcebergTables)
+            .where(*self._is(move.name), _TABLES.metadata_location == move.table.location)
+            .values(
+                metadata_location=move.new,
+                previous_metadata_location=move.table.location,
+                table_namespace=target.namespace,
+                table_name=target.table,
+            )
+        )
+        if connection.execute(statement).rowcount != 1:
+            raise moved_by_another(move.name, self.lake)
+
+    def _ensure_namespace(self, connection: Connection, namespace: str) -> None:
+        mine = IcebergNamespaceProperties.catalog_name == self.lake.catalog
+        found = connection.execute(
+            select(IcebergNamespaceProperties.namespace).where(
+                mine, IcebergNamespaceProperties.namespace == namespace
+            )
+        ).first()
+        if found is None:
+            connection.execute(
+                insert(IcebergNamespaceProperties).values(
+                    catalog_name=self.lake.catalog,
+                    namespace=namespace,
+                    property_key="exists",
+                    property_value="true",
+                )
+            )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with _explained(self.lake), self._sql.engine.begin() as connection:
+            yield connection
+
+
+@contextmanager
+def _explained(lake: LakeSettings) -> Iterator[None]:
+    try:
+        yield
+    except SQLAlchemyError as error:
+        done = "reached" if isinstance(error, OperationalError) else "used"
+        raise LakeError(
+            f"the catalog cannot be {done}: {_reason(error, lake)}",
+            where=lake.place,
+            way_out="see that lake.uri is right, the server runs, and this user may read and write there",
+        ) from None
+
+
+def _reason(error: SQLAlchemyError, lake: LakeSettings) -> str:
+    """The driver's own first line, without what may be secret."""
+    text = str(getattr(error, "orig", None) or error).strip().split("\n")[0]
+    password = make_url(lake.uri).password
+    return text.replace(str(password), "***") if password else text
