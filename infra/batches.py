@@ -125,7 +125,7 @@ def apply_named(pipeline: Pipeline, name: str) -> ApplyReport:
         already_published=applied.already_published,
         tables={table.source_table: table.changes for table in applied.tables.values()},
         conflicts={
-            table.source_table: table.conflicts for table in applied.tables.values() if table.conflicts
+            table.source_table: table.conflicts.counts for table in applied.tables.values() if table.conflicts
         },
         seconds=time.monotonic() - started,
     )

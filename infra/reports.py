@@ -60,12 +60,15 @@ class PullReport(Report):
 
 @dataclass(frozen=True)
 class ApplyReport(Report):
-    """The tables of a batch, staged (or found already published)."""
+    """The tables of a batch, staged (or found already published).
+
+    ``conflicts``: per table, what its changes met that the source did not have (docs/pipeline-file.md).
+    """
 
     batch: str
     already_published: bool
     tables: dict[str, int] = field(default_factory=dict)
-    conflicts: dict[str, int] = field(default_factory=dict)
+    conflicts: dict[str, dict[str, int]] = field(default_factory=dict)
     seconds: float = 0.0
 
 

@@ -13,23 +13,27 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from decoder.errors import ApplyError
 from decoder.failpoints import reach
 from spark import lake_files
 from spark.apply_run import StageConflictError, Work, stage
 from spark.catalog import Catalog, open_catalog
-from spark.fold import Folded, fold
+from spark.conflicts import Choices, Conflicts
+from spark.fold import stretches
 from spark.lake import LakeSettings
 from spark.names import LakeName, postgres_name
 from spark.publish import folded_at, is_pending, point_of, remove_folded, touched
-from spark.publish_swap import Loaded, load, require_owner, reset_stage, still_lack
+from spark.publish_swap import Loaded, load, require_owner, reset_stage
 from spark.shapes import BatchRelation, ChangeBatch
 from spark.tables import schema_of
 from spark.tables_change import follow
 
 # A killed run may have left a statement in a Spark server that is still at work on the same branch.
 _ATTEMPTS = 3
+_APPLY_ALL = Choices()
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class TableApplied:
     source_table: str
     changes: int
     folded: int
-    conflicts: int = 0
+    conflicts: Conflicts = field(default_factory=Conflicts)
 
 
 @dataclass(frozen=True)
@@ -64,44 +68,57 @@ class Applied:
     skipped: tuple[str, ...] = ()
 
 
-def apply_batch(session: SparkSession, lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> Applied:
+def apply_batch(
+    session: SparkSession,
+    lake: LakeSettings,
+    batch: ChangeBatch,
+    pipeline: str,
+    choices: Choices = _APPLY_ALL,
+) -> Applied:
     """Stage a change log batch; readers see nothing of it until it is published.
 
     Idempotent: staging again starts from ``main`` and gives the same; a published batch is left alone.
 
     Args:
         batch: a :class:`decoder.changelog.Batch`.
+        choices: what to do with changes that meet what they should not.
 
     Raises:
         ApplyError: the batch does not start at the lake's position, or holds a change that the lake
-            cannot take (a column renamed or retyped, …), named with the way out.
+            cannot take (a column renamed or retyped, …) or may not (``on_conflict: fail``), named with
+            the way out.
         LakeError: catalog or warehouse cannot be reached.
     """
     for _ in range(_ATTEMPTS - 1):
         try:
-            return _apply_once(session, lake, batch, pipeline)
+            return _apply_once(session, lake, batch, pipeline, choices)
         except StageConflictError:
             continue
-    return _apply_once(session, lake, batch, pipeline)
+    return _apply_once(session, lake, batch, pipeline, choices)
 
 
-def _apply_once(session: SparkSession, lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> Applied:
+def _apply_once(
+    session: SparkSession, lake: LakeSettings, batch: ChangeBatch, pipeline: str, choices: Choices
+) -> Applied:
     point = point_of(batch, pipeline)
     changed = touched(lake, batch)
     with open_catalog(lake) as catalog:
         if not is_pending(catalog, point, batch.start_lsn):
             return Applied(batch.name, already_published=True)
-        tables = still_lack(_targets(catalog, changed, pipeline), point, batch.start_lsn)
+        tables = _targets(catalog, changed, pipeline)
         reset_stage(catalog, tables)
     remove_folded(lake, point)
     done: dict[str, TableApplied] = {}
-    for number, table in enumerate(tables):
-        if number:
-            reach("apply.between_tables")
-        work = Work(
-            session, lake, point, table, lake_files.control_directory(lake, *folded_at(point), str(number))
-        )
-        done[str(table.name)] = _apply_table(work, batch, changed[table.name])
+    try:
+        for number, table in enumerate(tables):
+            if number:
+                reach("apply.between_tables")
+            directory = lake_files.control_directory(lake, *folded_at(point), str(number))
+            work = Work(session, lake, point, table, directory)
+            done[str(table.name)] = _apply_table(work, batch, changed[table.name], choices)
+    except ApplyError:
+        _withdraw(lake, [table.name for table in tables])
+        raise
     skipped = [relations[-1] for name, relations in changed.items() if str(name) not in done]
     return Applied(batch.name, False, done, tuple(postgres_name(r.schema, r.table) for r in skipped))
 
@@ -114,30 +131,37 @@ def _targets(catalog: Catalog, names: Collection[LakeName], pipeline: str) -> li
     return tables
 
 
-def _apply_table(work: Work, batch: ChangeBatch, relations: Sequence[BatchRelation]) -> TableApplied:
+def _withdraw(lake: LakeSettings, names: Sequence[LakeName]) -> None:
+    """Leave nothing of a refused batch staged."""
+    with open_catalog(lake) as catalog:
+        pointers = catalog.pointers()
+        reset_stage(catalog, [load(pointers, name) for name in names])
+
+
+def _apply_table(
+    work: Work, batch: ChangeBatch, relations: Sequence[BatchRelation], choices: Choices
+) -> TableApplied:
     schema = schema_of(work.table.metadata, work.table.name)
     for relation in relations:
         schema = follow(schema, relation)
-    folds = fold([(relation, batch.relation_table(relation)) for relation in relations])
-    schema = schema.with_exact([name for each in folds for name in _exact_columns(each)])
-    stage(work, schema, folds)
+    changes = [(relation, batch.relation_table(relation)) for relation in relations]
+    schema = schema.with_exact(
+        [name for relation, rows in changes for name in _exact_columns(relation, rows)]
+    )
+    staged = stage(work, schema, stretches(changes), choices.of(schema.schema, schema.table))
     return TableApplied(
         source_table=schema.source_name,
         changes=sum(relation.rows for relation in relations),
-        folded=sum(each.rows.num_rows for each in folds),
-        conflicts=sum(
-            c.conflicts + c.updates_missing + c.deletes_missing for c in (each.counts for each in folds)
-        ),
+        folded=staged.folded,
+        conflicts=staged.conflicts,
     )
 
 
-def _exact_columns(folded: Folded) -> list[str]:
+def _exact_columns(relation: BatchRelation, rows: pa.Table) -> list[str]:
     """Columns with a value that only its exact text holds."""
-    present = set(folded.rows.column_names)
+    present = set(rows.column_names)
     return [
         column.name
-        for i, column in enumerate(folded.columns)
-        if any(
-            n in present and folded.rows[n].null_count < folded.rows.num_rows for n in (f"xn{i}", f"xm{i}")
-        )
+        for i, column in enumerate(relation.columns)
+        if any(n in present and rows[n].null_count < rows.num_rows for n in (f"xn{i}", f"xo{i}"))
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import uuid
@@ -10,24 +11,30 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from decoder.errors import LakeError
 from decoder.failpoints import reach
 from spark import lake_files
+from spark.apply_bag import bag_statements
+from spark.apply_probe import as_expected, question
 from spark.apply_sql import Target, statements, view_schema
 from spark.catalog import open_catalog
-from spark.catalog_metadata import Metadata, head, summary
+from spark.catalog_metadata import STAGE, Metadata, ancestry, head, summary
 from spark.commits import STEPS, Point
-from spark.fold import Folded
+from spark.conflicts import Conflicts, OnConflict, refused
+from spark.fold import Folded, Stretch
 from spark.lake import LakeSettings
 from spark.names import literal
-from spark.publish_swap import Loaded, load, steps_staged
+from spark.publish_swap import Loaded, load, reset_stage, steps_staged
 from spark.session_errors import SPARK_ERRORS, is_conflict, reason
 from spark.tables import SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY, TableSchema, add_columns
 
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 _MID_MERGE_SECONDS = 0.05
+_NOTHING: Mapping[str, str] = {}
 
 
 class StageConflictError(LakeError):
@@ -47,38 +54,114 @@ class Work:
     directory: Path
 
 
-def stage(work: Work, schema: TableSchema, folds: Sequence[Folded]) -> None:
-    """Bring folds into the table's branch ``stage``, one after the other.
+@dataclass(frozen=True)
+class Staged:
+    """What was done to a table: rows folded to, and what the changes met that the source did not have."""
+
+    folded: int
+    conflicts: Conflicts
+
+
+def stage(work: Work, schema: TableSchema, parts: Sequence[Stretch], choice: OnConflict) -> Staged:
+    """Bring a batch's changes into the table's branch ``stage``.
+
+    The lake is trusted to have what the changes count on, which what the statements did then shows; it is
+    asked beforehand if that was not so, if the choice depends on it, or if one stretch builds on another.
 
     Args:
-        schema: the table's shape after them.
+        schema: the table's shape after the changes.
+        parts: at least one; folded and applied one after the other.
 
     Raises:
+        ApplyError: a conflict, and the choice is ``fail``.
         LakeError: Spark failed.
     """
+    before = Conflicts.total_in(map(summary, ancestry(work.table.metadata)))
+    if choice == "apply" and len(parts) == 1:
+        fold = parts[0].fold()
+        target = _target(work, schema, fold, shape(work, schema))
+        _apply(work, target, fold.counts.conflicts.properties(before))
+        if as_expected(fold, _summaries(work)):
+            return Staged(fold.rows.num_rows, fold.counts.conflicts)
+        work = _anew(work)
+    return _ask_first(work, schema, parts, choice, before)
+
+
+def _ask_first(
+    work: Work, schema: TableSchema, parts: Sequence[Stretch], choice: OnConflict, before: Conflicts
+) -> Staged:
     companions = shape(work, schema)
+    rows, found = 0, Conflicts()
+    for part in parts:
+        held = _held(work, _target(work, schema, part.fold(), companions), part)
+        fold = part.fold(held, skip=choice == "skip")
+        rows, found = rows + fold.rows.num_rows, found + fold.counts.conflicts
+        if found and choice == "fail":
+            raise refused(schema.source_name, found)
+        final = found.properties(before) if part is parts[-1] else None
+        _apply(work, _target(work, schema, fold, companions), final)
+    return Staged(rows, found)
+
+
+def _target(work: Work, schema: TableSchema, fold: Folded, companions: frozenset[str]) -> Target:
     rows = int(summary(head(work.table.metadata)).get("total-records", 0))
-    name, catalog = work.table.name, work.lake.catalog
-    targets = [replace(Target.of(name, catalog, schema, each, companions), lake_rows=rows) for each in folds]
-    views = [_view(work, target, number) for number, target in enumerate(targets)]
-    try:
-        pairs = zip(targets, views, strict=True)
-        run_statements(work, [statement for target, view in pairs for statement in statements(target, view)])
-    finally:
-        for view in views:
-            work.session.catalog.dropTempView(view)
+    return replace(Target.of(work.table.name, work.lake.catalog, schema, fold, companions), lake_rows=rows)
 
 
-def run_statements(work: Work, sql: Sequence[str]) -> None:
+def _apply(work: Work, target: Target, final: Mapping[str, str] | None) -> None:
+    """Run a fold's statements; ``final``: of the last one's snapshot, if that completes the table."""
+    fold = target.fold
+    rows = fold.rows
+    if fold.bag:
+        rows = rows.append_column("row", pa.array(np.arange(rows.num_rows)))
+    with _view(work, target, rows) as view:
+        sql = bag_statements(target, view) if fold.bag else statements(target, view)
+        if final is None:
+            for statement in sql:
+                run(work.session, work.table, statement)
+        else:
+            run_statements(work, sql, final)
+
+
+def _held(work: Work, target: Target, part: Stretch) -> dict[int, int] | None:
+    """What the lake holds of what a stretch asks for; None if it asks nothing."""
+    asked = part.asked()
+    if not asked.num_rows:
+        return None
+    target = replace(target, given=frozenset(asked.column_names))
+    with _view(work, target, asked) as view, _explained(work.table):
+        answer = work.session.sql(question(target, asked, view)).toArrow()
+    return dict(zip(answer["code"].to_pylist(), answer["held"].to_pylist(), strict=True))
+
+
+def _summaries(work: Work) -> list[dict[str, str]]:
+    """Of the snapshots that lead from main to what is staged."""
+    with open_catalog(work.lake) as catalog:
+        metadata = load(catalog.pointers(), work.table.name).metadata
+    staged = itertools.islice(ancestry(metadata, STAGE), steps_staged(metadata))
+    return [summary(snapshot) for snapshot in staged]
+
+
+def _anew(work: Work) -> Work:
+    """The same work, with nothing staged."""
+    with open_catalog(work.lake) as catalog:
+        reset_stage(catalog, [load(catalog.pointers(), work.table.name)])
+        return replace(work, table=load(catalog.pointers(), work.table.name))
+
+
+def run_statements(work: Work, sql: Sequence[str], properties: Mapping[str, str] = _NOTHING) -> None:
     """Run statements that each make one snapshot on ``stage``; the last one's is named after the point.
+
+    Args:
+        properties: what else that one's summary says.
 
     Raises:
         LakeError: Spark failed.
     """
     for statement in sql[:-1]:
         run(work.session, work.table, statement)
-    steps = 1 if len(sql) == 1 else 1 + _steps_so_far(work)
-    with _named(work.session, {**work.point.summary, STEPS: str(steps)}), _mid_merge():
+    named = {**work.point.summary, STEPS: str(1 + _steps_so_far(work)), **properties}
+    with _named(work.session, named), _mid_merge():
         run(work.session, work.table, sql[-1])
 
 
@@ -89,8 +172,14 @@ def run(session: SparkSession, table: Loaded, sql: str) -> None:
         StageConflictError: another statement changed the table meanwhile.
         LakeError: with Spark's error class; its whole message may hold row values.
     """
-    try:
+    with _explained(table):
         session.sql(sql).collect()
+
+
+@contextmanager
+def _explained(table: Loaded) -> Iterator[None]:
+    try:
+        yield
     except SPARK_ERRORS as error:
         kind = StageConflictError if is_conflict(error) else LakeError
         raise kind(
@@ -124,11 +213,17 @@ def _fields(metadata: Metadata) -> set[str]:
     return {field["name"] for field in current["fields"]}
 
 
-def _view(work: Work, target: Target, number: int) -> str:
-    path = lake_files.write_parquet(target.fold.rows, work.directory / f"{number}.parquet")
+@contextmanager
+def _view(work: Work, target: Target, rows: pa.Table) -> Iterator[str]:
+    """A temporary view of rows whose columns are named and typed as a fold's."""
     view = f"folded_{uuid.uuid4().hex}"
-    work.session.read.schema(view_schema(target)).parquet(path.as_uri()).createOrReplaceTempView(view)
-    return view
+    path = lake_files.write_parquet(rows, work.directory / f"{view}.parquet")
+    frame = work.session.read.schema(view_schema(target, rows.column_names)).parquet(path.as_uri())
+    frame.createOrReplaceTempView(view)
+    try:
+        yield view
+    finally:
+        work.session.catalog.dropTempView(view)
 
 
 def _steps_so_far(work: Work) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -100,13 +100,13 @@ def statements(target: Target, view: str) -> list[str]:
     return _split(target, view) if _splits(target) else [_merge(target, view)]
 
 
-def view_schema(target: Target) -> str:
-    """DDL of the folded rows, so that Spark need not open the file to learn it."""
-    kinds = {"action": "tinyint"}
+def view_schema(target: Target, names: Iterable[str]) -> str:
+    """DDL of columns of folded rows, so that Spark need not open the file to learn it."""
+    kinds = {"action": "tinyint", **dict.fromkeys(("code", "row", "remove", "add"), "bigint")}
     for i, column in enumerate(target.columns):
         kinds |= {f"n{i}": column.type.spark, f"m{i}": column.type.spark}
         kinds |= {f"xn{i}": "string", f"xm{i}": "string", f"u{i}": "boolean"}
-    return ", ".join(f"{name} {kinds[name]}" for name in target.fold.rows.column_names)
+    return ", ".join(f"{name} {kinds[name]}" for name in names)
 
 
 def _merge(target: Target, view: str) -> str:
@@ -115,7 +115,7 @@ def _merge(target: Target, view: str) -> str:
     if MOVED in actions:
         source = f"({_with_moved(target, view)})"
         target = replace(target, given=target.given | {f"xn{i}" for i in range(len(target.columns))})
-    condition = " AND ".join(_same_key(target, "t", "n") + _key_range(target, "t", "n"))
+    condition = " AND ".join(same_key(target, "t", "n") + _key_range(target, "t", "n"))
     clauses = f"{_when_matched(target, actions)} {_when_not_matched(target, actions)}"
     return f"MERGE INTO {target.branch} AS t USING {source} AS s ON {condition} {clauses}"
 
@@ -138,7 +138,7 @@ def _splits(target: Target) -> bool:
 
 def _split(target: Target, view: str) -> list[str]:
     actions = set(pc.unique(target.fold.rows["action"]).to_pylist())
-    condition = " AND ".join(_same_key(target, "t", "n") + _key_range(target, "t", "n"))
+    condition = " AND ".join(same_key(target, "t", "n") + _key_range(target, "t", "n"))
     changes = _when_matched(target, actions)
     merge = f"MERGE INTO {target.branch} AS t USING {quote(view)} AS s ON {condition} {changes}"
     keys = [value for i, _ in target.keys for _, value, _ in target.pair(i, "n")]
@@ -148,7 +148,7 @@ def _split(target: Target, view: str) -> list[str]:
         f"JOIN {quote(view)} AS s ON {condition} AND s.action = {WHOLE}"
     )
     found = " AND ".join(f"{value} <=> p.k{j}" for j, value in enumerate(keys))
-    names, values = zip(*_inserted(target), strict=True)
+    names, values = zip(*inserted(target), strict=True)
     insert = (
         f"INSERT INTO {target.branch} ({', '.join(names)}) SELECT {', '.join(values)} "
         f"FROM {quote(view)} AS s LEFT ANTI JOIN ({there}) AS p ON {found} WHERE s.action = {WHOLE}"
@@ -168,7 +168,7 @@ def _when_matched(target: Target, actions: set[int]) -> str:
 def _when_not_matched(target: Target, actions: set[int]) -> str:
     if not actions & {WHOLE, MOVED}:
         return ""
-    names, values = zip(*_inserted(target), strict=True)
+    names, values = zip(*inserted(target), strict=True)
     return (
         f"WHEN NOT MATCHED AND s.action IN ({WHOLE}, {MOVED}) "
         f"THEN INSERT ({', '.join(names)}) VALUES ({', '.join(values)})"
@@ -176,7 +176,7 @@ def _when_not_matched(target: Target, actions: set[int]) -> str:
 
 
 def _insert(target: Target, view: str) -> str:
-    names, values = zip(*_inserted(target), strict=True)
+    names, values = zip(*inserted(target), strict=True)
     return (
         f"INSERT INTO {target.branch} ({', '.join(names)}) "
         f"SELECT {', '.join(values)} FROM {quote(view)} AS s WHERE s.action = {WHOLE}"
@@ -202,7 +202,7 @@ def _with_moved(target: Target, view: str) -> str:
             selected.append(f"s.u{i} AND s.action <> {MOVED} AS u{i}")
     columns = ", ".join(["true AS present", *dict.fromkeys(needed)])
     where = " AND ".join(_key_range(target, "l", "m")) or "true"
-    condition = " AND ".join([f"s.action = {MOVED}", *_same_key(target, "o", "m")])
+    condition = " AND ".join([f"s.action = {MOVED}", *same_key(target, "o", "m")])
     lake = f"(SELECT {columns} FROM {target.branch} AS l WHERE {where})"
     return f"SELECT {', '.join(selected)} FROM {quote(view)} AS s LEFT JOIN {lake} AS o ON {condition}"
 
@@ -216,8 +216,8 @@ def _assignments(target: Target) -> Iterator[str]:
         yield f"t.{name} = CASE WHEN s.action = {IN_PLACE} THEN t.{name} END"
 
 
-def _inserted(target: Target) -> list[tuple[str, str]]:
-    """(lake column, value) of every column."""
+def inserted(target: Target) -> list[tuple[str, str]]:
+    """(lake column, value) of every column, for an INSERT."""
     found = [(name, value) for i in range(len(target.columns)) for _, value, name in target.pair(i, "n")]
     return found + [(name, "NULL") for name in _past(target)]
 
@@ -228,7 +228,7 @@ def _past(target: Target) -> list[str]:
     return [quote(name) for name in names if name in kept]
 
 
-def _same_key(target: Target, lake: str, prefix: str) -> list[str]:
+def same_key(target: Target, lake: str, prefix: str = "n") -> list[str]:
     """Key columns are NOT NULL in the source; the typed value is null only where the exact text is not."""
     conditions = []
     for i, _ in target.keys:
@@ -239,13 +239,22 @@ def _same_key(target: Target, lake: str, prefix: str) -> list[str]:
 
 
 def _key_range(target: Target, lake: str, prefix: str) -> list[str]:
+    return key_range(target, target.fold.rows, lake, prefix)
+
+
+def key_range(target: Target, rows: pa.Table, lake: str, prefix: str = "n") -> list[str]:
+    """Literal bounds of the keys in ``rows``."""
     conditions = []
     for i, column in target.keys:
-        bounds = _bounds(target.fold.rows, f"{prefix}{i}", f"x{prefix}{i}")
-        if bounds is not None:
-            name = f"{lake}.{quote(column.lake_name)}"
-            conditions += [f"{name} >= {bounds[0]}", f"{name} <= {bounds[1]}"]
+        name = f"{lake}.{quote(column.lake_name)}"
+        conditions += value_range(rows, f"{prefix}{i}", f"x{prefix}{i}", name)
     return conditions
+
+
+def value_range(rows: pa.Table, typed: str, exact: str, name: str) -> list[str]:
+    """Literal bounds of one column of ``rows`` for the lake's column ``name``; none if none can be given."""
+    bounds = _bounds(rows, typed, exact)
+    return [] if bounds is None else [f"{name} >= {bounds[0]}", f"{name} <= {bounds[1]}"]
 
 
 def _bounds(rows: pa.Table, typed: str, exact: str) -> tuple[str, str] | None:

@@ -1,88 +1,63 @@
-"""Fold the changes of a table without a key: how many rows of each kind come and go.
+"""Fold the changes of a table without a key: how many rows of each kind go and come.
 
 Under REPLICA IDENTITY FULL every update and delete carries the whole old row, and a subscriber removes
 one row equal to it, whichever (worker.c, FindReplTupleInLocalRel; execReplication.c, tuples_equal).  So
-a batch comes down to a number per distinct row: exact on a lake equal to the source.  NULL equals NULL
-here, and floats are compared as in `spark.fold`.
+a batch comes down to two numbers per distinct row: how many go, and how many come then.  A row that was
+removed and put back counts in both, so that the number that goes is what the lake must have.
 
-An extension beside `spark.fold.fold`, which refuses such tables: to apply it, number the lake's equal
-rows (row_number over all columns) and delete the first ``-net`` of them, or insert ``net`` more.
+NULL equals NULL.  Rows are told apart as PostgreSQL prints them: numeric 1.0 and 1.00, or float -0 and 0,
+are two rows, though ``=`` holds them equal.  That is finer than a subscriber, and right: the server names
+the old row by its own bytes, so the lake ends with the source's rows, where a subscriber may keep 1.00
+in place of 1.0.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from decoder.errors import ApplyError
-from spark.fold_columns import OLD_WHOLE, Merged, merge
-from spark.fold_keys import codes_of
-from spark.fold_segments import Segment, segments
-from spark.shapes import BatchColumn, BatchRelation
+from spark.fold_columns import OLD_WHOLE, Merged
+from spark.fold_keys import KeyCodes, codes_of
+from spark.fold_walk import Array, walk_bag
 
 INSERT, UPDATE, DELETE = b"IUD"
 
 
-@dataclass(frozen=True)
-class BagFold:
-    """What to do to one lake table without a key. Positions in ``rows`` index ``columns``.
-
-    Attributes:
-        columns: the columns that these changes name; a lake row is matched by them alone.
-        truncated: all rows that the lake holds go first.
-        rows: one row per distinct row whose number changes: ``n<i>``, ``xn<i>`` as in a fold by key,
-            and ``net`` int64: rows to add, or if negative to remove.
-        changes: row changes given.
-    """
-
-    table: str
-    columns: tuple[BatchColumn, ...]
-    truncated: bool
-    rows: pa.Table
-    changes: int
-
-
-def fold_bag(changes: Sequence[tuple[BatchRelation, pa.Table]]) -> list[BagFold]:
-    """Fold all changes of one table without a key in a batch.
-
-    Args:
-        changes: (relation version, its rows as in the change log), each in ``seq`` order.
-
-    Returns:
-        The folds to apply one after the other: one, unless the table's columns changed in the batch.
+def bag_codes(merged: Merged) -> KeyCodes:
+    """Number the distinct rows of all changes.
 
     Raises:
         ApplyError: an update or delete does not carry the whole old row.
     """
-    return [_fold_segment(segment) for segment in segments(changes, _columns)]
-
-
-def _columns(relation: BatchRelation) -> tuple[str, ...]:
-    return tuple(f"{column.name} {column.type_oid} {column.typmod}" for column in relation.columns)
-
-
-def _fold_segment(segment: Segment) -> BagFold:
-    merged = merge(segment.parts)
     if np.any((merged.op != INSERT) & (merged.old != OLD_WHOLE)):
         raise ApplyError(
             "a change of a table without a key does not carry the whole old row",
             where=f"table {merged.table}",
-            way_out="ALTER TABLE … REPLICA IDENTITY FULL, or a primary key; then `slotlake backfill`",
+            way_out="ALTER TABLE … REPLICA IDENTITY FULL (of a partitioned table: on its partitions too), "
+            "or a primary key; then `slotlake backfill`",
         )
     for position in range(len(merged.columns)):
         merged.complete_key(position)
-    return BagFold(merged.table, merged.columns, segment.truncated, _rows(merged), segment.changes)
+    return codes_of(merged.values, merged.op != INSERT, one_zero=False)
 
 
-def _rows(merged: Merged) -> pa.Table:
-    codes = codes_of(merged.values, merged.op != INSERT)
-    come = np.bincount(codes.new[merged.op != DELETE], minlength=codes.count)
-    go = np.bincount(codes.old[merged.op != INSERT], minlength=codes.count)
-    changed = np.flatnonzero(come != go)
-    arrays: dict[str, pa.Array] = {"net": pa.array((come - go)[changed], pa.int64())}
+def fold_bag(
+    merged: Merged, codes: KeyCodes, held: Array, *, skip: bool = False
+) -> tuple[pa.Table, tuple[int, ...]]:
+    """Fold all changes.
+
+    Args:
+        held: int64 per code, how many such rows the lake has; -1 for enough.
+        skip: see `spark.conflicts`.
+
+    Returns:
+        Per distinct row that goes or comes: ``remove`` and ``add`` (int64; remove first), ``n<i>`` and
+        ``xn<i>`` as in a fold by key; and conflicts as `fold_walk.walk_bag` has them.
+    """
+    remove, add, conflicts = walk_bag(merged.op, codes.new, codes.old, held, skip=skip)
+    acted = np.flatnonzero((remove > 0) | (add > 0))
+    arrays: dict[str, pa.Array] = {"remove": pa.array(remove[acted]), "add": pa.array(add[acted])}
     for position in range(len(merged.columns)):
-        arrays.update(merged.take(position, codes.representative[changed]))
-    return pa.table(arrays)
+        arrays.update(merged.take(position, codes.representative[acted]))
+    return pa.table(arrays), conflicts

@@ -30,12 +30,24 @@ def fold_key(relation: BatchRelation) -> tuple[str, ...]:
     """The columns by which this version's changes name their row; () if there are none.
 
     Under REPLICA IDENTITY USING INDEX old tuples carry only that index's columns, so it is these even
-    if the table has a primary key too.
+    if the table has a primary key too.  Under NOTHING no change names a row, whatever key there is.
     """
     index = tuple(column.name for column in relation.columns if column.in_key)
     if relation.replica_identity == "i" and set(index) != set(relation.key):
         return index
-    return tuple(relation.key)
+    return () if relation.replica_identity == "n" else tuple(relation.key)
+
+
+def is_bag(relation: BatchRelation) -> bool:
+    """Do this version's changes name their row by all of its values?"""
+    return relation.replica_identity == "f" and not fold_key(relation)
+
+
+def naming(relation: BatchRelation) -> tuple[tuple[Any, ...], ...]:
+    """What its changes name their row by: versions of which this differs cannot be folded together."""
+    if is_bag(relation):
+        return tuple((column.name, column.type_oid, column.typmod) for column in relation.columns)
+    return tuple((name,) for name in fold_key(relation))
 
 
 @dataclass
@@ -87,6 +99,14 @@ class Merged:
     def position(self, name: str) -> int:
         """Index of the column of that name."""
         return next(index for index, column in enumerate(self.columns) if column.name == name)
+
+    def whole(self) -> Array:
+        """Bool per change: its tuples show every value of the new row."""
+        shown = np.ones(len(self.op), bool)
+        for unchanged, carried in zip(self.unchanged, self.carried, strict=True):
+            if unchanged is not None:
+                shown &= ~unchanged | carried
+        return shown
 
     def take(self, position: int, source: Array) -> dict[str, pa.Array]:
         """Columns ``n<i>`` and, if any, ``xn<i>``.

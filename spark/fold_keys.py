@@ -1,6 +1,7 @@
 """Dense integers for keys: equal keys, and only those, share one.
 
-Equality is the lake's: typed value and exact text both the same, floats with -0 = 0 and NaN = NaN.
+Equality is the lake's: typed value and exact text both the same, floats with NaN = NaN and, as keys,
+-0 = 0.  Whole rows are told apart by -0 too: PostgreSQL prints it differently, so it is another row.
 """
 
 from __future__ import annotations
@@ -35,19 +36,20 @@ class KeyCodes:
     representative: Array
 
 
-def codes_of(columns: Sequence[Values], has_old: Array) -> KeyCodes:
+def codes_of(columns: Sequence[Values], has_old: Array, *, one_zero: bool = True) -> KeyCodes:
     """Number the keys of all changes.
 
     Args:
         columns: the key columns.
         has_old: bool per change, whether it has an old tuple.
+        one_zero: -0 and 0 are the same.
     """
     changes = len(has_old)
     olds = np.flatnonzero(has_old)
     codes = np.zeros(changes + len(olds), np.int64)
     for values in columns:
         for array in _both_sides(values, olds):
-            codes = _combine(codes, _dense(array))
+            codes = _combine(codes, _dense(array, one_zero))
     new, old = codes[:changes].copy(), np.full(changes, -1, np.int64)
     old[olds] = codes[changes:]
     count = int(codes.max()) + 1 if len(codes) else 0
@@ -71,22 +73,24 @@ def _both_sides(values: Values, olds: Array) -> list[pa.Array]:
     return sides
 
 
-def _dense(array: pa.Array) -> Array:
+def _dense(array: pa.Array, one_zero: bool) -> Array:
     """Codes of one array's values in the order they first appear; NULL is 0."""
     if pa.types.is_floating(array.type):
-        array = _one_zero(array)
+        array = _float_bits(array, one_zero)
     indices = array.dictionary_encode().indices
     if indices.null_count:
         indices = pc.fill_null(pc.add(indices, pa.scalar(1, pa.int32())), 0)
     return np.asarray(indices.to_numpy(zero_copy_only=False), np.int64)
 
 
-def _one_zero(array: pa.Array) -> pa.Array:
-    """Let all zeros be +0 and all NaNs one NaN, as btree's float comparison does."""
+def _float_bits(array: pa.Array, one_zero: bool) -> pa.Array:
+    """Floats as integers: all NaNs one NaN, and if asked for all zeros one, as in btree's comparison."""
     values = np.array(array.fill_null(0).to_numpy(zero_copy_only=False))
-    values[values == 0] = 0.0
     values[np.isnan(values)] = np.nan
-    return pa.array(values, array.type, mask=np.asarray(array.is_null()))
+    if one_zero:
+        values[values == 0] = 0.0
+    bits = values.view(f"i{values.itemsize}")
+    return pa.array(bits, mask=np.asarray(array.is_null()))
 
 
 def _combine(left: Array, right: Array) -> Array:

@@ -1,19 +1,19 @@
 """What of a batch is folded together: one stretch of changes that name rows by the same columns.
 
-A batch is one stretch, unless the table's key changed in it.  Changes before the last TRUNCATE do not
-matter at all and are left out here.
+A batch is one stretch, unless the table's key or replica identity changed in it.  Changes before the
+last TRUNCATE do not matter at all and are left out here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from spark.fold_columns import Part, fold_key
-from spark.shapes import BatchRelation
+from spark.fold_columns import Part, naming
 
 TRUNCATE = ord("T")
 
@@ -33,21 +33,15 @@ class Segment:
     changes: int
 
 
-def segments(
-    changes: Sequence[Part], names: Callable[[BatchRelation], Sequence[str]] = fold_key
-) -> list[Segment]:
-    """Cut a table's changes where its key changes.
-
-    Args:
-        names: by which names a relation version's changes tell their row.
-    """
+def segments(changes: Sequence[Part]) -> list[Segment]:
+    """Cut a table's changes where they begin to name their row by something else."""
     if not changes:
         return []
     changes = sorted(changes, key=_last_seq)
     given = sum(rows.num_rows for _, rows in changes)
     last_truncate = max(_last_truncate(rows) for _, rows in changes)
     parts = [(relation, _between(rows, last_truncate + 1, None)) for relation, rows in changes]
-    cuts = _cuts(parts, [frozenset(names(relation)) for relation, _ in parts])
+    cuts = _cuts(parts, [frozenset(naming(relation)) for relation, _ in parts])
     stretches = [tuple(parts)]
     if len(cuts) > 1:
         stretches = [_stretch(parts, low, end) for low, end in zip(cuts, [*cuts[1:], None], strict=True)]
@@ -83,7 +77,7 @@ def _between(rows: pa.Table, low: int, high: int | None) -> pa.Table:
     return rows if stop - start == len(seq) else rows.slice(start, stop - start)
 
 
-def _cuts(parts: Sequence[Part], keys: Sequence[frozenset[str]]) -> list[int]:
+def _cuts(parts: Sequence[Part], keys: Sequence[frozenset[tuple[Any, ...]]]) -> list[int]:
     """The ``seq`` at which each stretch begins."""
     if len(set(keys)) == 1:
         return [0]

@@ -14,6 +14,7 @@ from decoder.changelog import BatchColumn, BatchRelation, batch_name
 from decoder.types import column_type, from_text
 from spark.apply import Applied, apply_batch
 from spark.commits import Point
+from spark.conflicts import Choices, OnConflict
 from spark.initial import CopyTarget, InitialCopy
 from spark.lake import LakeSettings
 from spark.publish import Published, publish_batch
@@ -31,11 +32,11 @@ MONEY = ((10 << 16) | 2) + 4  # typmod of numeric(10,2)
 Row = Mapping[str, Any]
 
 
-def relation(name: str, key: Sequence[str], /, **columns: str) -> BatchRelation:
+def relation(name: str, key: Sequence[str], identity: str = "d", /, **columns: str) -> BatchRelation:
     """A relation version; ``money="numeric(10,2)"`` is understood."""
     schema, _, table = name.rpartition(".")
-    made = tuple(_column(column, kind, column in key) for column, kind in columns.items())
-    return BatchRelation(0, 16385, schema or "public", table, "d", tuple(key), made, (), 0, 0, 0, 0, 0)
+    made = tuple(_column(column, kind, column in key or identity == "f") for column, kind in columns.items())
+    return BatchRelation(0, 16385, schema or "public", table, identity, tuple(key), made, (), 0, 0, 0, 0, 0)
 
 
 def _column(name: str, kind: str, in_key: bool) -> BatchColumn:
@@ -59,11 +60,15 @@ def insert(table: BatchRelation, /, **new: Any) -> Change:
 
 
 def update(table: BatchRelation, old: Row | None = None, /, **new: Any) -> Change:
-    return Change("U", table, new, old)
+    return Change("U", table, new, old, _old_kind(table))
 
 
 def delete(table: BatchRelation, /, **old: Any) -> Change:
-    return Change("D", table, {}, old)
+    return Change("D", table, {}, old, _old_kind(table))
+
+
+def _old_kind(table: BatchRelation) -> str:
+    return "O" if table.replica_identity == "f" else "K"
 
 
 def truncate(table: BatchRelation) -> Change:
@@ -157,8 +162,8 @@ class Lab:
     def batch(self, *changes: Change, size: int = 0x100) -> HandBatch:
         return HandBatch(self.position, self.position + size, changes)
 
-    def apply(self, batch: HandBatch) -> Applied:
-        return apply_batch(self.session, self.lake, batch, PIPELINE)
+    def apply(self, batch: HandBatch, choice: OnConflict = "apply") -> Applied:
+        return apply_batch(self.session, self.lake, batch, PIPELINE, Choices(choice))
 
     def publish(self, batch: HandBatch) -> Published:
         published = publish_batch(self.lake, batch, PIPELINE)
@@ -171,6 +176,13 @@ class Lab:
         self.apply(batch)
         self.publish(batch)
         return batch
+
+    def conflicts(self, *changes: Change, choice: OnConflict = "apply") -> dict[str, int]:
+        """Apply and publish a batch; what its first table met."""
+        batch = self.batch(*changes)
+        (applied, *_) = self.apply(batch, choice).tables.values()
+        self.publish(batch)
+        return applied.conflicts.counts
 
     def rows(self, table: str, at: int | None = None) -> list[tuple[str | None, ...]]:
         cut = Cut.latest(self.lake) if at is None else Cut.at(self.lake, at)

@@ -69,12 +69,6 @@ def test_two_rows_swap_their_keys(lab: Lab) -> None:
     assert lab.rows("orders") == [("1", "two", "2.00"), ("2", "one", "1.00")]
 
 
-def test_a_key_change_of_a_row_the_lake_lacks_leaves_nothing(lab: Lab) -> None:
-    lab.init({ORDERS: [order(1), order(5)]})
-    lab.sync(update(ORDERS, {"id": "7"}, id="5", note=UNCHANGED, total="1.00"), update(ORDERS, **order(8)))
-    assert lab.rows("orders") == [("1", "x", "1.00")]
-
-
 def test_truncate_then_insert(lab: Lab) -> None:
     lab.init({ORDERS: [order(1), order(2)], EVENTS: [{"at": "2024-05-01 10:00:00+00", "what": "old"}]})
     lab.sync(insert(ORDERS, **order(3)), truncate(ORDERS), insert(ORDERS, **order(4)), truncate(EVENTS))

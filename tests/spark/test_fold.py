@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from decoder.errors import ApplyError
-from spark.fold import Folded, fold
+from spark.conflicts import Conflicts
+from spark.fold import Folded, fold, stretches
 
 pytestmark = pytest.mark.fast
 INT8, TEXT, NUMERIC = 20, 25, 1700
@@ -111,10 +112,13 @@ def test_the_old_row_shows_an_unchanged_value() -> None:
 
 
 def test_after_a_truncate_untouched_keys_are_missing() -> None:
-    folded = one(("I", (1, "a")), ("T",), ("U", (1, "b"), None), ("D", (2,)), ("I", (3, "c")))
+    folded = one(("I", (1, "a")), ("T",), ("U", (1, UNCHANGED), None), ("D", (2,)), ("I", (3, "c")))
     assert folded.truncated
     assert actions(folded) == [("I", 3, "c", False, None)]
-    assert (folded.counts.changes, folded.counts.updates_missing, folded.counts.deletes_missing) == (5, 1, 1)
+    assert (folded.counts.changes, folded.counts.conflicts) == (
+        5,
+        Conflicts(update_missing=1, delete_missing=1),
+    )
 
 
 def test_only_a_truncate_leaves_no_rows() -> None:
@@ -123,8 +127,38 @@ def test_only_a_truncate_leaves_no_rows() -> None:
 
 
 def test_collisions_and_missing_rows_are_counted() -> None:
-    counts = one(("I", (1, "a")), ("I", (1, "b")), ("D", (1,)), ("D", (1,)), ("U", (1, "c"), None)).counts
-    assert (counts.conflicts, counts.updates_missing, counts.deletes_missing) == (1, 1, 1)
+    folded = one(("I", (1, "a")), ("I", (1, "b")), ("D", (1,)), ("D", (1,)), ("U", (1, "c"), None))
+    assert folded.counts.conflicts == Conflicts(insert_exists=1, delete_missing=1, update_missing=1)
+    assert actions(folded) == [("I", 1, "c", False, None)]
+
+
+def test_what_the_lake_holds_decides_between_applying_and_skipping() -> None:
+    messages = [
+        ("I", (1, "a")),
+        ("U", (2, "b"), None),
+        ("U", (3, UNCHANGED), None),
+        ("D", (4,)),
+        ("U", (6, "f"), (5,)),
+        ("U", (1, UNCHANGED), None),
+    ]
+    (stretch,) = stretches([(ORDERS, changes(*messages))])
+    first = stretch.fold()
+    expected = {row["n0"]: int(first.expected[i]) for i, row in enumerate(first.rows.to_pylist())}
+    assert expected == {1: 0, 2: 1, 3: 1, 4: 1, 5: 1, 6: 0}
+    asked = {row["n0"]: row["code"] for row in stretch.asked().to_pylist()}
+    assert sorted(asked) == [1, 2, 3, 4, 5, 6]
+    held = {asked[1]: 1, asked[5]: 1, asked[6]: 1}
+    found = Conflicts(insert_exists=1, update_exists=1, update_missing=2, delete_missing=1)
+    applied, skipped = stretch.fold(held), stretch.fold(held, skip=True)
+    assert applied.counts.conflicts == skipped.counts.conflicts == found
+    assert sorted(actions(applied)) == [
+        ("D", 5, None, False, None),
+        ("I", 1, "a", False, None),
+        ("I", 2, "b", False, None),
+        ("M", 6, "f", False, 5),
+    ]
+    kept = [each for each in actions(skipped) if each[0] != "D"]
+    assert kept == [("U", 1, None, True, None)]
 
 
 def test_columns_of_versions_are_matched_by_name() -> None:
@@ -152,7 +186,7 @@ def test_versions_that_alternate_are_folded_in_the_order_of_their_changes() -> N
     whole = Relation(ORDERS.columns, replica_identity="f")
     before_and_after = pa.concat_tables([changes(("I", (1, "a"))), changes(("I", (1, "c")), first=2)])
     (folded,) = fold([(ORDERS, before_and_after), (whole, changes(("D", (1, "a")), first=1))])
-    assert actions(folded) == [("I", 1, "c", False, None)] and folded.counts.conflicts == 0
+    assert actions(folded) == [("I", 1, "c", False, None)] and not folded.counts.conflicts
 
 
 def test_a_key_that_changes_in_the_batch_cuts_it() -> None:

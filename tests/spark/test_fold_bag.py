@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoder.errors import ApplyError
-from spark.fold_bag import BagFold, fold_bag
+from spark.conflicts import Conflicts
+from spark.fold import Folded, fold, stretches
 
 pytestmark = pytest.mark.fast
 
@@ -65,11 +66,12 @@ def table(messages: list[Message], first: int = 0, old_kind: str = "O") -> pa.Ta
     return pa.table(columns)
 
 
-def replay(lake: Counter[Row], folded: BagFold) -> Counter[Row]:
+def replay(lake: Counter[Row], folded: Folded) -> Counter[Row]:
     after = Counter() if folded.truncated else Counter(lake)
     for row in folded.rows.to_pylist():
-        after[tuple(row[f"n{i}"] for i in range(len(folded.columns)))] += row["net"]
-    assert all(count >= 0 for count in after.values())
+        values = tuple(row[f"n{i}"] for i in range(len(folded.columns)))
+        assert after[values] >= row["remove"]
+        after[values] += row["add"] - row["remove"]
     return +after
 
 
@@ -113,25 +115,62 @@ def test_a_bag_is_what_a_subscriber_would_hold(
 ) -> None:
     lake, sent, cuts, states = case
     for start, stop in pairwise(cuts):
-        (folded,) = fold_bag([(BAG, table(sent[start:stop], start))])
+        (folded,) = fold([(BAG, table(sent[start:stop], start))])
         lake = replay(lake, folded)
         assert lake == states[stop]
 
 
 def test_one_delete_removes_one_of_equal_rows() -> None:
     messages = [Message("I", (1, "a"))] * 3 + [Message("D", None, (1, "a"))]
-    (folded,) = fold_bag([(BAG, table(messages))])
-    assert folded.rows.to_pylist() == [{"net": 2, "n0": 1, "n1": "a"}]
+    (folded,) = fold([(BAG, table(messages))])
+    assert folded.rows.to_pylist() == [{"remove": 0, "add": 2, "n0": 1, "n1": "a"}]
 
 
 def test_columns_that_change_in_the_batch_cut_it() -> None:
     before, after = [Message("D", None, (1, "a"))], [Message("I", (1, "a", 5))]
-    first, second = fold_bag([(BAG, table(before)), (WIDER, table(after, 1))])
-    assert (first.rows["net"].to_pylist(), second.rows["net"].to_pylist()) == ([-1], [1])
+    first, second = fold([(BAG, table(before)), (WIDER, table(after, 1))])
+    assert (first.rows["remove"].to_pylist(), second.rows["add"].to_pylist()) == ([1], [1])
     assert len(first.columns) == 2 and len(second.columns) == 3
 
 
 def test_without_the_whole_old_row_there_is_no_telling_which() -> None:
     with pytest.raises(ApplyError, match="whole old row") as caught:
-        fold_bag([(BAG, table([Message("D", None, (1, "a"))], old_kind="K"))])
+        fold([(BAG, table([Message("D", None, (1, "a"))], old_kind="K"))])
     assert "public.bag" in str(caught.value)
+
+
+def test_a_row_that_goes_and_comes_back_must_have_been_there() -> None:
+    there_and_back = [Message("U", (2, "a"), (1, "a")), Message("U", (1, "a"), (2, "a"))]
+    (folded,) = fold([(BAG, table(there_and_back))])
+    assert folded.rows.to_pylist() == [{"remove": 1, "add": 1, "n0": 1, "n1": "a"}]
+
+
+def test_what_the_lake_lacks_is_counted_and_applied_or_skipped() -> None:
+    messages = [
+        Message("D", None, (1, "a")),
+        Message("D", None, (1, "a")),
+        Message("U", (2, "b"), (1, "a")),
+        Message("I", (1, "a")),
+        Message("D", None, (1, "a")),
+    ]
+    (stretch,) = stretches([(BAG, table(messages))])
+    first = stretch.fold()
+    assert stretch.asked().select(["n0", "n1"]).to_pylist() == [{"n0": 1, "n1": "a"}]
+    (code,) = stretch.asked()["code"].to_pylist()
+    assert int(first.expected.max()) == 3
+    found = Conflicts(update_missing=1, delete_missing=1)
+    for skip, after in ((False, {(2, "b"): 1}), (True, {})):
+        folded = stretch.fold({code: 1}, skip=skip)
+        assert folded.counts.conflicts == found
+        assert replay(Counter({(1, "a"): 1}), folded) == Counter(after)
+
+
+def test_rows_are_told_apart_as_they_are_printed() -> None:
+    float_bag = Relation((Column("v", 701), Column("t", 25)))
+    columns = table([Message("D", None, (0, "a")), Message("D", None, (0, "a"))])
+    nan = float("nan")
+    for values, rows in (([0.0, -0.0], 2), ([nan, -nan], 1), ([0.0, 0.0], 1), ([None, None], 1)):
+        olds = columns.set_column(columns.column_names.index("o0"), "o0", pa.array(values, pa.float64()))
+        news = pa.array([None, None], pa.float64())
+        (folded,) = fold([(float_bag, olds.set_column(olds.column_names.index("n0"), "n0", news))])
+        assert folded.rows.num_rows == rows

@@ -1,13 +1,14 @@
 """Folding is held equal to a subscriber that applies one change after the other.
 
-The model below is worker.c read row by row; the histories come from a small model of a source table
-that writes what pgoutput would send.  Lakes may lack rows of the source.
+The model below is worker.c read row by row, and what `spark.conflicts` says of applying; the histories
+come from a small model of a source table that writes what pgoutput would send.  Lakes may lack rows of it.
 """
 
 from __future__ import annotations
 
 import datetime
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -19,7 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark.fold import Folded, fold
+from spark.conflicts import Conflicts
+from spark.fold import Folded, Stretch, stretches
 
 pytestmark = pytest.mark.fast
 UNCHANGED = object()
@@ -132,22 +134,46 @@ def one_float(value: float) -> Any:
 
 @dataclass
 class Subscriber:
+    """One that skips what conflicts, as PostgreSQL's can; or applies it as far as it is known."""
+
     key: tuple[str, ...]
     rows: Lake = field(default_factory=dict)
+    skip: bool = False
+    conflicts: Counter[str] = field(default_factory=Counter)
 
     def apply(self, message: Message) -> None:
         new, old = message.new or {}, message.old or {}
         if message.op == "T":
             self.rows.clear()
+            self.conflicts.clear()
         elif message.op == "I":
-            self.rows[key_of(new, self.key)] = {name: new.get(name) for name in NAMES}
+            self._put({name: new.get(name) for name in NAMES}, "insert_exists")
         elif message.op == "D":
-            self.rows.pop(key_of(old, self.key), None)
+            gone = self.rows.pop(key_of(old, self.key), None)
+            self.conflicts["delete_missing"] += gone is None
         else:
-            row = self.rows.pop(key_of(old or new, self.key), None)
-            if row is not None:
-                after = row | {n: old.get(n, row[n]) if v is UNCHANGED else v for n, v in new.items()}
+            at = key_of(old or new, self.key)
+            row = self.rows.get(at)
+            known = {n: old.get(n, UNCHANGED) if v is UNCHANGED else v for n, v in new.items()}
+            if row is None:
+                self.conflicts["update_missing"] += 1
+                if not self.skip and UNCHANGED not in known.values():
+                    after = dict.fromkeys(NAMES) | known
+                    self._put(after, "update_exists" if key_of(after, self.key) != at else "")
+                return
+            after = row | {n: v for n, v in known.items() if v is not UNCHANGED}
+            if key_of(after, self.key) == at or self._put(after, "update_exists"):
+                del self.rows[at]
                 self.rows[key_of(after, self.key)] = after
+
+    def _put(self, row: Row, conflict: str) -> bool:
+        at = key_of(row, self.key)
+        if conflict and at in self.rows:
+            self.conflicts[conflict] += 1
+            if self.skip:
+                return False
+        self.rows[at] = row
+        return True
 
 
 def replay(lake: Lake, folded: Folded) -> Lake:
@@ -179,11 +205,23 @@ def replay(lake: Lake, folded: Folded) -> Lake:
     return after
 
 
-def fold_all(messages: list[tuple[int, Message]]) -> list[Folded]:
+def stretches_of(messages: list[tuple[int, Message]]) -> list[Stretch]:
     by_relation: dict[Relation, list[tuple[int, Message]]] = {}
     for seq, message in messages:
         by_relation.setdefault(message.relation, []).append((seq, message))
-    return fold([(relation, table_of(relation, found)) for relation, found in by_relation.items()])
+    return stretches([(relation, table_of(relation, found)) for relation, found in by_relation.items()])
+
+
+def fold_known(lake: Lake, stretch: Stretch, skip: bool) -> Folded:
+    """Ask the lake about every key, then fold."""
+    asked = stretch.asked()
+    values = {name: decode(asked, "n", stretch.fold(), name) for name in stretch.key if asked.num_rows}
+    held = {
+        asked["code"][i].as_py(): 1
+        for i in range(asked.num_rows)
+        if key_of({name: values[name][i] for name in stretch.key}, stretch.key) in lake
+    }
+    return stretch.fold(held, skip=skip)
 
 
 def assert_equal(lake: Lake, expected: Lake) -> None:
@@ -203,6 +241,7 @@ class Source:
     relation: Relation
     rows: Lake = field(default_factory=dict)
     sent: list[Message] = field(default_factory=list)
+    first: Lake = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -272,6 +311,7 @@ def histories(draw: st.DrawFn) -> tuple[Source, Lake, list[int]]:
     complete = draw(st.booleans())
     lake = {at: row for at, row in source.rows.items() if complete or draw(st.booleans())}
     source.sent.clear()
+    source.first = dict(source.rows)
     later = [relation(key, columns, draw(st.sampled_from("dif"))) for columns in ("abfdvtw", "wtvdfba")]
     for _ in range(draw(st.integers(1, 25))):
         step(draw, source, later)
@@ -316,19 +356,25 @@ def swap(draw: st.DrawFn, source: Source, held: list[tuple[Any, ...]]) -> None:
     source.update(key_of(aside, source.key), keys[1])
 
 
-@settings(max_examples=150, deadline=None)
-@given(histories())
-def test_fold_is_what_a_subscriber_would_hold(case: tuple[Source, Lake, list[int]]) -> None:
+@pytest.mark.parametrize("skip", [False, True])
+@settings(max_examples=100, deadline=None)
+@given(case=histories())
+def test_fold_is_what_a_subscriber_would_hold(case: tuple[Source, Lake, list[int]], skip: bool) -> None:
     source, lake, cuts = case
-    subscriber = Subscriber(source.key, dict(lake))
+    complete = len(lake) == len(source.first)
+    subscriber = Subscriber(source.key, dict(lake), skip)
     for start, stop in pairwise(cuts):
         messages = list(enumerate(source.sent))[start:stop]
+        subscriber.conflicts.clear()
         for _, message in messages:
             subscriber.apply(message)
-        for folded in fold_all(messages):
-            lake = replay(lake, folded)
+        found = Conflicts()
+        for stretch in stretches_of(messages):
+            folded = stretch.fold() if complete else fold_known(lake, stretch, skip)
+            lake, found = replay(lake, folded), found + folded.counts.conflicts
         assert_equal(lake, subscriber.rows)
-    if len(lake) == len(source.rows):
+        assert found.counts == +subscriber.conflicts
+    if complete:
         assert_equal(lake, source.rows)
 
 
@@ -353,18 +399,25 @@ def arbitrary(draw: st.DrawFn) -> list[Message]:
     return messages
 
 
+@pytest.mark.parametrize("skip", [False, True])
 @settings(max_examples=100, deadline=None)
-@given(arbitrary())
-def test_collisions_and_missing_rows_end_as_a_subscriber_would_end(messages: list[Message]) -> None:
+@given(messages=arbitrary(), lacking=st.sets(st.integers(0, 3)))
+def test_collisions_and_missing_rows_end_as_a_subscriber_would_end(
+    messages: list[Message], lacking: set[int], skip: bool
+) -> None:
     key = messages[0].relation.key
     blank = dict.fromkeys(NAMES) | {"v": -1, "t": "lake"}
-    lake = {key_of({key[0]: v}, key): blank | {key[0]: v} for v in KEY_VALUES[key[0]]}
-    subscriber = Subscriber(key, dict(lake))
+    held = [value for i, value in enumerate(KEY_VALUES[key[0]]) if i not in lacking]
+    lake = {key_of({key[0]: v}, key): blank | {key[0]: v} for v in held}
+    subscriber = Subscriber(key, dict(lake), skip)
     for message in messages:
         subscriber.apply(message)
-    for folded in fold_all(list(enumerate(messages))):
-        lake = replay(lake, folded)
+    found = Conflicts()
+    for stretch in stretches_of(list(enumerate(messages))):
+        folded = fold_known(lake, stretch, skip)
+        lake, found = replay(lake, folded), found + folded.counts.conflicts
     assert_equal(lake, subscriber.rows)
+    assert found.counts == +subscriber.conflicts
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.nan])
