@@ -26,7 +26,7 @@ from spark.fold import stretches
 from spark.lake import LakeSettings
 from spark.names import LakeName, postgres_name
 from spark.publish import folded_at, is_pending, point_of, remove_folded, touched
-from spark.publish_swap import Loaded, load, require_owner, reset_stage
+from spark.publish_swap import Loaded, load, require_owner, reset_stage, still_lack
 from spark.shapes import BatchRelation, ChangeBatch
 from spark.tables import schema_of
 from spark.tables_change import follow
@@ -105,7 +105,7 @@ def _apply_once(
     with open_catalog(lake) as catalog:
         if not is_pending(catalog, point, batch.start_lsn):
             return Applied(batch.name, already_published=True)
-        tables = _targets(catalog, changed, pipeline)
+        tables = still_lack(_targets(catalog, changed, pipeline), point, batch.start_lsn)
         reset_stage(catalog, tables)
     remove_folded(lake, point)
     done: dict[str, TableApplied] = {}
