@@ -6,6 +6,7 @@ The lake is brought exactly to the snapshot's LSN first, so an older image can n
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from decoder.errors import ApplyError, PipelineFileError
@@ -14,12 +15,14 @@ from decoder.publications import SourceTable
 from decoder.slots import ExportedSnapshot
 from infra.batches import at_exact_lsn, confirm_position
 from infra.reports import BackfillReport
+from infra.selection import lake_schema
 from infra.tables import copy_all, published_tables, replace_content
 from spark.names import lake_table, parse_postgres_name
 
 if TYPE_CHECKING:
     from infra.output import Progressing
     from infra.pipeline import Pipeline
+    from spark.tables import TableSchema
 
 SLOT_WAIT_SECONDS = 60.0
 
@@ -32,8 +35,13 @@ def copy_again(pipeline: Pipeline, name: str, progress: Progressing, started: fl
     """
     table = _published(pipeline, name)
     _make_way(pipeline, table)
-    with at_exact_lsn(pipeline, SLOT_WAIT_SECONDS, progress) as snapshot:
-        rows = _replace(pipeline, table, snapshot, progress)
+    try:
+        snapshot, rows = _copied(pipeline, table, progress)
+    except ApplyError:
+        # A filter that no longer fits the table holds up the very batches that lead to the copy.
+        if not _drop(pipeline, table, lambda held: bool(held.selection)):
+            raise
+        snapshot, rows = _copied(pipeline, table, progress)
     confirm_position(pipeline)
     return BackfillReport(
         table=f"{table.schema}.{table.table}",
@@ -57,25 +65,43 @@ def _published(pipeline: Pipeline, name: str) -> SourceTable:
         ) from None
 
 
+def _copied(
+    pipeline: Pipeline, table: SourceTable, progress: Progressing
+) -> tuple[ExportedSnapshot, int]:
+    with at_exact_lsn(pipeline, SLOT_WAIT_SECONDS, progress) as snapshot:
+        return snapshot, _replace(pipeline, table, snapshot, progress)
+
+
 def _make_way(pipeline: Pipeline, table: SourceTable) -> None:
     """Drop the lake's table when its shape cannot become the source's: batches could not be applied to it.
 
     Its readers miss it until the copy is published; a table that can follow is replaced in place instead.
     """
-    from spark.read import Cut
-    from spark.removal import drop_tables
-    from spark.tables import TableSchema
     from spark.tables_change import follow
 
-    wanted = TableSchema.of(table)
+    wanted = lake_schema(table)
+
+    def cannot_follow(held: TableSchema) -> bool:
+        try:
+            follow(held, wanted)
+        except ApplyError:
+            return True
+        return held.selection != wanted.selection
+
+    _drop(pipeline, table, cannot_follow)
+
+
+def _drop(pipeline: Pipeline, table: SourceTable, when: Callable[[TableSchema], bool]) -> bool:
+    """Drop the lake's table, if it is there and this holds; whether it was dropped."""
+    from spark.read import Cut
+    from spark.removal import drop_tables
+
     held = {(entry.schema, entry.table): entry for entry in Cut.latest(pipeline.lake).tables()}
     present = held.get((table.schema, table.table))
-    if present is None:
-        return
-    try:
-        follow(present, wanted)
-    except ApplyError:
-        drop_tables(pipeline.lake, pipeline.name, [wanted.lake_name(pipeline.lake.namespace)])
+    if present is None or not when(present):
+        return False
+    drop_tables(pipeline.lake, pipeline.name, [present.lake_name(pipeline.lake.namespace)])
+    return True
 
 
 def _replace(

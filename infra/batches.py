@@ -35,10 +35,12 @@ def pull_next(pipeline: Pipeline, *, progress: Progressing, until: int | None = 
     Args:
         until: end exactly there; else at the source's position now.
     """
+    from infra.selection import refuse_changed
     from infra.tables import add_new_tables, fill_added_columns
 
     started = time.monotonic()
     position = pipeline.position()
+    refuse_changed(pipeline)
     added = add_new_tables(pipeline, progress) if until is None else []
     if until is None and fill_added_columns(pipeline, progress):
         position = pipeline.position()

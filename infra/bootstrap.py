@@ -17,6 +17,7 @@ from decoder.publications import SourceTable, create_publication, missing_public
 from decoder.slots import create_slot, drop_slot, inspect_slot
 from decoder.source import connect, identify, source_errors
 from infra.reports import InitReport, TableCopy
+from infra.selection import require_published
 from infra.tables import copy_all, published_tables
 from spark.names import parse_postgres_name
 
@@ -41,6 +42,7 @@ def initialise(pipeline: Pipeline, progress: Progressing) -> InitReport:
     _refuse_foreign_slot(pipeline, identity.system_identifier)
     made = _publications(pipeline)
     tables = published_tables(pipeline)
+    require_published(pipeline.file, tables)
     pipeline.session  # noqa: B018  start Spark before the slot: no slot is left if it cannot start
     note = _note(pipeline)
     noted = {

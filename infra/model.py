@@ -21,6 +21,7 @@ from decoder.errors import PipelineFileError
 
 _PIPELINE_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
 _SLOT_NAME = re.compile(r"^[a-z0-9_]{1,63}$")
+Operation = Literal["insert", "update", "delete", "truncate"]
 _NAMESPACE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")
 
 
@@ -97,6 +98,28 @@ class TableSection(_Section):
     """What one table does differently from the default, an exact mirror of all of it."""
 
     mode: Literal["mirror"] = "mirror"
+    filter: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    columns: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
+    operations: Annotated[tuple[Operation, ...], Field(min_length=1, strict=False)] | None = None
+
+    @field_validator("filter", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else [] if value is None else value
+
+    @field_validator("filter")
+    @classmethod
+    def _conditions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(each.strip() for each in value):
+            raise ValueError("a SQL condition, or a list of them, none empty")
+        return tuple(each.strip() for each in value)
+
+    @field_validator("columns", "operations")
+    @classmethod
+    def _once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and len(set(value)) < len(value):
+            raise ValueError("each only once")
+        return value
 
 
 class ChangeLogSection(_Section):

@@ -189,6 +189,10 @@ def status_text(report: Any, console: Console) -> None:
             escape(entry.table), escape(entry.lake_table), escape(", ".join(entry.key)), entry.state
         )
     console.print(table)
+    for entry in report.tables:
+        for what, value in entry.takes.items():
+            listed = value if isinstance(value, str) else ", ".join(value)
+            console.print(f"  of {escape(entry.table)} only {what} {escape(listed)}")
     _warnings(report.warnings, console)
 
 

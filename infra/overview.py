@@ -103,6 +103,7 @@ def _prepared(pipeline: Pipeline, position: int | None) -> list[dict[str, Any]]:
 
 
 def _tables(pipeline: Pipeline, cut: Cut | None) -> list[TableStatus]:
+    from infra.selection import shown
     from spark.names import lake_table
 
     if cut is None:
@@ -111,7 +112,8 @@ def _tables(pipeline: Pipeline, cut: Cut | None) -> list[TableStatus]:
     for table in cut.tables():
         lake_name = str(lake_table(pipeline.lake.namespace, table.schema, table.table))
         snapshot = _snapshot(cut, table.source_name)
-        entries.append(TableStatus(table.source_name, lake_name, "ready", snapshot, list(table.key)))
+        takes = shown(table.selection)
+        entries.append(TableStatus(table.source_name, lake_name, "ready", snapshot, list(table.key), takes))
     return entries
 
 

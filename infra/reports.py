@@ -119,13 +119,17 @@ class BackfillReport(Report):
 
 @dataclass(frozen=True)
 class TableStatus(Report):
-    """A source table and where it is in the lake."""
+    """A source table and where it is in the lake.
+
+    ``takes``: the filter, columns and operations that it takes; empty for all of it.
+    """
 
     table: str
     lake_table: str
     state: str
     snapshot_id: int | None
     key: list[str]
+    takes: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from decoder.publications import SourceTable, source_tables
 from decoder.slots import ExportedSnapshot
 from decoder.source import connect, source_errors
 from infra.reports import TableCopy
+from infra.selection import lake_schema, selected
 
 if TYPE_CHECKING:
     from infra.output import Progressing
@@ -25,10 +26,10 @@ FILL_WAIT_SECONDS = 60.0
 
 
 def published_tables(pipeline: Pipeline) -> list[SourceTable]:
-    """The tables that the pipeline's publications publish now."""
+    """The tables that the pipeline's publications publish now, as far as the lake takes them."""
     source = pipeline.source
     with connect(source.dsn) as connection, source_errors(source.dsn, "reading the publications"):
-        return source_tables(connection, source.publications)
+        return selected(pipeline.file, connection, source_tables(connection, source.publications))
     raise AssertionError("unreachable")
 
 
@@ -37,9 +38,8 @@ def copy_all(
 ) -> list[TableCopy]:
     """Copy tables as seen in the snapshot, and publish all of them at its LSN at once."""
     from spark.initial import InitialCopy
-    from spark.tables import TableSchema
 
-    schemas = {table: TableSchema.of(table) for table in tables}
+    schemas = {table: lake_schema(table) for table in tables}
     taken = _source_clock(pipeline)  # the snapshot was made before: all that it shows was committed by then
     copies: list[TableCopy] = []
     with InitialCopy.begin(pipeline.session, pipeline.lake, pipeline.name, list(schemas.values())) as copy:
@@ -120,7 +120,8 @@ def fill_added_columns(pipeline: Pipeline, progress: Progressing) -> list[str]:
     """Copy again the tables whose added columns have a default: their old rows got it with no row event.
 
     PostgreSQL keeps a constant default beside the table (pg_attribute.attmissingval) or rewrites the table
-    for a volatile one; neither reaches the stream.  Several at once are read under one snapshot.
+    for a volatile one; neither reaches the stream.  Likewise those to which a row came with a value that was
+    not sent (`spark.row_filter.Taken.lost`).  Several at once are read under one snapshot.
     """
     from infra.batches import at_exact_lsn
 
@@ -140,17 +141,20 @@ def has_unfilled_columns(pipeline: Pipeline) -> bool:
 def _unfilled(pipeline: Pipeline) -> list[SourceTable]:
     from spark.read import Cut
 
+    held = Cut.latest(pipeline.lake).tables()
     lacking = {
         (table.schema, table.table): {column.name for column in table.live if column.unfilled}
-        for table in Cut.latest(pipeline.lake).tables()
+        for table in held
         if any(column.unfilled for column in table.live)
     }
-    if not lacking:
+    lost = {(table.schema, table.table) for table in held if any(column.lost for column in table.live)}
+    if not lacking and not lost:
         return []
     return [
         table
         for table in published_tables(pipeline)
-        if any(
+        if (table.schema, table.table) in lost
+        or any(
             c.has_default and c.name in lacking.get((table.schema, table.table), ()) for c in table.columns
         )
     ]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from decoder.slots import ExportedSnapshot
 from infra.batches import at_exact_lsn
+from infra.selection import comparable
 from infra.tables import fill_added_columns, has_unfilled_columns, published_tables
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def _compared(pipeline: Pipeline, snapshot: ExportedSnapshot, progress: Progress
     from spark.read import Cut
 
     cut = Cut.at(pipeline.lake, snapshot.lsn)
-    tables = published_tables(pipeline)
+    tables = comparable(published_tables(pipeline))
     if pipeline.file.new_tables == "ignore":
         held = {(table.schema, table.table) for table in cut.tables()}
         tables = [table for table in tables if (table.schema, table.table) in held]

@@ -27,6 +27,7 @@ from spark.lake import LakeSettings
 from spark.names import LakeName, postgres_name
 from spark.publish import folded_at, is_pending, point_of, remove_folded, touched
 from spark.publish_swap import Loaded, load, require_owner, reset_stage, still_lack
+from spark.row_filter import taken
 from spark.shapes import BatchRelation, ChangeBatch
 from spark.tables import schema_of
 from spark.tables_change import follow
@@ -142,10 +143,11 @@ def _apply_table(
     work: Work, batch: ChangeBatch, relations: Sequence[BatchRelation], choices: Choices
 ) -> TableApplied:
     schema = schema_of(work.table.metadata, work.table.name)
-    for relation in relations:
+    took = taken(schema.selection, [(r, batch.relation_table(r)) for r in relations])
+    changes = took.changes
+    for relation, _ in changes:
         schema = follow(schema, relation)
-    changes = [(relation, batch.relation_table(relation)) for relation in relations]
-    schema = schema.with_exact(
+    schema = schema.with_lost(took.lost).with_exact(
         [name for relation, rows in changes for name in _exact_columns(relation, rows)]
     )
     staged = stage(work, schema, stretches(changes), choices.of(schema.schema, schema.table))

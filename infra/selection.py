@@ -1,0 +1,202 @@
+"""What the lake takes of each table: the pipeline file's words, checked against the source and kept.
+
+The file says `filter`, `columns` and `operations`; the source's server says what they mean and whether the
+stream can keep them true; `spark/row_filter.py` applies them to each batch.  Invariant: what a lake table
+was copied by is what it is kept by: a file, or a source, that says something else now is refused until the
+table is taken anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from decoder.errors import PipelineFileError
+from decoder.publications import SourceTable
+from decoder.row_filters import analysed, filter_columns
+from spark.names import parse_postgres_name, postgres_name
+from spark.row_filter import Selection
+from spark.row_filter_plan import plan
+from spark.tables import TableSchema
+
+if TYPE_CHECKING:
+    from infra.model import PipelineFile, TableSection
+    from infra.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class SelectedTable(SourceTable):
+    """A published table as far as the lake takes it; ``selection`` as `TableSchema.selection` keeps it."""
+
+    selection: str = ""
+
+
+def lake_schema(table: SourceTable) -> TableSchema:
+    """The lake table of a source table, with what it takes."""
+    chosen = table.selection if isinstance(table, SelectedTable) else ""
+    return replace(TableSchema.of(table), selection=chosen)
+
+
+def selected(
+    file: PipelineFile, connection: psycopg.Connection[Any], tables: Sequence[SourceTable]
+) -> list[SourceTable]:
+    """The published tables, each reduced to what the lake takes of it.
+
+    Raises:
+        PipelineFileError: a filter is not understood, cannot be evaluated outside of the server, or looks at
+            columns that old rows will not show; a list of columns names one that is not published, or
+            lacks the key.
+    """
+    asked = _asked(file)
+    return [
+        _selected(connection, table, asked[(table.schema, table.table)])
+        if (table.schema, table.table) in asked
+        else table
+        for table in tables
+    ]
+
+
+def require_published(file: PipelineFile, tables: Iterable[SourceTable]) -> None:
+    """Raises PipelineFileError if something is chosen of a table that is not published."""
+    missing = _asked(file).keys() - {(table.schema, table.table) for table in tables}
+    for schema, table in sorted(missing):
+        raise PipelineFileError(
+            f"the publications have no table {postgres_name(schema, table)}",
+            where="section `tables` of the pipeline file, where something of it is chosen",
+            way_out="correct its name (with its schema), or publish it",
+        )
+
+
+def refuse_changed(pipeline: Pipeline) -> None:
+    """Raises PipelineFileError if a lake table was copied by other words, or these mean something new."""
+    from infra.tables import published_tables
+    from spark.read import Cut
+
+    asked = _asked(pipeline.file)
+    held = {(t.schema, t.table): Selection.from_json(t.selection) for t in Cut.latest(pipeline.lake).tables()}
+    for name, kept in held.items():
+        if kept.asked != _words(asked.get(name)).asked:
+            raise _changed(name, "the pipeline file takes something else of the table than the lake holds")
+    if not any(kept.expression is not None for kept in held.values()):
+        return
+    for table in published_tables(pipeline):
+        name = (table.schema, table.table)
+        if name in held and isinstance(table, SelectedTable):
+            now, kept = Selection.from_json(table.selection), held[name]
+            if (now.expression, now.inputs) != (kept.expression, kept.inputs):
+                raise _changed(name, "the table's row filter means something else at the source by now")
+
+
+def comparable(tables: Sequence[SourceTable]) -> list[SourceTable]:
+    """Those that the lake can equal: of which it takes all operations."""
+    return [
+        table
+        for table in tables
+        if not isinstance(table, SelectedTable) or Selection.from_json(table.selection).whole
+    ]
+
+
+def shown(selection: str) -> dict[str, Any]:
+    """What a table takes, for `status`; empty for all of it."""
+    chosen = Selection.from_json(selection)
+    named = {
+        "filter": " OR ".join(f"({each})" for each in chosen.filters) if len(chosen.filters) > 1 else
+        "".join(chosen.filters),
+        "columns": list(chosen.columns or ()),
+        "operations": list(chosen.operations or ()),
+    }  # fmt: skip
+    return {key: value for key, value in named.items() if value}
+
+
+def _asked(file: PipelineFile) -> dict[tuple[str, str], TableSection]:
+    """Sections that choose something, by schema and table."""
+    return {
+        parse_postgres_name(name): section
+        for name, section in file.tables.items()
+        if _words(section) != Selection()
+    }
+
+
+def _words(section: TableSection | None) -> Selection:
+    if section is None:
+        return Selection()
+    return Selection(section.filter, section.columns, section.operations)
+
+
+def _changed(name: tuple[str, str], what: str) -> PipelineFileError:
+    table = postgres_name(*name)
+    return PipelineFileError(
+        what,
+        where=f"table {table}",
+        way_out=f"take it anew: slotlake backfill --table '{table}'; or put back what the file said "
+        "(`slotlake status` shows what the lake holds)",
+    )
+
+
+def _selected(
+    connection: psycopg.Connection[Any], table: SourceTable, section: TableSection
+) -> SelectedTable:
+    words = _words(section)
+    identified = (table.updates and words.takes("update")) or (table.deletes and words.takes("delete"))
+    columns = _columns(table, words, identified)
+    chosen = replace(words, identified=identified)
+    if words.filters:
+        chosen = _read(connection, table, chosen)
+    names = {column.name for column in columns}
+    conditions = [each for each in (table.row_filter, chosen.expression) if each is not None]
+    whole = {field.name: getattr(table, field.name) for field in fields(SourceTable)}
+    return SelectedTable(
+        **{
+            **whole,
+            "columns": columns,
+            "primary_key": table.primary_key if names.issuperset(table.primary_key) else (),
+            "key": table.key if names.issuperset(table.key) else (),
+            "row_filter": " AND ".join(f"({each})" for each in conditions) or None,
+        },
+        selection=chosen.to_json(),
+    )
+
+
+def _columns(table: SourceTable, words: Selection, identified: bool) -> tuple[Any, ...]:
+    if words.columns is None:
+        return table.columns
+    present = {column.name for column in table.columns}
+    unknown = [name for name in words.columns if name not in present]
+    if unknown:
+        raise PipelineFileError(
+            f"{table.quoted} has no published column {unknown[0]!r}",
+            where=f"tables.{table.schema}.{table.table}.columns",
+            way_out=f"name some of these: {', '.join(sorted(present))}",
+        )
+    lacking = [name for name in table.key if name not in words.columns]
+    if identified and lacking:
+        raise PipelineFileError(
+            f"the columns taken of {table.quoted} lack {lacking[0]!r}, which identifies its rows",
+            where=f"tables.{table.schema}.{table.table}.columns",
+            way_out="add it, or take inserts only (operations: [insert, truncate])",
+        )
+    return tuple(column for column in table.columns if column.name in words.columns)
+
+
+def _read(connection: psycopg.Connection[Any], table: SourceTable, chosen: Selection) -> Selection:
+    """The filter as the server reads it, and proof that it can be held true by the stream."""
+    known = filter_columns(connection, table.relation_id)
+    published = {column.name: column for column in table.columns}
+    usable = {name: column for name, column in known.items() if name in published}
+    read = [analysed(connection, table.schema, table.table, each) for each in chosen.filters]
+    used = frozenset[str]().union(*(plan(each, usable).columns for each in read))
+    hidden = sorted(name for name in used if not published[name].in_key)
+    if chosen.identified and hidden:
+        raise PipelineFileError(
+            f"the filter of {table.quoted} looks at column {hidden[0]!r}, which is not part of the replica "
+            "identity: updates and deletes would not show its old value",
+            where=f"tables.{table.schema}.{table.table}.filter",
+            way_out="ALTER TABLE … REPLICA IDENTITY FULL (or USING an INDEX that has the column) before the "
+            "slot is made, or take inserts only (operations: [insert, truncate])",
+        )
+    inputs = tuple(usable[name] for name in sorted(used))
+    expression = read[0] if len(read) == 1 else f"({' OR '.join(f'({each})' for each in read)})"
+    return replace(chosen, expression=expression, inputs=inputs)
