@@ -15,6 +15,7 @@ from decoder.words import copy_sixteen
 
 _FIRST_BYTES = 1 << 20
 _FIRST_MESSAGES = 1 << 14
+_NEXT_BYTES, _NEXT_MESSAGES = 32 << 20, 1 << 17  # room that is not used yet costs no memory
 
 
 class MessageBuffer:
@@ -93,12 +94,12 @@ class MessageBuffer:
         self._count, self._used = left, left_bytes
 
     def _grow_data(self, needed: int) -> None:
-        grown = np.empty(max(needed, 2 * len(self._data)), dtype=np.uint8)
+        grown = np.empty(max(needed, 2 * len(self._data), _NEXT_BYTES), dtype=np.uint8)
         grown[: self._used] = self._data[: self._used]
         self._data, self._view = grown, memoryview(grown.data)
 
     def _grow_messages(self) -> None:
-        room = 2 * len(self._lsns)
+        room = max(4 * len(self._lsns), _NEXT_MESSAGES)
         ends, lsns = np.zeros(room + 1, dtype=np.int64), np.zeros(room, dtype=np.uint64)
         ends[: self._count + 1] = self._ends[: self._count + 1]
         lsns[: self._count] = self._lsns[: self._count]

@@ -1,7 +1,7 @@
 """One walk over a buffer of messages, and what it noted of rows, transactions and the rest.
 
-Invariant: a chunk changes nothing outside of itself; the decoder takes over its state when all of it was
-read.
+Invariant: a chunk changes nothing outside of itself but its notes, and nothing made of it keeps those; the
+decoder takes over its state when all of it was read.
 """
 
 from __future__ import annotations
@@ -16,11 +16,32 @@ from decoder.lsn import format_lsn
 from decoder.type_catalog import TypeCatalog
 
 
+class Notes:
+    """Where the walk writes, for one chunk at a time: fresh memory costs as much as the walk itself."""
+
+    def __init__(self) -> None:
+        self._room = 0
+
+    def room_for(self, messages: int) -> tuple[Ints, Ints, Ints]:
+        """int64[fields, at least ``messages``] of rows, of transactions and of rare messages."""
+        if messages > self._room or self._room == 0:
+            self._room = max(messages + messages // 4, 1)
+            self._rows = np.empty((scan.ROW_FIELDS, self._room), dtype=np.int64)
+            self._txns = np.empty((scan.TXN_FIELDS, self._room), dtype=np.int64)
+            self._rares = np.empty((scan.RARE_FIELDS, self._room), dtype=np.int64)
+        return self._rows, self._txns, self._rares
+
+
 class Chunk:
     """One walk over a buffer and what it noted."""
 
     def __init__(
-        self, buffer: MessageBuffer, state: Ints, first: tuple[int, int], catalog: TypeCatalog | None
+        self,
+        buffer: MessageBuffer,
+        state: Ints,
+        first: tuple[int, int],
+        notes: Notes,
+        catalog: TypeCatalog | None,
     ) -> None:
         count, self.catalog = buffer.count, catalog
         self.data, self.ends, self.lsns = frozen(buffer.data), frozen(buffer.ends), buffer.lsns
@@ -28,9 +49,7 @@ class Chunk:
         self.state[scan.NEXT_SEQ], self.state[scan.NEXT_TXN] = first
         self.state[scan.BEGIN_AT] = -1
         self.report = np.zeros(scan.REPORT_FIELDS, dtype=np.int64)
-        self._rows = np.empty((scan.ROW_FIELDS, count), dtype=np.int64)
-        self._txns = np.empty((scan.TXN_FIELDS, count), dtype=np.int64)
-        self._rares = np.empty((scan.RARE_FIELDS, count), dtype=np.int64)
+        self._rows, self._txns, self._rares = notes.room_for(count)
 
     def walk(self, limit: int, partial: bool) -> None:
         arrays = (self.state, self._rows, self._txns, self._rares, self.report)

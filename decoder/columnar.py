@@ -16,7 +16,7 @@ import pyarrow as pa
 from decoder import scan
 from decoder.arrays import arrow
 from decoder.buffer import MessageBuffer
-from decoder.chunk import Chunk
+from decoder.chunk import Chunk, Notes
 from decoder.rare import Rare
 from decoder.relations import Relation, RelationVersion
 from decoder.row_sets import row_sets
@@ -110,6 +110,7 @@ class Decoder:
         self._types: dict[int, str] = {}
         self._state = np.zeros(scan.STATE_FIELDS, dtype=np.int64)
         self._open_origin: str | None = None
+        self._notes = Notes()
 
     def decode(
         self,
@@ -134,7 +135,7 @@ class Decoder:
         Raises:
             ProtocolError: the stream breaks the grammar; nothing was consumed.
         """
-        chunk = Chunk(buffer, self._state, (first_seq, first_txn), self.catalog)
+        chunk = Chunk(buffer, self._state, (first_seq, first_txn), self._notes, self.catalog)
         chunk.walk(scan.NO_LIMIT if commit_before is None else commit_before, partial)
         rare = Rare(chunk, self._relations, self._types)
         decoded = _decoded(chunk, rare, self._open_origin)

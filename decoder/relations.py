@@ -67,5 +67,10 @@ class Relation:
         """Type OID and modifier of every column."""
         return tuple((column.type_oid, column.typmod) for column in self.columns)
 
+    @cached_property
+    def types(self) -> tuple[ColumnType, ...]:
+        """Every column's row in the table of types."""
+        return tuple(column.type for column in self.columns)
+
 
 RelationVersion: TypeAlias = Relation

@@ -50,9 +50,7 @@ def _versions(chunk: Chunk, rare: Rare, rows: Ints) -> tuple[Ints, list[Relation
     messages, ids = rows[scan.ROW_MESSAGE], rows[scan.ROW_RELATION]
     if len(ids) == 0:
         return np.empty(0, np.int64), []
-    codes, known = _numbered(ids)
-    # Numbers go up by first appearance, so the first of each is where the greatest so far changes.
-    firsts = np.searchsorted(np.maximum.accumulate(codes), np.arange(len(known)))
+    codes, known, firsts = _numbered(ids)
     current: list[Relation] = []
     later: list[tuple[int, int, Relation]] = []
     for code, relation_id in enumerate(known):
@@ -65,12 +63,14 @@ def _versions(chunk: Chunk, rare: Rare, rows: Ints) -> tuple[Ints, list[Relation
     return _renumbered(codes, messages, current, later) if later else (codes, current)
 
 
-def _numbered(ids: Ints) -> tuple[Ints, list[int]]:
-    """Each value as the number of its first appearance among the different ones; and those."""
+def _numbered(ids: Ints) -> tuple[Ints, list[int], Ints]:
+    """Each value as a number, up by first appearance; the values of the numbers; where each comes first."""
     if (ids == ids[0]).all():
-        return np.zeros(len(ids), np.int64), [int(ids[0])]
+        return np.zeros(len(ids), np.int64), [int(ids[0])], np.zeros(1, np.int64)
     encoded = arrow(ids).dictionary_encode()
-    return integers(encoded.indices).astype(np.int64), encoded.dictionary.to_pylist()
+    codes, known = integers(encoded.indices).astype(np.int64), encoded.dictionary.to_pylist()
+    # Numbers go up by first appearance, so the first of each is where the greatest so far changes.
+    return codes, known, np.searchsorted(np.maximum.accumulate(codes), np.arange(len(known)))
 
 
 def _renumbered(

@@ -29,8 +29,9 @@ from decoder.types import ColumnType, parse_binary_slices, parse_mixed_slices, p
 from decoder.types_parse import Parsed, TextError
 from decoder.types_slices import UNCHANGED, Slices
 
-# Positions of about this many values are held at a time, whatever the tables' widths.
-_LOCATED_MAX = 1 << 21
+# Positions of about this many values are held at a time, so that they fit a cache; or of this many columns,
+# since each pass goes over all rows.
+_LOCATED_MAX, _COLUMNS_MIN = 1 << 17, 16
 
 Flags = npt.NDArray[np.bool_]
 Fault = Callable[[str, int, int], ProtocolError]
@@ -106,7 +107,7 @@ class _Group:
         self.versions = sets.versions[begin:end]
         self.first = sets.first[begin : end + 1]
         self.count = int(self.first[-1] - self.first[0])
-        self.types = [column.type for column in sets.versions[begin].columns]
+        self.types = sets.versions[begin].types
         self.always: dict[int, pa.Array] = {}
         self.some: dict[str, dict[int, tuple[pa.Array, Flags]]] = {"o": {}, "u": {}, "xn": {}, "xo": {}}
 
@@ -161,7 +162,7 @@ def _blocks(groups: Sequence[_Group]) -> Iterator[list[_Block]]:
     for group in groups:
         begin, width = 0, len(group.types)
         while begin < width:
-            fit = min(width - begin, max(room // group.count, 0 if blocks else 1))
+            fit = min(width - begin, max(room // group.count, 0 if blocks else _COLUMNS_MIN))
             if fit:
                 blocks.append(_Block(group, begin, begin + fit))
                 begin, room = begin + fit, room - fit * group.count

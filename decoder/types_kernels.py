@@ -37,7 +37,7 @@ def parse_bool(data: Bytes, start: Ints, length: Lengths, out: Bytes, valid: Byt
 
 @compiled
 def parse_int(data: Bytes, start: Ints, length: Lengths, limit: int, out: Ints, valid: Bytes) -> int:
-    """Decimal integers in [-limit-1, limit]."""
+    """Decimal integers in [-limit-1, limit], which ``out`` (int64 or int32) can hold."""
     count = len(length)
     data, start, length, out, valid = bare(data), bare(start), bare(length), bare(out), bare(valid)
     for i in range(count):

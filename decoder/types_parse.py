@@ -55,10 +55,10 @@ def parse_bool(slices: Slices, _: pa.DataType) -> Parsed:
 
 def parse_int(slices: Slices, kind: pa.DataType) -> Parsed:
     """A decimal integer within the range of the Arrow type (int32, int64)."""
-    out, valid = _empty(slices, np.int64)
+    out, valid = _empty(slices, np.int32 if kind.bit_width == 32 else np.int64)
     limit = 2 ** (kind.bit_width - 1) - 1
     _check(kernels.parse_int(*_inputs(slices), unsigned(limit), out, valid), "integer")
-    return _fixed(out.astype(kind.to_pandas_dtype(), copy=False), valid, kind), None
+    return _fixed(out, valid, kind), None
 
 
 def parse_float(slices: Slices, kind: pa.DataType) -> Parsed:

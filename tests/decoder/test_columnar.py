@@ -225,6 +225,7 @@ def test_many_tables_in_turn_are_told_apart() -> None:
 
 def test_a_table_wider_than_one_group_of_columns_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("decoder.rows._LOCATED_MAX", 12)
+    monkeypatch.setattr("decoder.rows._COLUMNS_MIN", 1)
     wide = Relation(9, "s", "wide", "d", tuple(Column(f"c{i}", 23, -1, False) for i in range(100)))
     rows = [Insert(9, tuple(str(1000 * n + i) for i in range(100))) for n in range(5)]
     (table,) = decode(*transaction(1000, RelationMessage(wide), *rows)).rows.values()
@@ -236,6 +237,7 @@ def test_tables_of_different_types_share_their_parsing(
     monkeypatch: pytest.MonkeyPatch, located_max: int
 ) -> None:
     monkeypatch.setattr("decoder.rows._LOCATED_MAX", located_max)
+    monkeypatch.setattr("decoder.rows._COLUMNS_MIN", 1)
     dated = Relation(8, "s", "dated", "f", (Column("d", 1082, -1, True), Column("id", 23, -1, True)))
     rows: list[Message] = []
     for n in range(4):
