@@ -65,9 +65,7 @@ def _published(pipeline: Pipeline, name: str) -> SourceTable:
         ) from None
 
 
-def _copied(
-    pipeline: Pipeline, table: SourceTable, progress: Progressing
-) -> tuple[ExportedSnapshot, int]:
+def _copied(pipeline: Pipeline, table: SourceTable, progress: Progressing) -> tuple[ExportedSnapshot, int]:
     with at_exact_lsn(pipeline, SLOT_WAIT_SECONDS, progress) as snapshot:
         return snapshot, _replace(pipeline, table, snapshot, progress)
 
