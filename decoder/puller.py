@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
-
-import psycopg
 
 from decoder.assembly import Assembler
 from decoder.batch_writer import BatchIdentity, BatchWriter, incoming_path
@@ -39,6 +37,7 @@ from decoder.prepared import PreparedStore
 from decoder.publications import source_tables
 from decoder.receive import Stream
 from decoder.relations import RelationVersion
+from decoder.row_keys import keys_of
 from decoder.source import SourceSettings, connect, redact, source_errors
 from decoder.spool import MEMORY_BYTES, SpoolRoom
 from decoder.type_catalog import load_types
@@ -333,34 +332,3 @@ class _Decoding:
         self.versions += [version for version in chunk.rows if version not in self.versions]
         self._writer.append(chunk)
         reach("pull.mid")
-
-
-def keys_of(
-    source: SourceSettings, versions: Sequence[RelationVersion]
-) -> Mapping[RelationVersion, tuple[str, ...]]:
-    """The columns that identify a row, per relation version.
-
-    The stream itself says which under a default or index identity.  Under FULL (every column is marked)
-    and NOTHING (none is) the primary key is asked from the catalog; a key with a column that this
-    version does not publish is none.
-    """
-    keys = {v: tuple(c.name for c in v.columns if c.in_key) for v in versions if v.replica_identity in "di"}
-    asked = [version for version in versions if version.replica_identity in "fn"]
-    if not asked:
-        return keys
-    with connect(source.dsn) as connection, source_errors(source.dsn, "looking up primary keys"):
-        for version in asked:
-            key = _primary_key(connection, version.relation_id)
-            published = {column.name for column in version.columns}
-            keys[version] = key if published.issuperset(key) else ()
-    return keys
-
-
-def _primary_key(connection: psycopg.Connection[Any], relation_id: int) -> tuple[str, ...]:
-    rows = connection.execute(
-        "SELECT a.attname FROM pg_index i JOIN pg_attribute a "
-        "ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey) "
-        "WHERE i.indrelid = %s AND i.indisprimary ORDER BY a.attnum",
-        (relation_id,),
-    ).fetchall()
-    return tuple(str(row[0]) for row in rows)

@@ -31,8 +31,8 @@ from decoder.plugins.model import Change, Message, Startup, Transaction, Truncat
 from decoder.plugins.readers import NUMBERS_AS_TEXT
 from decoder.position import page_floor, settled_position
 from decoder.publications import check_publications
-from decoder.puller import keys_of
 from decoder.relations import Relation, RelationVersion
+from decoder.row_keys import keys_of
 from decoder.slots import check_slot
 from decoder.source import SourceSettings, connect, identify, redact, source_errors
 
