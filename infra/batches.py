@@ -27,6 +27,7 @@ from infra.reports import ApplyReport, ConfirmReport, PublishReport, PullReport,
 if TYPE_CHECKING:
     from infra.output import Progressing
     from infra.pipeline import Pipeline
+    from spark.conflicts import Choices
 
 
 def pull_next(pipeline: Pipeline, *, progress: Progressing, until: int | None = None) -> PullReport:
@@ -121,7 +122,7 @@ def apply_named(pipeline: Pipeline, name: str) -> ApplyReport:
     started = time.monotonic()
     batch = named(pipeline, name)
     batch.verify()
-    applied = apply_batch(pipeline.session, pipeline.lake, batch, pipeline.name)
+    applied = apply_batch(pipeline.session, pipeline.lake, batch, pipeline.name, _on_conflict(pipeline))
     return ApplyReport(
         batch=name,
         already_published=applied.already_published,
@@ -131,6 +132,15 @@ def apply_named(pipeline: Pipeline, name: str) -> ApplyReport:
         },
         seconds=time.monotonic() - started,
     )
+
+
+def _on_conflict(pipeline: Pipeline) -> Choices:
+    from spark.conflicts import Choices
+    from spark.names import parse_postgres_name
+
+    own = {name: section.on_conflict for name, section in pipeline.file.tables.items()}
+    chosen = {parse_postgres_name(name): choice for name, choice in own.items() if choice}
+    return Choices(pipeline.file.on_conflict, chosen)
 
 
 def publish_named(pipeline: Pipeline, name: str) -> PublishReport:
@@ -169,11 +179,12 @@ def catch_up(pipeline: Pipeline, *, progress: Progressing, until: int | None = N
     target = source_position(pipeline.source) if until is None else until
     seconds: dict[str, float] = {}
     tables: dict[str, int] = {}
+    conflicts: dict[str, dict[str, int]] = {}
     last: PullReport | None = None
     transactions = changes = 0
     added: list[str] = []
     while True:
-        pulled = _one_batch(pipeline, progress, until, seconds, tables)
+        pulled = _one_batch(pipeline, progress, until, seconds, tables, conflicts)
         added += pulled.added_tables
         if pulled.batch is not None:
             last, transactions, changes = pulled, transactions + pulled.transactions, changes + pulled.changes
@@ -188,6 +199,7 @@ def catch_up(pipeline: Pipeline, *, progress: Progressing, until: int | None = N
         transactions=transactions,
         changes=changes,
         tables=tables,
+        conflicts=conflicts,
         seconds=time.monotonic() - started,
         seconds_by_step={step: round(spent, 3) for step, spent in seconds.items()},
         added_tables=added,
@@ -200,6 +212,7 @@ def _one_batch(
     until: int | None,
     seconds: dict[str, float],
     tables: dict[str, int],
+    conflicts: dict[str, dict[str, int]],
 ) -> PullReport:
     with _timed(seconds, "pull"):
         pulled = pull_next(pipeline, progress=progress, until=until)
@@ -209,6 +222,9 @@ def _one_batch(
             applied = apply_named(pipeline, pulled.batch)
         for table, count in applied.tables.items():
             tables[table] = tables.get(table, 0) + count
+        for table, counts in applied.conflicts.items():
+            met = conflicts.setdefault(table, {})
+            met.update({kind: met.get(kind, 0) + count for kind, count in counts.items()})
         with _timed(seconds, "publish"):
             progress("publish", 0)
             publish_named(pipeline, pulled.batch)

@@ -85,6 +85,8 @@ class LakeSection(_Section):
     warehouse: str
     namespace: str
     keep_points: KeepPointsSection = KeepPointsSection()
+    publish: Literal["atomic", "per_table"] = "atomic"
+    rest: dict[str, str] = Field(default_factory=dict, repr=False)
 
     @field_validator("catalog", "namespace")
     @classmethod
@@ -93,11 +95,19 @@ class LakeSection(_Section):
             raise ValueError("letters, digits and underscores, not starting with a digit")
         return value
 
+    @model_validator(mode="after")
+    def _only_rest(self) -> Self:
+        asked = [name for name in ("rest", "publish") if name in self.model_fields_set]
+        if asked and self.uri.startswith(("sqlite", "postgres")):
+            raise ValueError(f"{' and '.join(asked)} can be given for a REST catalog (https://…) only")
+        return self
+
 
 class TableSection(_Section):
     """What one table does differently from the default, an exact mirror of all of it."""
 
     mode: Literal["mirror"] = "mirror"
+    on_conflict: Literal["apply", "skip", "fail"] | None = None
     filter: Annotated[tuple[str, ...], Field(strict=False)] = ()
     columns: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
     operations: Annotated[tuple[Operation, ...], Field(min_length=1, strict=False)] | None = None
@@ -159,6 +169,7 @@ class PipelineFile(_Section):
     source: SourceSection
     lake: LakeSection
     new_tables: Literal["copy", "ignore"] = "copy"
+    on_conflict: Literal["apply", "skip", "fail"] = "apply"
     tables: dict[str, TableSection] = Field(default_factory=dict)
     changelog: ChangeLogSection = ChangeLogSection()
     airflow: AirflowSection = AirflowSection()
@@ -219,6 +230,13 @@ class PipelineFile(_Section):
             return f"sqlite:///{(self.path.parent / uri.removeprefix('sqlite:///')).resolve()}"
         return uri
 
+    def lake_rest(self) -> dict[str, str]:
+        """What the REST server is told, indirections followed."""
+        return {
+            key: resolve_secret(value, f"{self.path.name}, lake.rest.{key}")
+            for key, value in self.lake.rest.items()
+        }
+
     def warehouse(self) -> str:
         """The warehouse as a URI; a plain path is taken relative to the pipeline file."""
         if "://" in self.lake.warehouse:
@@ -226,7 +244,7 @@ class PipelineFile(_Section):
         return (self.path.parent / self.lake.warehouse.removeprefix("file:")).resolve().as_uri()
 
 
-_OPTIONAL_SECTIONS = frozenset({"tables", "changelog", "airflow", "spark", "new_tables"})
+_OPTIONAL_SECTIONS = frozenset({"tables", "changelog", "airflow", "spark", "new_tables", "on_conflict"})
 
 
 class _StrictLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no annotations

@@ -134,6 +134,12 @@ def sync_text(report: Any, console: Console) -> None:
     )
     for name, changes in report.tables.items():
         console.print(f"  {escape(name)}: {changes:,} changes")
+    for name, met in report.conflicts.items():
+        console.print(f"  {escape(name)}: met what the source did not have: {_conflicts(met)}")
+
+
+def _conflicts(met: dict[str, int]) -> str:
+    return ", ".join(f"{kind} {count:,}" for kind, count in met.items())
 
 
 def verify_text(report: Any, console: Console) -> None:
@@ -181,6 +187,11 @@ def status_text(report: Any, console: Console) -> None:
         console.print(
             f"  prepared transaction {escape(waiting['gid'])!r} waits since {waiting['prepare_lsn']}"
         )
+    _status_tables(report, console)
+    _warnings(report.warnings, console)
+
+
+def _status_tables(report: Any, console: Console) -> None:
     table = Table()
     for name in ("source table", "lake table", "key", "state"):
         table.add_column(name)
@@ -193,7 +204,11 @@ def status_text(report: Any, console: Console) -> None:
         for what, value in entry.takes.items():
             listed = value if isinstance(value, str) else ", ".join(value)
             console.print(f"  of {escape(entry.table)} only {what} {escape(listed)}")
-    _warnings(report.warnings, console)
+        if entry.conflicts:
+            console.print(
+                f"  changes of {escape(entry.table)} met what the source did not have, since it was copied:"
+            )
+            console.print(f"    {_conflicts(entry.conflicts)}; slotlake verify tells whether it is equal now")
 
 
 def drop_text(report: Any, console: Console) -> None:

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from infra.pipeline import Pipeline
     from spark.read import Cut
 
+_ONE_BY_ONE = (
+    "lake.publish is per_table: where the catalog cannot publish tables together, they are published one "
+    "after another, and tables opened at `latest` can differ in position (query and --at never do)"
+)
+
 
 def overview(pipeline: Pipeline) -> StatusReport:
     """Read the lake, the slot and the change log; change nothing."""
@@ -30,6 +35,8 @@ def overview(pipeline: Pipeline) -> StatusReport:
     slot, source_lsn = _source_side(pipeline, warnings)
     position = None if cut is None else cut.position
     _judge(pipeline, position, slot, warnings)
+    if pipeline.lake.publish == "per_table":
+        warnings.append(_ONE_BY_ONE)
     archived = batches(pipeline.file.changelog_dir)
     point = cut.commits()[-1] if cut is not None else {}
     return StatusReport(
@@ -113,7 +120,9 @@ def _tables(pipeline: Pipeline, cut: Cut | None) -> list[TableStatus]:
         lake_name = str(lake_table(pipeline.lake.namespace, table.schema, table.table))
         snapshot = _snapshot(cut, table.source_name)
         takes = shown(table.selection)
-        entries.append(TableStatus(table.source_name, lake_name, "ready", snapshot, list(table.key), takes))
+        met = cut.conflicts(table.source_name).counts
+        key = list(table.key)
+        entries.append(TableStatus(table.source_name, lake_name, "ready", snapshot, key, takes, met))
     return entries
 
 

@@ -297,8 +297,16 @@ class QueryResult:
 
 def lake_settings(file: PipelineFile) -> LakeSettings:
     """Where a pipeline file's lake is."""
-    keep = KeepPoints(file.lake.keep_points.count, file.lake.keep_points.days)
-    return LakeSettings(file.lake.catalog, file.lake_uri(), file.warehouse(), file.lake.namespace, keep)
+    lake = file.lake
+    return LakeSettings(
+        lake.catalog,
+        file.lake_uri(),
+        file.warehouse(),
+        lake.namespace,
+        keep=KeepPoints(lake.keep_points.count, lake.keep_points.days),
+        publish=lake.publish,
+        rest=file.lake_rest(),
+    )
 
 
 def _at(given: str | datetime | None) -> int | datetime | None:

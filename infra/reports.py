@@ -93,7 +93,10 @@ class ConfirmReport(Report):
 
 @dataclass(frozen=True)
 class SyncReport(Report):
-    """One micro-batch from the source's WAL to the published lake."""
+    """One micro-batch from the source's WAL to the published lake.
+
+    ``conflicts``: per table, what its changes met that the source did not have.
+    """
 
     batch: str | None
     start_lsn: str
@@ -104,6 +107,7 @@ class SyncReport(Report):
     seconds: float
     seconds_by_step: dict[str, float] = field(default_factory=dict)
     added_tables: list[str] = field(default_factory=list)
+    conflicts: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,7 @@ class TableStatus(Report):
     """A source table and where it is in the lake.
 
     ``takes``: the filter, columns and operations that it takes; empty for all of it.
+    ``conflicts``: what its changes met that the source did not have, since it was copied.
     """
 
     table: str
@@ -130,6 +135,7 @@ class TableStatus(Report):
     snapshot_id: int | None
     key: list[str]
     takes: dict[str, Any] = field(default_factory=dict)
+    conflicts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

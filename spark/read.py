@@ -23,6 +23,7 @@ from spark import catalog_metadata, catalog_tags
 from spark.catalog import open_catalog
 from spark.catalog_metadata import Metadata
 from spark.commits import LSN, commits_name, position_of, read_points
+from spark.conflicts import Conflicts
 from spark.lake import LakeSettings
 from spark.names import COMMITS, LakeName, belongs, lake_table, parse_postgres_name
 from spark.points import choose
@@ -150,6 +151,15 @@ class Cut:
         """
         summary = catalog_metadata.summary(self.pinned[self.find(table)].snapshot)
         return int(summary.get("total-records", 0)) - int(summary.get("total-position-deletes", 0))
+
+    def conflicts(self, table: str) -> Conflicts:
+        """What changes of a table met that the source did not have, since it was copied.
+
+        Raises:
+            KeyError: the cut has no such table.
+        """
+        metadata = self.pinned[self.find(table)].metadata
+        return Conflicts.total_in(map(catalog_metadata.summary, catalog_metadata.ancestry(metadata)))
 
     def rows(self, table: str, columns: Sequence[str] | None = None) -> Iterator[tuple[str | None, ...]]:
         """Rows as canonical PostgreSQL text, in no particular order; memory is bounded.
