@@ -21,7 +21,7 @@ from decoder import binary_moments as moments
 from decoder import binary_network as network
 from decoder import binary_numbers as numbers
 from decoder import binary_search as search
-from decoder.binary_containers import Containers, Printer
+from decoder.binary_containers import AS_TEXT, Containers, Printer
 from decoder.binary_reading import utf8
 from decoder.type_catalog import FIRST_NAMED_OID, Kind, TypeCatalog, TypeEntry
 from decoder.types_parse import TextError
@@ -166,7 +166,7 @@ def _base(entry: TypeEntry, catalog: TypeCatalog) -> Printer:
     printer = _BASE.get(name) or _EXTENSIONS.get(entry.send)
     if printer is None:
         reason = WITHHELD.get(name, "the binary form of this type is not known")
-        raise TextError(f"a binary value of type {name} ({reason}; read it without binary)")
+        raise TextError(f"a binary value of type {name} ({reason}): {AS_TEXT}")
     return printer
 
 
@@ -175,4 +175,4 @@ def _name_of(data: bytes, name: str) -> str:
     if data == bytes(4):
         return "0" if name in {"regoper", "regoperator"} else "-"
     numbers.integer(data, size=4, signed=False)
-    raise TextError(f"a binary value of type {name} ({_NAMES}; read it without binary)")
+    raise TextError(f"a binary value of type {name} ({_NAMES}): {AS_TEXT}")

@@ -18,6 +18,7 @@ from decoder.types_parse import TextError
 
 Printer = Callable[[bytes], str]
 
+AS_TEXT = "read it without binary"  # what a user can do about a type that binary does not carry
 _TEXT_CHARS_MAX = 2**30 - 1  # memutils.h MaxAllocSize
 _DEPTH_MAX = 64  # of composites in arrays in composites …
 _DIMENSIONS_MAX = 6  # array.h MAXDIM
@@ -45,7 +46,9 @@ class Containers:
         entry = self._catalog.resolved(oid)
         if entry is None or entry.kind is Kind.UNKNOWN:
             name = entry.name if entry else f"OID {oid}"
-            raise TextError(f"a binary value of type {name}, which is not in the catalog of types")
+            raise TextError(
+                f"a binary value of type {name}, which is not in the catalog of types (any more): {AS_TEXT}"
+            )
         if self._depth > _DEPTH_MAX:
             raise TextError("a binary value that is nested too deep")
         return self._printer(entry)

@@ -23,24 +23,22 @@ from typing import Any, Protocol
 
 from decoder.assembly import Assembler
 from decoder.batch_writer import BatchIdentity, BatchWriter, incoming_path
-from decoder.binary import withheld_from_binary
 from decoder.buffer import MessageBuffer
 from decoder.bulk import BulkStream
 from decoder.changelog import Batch
 from decoder.columnar import Decoder
 from decoder.copy_data import Frames
-from decoder.errors import ProtocolError, SourceError
+from decoder.errors import ProtocolError
 from decoder.failpoints import reach
 from decoder.framing import CUT, NO_LIMIT, RUNNING, Bounds, Framing
 from decoder.options import Options
 from decoder.prepared import PreparedStore
-from decoder.publications import source_tables
 from decoder.receive import Stream
 from decoder.relations import RelationVersion
 from decoder.row_keys import keys_of
-from decoder.source import SourceSettings, connect, redact, source_errors
+from decoder.source import SourceSettings
+from decoder.source_types import source_types
 from decoder.spool import MEMORY_BYTES, SpoolRoom
-from decoder.type_catalog import load_types
 
 CHUNK_BYTES = 16 << 20
 _BUFFERS = 3
@@ -245,18 +243,7 @@ def _decoder(source: SourceSettings, options: Options) -> Decoder:
     """One that knows the source's own types, if values may come in their binary form."""
     if not options.binary:
         return Decoder()
-    with connect(source.dsn) as connection, source_errors(source.dsn, "looking up its types"):
-        catalog = load_types(connection)
-        for table in source_tables(connection, source.publications):
-            for column in table.columns:
-                if reason := withheld_from_binary(column.type_oid, catalog):
-                    place = f"column {column.name!r} of {table.schema}.{table.table}"
-                    raise SourceError(
-                        f"{place} cannot be read in binary: {reason}",
-                        where=redact(source.dsn),
-                        way_out="read this source with binary off (`source.binary: false`)",
-                    )
-    return Decoder(binary=True, catalog=catalog)
+    return Decoder(binary=True, catalog=source_types(source))
 
 
 class _Decoding:

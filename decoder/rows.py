@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from decoder import scan, scan_values
 from decoder.arrays import arrow, valid
+from decoder.binary_containers import AS_TEXT
 from decoder.compiled import Bytes, Ints, Unsigned, frozen
 from decoder.errors import ProtocolError
 from decoder.relations import Relation, RelationVersion
@@ -32,6 +33,11 @@ from decoder.types_slices import UNCHANGED, Slices
 # Positions of about this many values are held at a time, so that they fit a cache; or of this many columns,
 # since each pass goes over all rows.
 _LOCATED_MAX, _COLUMNS_MIN = 1 << 17, 16
+
+_BINARY_OFF = (
+    "the type was dropped after the change was made, or has no readable binary form: run the same command "
+    "with `source.binary: false`; once the lake is past this change, binary may be on again"
+)
 
 Flags = npt.NDArray[np.bool_]
 Fault = Callable[[str, int, int], ProtocolError]
@@ -290,4 +296,6 @@ class _Located:
                 table = f"{version.schema}.{version.table}"
                 what = f"{error.reason}, in column {version.columns[column].name!r} of {table}"
                 message = int(self._sets.rows[scan.ROW_MESSAGE, row + max(error.row, 0)])
-                raise self._sets.error(what, message, 0) from None
+                failure = self._sets.error(what, message, 0)
+                failure.way_out = _BINARY_OFF if AS_TEXT in error.reason else failure.way_out
+                raise failure from None

@@ -10,7 +10,7 @@ says itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -64,13 +64,22 @@ class TypeCatalog:
 
     Attributes:
         lc_monetary: the locale in which the source prints money, "" when it was not asked.
+        ask: fills this catalog anew; called once for each type that is looked up and not known.
     """
 
     lc_monetary: str = ""
+    ask: Callable[[], None] | None = None
     _types: dict[int, TypeEntry] = field(default_factory=dict)
+    _asked: set[int] = field(default_factory=set)
 
     def get(self, oid: int) -> TypeEntry | None:
         """The type, or None for one never heard of."""
+        if self.ask is not None and oid not in self._asked and self.lacks(oid):
+            self._asked.add(oid)
+            self.ask()
+        return self._known(oid)
+
+    def _known(self, oid: int) -> TypeEntry | None:
         return self._types.get(oid) or BUILTIN_TYPES.get(oid)
 
     def add(self, entries: Iterable[TypeEntry]) -> None:
@@ -82,7 +91,7 @@ class TypeCatalog:
 
         Only what is not known yet is taken from it: the name of a user type says nothing of its kind.
         """
-        known = self.get(oid)
+        known = self._known(oid)
         if known is not None and known.kind is not Kind.UNKNOWN:
             return
         base = _OIDS.get(name) if schema in {"", "pg_catalog"} else None
@@ -93,7 +102,7 @@ class TypeCatalog:
 
     def lacks(self, oid: int) -> bool:
         """True when a catalog query may tell more of this type."""
-        entry = self.get(oid)
+        entry = self._known(oid)
         return entry is None or entry.kind is Kind.UNKNOWN
 
     def resolved(self, oid: int) -> TypeEntry | None:

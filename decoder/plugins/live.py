@@ -30,6 +30,7 @@ from decoder.publications import check_publications
 from decoder.receive import Stream
 from decoder.slots import check_slot
 from decoder.source import SourceSettings, connect, redact, source_errors
+from decoder.source_types import keep_asking
 from decoder.type_catalog import load_types
 
 _LSN = struct.Struct(">Q")
@@ -173,6 +174,8 @@ class _Slot:
             version = connection.info.server_version
             settled = settled_position(connection)
             self.types = load_types(connection) if source.binary else None
+            if self.types is not None:
+                keep_asking(self.types, source.dsn)
         chosen = plugin_options(source, version, options)
         begin = start if start is not None else state.confirmed_flush_lsn or 0
         self.bounds = Bounds(begin, settled if until is None else until, until is not None)
