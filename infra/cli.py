@@ -8,6 +8,7 @@ so that help and mistakes answer at once.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -287,16 +288,32 @@ def _only_by_launcher(name: str) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit code. A user's mistake never ends in a traceback."""
     try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the output has seen enough. What is left of it would fail again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return code
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
         outcome = app(args=arguments, standalone_mode=False, prog_name="slotlake")
     except SlotlakeError as error:
+        if isinstance(error.__cause__, BrokenPipeError):  # a consumer's own
+            raise error.__cause__ from None
         return _say(str(error), error.exit_code)
+    except SystemExit as ended:  # typer ends so when a pipe is closed
+        if isinstance(ended.__context__, BrokenPipeError):
+            raise ended.__context__ from None
+        raise
     except TyperException as error:
         return _usage_error(error)
     except (KeyboardInterrupt, typer.Abort):
         return _say("interrupted; running the same command again is safe", INTERRUPTED)
     except BrokenPipeError:
-        sys.stderr.close()  # else Python itself complains of the pipe when it ends
-        return BROKEN_PIPE
+        raise
     except Exception:
         traceback.print_exc()
         return _say("this is a defect of slotlake itself; nothing was confirmed to the server", DEFECT)
