@@ -28,10 +28,10 @@ from psycopg import pq, sql
 from decoder.bulk_rows import CopiedRows, keepalive
 from decoder.compiled import Bytes, Ints
 from decoder.copy_data import CopyReader, Frames
-from decoder.errors import BulkError, SourceUnavailableError
+from decoder.errors import BulkError, SlotlakeError, SourceUnavailableError
 from decoder.lsn import format_lsn, parse_lsn
 from decoder.options import Options
-from decoder.receive import plugin_options
+from decoder.receive import missing_publication, plugin_options
 from decoder.source import SourceSettings, connect, explain, redact
 from decoder.waiting import Patience, readable
 
@@ -40,6 +40,7 @@ WINDOW_BYTES = 256 << 20
 WINDOW_BYTES_MAX = 1 << 30
 STATUS_SECONDS = 60.0
 _SETTINGS = "SET work_mem = '64MB'; SET lock_timeout = 0; SET default_transaction_read_only = off"
+_CANCEL_SECONDS = 2.0
 _WAITING, _SENDING, _DONE = range(3)
 _NO_BYTES, _NO_LENGTHS = np.empty(0, np.uint8), np.empty(0, np.int64)
 
@@ -67,6 +68,7 @@ class BulkStream:
 
     Raises:
         BulkError: the server refuses to be read this way: no slot is free, no room for a temporary file, …
+        SourceError: a publication is missing.
         SourceUnavailableError: the connection failed.
     """
 
@@ -80,6 +82,8 @@ class BulkStream:
         self._slot = f"{source.slot[:40]}_bulk_{time.time_ns() & 0xFFFFFFFF:08x}"
         self._connection = connect(source.dsn)
         self._pgconn, self._patience = self._connection.pgconn, Patience(self._connection)
+        self._warned: SlotlakeError | None = None
+        self._pgconn.notice_handler = self._notice
         try:
             self._copy_slot(start)
             self._reader = CopyReader(self._pgconn)
@@ -90,6 +94,9 @@ class BulkStream:
         except BaseException:
             self._connection.close()
             raise
+
+    def _notice(self, result: pq.abc.PGresult) -> None:
+        self._warned = missing_publication(self._source, result) or self._warned
 
     def _copy_slot(self, start: int) -> None:
         """Copy the slot, moved to ``start``."""
@@ -125,15 +132,21 @@ class BulkStream:
             BulkError, SourceUnavailableError: as when it was made.
         """
         try:
-            if self._state == _WAITING:
-                self._look()
-            if self._state != _SENDING:
-                return _frames()
-            frames = self._reader.drain()
-            ended, contents = frames.ended, self._rows.take(frames)
-            return _frames(contents, self._window_over()) if ended else Frames(*contents, ended=False)
+            frames = self._drained()
         except psycopg.Error as error:
             raise self._refused(error) from None
+        if self._warned is not None:
+            raise self._warned
+        return frames
+
+    def _drained(self) -> Frames:
+        if self._state == _WAITING:
+            self._look()
+        if self._state != _SENDING:
+            return _frames()
+        frames = self._reader.drain()
+        ended, contents = frames.ended, self._rows.take(frames)
+        return _frames(contents, self._window_over()) if ended else Frames(*contents, ended=False)
 
     def _look(self) -> None:
         """Has the server begun to send?"""
@@ -180,8 +193,8 @@ class BulkStream:
     def close(self) -> None:
         """End the connection, and with it the copy of the slot; a query under way is cancelled."""
         with suppress(psycopg.Error):
-            if self._state != _DONE and self._pgconn.status == pq.ConnStatus.OK:
-                self._pgconn.get_cancel().cancel()
+            if self._state != _DONE:
+                self._connection.cancel_safe(timeout=_CANCEL_SECONDS)
         self._connection.close()
 
     def _refused(self, error: psycopg.Error) -> Exception:

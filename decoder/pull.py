@@ -10,9 +10,9 @@ The work is done by `Puller`; this module decides whether and how far.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +32,8 @@ from decoder.source import ServerIdentity, SourceSettings, connect, identify, re
 from decoder.spool import MEMORY_BYTES
 
 __all__ = ["Progress", "PullProgress", "pull"]
+
+_log = logging.getLogger(__name__)
 
 
 def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
@@ -110,8 +112,10 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
 def _first_that_works(cut: Callable[..., Batch], options: Options, bulk_until: int | None) -> Batch:
     """Through SQL, if that is asked for; else streamed; else with no transaction in progress."""
     if bulk_until is not None:
-        with suppress(BulkError):
+        try:
             return cut(options, bulk_until)
+        except BulkError as error:
+            _log.warning("a backlog is streamed, because it cannot be read through SQL: %s", error.what)
     try:
         return cut(options)
     except StreamingError:

@@ -123,11 +123,7 @@ class Stream:
         return stream_error(self._source, result, self._start)
 
     def _notice(self, result: pq.abc.PGresult) -> None:
-        """From PostgreSQL 18 on a missing publication is a warning, and its changes are left out."""
-        said = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
-        if "publication" in said:
-            kind, what, way_out = _meaning("42704", said)
-            self._warned = kind(f"{what}: {said}", where=redact(self._source.dsn), way_out=way_out)
+        self._warned = missing_publication(self._source, result) or self._warned
 
     def drain(self) -> Frames:
         """Everything that has arrived, without waiting: the content of each CopyData.
@@ -298,6 +294,15 @@ def stream_error(source: SourceSettings, result: pq.abc.PGresult, at: int) -> Sl
     said = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
     kind, what, way_out = _meaning(state, said)
     return kind(f"{what}: {said}", where=where, way_out=way_out)
+
+
+def missing_publication(source: SourceSettings, notice: pq.abc.PGresult) -> SlotlakeError | None:
+    """From PostgreSQL 18 on a missing publication is a warning, and its changes are left out."""
+    said = (notice.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
+    if "publication" not in said:
+        return None
+    kind, what, way_out = _meaning("42704", said)
+    return kind(f"{what}: {said}", where=redact(source.dsn), way_out=way_out)
 
 
 def _meaning(state: str, said: str) -> tuple[type[SlotlakeError], str, str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from decoder.batch_writer import empty_batch, remove_leftovers
+from decoder.bulk import BULK_MIN_BYTES
 from decoder.changelog import Batch, batch_starting_at
 from decoder.errors import SlotlakeError, SourceError, SourceUnavailableError, StreamingError
 from decoder.lsn import format_lsn
@@ -20,7 +21,7 @@ from decoder.options import negotiate
 from decoder.position import settled_position, writers_open
 from decoder.prepared import forget_settled
 from decoder.publications import check_publications
-from decoder.pull import Progress, identity_of, reused
+from decoder.pull import Progress, identity_of, pull, reused
 from decoder.puller import Puller
 from decoder.slots import check_slot
 from decoder.source import SourceSettings, connect, identify, redact, source_errors
@@ -90,6 +91,8 @@ class StandingStream:
 
     def _cut(self, position: int, until: int, progress: Progress | None) -> Batch:
         held = self._puller is not None
+        if not held and until - position >= BULK_MIN_BYTES:
+            return self._catch_up(position, until, progress)
         try:
             return self._cut_once(position, until, progress)
         except StreamingError as error:
@@ -100,6 +103,26 @@ class StandingStream:
                 raise
             self._told(f"{error.what}; begun again")
         return self._cut_once(position, until, progress)
+
+    def _catch_up(self, position: int, until: int, progress: Progress | None) -> Batch:
+        """A backlog: read through SQL where that is possible; the stream begins behind it.
+
+        At once, so that what stays open is decoded once more and not with every backlog.
+        """
+        settings = self._settings
+        made = pull(
+            settings.source,
+            settings.pipeline,
+            settings.changelog,
+            start=position,
+            until=until,
+            max_bytes=settings.batch_bytes_max,
+            memory_bytes=settings.memory_bytes,
+            stream_by_need=True,
+            progress=progress,
+        )
+        self.at(made.end_lsn)
+        return made
 
     def _cut_once(self, position: int, until: int, progress: Progress | None) -> Batch:
         limit = self._settings.batch_bytes_max

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -256,6 +257,7 @@ def fill(database: Database, rows: int) -> tuple[SourceSettings, int]:
 
 def test_connection_cut_and_walsender_ended_in_mid_stream(database: Database, tmp_path: Path) -> None:
     source, start = fill(database, 200_000)
+    source = replace(source, bulk=False)  # tests/decoder/test_bulk.py cuts the other way
     done = threading.Event()
 
     def cut() -> None:

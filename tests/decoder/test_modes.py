@@ -1,6 +1,7 @@
 """Every scenario of the lake's tests, asked of the server in every way: the change log is the same.
 
-Protocol 1 in text is the reference; streaming, two-phase and binary must come to the same values.
+Protocol 1 in text is the reference; streaming, two-phase, binary and reading through SQL must come to the
+same values.
 """
 
 from __future__ import annotations
@@ -10,19 +11,25 @@ from typing import Any
 
 import pytest
 
+from decoder import bulk
 from decoder.errors import SourceError
 from tests.conftest import Database
 from tests.decoder.test_streaming import Twins
 from tests.e2e.scenarios import SCENARIOS
 
 MODES: dict[str, dict[str, Any]] = {
-    "first": {"proto_version": 1, "streaming": "off"},
+    "first": {"proto_version": 1, "streaming": "off", "bulk": False},
     "text": {"streaming": "parallel", "two_phase": True},
-    "binary": {"streaming": "on", "binary": True},
+    "binary": {"streaming": "on", "binary": True, "bulk": False},
+    "sql": {"streaming": "parallel", "binary": True},
 }
 
 
-def test_every_scenario_in_every_mode(database: Database, tmp_path: Path) -> None:
+def test_every_scenario_in_every_mode(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "BULK_MIN_BYTES", 0)
+    monkeypatch.setattr(bulk, "WINDOW_BYTES", 256 << 10)
     for scenario in SCENARIOS.values():
         database.execute(scenario.setup)
     database.execute(

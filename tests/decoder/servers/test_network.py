@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from decoder import bulk
 from decoder.changelog import Batch
 from decoder.confirm import confirm
 from decoder.errors import SlotBusyError, SlotlakeError, SourceUnavailableError
@@ -198,8 +199,14 @@ def terminate(database: Database, slot: str) -> None:
     )
 
 
-def test_nothing_is_twice_or_missing_whatever_happens(tmp_path: Path) -> None:
+@pytest.mark.parametrize("through_sql", [False, True])
+def test_nothing_is_twice_or_missing_whatever_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through_sql: bool
+) -> None:
     """Batch after batch, some confirmed, while the network and the server fail at random."""
+    if through_sql:
+        monkeypatch.setattr(bulk, "BULK_MIN_BYTES", 0)
+        monkeypatch.setattr(bulk, "WINDOW_BYTES", 256 << 10)
     seed = int(os.environ.get("SLOTLAKE_SEED", "0")) or random.SystemRandom().randrange(1 << 30)
     steps = int(os.environ.get("SLOTLAKE_FAULTS", "6"))
     print(f"SLOTLAKE_SEED={seed} gives this run again")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from decoder import bulk
 from decoder.confirm import confirm
 from decoder.errors import SlotError, SourceError
 from decoder.publications import create_publication
@@ -56,11 +57,19 @@ def insert(primary: Database, first: int, last: int) -> None:
     primary.execute(f"INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series({first}, {last}) i")
 
 
+@pytest.mark.parametrize("through_sql", [False, True])
 def test_a_standby_serves_slot_snapshot_pull_and_confirmation(
-    pair: tuple[EmbeddedPostgres, EmbeddedPostgres], tmp_path: Path
+    pair: tuple[EmbeddedPostgres, EmbeddedPostgres],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    through_sql: bool,
 ) -> None:
+    if through_sql:
+        monkeypatch.setattr(bulk, "BULK_MIN_BYTES", 0)
+        monkeypatch.setattr("decoder.pull.BulkError", KeyError)  # no other way is taken instead
     server, standby = pair
     primary = Database(server, "postgres")
+    primary.execute("DROP TABLE IF EXISTS t; DROP PUBLICATION IF EXISTS p")
     primary.execute("CREATE TABLE t (id int PRIMARY KEY, a text); CREATE PUBLICATION p FOR TABLE t")
     insert(primary, 1, 10)
     source = SourceSettings(standby.dsn(), ("p",), "on_standby")

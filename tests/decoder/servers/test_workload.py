@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from decoder import bulk
 from decoder.errors import SlotError, SourceError
 from decoder.options import newest_protocol
 from decoder.slots import create_slot
@@ -31,6 +32,8 @@ WAYS: dict[str, tuple[int, dict[str, Any]]] = {
     "3 two-phase streaming": (15, {"proto_version": 3, "streaming": "on", "two_phase": True}),
     "4 parallel": (16, {"proto_version": 4, "streaming": "parallel"}),
     "4 parallel two-phase": (16, {"streaming": "parallel", "two_phase": True}),
+    "through SQL": (14, {"streaming": None, "bulk": True}),
+    "through SQL, binary whole": (14, {"streaming": "off", "binary": True, "bulk": True}),
 }
 
 
@@ -46,7 +49,7 @@ class Played:
     def source(self, settings: dict[str, Any]) -> SourceSettings:
         of = self.two_phase if settings.get("two_phase") else self.plain
         assert of is not None
-        return SourceSettings(of.dsn, of.publications, of.slot, messages=True, **settings)
+        return SourceSettings(of.dsn, of.publications, of.slot, messages=True, **{"bulk": False, **settings})
 
 
 def played(database: Database) -> Played:
@@ -65,8 +68,14 @@ def played(database: Database) -> Played:
 
 @pytest.mark.parametrize("version", SERVER_VERSIONS)
 def test_every_way_of_asking_gives_what_the_server_holds(
-    database_on: Callable[[Version], Database], version: Version, tmp_path: Path
+    database_on: Callable[[Version], Database],
+    version: Version,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(bulk, "BULK_MIN_BYTES", 0)
+    monkeypatch.setattr("decoder.pull.BulkError", KeyError)  # no other way is taken instead
+    monkeypatch.setattr(bulk, "WINDOW_BYTES", 128 << 10)
     play = played(database_on(version))
     truth = workload.truth(play.database)
     found = {}

@@ -1,0 +1,267 @@
+"""A backlog read through SQL (decoder/bulk.py): the same batch as from the stream, whatever lies in it."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+
+from decoder import bulk, puller
+from decoder.bulk import BulkStream
+from decoder.bulk_rows import CopiedRows
+from decoder.copy_data import Frames
+from decoder.errors import ProtocolError, SourceError, SourceUnavailableError
+from decoder.slots import inspect_slot
+from decoder.source import SourceSettings, connect
+from tests.conftest import Database
+from tests.decoder.sources import confirmed_flush, pulled, replayed, slotted
+from tests.decoder.test_streaming import TABLES, Twins, fill
+
+MODES: dict[str, dict[str, Any]] = {
+    "streamed": {"bulk": False},
+    "whole": {"streaming": "off"},
+    "parallel": {"streaming": "parallel"},
+    "on": {"streaming": "on", "binary": True},
+}
+
+
+@pytest.fixture
+def windows(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Everything is read through SQL, in windows of 64 kB; the windows asked for."""
+    asked: list[tuple[int, int]] = []
+    original = BulkStream._next_window
+
+    def noted(self: BulkStream) -> None:
+        original(self)
+        asked.append((self._at, self._window_end))
+
+    monkeypatch.setattr(bulk, "BULK_MIN_BYTES", 0)
+    monkeypatch.setattr(bulk, "WINDOW_BYTES", 64 << 10)
+    monkeypatch.setattr(BulkStream, "_next_window", noted)
+    return asked
+
+
+@pytest.fixture
+def sessions(database: Database) -> Iterator[list[psycopg.Connection[Any]]]:
+    database.execute(TABLES)
+    database.execute(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'")
+    with ExitStack() as stack:
+        yield [stack.enter_context(psycopg.connect(database.dsn)) for _ in range(4)]
+
+
+def slots_of(database: Database) -> list[str]:
+    query = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+    return [str(row[0]) for row in database.execute(query)]
+
+
+def test_transactions_of_all_kinds_over_many_windows(
+    database: Database,
+    sessions: list[psycopg.Connection[Any]],
+    tmp_path: Path,
+    windows: list[tuple[int, int]],
+) -> None:
+    twins = Twins(database, tmp_path, MODES)
+    one, two, three, four = sessions
+    fill(one, "a", 1, 2000)
+    fill(two, "b", 1, 2000)
+    one.execute("SAVEPOINT s1")
+    fill(one, "a", 10_000, 1500)
+    one.execute("ROLLBACK TO s1")
+    database.execute("SELECT pg_logical_emit_message(false, 'loose', 'b')")
+    fill(three, "a", 50_000, 1500)
+    one.execute("SELECT pg_logical_emit_message(true, 'in', 'a')")
+    for i in range(300):
+        database.execute(f"INSERT INTO b VALUES ({100_000 + i}, 'small')")
+    fill(four, "b", 70_000, 1500)
+    four.rollback()
+    two.commit()
+    one.execute("UPDATE a SET v = v || 'u', id = -id WHERE id <= 100")
+    one.execute("TRUNCATE b")
+    one.commit()
+    first = twins.same()
+    assert len(first) > 3000
+    assert len(windows) > 10
+    three.commit()  # begun before the first batch's end
+    fill(one, "b", 1, 500)
+    one.commit()
+    assert len(twins.same()) == 2000
+
+
+def test_the_slot_stays_where_it_stands(database: Database, tmp_path: Path, windows: list[Any]) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, a text); CREATE PUBLICATION p FOR TABLE t")
+    source, start = slotted(database)
+    held: dict[Any, tuple[Any, ...]] = {}
+    at = start
+    for i in range(3):  # nothing is ever confirmed: the copy is moved on instead
+        database.execute(f"INSERT INTO t SELECT i, 'x' FROM generate_series({i * 9000}, {i * 9000 + 8999}) i")
+        database.execute("UPDATE t SET a = 'y' WHERE id % 100 = 0")
+        batch = pulled(source, tmp_path, at)
+        assert batch.start_lsn == at
+        held, at = replayed([batch], held), batch.end_lsn
+        assert confirmed_flush(source) == start
+        assert slots_of(database) == [source.slot]
+    assert held == {(row[0]): row for row in database.execute("SELECT id::text, a FROM t")}
+    assert len(windows) > 6
+
+
+def test_an_early_end_is_at_a_commit(database: Database, tmp_path: Path, windows: list[Any]) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, a text); CREATE PUBLICATION p FOR TABLE t")
+    source, start = slotted(database)
+    for i in range(40):
+        database.execute(f"INSERT INTO t SELECT i, 'x' FROM generate_series({i * 500}, {i * 500 + 499}) i")
+    first = pulled(source, tmp_path, start, max_bytes=100_000)
+    assert 500 <= first.changes < 20_000 and first.changes % 500 == 0
+    assert slots_of(database) == [source.slot]
+    second = pulled(source, tmp_path, first.end_lsn)
+    assert first.changes + second.changes == 20_000
+    assert len(replayed([first, second])) == 20_000
+
+
+def test_a_server_without_a_free_slot_is_streamed_from(
+    database: Database, tmp_path: Path, windows: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
+    source, start = slotted(database)
+    database.execute("INSERT INTO t SELECT generate_series(1, 5000)")
+    with ExitStack() as stack:
+        taken = [stack.enter_context(psycopg.connect(database.dsn, autocommit=True)) for _ in range(70)]
+        with pytest.raises(psycopg.errors.ConfigurationLimitExceeded):
+            for i, each in enumerate(taken):
+                each.execute("SELECT pg_create_physical_replication_slot(%s, true, true)", [f"full_{i}"])
+        assert pulled(source, tmp_path, start).changes == 5000
+    assert windows == []
+    assert "cannot be read through SQL: the server has no free replication slot" in caplog.text
+
+
+def test_two_phase_is_streamed(database: Database, tmp_path: Path, windows: list[Any]) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
+    source, start = slotted(database, two_phase=True)
+    with database.connect() as session:
+        session.execute("BEGIN; INSERT INTO t VALUES (1); PREPARE TRANSACTION 'one'")
+    first = pulled(source, tmp_path, start)
+    with database.connect() as session:
+        session.execute("COMMIT PREPARED 'one'")
+    second = pulled(source, tmp_path, first.end_lsn)
+    assert (first.changes, second.changes) == (0, 1)
+    assert windows == []
+
+
+def test_a_missing_publication_is_named(database: Database, tmp_path: Path, windows: list[Any]) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source, start = slotted(database)
+    database.execute("INSERT INTO t VALUES (1)")
+    database.execute("CREATE PUBLICATION p FOR TABLE t")
+    with pytest.raises(SourceError, match="cannot find a publication"):
+        pulled(source, tmp_path, start)
+    assert len(windows) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_session_that_is_ended_is_one_clear_error(
+    database: Database, tmp_path: Path, windows: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "WINDOW_BYTES", 1 << 30)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, a text); CREATE PUBLICATION p FOR TABLE t")
+    source, start = slotted(database)
+    database.execute("INSERT INTO t SELECT i, md5(i::text) FROM generate_series(1, 300000) i")
+    cut = threading.Event()
+
+    def cutting() -> None:
+        query = (
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
+            "WHERE database = current_database() AND temporary AND active"
+        )
+        with database.connect() as connection:
+            while not cut.is_set():
+                if connection.execute(query).fetchall():
+                    cut.set()
+
+    cutter = threading.Thread(target=cutting)
+    cutter.start()
+    try:
+        with pytest.raises(SourceUnavailableError, match="broke off while a backlog was read") as caught:
+            pulled(source, tmp_path, start)
+    finally:
+        cut.set()
+        cutter.join()
+    assert caught.value.retryable
+    assert list(tmp_path.iterdir()) == []
+    assert pulled(source, tmp_path, start).changes == 300_000
+    assert slots_of(database) == [source.slot]
+
+
+def test_it_is_used_for_a_backlog_only(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    class Noted(BulkStream):
+        def __init__(self, source: SourceSettings, options: Any, start: int, until: int) -> None:
+            made.append(until - start)
+            super().__init__(source, options, start, until)
+
+    monkeypatch.setattr(puller, "BulkStream", Noted)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, a text); CREATE PUBLICATION p FOR TABLE t")
+    source, start = slotted(database)
+    database.execute("INSERT INTO t VALUES (0, 'one')")
+    first = pulled(source, tmp_path, start)
+    assert (first.changes, made) == (1, [])
+    database.execute("INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(1, 60000) i")
+    second = pulled(source, tmp_path, first.end_lsn)
+    assert second.changes == 60_000
+    assert len(made) == 1 and made[0] >= bulk.BULK_MIN_BYTES
+    with connect(source.dsn) as connection:
+        assert inspect_slot(connection, source.slot) is not None
+
+
+SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+
+
+def row(lsn: int, message: bytes) -> bytes:
+    return struct.pack(">hiQi", 2, 8, lsn, len(message)) + message
+
+
+def frames(contents: list[bytes]) -> Frames:
+    lengths = np.array([len(content) for content in contents], np.int64)
+    return Frames(np.frombuffer(b"".join(contents), np.uint8), lengths, ended=False)
+
+
+def test_rows_become_replication_messages() -> None:
+    messages = [b"B" * n for n in (1, 15, 16, 17, 33, 1000)]
+    for split in range(1, len(messages) + 2):
+        contents = [row(7 + i, message) for i, message in enumerate(messages)] + [b"\xff\xff"]
+        contents[0] = SIGNATURE + contents[0]
+        rows, found = CopiedRows(), []
+        for part in (contents[:split], contents[split:]):
+            data, lengths = (
+                rows.take(frames(part)) if part else (np.empty(0, np.uint8), np.empty(0, np.int64))
+            )
+            ends = np.cumsum(lengths)
+            found += [data[end - size : end].tobytes() for end, size in zip(ends, lengths, strict=True)]
+        rows.end()
+        assert found == [struct.pack(">cQQQ", b"w", 7 + i, 0, 0) + m for i, m in enumerate(messages)]
+
+
+def test_broken_rows_are_refused() -> None:
+    good = SIGNATURE + row(1, b"Begin")
+    bad = [[good[:end]] for end in range(1, len(good)) if end != len(SIGNATURE)]
+    bad += [[good + b"x"], [good, b"\xff\xff", row(2, b"x")], [good, b""], [good, b"\xff\xfe"]]
+    bad += [[b"x" * len(good)], [SIGNATURE[:-8] + b"\0\1\0\0" + bytes(4) + row(1, b"")]]
+    for i in (18 + 1, 19 + 5, 19 + 17):
+        broken = bytearray(good)
+        broken[i] ^= 4
+        bad.append([bytes(broken)])
+    for contents in bad:
+        with pytest.raises(ProtocolError):
+            CopiedRows().take(frames(contents))
+    rows = CopiedRows()
+    rows.take(frames([good]))
+    with pytest.raises(ProtocolError, match="end too early"):
+        rows.end()
