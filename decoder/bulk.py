@@ -2,7 +2,7 @@
 
 The WAL sender spends most of its time on one send() per message.  The SQL function
 pg_logical_slot_get_binary_changes runs the same decoding and the same output plugin into a tuplestore, and
-COPY sends its rows in blocks (docs/adr/0008).  It moves the slot it reads, so it is given a temporary copy
+COPY sends its rows in blocks (docs/adr/0009).  It moves the slot it reads, so it is given a temporary copy
 of the pipeline's slot, which goes with the connection.
 
 Invariants: the pipeline's slot stays where it stands; a `BulkStream` ends with a keepalive at ``until``,
