@@ -27,7 +27,8 @@ def bag_statements(target: Target, view: str) -> list[str]:
     remove, add = (pc.sum(target.fold.rows[name]).as_py() or 0 for name in ("remove", "add"))
     found = [f"DELETE FROM {target.branch}"] if target.fold.truncated else []
     found += [_remove(target, view)] if remove else []
-    return found + ([_add(target, view)] if add or not found else [])
+    # DELETE of an empty table makes no snapshot, so it cannot be what completes the table.
+    return found + ([_add(target, view)] if add or not remove else [])
 
 
 def bag_join(target: Target, rows: pa.Table, view: str) -> str:
