@@ -91,7 +91,8 @@ def test_a_life_on_each_kind_of_catalog(anywhere: Lab) -> None:
     assert len(rows[-1]["tables"]) == 3
     with pytest.raises(LakeError, match="keeps nothing as old as"):
         Cut.at(lab.lake, 0x1000)
-    old = query(lab.session, lab.lake, "SELECT max(one.v) FROM one JOIN late USING (id)", lab.position - 0x100)
+    joined = "SELECT max(one.v) FROM one JOIN late USING (id)"
+    old = query(lab.session, lab.lake, joined, lab.position - 0x100)
     assert old.rows == [("1",)]
     assert drop_tables(lab.lake, PIPELINE)
     assert not initialised(lab.lake, PIPELINE)
