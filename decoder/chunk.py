@@ -10,7 +10,7 @@ import numpy as np
 
 from decoder import scan
 from decoder.buffer import MessageBuffer
-from decoder.compiled import Ints, frozen
+from decoder.compiled import Bytes, Ints, frozen
 from decoder.errors import ProtocolError
 from decoder.lsn import format_lsn
 from decoder.type_catalog import TypeCatalog
@@ -21,6 +21,7 @@ class Notes:
 
     def __init__(self) -> None:
         self._room = 0
+        self._bytes = np.empty(0, dtype=np.uint8)
 
     def room_for(self, messages: int) -> tuple[Ints, Ints, Ints]:
         """int64[fields, at least ``messages``] of rows, of transactions and of rare messages."""
@@ -30,6 +31,12 @@ class Notes:
             self._txns = np.empty((scan.TXN_FIELDS, self._room), dtype=np.int64)
             self._rares = np.empty((scan.RARE_FIELDS, self._room), dtype=np.int64)
         return self._rows, self._txns, self._rares
+
+    def bytes_for(self, size: int) -> Bytes:
+        """uint8[at least ``size``], for messages in another order."""
+        if size > len(self._bytes):
+            self._bytes = np.empty(size + size // 4, dtype=np.uint8)
+        return self._bytes
 
 
 class Chunk:
@@ -43,7 +50,7 @@ class Chunk:
         notes: Notes,
         catalog: TypeCatalog | None,
     ) -> None:
-        count, self.catalog = buffer.count, catalog
+        count, self.notes, self.catalog = buffer.count, notes, catalog
         self.data, self.ends, self.lsns = frozen(buffer.data), frozen(buffer.ends), buffer.lsns
         self.state = state.copy()
         self.state[scan.NEXT_SEQ], self.state[scan.NEXT_TXN] = first

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from decoder.types import ColumnType, column_type
 
 
@@ -71,6 +74,12 @@ class Relation:
     def types(self) -> tuple[ColumnType, ...]:
         """Every column's row in the table of types."""
         return tuple(column.type for column in self.columns)
+
+    @cached_property
+    def type_numbers(self) -> npt.NDArray[np.uint64]:
+        """Type OID and modifier of every column as one number."""
+        kinds = [(oid & 0xFFFFFFFF) << 32 | typmod & 0xFFFFFFFF for oid, typmod in self.kinds]
+        return np.array(kinds, dtype=np.uint64)
 
 
 RelationVersion: TypeAlias = Relation

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from decoder import scan
+from decoder import scan, scan_values
 from decoder.arrays import arrow, integers
 from decoder.chunk import Chunk
-from decoder.compiled import Ints
+from decoder.compiled import Bytes, Ints, frozen
 from decoder.rare import Rare
 from decoder.relations import Relation
 from decoder.rows import RowSets
 
 _TRUNCATE = ord("T")
+# From so many versions on each value would be fetched from far away, once a column.
+_MANY, _TOGETHER_BYTES_MAX = 16, 64 << 20
 
 
 def row_sets(chunk: Chunk, rare: Rare) -> RowSets:
@@ -38,11 +40,23 @@ def row_sets(chunk: Chunk, rare: Rare) -> RowSets:
         first=np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=len(versions)))]),
         groups=np.cumsum([0, *map(len, alike.values())]).tolist(),
         rows=rows,
-        data=chunk.data,
+        data=_together(chunk, rows) if len(versions) >= _MANY else chunk.data,
         lsns=chunk.lsns,
         catalog=chunk.catalog,
         error=chunk.error,
     )
+
+
+def _together(chunk: Chunk, rows: Ints) -> Bytes:
+    """The sorted rows' messages in this order, copied; their tuples' positions are moved along."""
+    messages = rows[scan.ROW_MESSAGE]
+    size = int((chunk.ends[messages + 1] - chunk.ends[messages]).sum())
+    if size > _TOGETHER_BYTES_MAX:
+        return chunk.data
+    into = chunk.notes.bytes_for(size + 16)
+    old_at, new_at = rows[scan.ROW_OLD_AT], rows[scan.ROW_NEW_AT]
+    used = scan_values.sorted_copy(chunk.data, chunk.ends, frozen(messages), old_at, new_at, into)
+    return frozen(into[:used])
 
 
 def _versions(chunk: Chunk, rare: Rare, rows: Ints) -> tuple[Ints, list[Relation]]:

@@ -103,7 +103,7 @@ class _Group:
 
     Attributes:
         first: int64[versions + 1], where the rows of each begin.
-        types: of the columns.
+        types: of the columns; ``numbers`` tells which are the same.
         always: the new tuples' columns.
         some: columns that not every version needs to have, by kind (o, u, xn, xo) and number, each with a
             flag for every version.
@@ -114,6 +114,7 @@ class _Group:
         self.first = sets.first[begin : end + 1]
         self.count = int(self.first[-1] - self.first[0])
         self.types = sets.versions[begin].types
+        self.numbers = sets.versions[begin].type_numbers
         self.always: dict[int, pa.Array] = {}
         self.some: dict[str, dict[int, tuple[pa.Array, Flags]]] = {"o": {}, "u": {}, "xn": {}, "xo": {}}
 
@@ -182,18 +183,18 @@ def _blocks(groups: Sequence[_Group]) -> Iterator[list[_Block]]:
 class _Located:
     """The values of some blocks, found; those of one type lie together.
 
-    A *segment* is one column of one block; ``order`` has the segments as they lie, and ``begin`` where.
+    A *segment* is one column of one block; they lie by type, each run of one type between two ``changes``.
     """
 
     def __init__(self, sets: RowSets, blocks: list[_Block], cursor: Ints) -> None:
         self._sets = sets
         segments = [(block.group, column) for block in blocks for column in range(block.begin, block.end)]
-        kinds: dict[int, int] = {}  # by identity: there is one object of a type
-        numbers = [kinds.setdefault(id(group.types[column]), len(kinds)) for group, column in segments]
-        order = np.argsort(np.array(numbers), kind="stable")
+        types = np.concatenate([block.group.numbers[block.begin : block.end] for block in blocks])
+        order = np.argsort(types, kind="stable")
         self._segments = [segments[i] for i in order.tolist()]
-        self._kinds = [numbers[i] for i in order.tolist()]
-        counts = np.array([group.count for group, _ in segments])
+        types = types[order]
+        self._changes = [0, *(np.flatnonzero(types[1:] != types[:-1]) + 1).tolist(), len(types)]
+        counts = np.repeat([b.group.count for b in blocks], [b.end - b.begin for b in blocks])
         self._begin = np.concatenate([[0], np.cumsum(counts[order])])
         to = np.empty(len(counts), dtype=np.int64)
         to[order] = self._begin[:-1]
@@ -214,10 +215,13 @@ class _Located:
 
     def read(self, old: bool) -> None:
         """Parse all; of old tuples only the columns that have a value in some row."""
-        for first, end in self._runs():
+        for first, end in pairwise(self._changes):
             if old and not (self.length[self._begin[first] : self._begin[end]] >= 0).any():
                 continue
             typed, exact = self._parsed(first, end)
+            if not old and exact is None and not self._unchanged:
+                self._keep_all(first, end, typed)
+                continue
             begin, places = 0, self._begin[first : end + 1].tolist()
             for i, (group, column) in enumerate(self._segments[first:end]):
                 count = group.count
@@ -228,6 +232,13 @@ class _Located:
                 )
                 self._keep(group, column, old, values, texts, part)
                 begin += count
+
+    def _keep_all(self, first: int, end: int, typed: pa.Array) -> None:
+        """What `_keep` comes to for new tuples that have nothing out of the ordinary."""
+        begin = 0
+        for group, column in self._segments[first:end]:
+            group.always[column] = typed.slice(begin, group.count)
+            begin += group.count
 
     def _keep(
         self,
@@ -249,14 +260,6 @@ class _Located:
             unchanged = length == UNCHANGED
             if unchanged.any():
                 group.some["u"][column] = arrow(unchanged), group.having(unchanged)
-
-    def _runs(self) -> Iterator[tuple[int, int]]:
-        """Neighbours of one type."""
-        first = 0
-        for i in range(1, len(self._kinds) + 1):
-            if i == len(self._kinds) or self._kinds[i] != self._kinds[first]:
-                yield first, i
-                first = i
 
     def _type(self, i: int) -> ColumnType:
         group, column = self._segments[i]
