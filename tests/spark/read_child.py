@@ -1,0 +1,120 @@
+"""Run by test_read_live.py in a process of its own: reads one cut after another until its input ends.
+
+Each read takes all pointers anew.  Three things are asked of it: that the row of `commits` names the very
+snapshots that the cut pins, that TPC-B's four sums are equal in it, and that DuckDB finds the same sums.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import select
+import sys
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+from pyiceberg.table import StaticTable
+
+from infra.pipeline import Pipeline
+from spark.catalog import open_catalog
+from spark.catalog_base import Catalog
+from spark.commits import commits_name, newest_pins, position_of
+from spark.names import belongs
+from spark.read import Cut, Pinned
+
+SUMS = {"accounts": "abalance", "tellers": "tbalance", "branches": "bbalance", "history": "delta"}
+_SUM_EVERY = 10
+
+
+class Reader:
+    """Keeps what can be kept between reads: metadata files never change."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.report: dict[str, Any] = {"reads": 0, "sums": 0, "cuts": 0, "torn": []}
+        self._pinned: dict[tuple[str, int], Pinned] = {}
+        self._rows: dict[str, dict[str, int]] = {}
+        self._duckdb = _duckdb()
+
+    def read(self) -> None:
+        lake = self.catalog.lake
+        pointers = self.catalog.pointers()
+        name = commits_name(lake.namespace)
+        location = pointers[name]
+        new = location not in self._rows
+        if new:
+            self._rows[location] = newest_pins(StaticTable.from_metadata(location))
+        commits = self._pin(name, location, 0)
+        position = position_of(commits.metadata, name)
+        cut = Cut(
+            lake,
+            position,
+            {
+                n: self._pin(n, where, position)
+                for n, where in pointers.items()
+                if belongs(n.namespace, lake.namespace)
+            },
+        )
+        pins = {f"{lake.namespace}.{table}": cut.snapshot_id(table) for table in SUMS}
+        self._expect(pins == self._rows[location], "pins", position)
+        if new or self.report["reads"] % _SUM_EVERY == 0:
+            self._sum(cut, position)
+        if new:
+            self._sum_by_duckdb(cut, position)
+        self.report["reads"] += 1
+        self.report["cuts"] += new
+
+    def _pin(self, name: Any, location: str, position: int) -> Pinned:
+        return self._pinned.setdefault((location, position), Pinned(name, location, position))
+
+    def _sum(self, cut: Cut, position: int) -> None:
+        sums = {table: _total(cut, table, column) for table, column in SUMS.items()}
+        self._expect(len(set(sums.values())) == 1, sums, position)
+        self.report["sums"] += 1
+
+    def _sum_by_duckdb(self, cut: Cut, position: int) -> None:
+        sums = {}
+        for table, column in SUMS.items():
+            where = cut.pinned[cut.find(table)].location
+            pinned = f"iceberg_scan('{where}', snapshot_from_id={cut.snapshot_id(table)})"
+            sql = f"SELECT coalesce(sum({column}), 0)::BIGINT FROM {pinned}"
+            sums[table] = self._duckdb.execute(sql).fetchone()[0]
+        self._expect(len(set(sums.values())) == 1, sums, position)
+
+    def _expect(self, holds: bool, what: str | Mapping[str, Any], position: int) -> None:
+        if not holds:
+            self.report["torn"].append([f"{position:X}", str(what)])
+
+
+def _total(cut: Cut, table: str, column: str) -> int:
+    sums = [pc.sum(batch.column(0)).as_py() for batch in cut.arrow_batches(table, [column])]
+    return int(sum((s for s in sums if s is not None), Decimal(0)))
+
+
+def _duckdb() -> Any:
+    import duckdb
+
+    connection = duckdb.connect(config={"threads": 1})
+    for name in ("avro", "iceberg"):
+        package = importlib.util.find_spec(f"duckdb_extension_{name}")
+        assert package is not None and package.origin is not None
+        (file,) = Path(package.origin).parent.rglob(f"{name}.duckdb_extension")
+        connection.execute(f"LOAD '{file}'")
+    return connection
+
+
+def main(file: str) -> None:
+    with open_catalog(Pipeline.open(file).lake) as catalog:
+        reader = Reader(catalog)
+        reader.read()
+        print("reading", flush=True)
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            reader.read()
+    print(json.dumps(reader.report))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
