@@ -10,8 +10,10 @@ before which every transaction that commits before ``until`` has been handed out
 
 The server keeps a window's messages in work_mem, then in a temporary file, before it sends the first.  So a
 backlog is read in windows of WAL: each is decoded from where the oldest transaction in it may have begun, so
-a window is at least as long as what is decoded again for it.  A transaction that goes beyond a window comes
-whole with the one in which it commits: only the last window may send transactions in progress.
+a window is at least as long as what is decoded again for it, and a backlog for which too much would be is
+left at the end of a window (the batch ends there).  A transaction that goes beyond a window comes whole with
+the one in which it commits: only the last window may send transactions in progress.  One that fills whole
+windows is for the stream.
 """
 
 from __future__ import annotations
@@ -38,8 +40,10 @@ from decoder.waiting import Patience, readable
 BULK_MIN_BYTES = 8 << 20
 WINDOW_BYTES = 256 << 20
 WINDOW_BYTES_MAX = 1 << 30
+AGAIN_BYTES_MAX = 1 << 30
 STATUS_SECONDS = 60.0
 _SETTINGS = "SET work_mem = '64MB'; SET lock_timeout = 0; SET default_transaction_read_only = off"
+_IN_VAIN = 16  # a window that sends less than this part of its WAL holds little that has committed
 _CANCEL_SECONDS = 2.0
 _WAITING, _SENDING, _DONE = range(3)
 _NO_BYTES, _NO_LENGTHS = np.empty(0, np.uint8), np.empty(0, np.int64)
@@ -70,13 +74,19 @@ class BulkStream:
         BulkError: the server refuses to be read this way: no slot is free, no room for a temporary file, …
         SourceError: a publication is missing.
         SourceUnavailableError: the connection failed.
+
+    Attributes:
+        exhausted: no more comes, though ``until`` is not reached: the batch is to end where this ended.
     """
 
     status_seconds = STATUS_SECONDS
 
     def __init__(self, source: SourceSettings, options: Options, start: int, until: int) -> None:
         self._source, self._options = source, options
-        self._at, self._until = start, until
+        self._start, self._at, self._until = start, start, until
+        self._restart = self._again = self._window_sent = 0
+        self._window_start = start
+        self.exhausted = False
         self._state = _WAITING
         self._window_end = start
         self._slot = f"{source.slot[:40]}_bulk_{time.time_ns() & 0xFFFFFFFF:08x}"
@@ -117,13 +127,33 @@ class BulkStream:
         return parse_lsn(row[0]), parse_lsn(row[1])
 
     def _next_window(self) -> None:
+        """Ask for the changes of some more WAL, or end early if too much would be decoded again for it."""
         _, restart = self._stands()
-        size = min(max(WINDOW_BYTES, self._at - restart), WINDOW_BYTES_MAX)
-        self._window_end = min(self._until, self._at + size)
+        again = self._at - restart
+        if self._at > self._start:
+            self._again += again
+            if restart <= self._restart and self._window_sent * _IN_VAIN < self._at - self._window_start:
+                raise BulkError(
+                    "a transaction reaches beyond a window of WAL", where=redact(self._source.dsn)
+                )
+        self._restart = restart
+        if self._again > AGAIN_BYTES_MAX:
+            self._state, self.exhausted = _DONE, True
+            return
+        self._window_start, self._window_sent = self._at, 0
+        self._window_end = min(self._until, self._at + self._size(again))
         last = self._window_end == self._until
         options = self._options if last else replace(self._options, streaming="off")
         self._pgconn.send_query(window_query(self._source, options, self._slot, self._window_end))
         self._state, self._rows = _WAITING, CopiedRows()
+
+    def _size(self, again: int) -> int:
+        """At least what is decoded again for it, but no more than what sends about WINDOW_BYTES."""
+        size = min(max(WINDOW_BYTES, again), WINDOW_BYTES_MAX)
+        taken = self._at - self._window_start
+        if taken and self._window_sent > taken:
+            size = max(size * taken // self._window_sent, WINDOW_BYTES // 16)
+        return size
 
     def drain(self) -> Frames:
         """Everything that has arrived, without waiting, as the contents of replication messages.
@@ -145,6 +175,7 @@ class BulkStream:
         if self._state != _SENDING:
             return _frames()
         frames = self._reader.drain()
+        self._window_sent += len(frames.data)
         ended, contents = frames.ended, self._rows.take(frames)
         return _frames(contents, self._window_over()) if ended else Frames(*contents, ended=False)
 

@@ -64,6 +64,7 @@ class _Sender(Protocol):
     """Where replication messages come from."""
 
     status_seconds: float
+    exhausted: bool
 
     def drain(self) -> Frames: ...
     def rest(self, seconds_max: float) -> None: ...
@@ -174,6 +175,8 @@ class Puller:
         assert buffer is not None
         while framing.end == RUNNING:
             self._take(buffer)
+            if self._stream.exhausted:
+                framing.cut_at_commit()
             self._tell()
             if framing.end != RUNNING:
                 break

@@ -55,7 +55,10 @@ class Stream:
 
     Attributes:
         status_seconds: a status update is due this long after the last.
+        exhausted: no; it goes on until the server ends it.
     """
+
+    exhausted = False
 
     def __init__(
         self,

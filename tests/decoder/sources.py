@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from decoder import bulk
 from decoder.changelog import Batch
 from decoder.lsn import parse_lsn
 from decoder.pull import pull
@@ -28,6 +31,13 @@ def slotted(database: Database, **more: Any) -> tuple[SourceSettings, int]:
 
 def pulled(source: SourceSettings, directory: Path, start: int, **more: Any) -> Batch:
     return pull(source, "test", directory, start=start, **more)
+
+
+def through_sql(monkeypatch: pytest.MonkeyPatch, window_bytes: int) -> None:
+    """Read everything through SQL (decoder/bulk.py), in windows of that size, however little comes of one."""
+    monkeypatch.setattr(bulk, "BULK_MIN_BYTES", 0)
+    monkeypatch.setattr(bulk, "WINDOW_BYTES", window_bytes)
+    monkeypatch.setattr(bulk, "_IN_VAIN", 1 << 40)
 
 
 def confirmed_flush(source: SourceSettings) -> int:

@@ -21,7 +21,7 @@ from decoder.errors import ProtocolError, SourceError, SourceUnavailableError
 from decoder.slots import inspect_slot
 from decoder.source import SourceSettings, connect
 from tests.conftest import Database
-from tests.decoder.sources import confirmed_flush, pulled, replayed, slotted
+from tests.decoder.sources import confirmed_flush, insert_position, pulled, replayed, slotted, through_sql
 from tests.decoder.test_streaming import TABLES, Twins, fill
 
 MODES: dict[str, dict[str, Any]] = {
@@ -42,8 +42,7 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         original(self)
         asked.append((self._at, self._window_end))
 
-    monkeypatch.setattr(bulk, "BULK_MIN_BYTES", 0)
-    monkeypatch.setattr(bulk, "WINDOW_BYTES", 64 << 10)
+    through_sql(monkeypatch, 64 << 10)
     monkeypatch.setattr(BulkStream, "_next_window", noted)
     return asked
 
@@ -138,6 +137,41 @@ def test_a_server_without_a_free_slot_is_streamed_from(
         assert pulled(source, tmp_path, start).changes == 5000
     assert windows == []
     assert "cannot be read through SQL: the server has no free replication slot" in caplog.text
+
+
+def test_what_fills_whole_windows_is_streamed(
+    database: Database,
+    tmp_path: Path,
+    windows: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(bulk, "_IN_VAIN", 16)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, a text); CREATE PUBLICATION p FOR TABLE t")
+    source, start = slotted(database)
+    database.execute("INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(1, 20000) i")
+    assert pulled(source, tmp_path, start).changes == 20_000
+    assert len(windows) == 1
+    assert "a transaction reaches beyond a window of WAL" in caplog.text
+
+
+def test_a_batch_ends_early_when_too_much_would_be_decoded_again(
+    database: Database, tmp_path: Path, windows: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "AGAIN_BYTES_MAX", 300 << 10)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, a text); CREATE PUBLICATION p FOR TABLE t")
+    source, start = slotted(database)
+    for i in range(60):
+        database.execute(f"INSERT INTO t SELECT i, 'x' FROM generate_series({i * 200}, {i * 200 + 199}) i")
+    until = insert_position(database)
+    batches, at = [], start
+    while at < until:
+        batches.append(pulled(source, tmp_path, at, until=until))
+        assert batches[-1].end_lsn > at
+        at = batches[-1].end_lsn
+    assert at == until
+    assert len(batches) > 2
+    assert sum(batch.changes for batch in batches) == len(replayed(batches)) == 12_000
 
 
 def test_two_phase_is_streamed(database: Database, tmp_path: Path, windows: list[Any]) -> None:

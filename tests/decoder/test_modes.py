@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from decoder import bulk
 from decoder.errors import SourceError
 from tests.conftest import Database
+from tests.decoder.sources import through_sql
 from tests.decoder.test_streaming import Twins
 from tests.e2e.scenarios import SCENARIOS
 
@@ -28,8 +28,7 @@ MODES: dict[str, dict[str, Any]] = {
 def test_every_scenario_in_every_mode(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "BULK_MIN_BYTES", 0)
-    monkeypatch.setattr(bulk, "WINDOW_BYTES", 256 << 10)
+    through_sql(monkeypatch, 256 << 10)
     for scenario in SCENARIOS.values():
         database.execute(scenario.setup)
     database.execute(

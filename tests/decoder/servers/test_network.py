@@ -14,7 +14,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from decoder import bulk
 from decoder.changelog import Batch
 from decoder.confirm import confirm
 from decoder.errors import SlotBusyError, SlotlakeError, SourceUnavailableError
@@ -26,7 +25,7 @@ from decoder.source import SourceSettings, connect
 from infra.local.postgres import Version, temporary_postgres
 from tests.conftest import Database, fresh_database
 from tests.decoder.servers.proxy import Fault, Proxy
-from tests.decoder.sources import replayed
+from tests.decoder.sources import replayed, through_sql
 
 ROWS = 300
 _TRANSACTIONS = 40
@@ -199,14 +198,13 @@ def terminate(database: Database, slot: str) -> None:
     )
 
 
-@pytest.mark.parametrize("through_sql", [False, True])
+@pytest.mark.parametrize("bulk", [False, True])
 def test_nothing_is_twice_or_missing_whatever_happens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through_sql: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bulk: bool
 ) -> None:
     """Batch after batch, some confirmed, while the network and the server fail at random."""
-    if through_sql:
-        monkeypatch.setattr(bulk, "BULK_MIN_BYTES", 0)
-        monkeypatch.setattr(bulk, "WINDOW_BYTES", 256 << 10)
+    if bulk:
+        through_sql(monkeypatch, 256 << 10)
     seed = int(os.environ.get("SLOTLAKE_SEED", "0")) or random.SystemRandom().randrange(1 << 30)
     steps = int(os.environ.get("SLOTLAKE_FAULTS", "6"))
     print(f"SLOTLAKE_SEED={seed} gives this run again")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from decoder import bulk
 from decoder.confirm import confirm
 from decoder.errors import SlotError, SourceError
 from decoder.publications import create_publication
@@ -20,7 +19,7 @@ from decoder.source import SourceSettings, connect
 from infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from tests.conftest import Database
 from tests.decoder.servers.standby import replayed_to, standby_of
-from tests.decoder.sources import replayed
+from tests.decoder.sources import replayed, through_sql
 
 CONF = {"shared_buffers": "16MB", "logical_decoding_work_mem": "64kB", "max_prepared_transactions": "5"}
 
@@ -57,15 +56,15 @@ def insert(primary: Database, first: int, last: int) -> None:
     primary.execute(f"INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series({first}, {last}) i")
 
 
-@pytest.mark.parametrize("through_sql", [False, True])
+@pytest.mark.parametrize("bulk", [False, True])
 def test_a_standby_serves_slot_snapshot_pull_and_confirmation(
     pair: tuple[EmbeddedPostgres, EmbeddedPostgres],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    through_sql: bool,
+    bulk: bool,
 ) -> None:
-    if through_sql:
-        monkeypatch.setattr(bulk, "BULK_MIN_BYTES", 0)
+    if bulk:
+        through_sql(monkeypatch, 64 << 10)
         monkeypatch.setattr("decoder.pull.BulkError", KeyError)  # no other way is taken instead
     server, standby = pair
     primary = Database(server, "postgres")

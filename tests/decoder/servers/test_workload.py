@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from decoder import bulk
 from decoder.errors import SlotError, SourceError
 from decoder.options import newest_protocol
 from decoder.slots import create_slot
@@ -17,6 +16,7 @@ from decoder.source import SourceSettings, connect
 from infra.local.postgres import Version
 from tests.conftest import SERVER_VERSIONS, Database
 from tests.decoder.servers import workload
+from tests.decoder.sources import through_sql
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -73,9 +73,8 @@ def test_every_way_of_asking_gives_what_the_server_holds(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bulk, "BULK_MIN_BYTES", 0)
     monkeypatch.setattr("decoder.pull.BulkError", KeyError)  # no other way is taken instead
-    monkeypatch.setattr(bulk, "WINDOW_BYTES", 128 << 10)
+    through_sql(monkeypatch, 128 << 10)
     play = played(database_on(version))
     truth = workload.truth(play.database)
     found = {}
