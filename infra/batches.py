@@ -65,7 +65,14 @@ def _cut(pipeline: Pipeline, position: int, until: int | None, progress: Progres
     """The next batch: from the standing puller if one runs, else by a connection of its own."""
     settings = pipeline.pulling
     if settings.source.plugin != "pgoutput":
-        return pull_rows(settings.source, settings.pipeline, settings.changelog, start=position, until=until)
+        return pull_rows(
+            settings.source,
+            settings.pipeline,
+            settings.changelog,
+            start=position,
+            until=until,
+            memory_bytes=settings.memory_bytes,
+        )
     followed = follow.batch(pipeline, position, until)
     if followed is not None:
         return followed
@@ -122,7 +129,7 @@ def apply_named(pipeline: Pipeline, name: str) -> ApplyReport:
     started = time.monotonic()
     batch = named(pipeline, name)
     batch.verify()
-    applied = apply_batch(pipeline.session, pipeline.lake, batch, pipeline.name, _on_conflict(pipeline))
+    applied = apply_batch(pipeline.session, pipeline.lake, batch, pipeline.name, on_conflict(pipeline))
     return ApplyReport(
         batch=name,
         already_published=applied.already_published,
@@ -134,7 +141,7 @@ def apply_named(pipeline: Pipeline, name: str) -> ApplyReport:
     )
 
 
-def _on_conflict(pipeline: Pipeline) -> Choices:
+def on_conflict(pipeline: Pipeline) -> Choices:
     from spark.conflicts import Choices
     from spark.names import parse_postgres_name
 

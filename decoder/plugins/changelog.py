@@ -3,14 +3,15 @@
 Row by row, so slower than `decoder.pull`, but with the same batch at the end: events are written as
 pgoutput messages (`encode`) and go through the same columnar decoder and batch writer.
 
-Only what loses nothing may feed a lake: test_decoding, and wal2json in format 2 that prints numbers
-as text.  Publications are applied here, as the plugins know none: tables, column lists; one with a row
-filter, without some action, or of a partitioned table is refused.  A transaction is held in memory
-until its commit, since only that tells where it belongs.
+Only what loses nothing may feed a lake: test_decoding, and wal2json in format 2; before its version 2.6,
+which prints NaN as null, only with number columns that cannot be NULL.  Publications are applied here, as the
+plugins know none: tables, column lists; one with a row filter, without some action, or of a partitioned table
+is refused.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,25 +19,30 @@ from typing import Any
 
 import psycopg
 
-from decoder.batch_writer import BatchIdentity, BatchWriter, empty_batch, remove_leftovers
-from decoder.buffer import MessageBuffer
+from decoder.batch_writer import (
+    BatchIdentity,
+    BatchWriter,
+    empty_batch,
+    incoming_path,
+    remove_leftovers,
+)
 from decoder.changelog import Batch, batch_starting_at
-from decoder.columnar import Decoder
 from decoder.errors import ChangeLogError, SourceError
 from decoder.lsn import format_lsn
 from decoder.plugins import encode
 from decoder.plugins.consumer import FullConsumer
-from decoder.plugins.live import read_slot
-from decoder.plugins.model import Change, Message, Startup, Transaction, Truncate, Tuple
-from decoder.plugins.readers import NUMBERS_AS_TEXT
+from decoder.plugins.gathering import Gathering
+from decoder.plugins.live import HiddenNumbersError, read_slot
+from decoder.plugins.model import Change, Message, NoValue, Startup, Transaction, Truncate, Tuple
+from decoder.plugins.readers import HIDES_NAN, NUMBERS_AS_TEXT
 from decoder.position import page_floor, settled_position
 from decoder.publications import check_publications
 from decoder.relations import Relation, RelationVersion
 from decoder.row_keys import keys_of
 from decoder.slots import check_slot
 from decoder.source import SourceSettings, connect, identify, redact, source_errors
+from decoder.spool import MEMORY_BYTES, SpoolRoom
 
-CHUNK_BYTES = 16 << 20
 _PUBLISHED = """
 SELECT to_jsonb(t) FROM pg_catalog.pg_publication_tables t WHERE pubname = ANY (%s)
 """
@@ -45,6 +51,12 @@ SELECT c.relkind::text, array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHE
 FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_attribute a
      ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 WHERE c.oid = format('%%I.%%I', %s::text, %s::text)::regclass GROUP BY c.oid
+"""
+_NULLABLE_NUMBERS = """
+SELECT attname::text, pg_catalog.format_type(atttypid, atttypmod) FROM pg_catalog.pg_attribute
+WHERE attrelid = format('%%I.%%I', %s::text, %s::text)::regclass AND attname = ANY (%s) AND attnum > 0
+      AND NOT attisdropped AND NOT attnotnull AND atttypid = ANY (%s::oid[])
+ORDER BY attnum LIMIT 1
 """
 _REFUSED = """
 SELECT pubname FROM pg_catalog.pg_publication
@@ -56,8 +68,16 @@ Published = Mapping[tuple[str, str], Collection[str]]
 
 @dataclass(frozen=True)
 class _Projection:
+    """The published part of a table.
+
+    Attributes:
+        places: of its columns among those that the plugin shows.
+        numbers: which of its columns have a type that has NaN.
+    """
+
     relation: Relation
     places: tuple[int, ...]
+    numbers: tuple[int, ...]
 
     def of(self, values: Tuple | None) -> Tuple | None:
         return None if values is None else tuple(values[place] for place in self.places)
@@ -73,32 +93,43 @@ class ChangeLogConsumer(FullConsumer):
 
     Attributes:
         versions: the table versions written, for the batch's keys.
+        keeps_until_commit: what has begun and does not commit is left out here.
     """
 
+    keeps_until_commit = True
+
     def __init__(
-        self, writer: BatchWriter, published: Published | None = None, *, messages: bool = True
+        self,
+        writer: BatchWriter,
+        room: SpoolRoom,
+        published: Published | None = None,
+        *,
+        messages: bool = True,
     ) -> None:
-        self._writer, self._published, self._messages = writer, published, messages
-        self._decoder, self._buffer = Decoder(), MessageBuffer()
-        self._held: list[tuple[bytes, int]] = []
+        self._published, self._messages = published, messages
+        self._gathering = Gathering(writer, room)
         self._described: dict[int, Relation] = {}
-        self._next_seq = self._next_txn = 0
         self._projections: dict[Relation, _Projection] = {}
-        self.versions: list[RelationVersion] = []
+        self._hides_nan = False
+
+    @property
+    def versions(self) -> list[RelationVersion]:
+        return self._gathering.versions
 
     def startup(self, startup: Startup, /) -> None:
         """Refuses a plugin that loses something."""
+        self._hides_nan = startup.plugin == "wal2json" and startup.options.get(NUMBERS_AS_TEXT) != "1"
         problem = _loses(startup)
         if problem:
             raise ChangeLogError(
                 f"{startup.plugin} {problem}: a lake fed from it would not equal its source",
                 where="plugin",
-                way_out="use pgoutput, test_decoding, or wal2json 2.6 or later in format 2",
+                way_out="use pgoutput, test_decoding, or wal2json in format 2",
             )
 
     def begin(self, transaction: Transaction, /) -> None:
-        """Nothing is written before the commit."""
-        self._held = []
+        """What comes next belongs to it."""
+        self._gathering.begin(transaction)
 
     def change(self, transaction: Transaction, change: Change, /) -> None:
         """One row."""
@@ -114,7 +145,9 @@ class ChangeLogConsumer(FullConsumer):
             old=projection.of(change.old),
             new=projection.of(change.new),
         )
-        self._held.append((encode.change(kept), change.lsn))
+        if self._hides_nan:
+            _refuse_hidden(projection, kept)
+        self._gathering.add(encode.change(kept), change.lsn)
 
     def truncate(self, transaction: Transaction, truncate: Truncate, /) -> None:
         """The published ones of the tables."""
@@ -123,49 +156,28 @@ class ChangeLogConsumer(FullConsumer):
         for relation in relations:
             self._describe(relation, truncate.lsn)
         if relations:
-            self._held.append((encode.truncate(replace(truncate, relations=relations)), truncate.lsn))
+            self._gathering.add(encode.truncate(replace(truncate, relations=relations)), truncate.lsn)
 
     def message(self, transaction: Transaction | None, message: Message, /) -> None:
         """In its transaction, or at once."""
         if transaction is None and self._messages:
-            self._buffer.append(encode.message(message), message.lsn)
+            self._gathering.loose(encode.message(message), message.lsn)
         elif self._messages:
-            self._held.append((encode.message(message), message.lsn))
+            self._gathering.add(encode.message(message), message.lsn)
 
     def commit(self, transaction: Transaction, /) -> None:
         """Now it is known where the transaction belongs."""
-        end, time = transaction.end_lsn, transaction.commit_time
-        if end is None or time is None or transaction.xid is None:
-            raise ChangeLogError(
-                "the plugin does not tell a transaction's id, end or time",
-                where=f"transaction {transaction.xid}",
-                way_out="leave the plugin its options include-xids, include-lsn and include-timestamp",
-            )
-        if not self._held:
-            return
-        # Where the commit record starts is not always told; any place inside it sorts and compares alike.
-        lsn = end - 1 if transaction.commit_lsn is None else transaction.commit_lsn
-        self._buffer.append(encode.begin(transaction, lsn, time), lsn)
-        if transaction.origin is not None:
-            self._buffer.append(encode.origin(transaction.origin), lsn)
-        for payload, at in self._held:
-            self._buffer.append(payload, at)
-        self._buffer.append(encode.commit(lsn, end, time), lsn)
-        if self._buffer.size_bytes >= CHUNK_BYTES:
-            self.flush()
+        self._gathering.commit(transaction)
 
     def flush(self) -> None:
-        """Decode what has gathered and append it to the batch."""
-        chunk = self._decoder.decode(self._buffer, first_seq=self._next_seq, first_txn=self._next_txn)
-        self._next_seq, self._next_txn = chunk.next_seq, chunk.next_txn
-        self.versions += [version for version in chunk.rows if version not in self.versions]
-        self._writer.append(chunk)
-        self._buffer.clear()
+        """Write what is whole into the batch."""
+        self._gathering.finish()
 
     def _describe(self, relation: Relation, lsn: int) -> None:
         if self._described.get(relation.relation_id) != relation:
             self._described[relation.relation_id] = relation
-            self._held += ((payload, lsn) for payload in encode.description(relation))
+            for payload in encode.description(relation):
+                self._gathering.add(payload, lsn)
 
     def _projection(self, relation: Relation) -> _Projection | None:
         """The published part of a table, None when it is not published."""
@@ -187,6 +199,7 @@ def pull_rows(
     start: int,
     until: int | None = None,
     options: Mapping[str, str] | None = None,
+    memory_bytes: int = MEMORY_BYTES,
 ) -> Batch:
     """`decoder.pull.pull` for a slot of test_decoding or wal2json, with the same rules and errors.
 
@@ -194,6 +207,7 @@ def pull_rows(
         start: the lake's position.
         until: the batch's exact end; without it a position behind all that was committed before the call.
         options: the plugin's own, over those chosen for it.
+        memory_bytes: how much of a transaction that waits for its commit is kept in memory.
     """
     remove_leftovers(changelog_dir)
     server = identify(source.dsn)
@@ -211,15 +225,56 @@ def pull_rows(
     end = _end(source, start, until, settled)
     if end == start:
         return empty_batch(changelog_dir, identity, start)
-    writer = BatchWriter(changelog_dir, identity, start)
+
+    def cut(chosen: Mapping[str, str]) -> Batch:
+        place = (changelog_dir, identity, start, end)
+        return _cut(source, published, place, chosen, memory_bytes)
+
     try:
-        consumer = ChangeLogConsumer(writer, published, messages=source.messages)
+        return cut(dict(options or {}))
+    except HiddenNumbersError:
+        with connect(source.dsn) as connection, source_errors(source.dsn, "looking at number columns"):
+            _check_numbers(connection, source, published)
+        return cut({**(options or {}), NUMBERS_AS_TEXT: ""})
+
+
+def _cut(
+    source: SourceSettings,
+    published: Published,
+    place: tuple[Path, BatchIdentity, int, int],
+    options: Mapping[str, str],
+    memory_bytes: int,
+) -> Batch:
+    changelog_dir, identity, start, end = place
+    writer = BatchWriter(changelog_dir, identity, start)
+    room = SpoolRoom(incoming_path(changelog_dir, f"spool-{secrets.token_hex(4)}"), memory_bytes)
+    try:
+        consumer = ChangeLogConsumer(writer, room, published, messages=source.messages)
         read_slot(source, consumer, options=options, start=start, until=end)
         consumer.flush()
         return writer.finish(end, keys_of(source, consumer.versions))
     except BaseException:
         writer.abandon()
         raise
+    finally:
+        room.close_all()
+
+
+def _check_numbers(connection: psycopg.Connection[Any], source: SourceSettings, published: Published) -> None:
+    """Where NaN is printed as null, a column in which NULL is allowed cannot be read.
+
+    A null in one in which it is not is refused when it comes (`ChangeLogConsumer.change`).
+    """
+    for table, columns in published.items():
+        row = connection.execute(_NULLABLE_NUMBERS, (*table, list(columns), list(HIDES_NAN))).fetchone()
+        if row is not None:
+            raise SourceError(
+                f"column {row[0]!r} of {table[0]}.{table[1]} is of type {row[1]} and may be NULL: wal2json "
+                "before 2.6 prints NaN and infinity as null too",
+                where=redact(source.dsn),
+                way_out="make the column NOT NULL, leave it out of the publication's column list, install "
+                "wal2json 2.6, or read through pgoutput",
+            )
 
 
 def published_columns(connection: psycopg.Connection[Any], source: SourceSettings) -> Published:
@@ -249,7 +304,21 @@ def _projected(relation: Relation, names: Collection[str] | None) -> _Projection
     columns = list(enumerate(relation.columns))
     kept = [(place, column) for place, column in columns if names is None or column.name in names]
     projected = replace(relation, columns=tuple(column for _, column in kept))
-    return _Projection(projected, tuple(place for place, _ in kept))
+    numbers = tuple(i for i, column in enumerate(projected.columns) if column.type_oid in HIDES_NAN)
+    return _Projection(projected, tuple(place for place, _ in kept), numbers)
+
+
+def _refuse_hidden(projection: _Projection, change: Change) -> None:
+    """A null where none can be stands for NaN or infinity."""
+    for number in projection.numbers:
+        column = projection.relation.columns[number]
+        new = change.new is not None and change.new[number] is NoValue.NULL
+        whole = change.old_kind == "O" or (change.old_kind == "K" and column.in_key)
+        if new or (whole and change.old is not None and change.old[number] is NoValue.NULL):
+            raise _unfit(
+                projection.relation,
+                f"a null in column {column.name!r}, which wal2json before 2.6 prints for NaN too",
+            )
 
 
 def _loses(startup: Startup) -> str:
@@ -257,8 +326,6 @@ def _loses(startup: Startup) -> str:
         return "does not show truncations, and time zones not as they are"
     if startup.plugin == "wal2json" and startup.options.get("format-version") != "2":
         return "does not show truncations in format 1"
-    if startup.plugin == "wal2json" and startup.options.get(NUMBERS_AS_TEXT) != "1":
-        return "shows NaN as NULL"
     return ""
 
 

@@ -2,7 +2,8 @@
 
 Owns where reading ends.  With an end position U exactly the transactions count whose commit record
 starts before U.  A plugin that does not tell where that is (test_decoding, decoderbufs) tells where it
-ends, but only with the commit itself: under ``until`` its transactions are held until then.  Without
+ends, but only with the commit itself: under ``until`` its transactions are held until then, unless the
+consumer says (`keeps_until_commit`) that it leaves out what does not commit.  Without
 ``until`` reading ends behind everything that was committed before the call.
 
 Nothing is confirmed: a slot can be looked at again and again.
@@ -39,6 +40,10 @@ _END_UNKNOWN_AT_BEGIN = ("test_decoding", "decoderbufs")
 _OUTSIDE = ("begin", "begin_prepare", "message", "stream_commit", "commit_prepared", "rollback_prepared")
 
 _ENDS = ("commit", "prepare", "stream_commit", "stream_prepare", "commit_prepared", "rollback_prepared")
+
+
+class HiddenNumbersError(SourceError):
+    """The plugin cannot tell NaN and infinity from NULL: wal2json before 2.6."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,8 @@ def slot_steps(
             source.plugin, startup.options, catalog, two_phase=startup.two_phase, types=slot.types
         )
         delivery = stack.enter_context(Delivery(consumer, startup))
-        yield from _Reading(reader, delivery, slot.bounds, writer).steps(slot)
+        keeps = bool(getattr(consumer, "keeps_until_commit", False))
+        yield from _Reading(reader, delivery, slot.bounds, writer, keeps=keeps).steps(slot)
 
 
 def read_file(path: Path, consumer: Consumer) -> int:
@@ -187,10 +193,12 @@ class _Slot:
             return Stream(self._source, self.bounds.start, plugin_options=options)
         except SourceError as error:
             if NUMBERS_AS_TEXT in error.what and "unknown" in error.what:
-                error.way_out = (
-                    "wal2json before 2.6 prints NaN and the infinities of number columns as null, as it does "
-                    f"NULL; to accept that, take the option away: {NUMBERS_AS_TEXT}="
-                )
+                raise HiddenNumbersError(
+                    error.what,
+                    where=error.where,
+                    way_out="wal2json before 2.6 prints NaN and the infinities of number columns as null, as "
+                    f"it does NULL; to accept that, take the option away: {NUMBERS_AS_TEXT}=",
+                ) from None
             raise
 
     def received(self, reading: _Reading) -> Iterator[_Received]:
@@ -221,11 +229,17 @@ class _Reading:
     """One run from the first message to the end position."""
 
     def __init__(
-        self, reader: Reader, delivery: Delivery, bounds: Bounds, writer: RecordingWriter | None
+        self,
+        reader: Reader,
+        delivery: Delivery,
+        bounds: Bounds,
+        writer: RecordingWriter | None,
+        *,
+        keeps: bool,
     ) -> None:
         self._reader, self._delivery, self._bounds, self._writer = reader, delivery, bounds, writer
         self._late = reader.plugin in _END_UNKNOWN_AT_BEGIN
-        self._holds = bounds.exact and self._late
+        self._holds = bounds.exact and self._late and not keeps
         self._events: list[Event] = []
         self._end = bounds.start
         self._ended = bounds.start >= bounds.until

@@ -22,15 +22,14 @@ tells neither truncations, nor the commit record's start, nor NULLs of an old tu
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from decoder.lsn import parse_lsn
 from decoder.plugins.catalog import Catalog
+from decoder.plugins.json_fields import JsonFields, Number
 from decoder.plugins.model import Change, Event, Message, NoValue, Transaction, Truncate, Value
-from decoder.plugins.reader import ReaderBase, microseconds
+from decoder.plugins.reader import microseconds
 from decoder.plugins.tables import SentColumn, Tables, old_tuple, values_of
 from decoder.plugins.wal2json_keys import CHANGE_1, COLUMN_2, FIELDS_2, MESSAGE_1, TOP_1
 from decoder.relations import Relation
@@ -42,12 +41,6 @@ _KINDS: dict[str, Literal["insert", "update", "delete"]] = {"I": "insert", "U": 
 _MISPLACED_COMMA = '{"change":[,{"kind":"message",'
 
 
-class _Number(str):
-    """A JSON number, as it was written."""
-
-    __slots__ = ()
-
-
 @dataclass(frozen=True)
 class _Row:
     """Columns of one tuple as sent."""
@@ -56,7 +49,7 @@ class _Row:
     values: Mapping[str, Value]
 
 
-class JsonReader(ReaderBase):
+class JsonReader(JsonFields):
     """Reads one stream of wal2json.
 
     Args:
@@ -91,7 +84,7 @@ class JsonReader(ReaderBase):
             return
         if text.startswith(_MISPLACED_COMMA):
             text = text.replace(",", "", 1)
-        record = self._json(text)
+        record = self.json(text)
         if "action" in record:
             yield from self._format_2(record)
         elif "change" in record:
@@ -99,90 +92,24 @@ class JsonReader(ReaderBase):
         else:
             raise self.error("neither format 1 (change) nor format 2 (action)")
 
-    # JSON.
-
-    def _json(self, text: str) -> dict[str, Any]:
-        try:
-            record = json.loads(
-                text,
-                object_pairs_hook=self._object,
-                parse_int=_Number,
-                parse_float=_Number,
-                parse_constant=self._constant,
-            )
-        except json.JSONDecodeError as error:
-            at = len(text[: error.pos].encode("utf-8", "surrogateescape"))
-            raise self.error(f"not JSON ({error.msg})", at) from None
-        except RecursionError:
-            raise self.error("not JSON (nested too deeply)") from None
-        if not isinstance(record, dict):
-            raise self.error("not a JSON object")
-        return record
-
-    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise self.error("a key comes twice in a JSON object")
-        return found
-
-    def _constant(self, name: str) -> Any:
-        raise self.error(f"not JSON ({name})")
-
-    def _field(self, record: Mapping[str, Any], name: str, kind: type[Any], default: Any = None) -> Any:
-        value = record.get(name)
-        if value is None:
-            if default is None and name not in record:
-                raise self.error(f"the field {name!r} is missing")
-            return default
-        if not isinstance(value, kind) or (kind is str and isinstance(value, _Number)):
-            raise self.error(f"the field {name!r} is not of its type")
-        return self._clean(value, name) if kind is str and name != "content" else value
-
-    def _clean(self, text: str, what: str) -> str:
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError:
-            raise self.error(f"text that is not UTF-8, in {what!r}") from None
-        return text
-
-    def _only(self, record: Mapping[str, Any], allowed: set[str]) -> None:
-        unknown = sorted(set(record) - allowed)
-        if unknown:
-            raise self.error(f"unknown fields: {', '.join(repr(name) for name in unknown)}")
-
-    def _integer(self, record: Mapping[str, Any], name: str, end: int) -> int | None:
-        value = record.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, _Number) or not value.isdigit() or int(value) >= end:
-            raise self.error(f"the field {name!r} is not a number in its range")
-        return int(value)
-
-    def _lsn(self, record: Mapping[str, Any], name: str) -> int | None:
-        value = record.get(name)
-        try:
-            return None if value is None else parse_lsn(str(value))
-        except ValueError:
-            raise self.error(f"the field {name!r} is not an LSN") from None
-
     def _transaction_of(self, record: Mapping[str, Any]) -> Transaction:
         time = None
         if record.get("timestamp") is not None:
             time = microseconds(str(record["timestamp"]))
             if time is None:
                 raise self.error("the field 'timestamp' is not a time")
-        origin = self._integer(record, "origin", 1 << 16)
+        origin = self.integer(record, "origin", 1 << 16)
         name = self._tables.origin(origin) if origin else None
-        xid = self._integer(record, "xid", 1 << 32)
-        return Transaction(xid, self._commit_lsn(record), self._lsn(record, "nextlsn"), time, name)
+        xid = self.integer(record, "xid", 1 << 32)
+        return Transaction(xid, self._commit_lsn(record), self.lsn_of(record, "nextlsn"), time, name)
 
     def _commit_lsn(self, record: Mapping[str, Any]) -> int | None:
-        return self._lsn(record, "lsn") if record.get("action") in ("B", "C") else None
+        return self.lsn_of(record, "lsn") if record.get("action") in ("B", "C") else None
 
     # Format 1.
 
     def _format_1(self, record: dict[str, Any]) -> Iterator[Event]:
-        changes = self._field(record, "change", list)
+        changes = self.field(record, "change", list)
         if len(record) == 1 and len(changes) == 1 and _is_outside(changes[0]):
             yield self._message(changes[0], None)
             return
@@ -192,7 +119,7 @@ class JsonReader(ReaderBase):
         yield self._end()
 
     def _begin(self, record: dict[str, Any]) -> Iterator[Event]:
-        self._only(record, TOP_1)
+        self.only(record, TOP_1)
         self._transaction = self._transaction_of(record)
         self.xid = self._transaction.xid
         yield Event("begin", self._transaction, self.lsn)
@@ -204,7 +131,7 @@ class JsonReader(ReaderBase):
 
     def _open_chunks(self, text: str) -> Iterator[Event]:
         self._chunks = self._first_chunk = True
-        yield from self._begin(self._json(text + "]}"))
+        yield from self._begin(self.json(text + "]}"))
 
     def _chunk(self, text: str) -> Iterator[Event]:
         if text == "]}" or text.split() == ["]", "}"]:
@@ -215,31 +142,31 @@ class JsonReader(ReaderBase):
             if not text.startswith(","):
                 raise self.error("a change without the comma before it")
             text = text[1:]
-        record = self._json(text)
+        record = self.json(text)
         self._first_chunk = False
         yield self._change_1(record)
 
     def _change_1(self, change: Any) -> Event:
         if not isinstance(change, dict):
             raise self.error("a change that is no JSON object")
-        kind = self._field(change, "kind", str)
+        kind = self.field(change, "kind", str)
         if kind == "message":
             return self._message(change, self._transaction)
         if kind not in _KINDS.values():
             raise self.error(f"a change of unknown kind {kind!r}")
-        self._only(change, CHANGE_1)
+        self.only(change, CHANGE_1)
         new = None if kind == "delete" else self._row_1(change, "column")
         old = None
         if "oldkeys" in change:
-            old = self._row_1(self._field(change, "oldkeys", dict), "key")
+            old = self._row_1(self.field(change, "oldkeys", dict), "key")
         action = kind[0].upper()
         return self._row_event(action, change, new, old)
 
     def _row_1(self, record: Mapping[str, Any], prefix: str) -> _Row:
-        names = self._field(record, f"{prefix}names", list)
-        values = self._field(record, f"{prefix}values", list)
-        types = self._field(record, f"{prefix}types", list, [""] * len(names))
-        oids = self._field(record, f"{prefix}typeoids", list, [_Number("0")] * len(names))
+        names = self.field(record, f"{prefix}names", list)
+        values = self.field(record, f"{prefix}values", list)
+        types = self.field(record, f"{prefix}types", list, [""] * len(names))
+        oids = self.field(record, f"{prefix}typeoids", list, [Number("0")] * len(names))
         if not len(names) == len(values) == len(types) == len(oids):
             raise self.error("names, types and values of a row are not equally many")
         columns = [
@@ -251,11 +178,11 @@ class JsonReader(ReaderBase):
     # Format 2.
 
     def _format_2(self, record: dict[str, Any]) -> Iterator[Event]:
-        action = self._field(record, "action", str)
+        action = self.field(record, "action", str)
         allowed = FIELDS_2.get(action)
         if allowed is None:
             raise self.error(f"an unknown action {action!r}")
-        self._only(record, allowed)
+        self.only(record, allowed)
         if action == "B":
             if self.open:
                 raise self.error("a transaction begins inside another", kind="B")
@@ -278,12 +205,12 @@ class JsonReader(ReaderBase):
         if action == "T":
             table = self._tables.named(*self._name(record))
             return Event("truncate", self._transaction, self.lsn, Truncate(self._place(record), (table,)))
-        new = self._row(self._field(record, "columns", list)) if "columns" in record else None
-        old = self._row(self._field(record, "identity", list)) if "identity" in record else None
+        new = self._row(self.field(record, "columns", list)) if "columns" in record else None
+        old = self._row(self.field(record, "identity", list)) if "identity" in record else None
         return self._row_event(action, record, new, old)
 
     def _same_transaction(self, record: Mapping[str, Any]) -> None:
-        xid = self._integer(record, "xid", 1 << 32)
+        xid = self.integer(record, "xid", 1 << 32)
         if xid is not None and self.xid is not None and xid != self.xid:
             raise self.error("a change of another transaction than the one that has begun")
 
@@ -291,13 +218,13 @@ class JsonReader(ReaderBase):
 
     def _message(self, record: Mapping[str, Any], transaction: Transaction | None) -> Event:
         if "kind" in record:
-            self._only(record, MESSAGE_1)
-        transactional = self._field(record, "transactional", bool)
+            self.only(record, MESSAGE_1)
+        transactional = self.field(record, "transactional", bool)
         if transactional and transaction is None:
             raise self.error("a transactional message outside of any transaction")
         # Written as C strings: what followed a zero byte is lost in the plugin.
-        content = self._field(record, "content", str).encode("utf-8", "surrogateescape")
-        prefix = self._field(record, "prefix", str)
+        content = self.field(record, "content", str).encode("utf-8", "surrogateescape")
+        prefix = self.field(record, "prefix", str)
         message = Message(self._place(record), transactional, prefix, content)
         return Event("message", transaction if transactional else None, message.lsn, message)
 
@@ -336,10 +263,10 @@ class JsonReader(ReaderBase):
         return Change(0, relation, "update", old_kind, before, values)
 
     def _name(self, record: Mapping[str, Any]) -> tuple[str, str]:
-        return self._field(record, "schema", str), self._field(record, "table", str)
+        return self.field(record, "schema", str), self.field(record, "table", str)
 
     def _place(self, record: Mapping[str, Any]) -> int:
-        place = self._lsn(record, "lsn")
+        place = self.lsn_of(record, "lsn")
         return self.lsn if place is None else place
 
     def _row(self, sent: list[Any]) -> _Row:
@@ -348,12 +275,12 @@ class JsonReader(ReaderBase):
         for column in sent:
             if not isinstance(column, dict):
                 raise self.error("a column that is no JSON object")
-            self._only(column, COLUMN_2)
-            name = self._field(column, "name", str)
+            self.only(column, COLUMN_2)
+            name = self.field(column, "name", str)
             if name in values:
                 raise self.error("a column comes twice")
             oid = self._oid(column)
-            sql_type = self._field(column, "type", str, "")
+            sql_type = self.field(column, "type", str, "")
             columns.append(SentColumn(name, sql_type, oid))
             if "value" not in column:
                 raise self.error("a column without its value")
@@ -364,8 +291,8 @@ class JsonReader(ReaderBase):
         """Format 2 prints OIDs as signed numbers."""
         oid = str(column.get("typeoid", "0"))
         if oid.startswith("-"):
-            column = {"typeoid": _Number(int(oid) + (1 << 32)) if oid[1:].isdigit() else oid}
-        return self._integer(column, "typeoid", 1 << 32) or 0
+            column = {"typeoid": Number(int(oid) + (1 << 32)) if oid[1:].isdigit() else oid}
+        return self.integer(column, "typeoid", 1 << 32) or 0
 
     def _value(self, value: Any, oid: int, sql_type: str) -> Value:
         if value is None:
@@ -374,7 +301,7 @@ class JsonReader(ReaderBase):
             return "t" if value else "f"
         if not isinstance(value, str):
             raise self.error("a value that is neither text, number, boolean nor null")
-        text = self._clean(str(value), "value")
+        text = self.clean(str(value), "value")
         is_bytea = oid == _BYTEA if oid else sql_type == "bytea"
         return f"\\x{text}" if is_bytea and not text.startswith("\\x") else text
 

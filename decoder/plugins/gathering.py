@@ -1,0 +1,157 @@
+"""Transactions of another plugin on their way into a batch, in memory that does not grow with them.
+
+A transaction whose begin says where and when it commits (wal2json, format 2) is written through as it comes.
+One of which only the commit tells that (test_decoding) is spooled until then, beyond a limit on disk
+(`decoder.spool`).
+
+Invariant: only transactions that have committed are in the batch when it is finished; the decoder is given
+messages in the shape of protocol 1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from decoder.batch_writer import BatchWriter
+from decoder.buffer import MessageBuffer
+from decoder.columnar import Decoder
+from decoder.compiled import frozen
+from decoder.errors import ChangeLogError, ProtocolError
+from decoder.plugins import encode
+from decoder.plugins.model import Transaction
+from decoder.relations import RelationVersion
+from decoder.spool import Spool, SpoolRoom
+
+CHUNK_BYTES = 16 << 20
+_PIECE_BYTES = 1 << 20
+
+
+class Gathering:
+    """The way of all messages into one batch.
+
+    Args:
+        writer: of the batch; the caller finishes or abandons it.
+        room: where a transaction waits for its commit.
+
+    Attributes:
+        versions: the table versions written.
+    """
+
+    def __init__(self, writer: BatchWriter, room: SpoolRoom) -> None:
+        self._writer, self._room = writer, room
+        self._decoder, self._buffer, self._piece = Decoder(), MessageBuffer(), MessageBuffer()
+        self._spool: Spool | None = None
+        self._begun: Transaction | None = None
+        self._through = self._open = False
+        self._next_seq = self._next_txn = 0
+        self.versions: list[RelationVersion] = []
+
+    def begin(self, transaction: Transaction) -> None:
+        """What comes next belongs to this transaction."""
+        self._forget()
+        self._begun, self._open = transaction, False
+        told = (transaction.xid, transaction.commit_lsn, transaction.commit_time)
+        self._through = None not in told
+
+    def add(self, payload: bytes, lsn: int) -> None:
+        """A message of the transaction that has begun."""
+        if self._through:
+            self._announce()
+            self._append(payload, lsn)
+            return
+        self._open = True
+        self._piece.append(payload, lsn)
+        if self._piece.size_bytes >= _PIECE_BYTES:
+            self._to_spool()
+
+    def loose(self, payload: bytes, lsn: int) -> None:
+        """A message of no transaction."""
+        self._append(payload, lsn)
+
+    def commit(self, transaction: Transaction) -> None:
+        """The transaction that has begun is whole; one that has nothing to tell leaves nothing."""
+        end, time = transaction.end_lsn, transaction.commit_time
+        if end is None or time is None or transaction.xid is None:
+            raise ChangeLogError(
+                "the plugin does not tell a transaction's id, end or time",
+                where=f"transaction {transaction.xid}",
+                way_out="leave the plugin its options include-xids, include-lsn and include-timestamp",
+            )
+        if not self._open:
+            return
+        # Where the commit record starts is not always told; any place inside it sorts and compares alike.
+        lsn = end - 1 if transaction.commit_lsn is None else transaction.commit_lsn
+        if not self._through:
+            self._write_begin(transaction, lsn, time)
+            self._write_spooled()
+        self._append(encode.commit(lsn, end, time), lsn)
+        self._open = False
+        self._begun = None
+
+    def finish(self) -> None:
+        """All that is whole goes into the batch.
+
+        Raises:
+            ProtocolError: a transaction has been written through and did not commit.
+        """
+        self._flush()
+        if self._through and self._open:
+            raise ProtocolError("the batch ends inside a transaction")
+        self._forget()
+
+    def _announce(self) -> None:
+        if not self._open:
+            begun = self._begun
+            assert begun is not None and begun.commit_lsn is not None and begun.commit_time is not None
+            self._write_begin(begun, begun.commit_lsn, begun.commit_time)
+            self._open = True
+
+    def _write_begin(self, transaction: Transaction, lsn: int, time: int) -> None:
+        self._append(encode.begin(transaction, lsn, time), lsn)
+        if transaction.origin is not None:
+            self._append(encode.origin(transaction.origin), lsn)
+
+    def _to_spool(self) -> None:
+        piece = self._piece
+        if self._spool is None:
+            self._spool = self._room.open()
+        length = np.diff(piece.ends).astype(np.int32)
+        xids = np.zeros(piece.count, np.int64)
+        self._spool.extend(frozen(piece.data), piece.ends[:-1], length, piece.lsns, xids)
+        self._room.settle()
+        piece.clear()
+
+    def _write_spooled(self) -> None:
+        if self._spool is not None:
+            for piece in self._spool.pieces():
+                self._buffer.extend(piece.data, *piece.only(np.ones(piece.count, np.bool_)))
+                self._full()
+        last = self._piece
+        self._buffer.extend(last.data, last.ends[:-1], np.diff(last.ends).astype(np.int32), last.lsns)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._piece.clear()
+        if self._spool is not None:
+            self._room.close(self._spool)
+            self._spool = None
+
+    def _append(self, payload: bytes, lsn: int) -> None:
+        self._buffer.append(payload, lsn)
+        self._full()
+
+    def _full(self) -> None:
+        if self._buffer.size_bytes >= CHUNK_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Decode what has gathered and append it to the batch; a transaction may go on in the next chunk."""
+        chunk = self._decoder.decode(
+            self._buffer, first_seq=self._next_seq, first_txn=self._next_txn, partial=True
+        )
+        if chunk.consumed != self._buffer.count:
+            raise ProtocolError(f"the decoder left {self._buffer.count - chunk.consumed} messages over")
+        self._next_seq, self._next_txn = chunk.next_seq, chunk.next_txn
+        self.versions += [version for version in chunk.rows if version not in self.versions]
+        self._writer.append(chunk)
+        self._buffer.clear()

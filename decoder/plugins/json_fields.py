@@ -1,0 +1,94 @@
+"""The fields of a plugin's JSON objects, read with their types: what is not as it should be is refused.
+
+Invariant: numbers keep the digits they were written with, no key comes twice, and text is UTF-8 except where
+any bytes are allowed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from decoder.lsn import parse_lsn
+from decoder.plugins.reader import ReaderBase
+
+
+class Number(str):
+    """A JSON number, as it was written."""
+
+    __slots__ = ()
+
+
+class JsonFields(ReaderBase):
+    """A reader of JSON messages."""
+
+    def json(self, text: str) -> dict[str, Any]:
+        """One JSON object."""
+        try:
+            record = json.loads(
+                text,
+                object_pairs_hook=self._object,
+                parse_int=Number,
+                parse_float=Number,
+                parse_constant=self._constant,
+            )
+        except json.JSONDecodeError as error:
+            at = len(text[: error.pos].encode("utf-8", "surrogateescape"))
+            raise self.error(f"not JSON ({error.msg})", at) from None
+        except RecursionError:
+            raise self.error("not JSON (nested too deeply)") from None
+        if not isinstance(record, dict):
+            raise self.error("not a JSON object")
+        return record
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise self.error("a key comes twice in a JSON object")
+        return found
+
+    def _constant(self, name: str) -> Any:
+        raise self.error(f"not JSON ({name})")
+
+    def field(self, record: Mapping[str, Any], name: str, kind: type[Any], default: Any = None) -> Any:
+        """A field that must be there; `default` for null, or where it is not there if that is given."""
+        value = record.get(name)
+        if value is None:
+            if default is None and name not in record:
+                raise self.error(f"the field {name!r} is missing")
+            return default
+        if not isinstance(value, kind) or (kind is str and isinstance(value, Number)):
+            raise self.error(f"the field {name!r} is not of its type")
+        return self.clean(value, name) if kind is str and name != "content" else value
+
+    def clean(self, text: str, what: str) -> str:
+        """Text, which must be UTF-8."""
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise self.error(f"text that is not UTF-8, in {what!r}") from None
+        return text
+
+    def only(self, record: Mapping[str, Any], allowed: set[str]) -> None:
+        """No other fields than these."""
+        unknown = sorted(set(record) - allowed)
+        if unknown:
+            raise self.error(f"unknown fields: {', '.join(repr(name) for name in unknown)}")
+
+    def integer(self, record: Mapping[str, Any], name: str, end: int) -> int | None:
+        """A whole number below `end`, or None."""
+        value = record.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, Number) or not value.isdigit() or int(value) >= end:
+            raise self.error(f"the field {name!r} is not a number in its range")
+        return int(value)
+
+    def lsn_of(self, record: Mapping[str, Any], name: str) -> int | None:
+        """A position, or None."""
+        value = record.get(name)
+        try:
+            return None if value is None else parse_lsn(str(value))
+        except ValueError:
+            raise self.error(f"the field {name!r} is not an LSN") from None
