@@ -157,6 +157,25 @@ def backfill(
     output.show(report, as_json, output.backfill_text)
 
 
+@app.command(rich_help_panel=CARE)
+def replay(
+    pipeline: PipelineArgument,
+    into: Annotated[str, typer.Option(help="A namespace for the scratch tables.")],
+    begin: Annotated[
+        str | None, typer.Option("--from", help="An LSN or a time; the oldest kept point.")
+    ] = None,
+    end: Annotated[str, typer.Option("--to", help="An LSN, a time, or 'latest'.")] = "latest",
+    transactions: Annotated[
+        int | None, typer.Option(min=1, help="In batches of so many; else in those they were.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Apply archived batches once more, in a scratch namespace; the live tables are not touched."""
+    with _open(pipeline) as opened, output.progress(as_json) as progress:
+        report = opened.replay(into, start=begin, end=end, transactions=transactions, progress=progress)
+    output.show(report, as_json, output.replay_text)
+
+
 @app.command(rich_help_panel=LOOK)
 def status(pipeline: PipelineArgument, as_json: JsonOption = False) -> None:
     """Lag, retained WAL, the slot's state, tables and the last consistent LSN."""

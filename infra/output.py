@@ -112,6 +112,17 @@ def init_text(report: Any, console: Console) -> None:
     _warnings(report.warnings, console)
 
 
+def replay_text(report: Any, console: Console) -> None:
+    """Text of a ReplayReport."""
+    console.print(
+        f"{report.transactions:,} transactions, {report.changes:,} changes in {report.batches} batches "
+        f"({report.archived} archived), {report.from_lsn} to {report.lsn}, in {report.seconds:.1f} s"
+    )
+    console.print(f"{len(report.tables)} tables in namespace {report.namespace}")
+    for table in report.copied_meanwhile:
+        console.print(f"{escape(table)} was copied or read again in this range: its replay lacks that")
+
+
 def pull_text(report: Any, console: Console) -> None:
     """Text of a PullReport."""
     if report.batch is None:

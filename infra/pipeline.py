@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from expectations.results import Report
     from infra.output import Progressing
     from infra.removal import DropReport, RecoverReport
+    from infra.replay import ReplayReport
 
 
 def _silent(step: str, done: int, total: int | None = None) -> None:
@@ -228,6 +229,27 @@ class Pipeline:
         started = time.monotonic()
         with self.exclusively(60.0):
             return copy_again(self, table, progress, started)
+
+    def replay(
+        self,
+        namespace: str,
+        *,
+        start: str | datetime | None = None,
+        end: str | datetime | None = None,
+        transactions: int | None = None,
+        progress: Progressing = _silent,
+    ) -> ReplayReport:
+        """Apply archived batches once more, in a scratch namespace; the live tables are not touched.
+
+        Args:
+            namespace: of the scratch tables; those of an earlier replay are replaced.
+            start: begin with the lake as it was there (an LSN or a time); the oldest kept point.
+            end: where to end; the newest point.
+            transactions: in batches of so many; the batches that they were, when not given.
+        """
+        from infra.replay import Range, replay
+
+        return replay(self, namespace, Range(_at(start), _at(end), transactions), progress)
 
     # -- looking --------------------------------------------------------------------------------------
 

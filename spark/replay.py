@@ -1,0 +1,146 @@
+"""A scratch copy of the lake as it was at a kept point, for batches to be replayed onto.
+
+Nothing is copied: each scratch table is a metadata file of its own whose one snapshot shares its data
+files with the live table's.  What a replay writes goes to the scratch table's own directory, so the live
+tables and their points are never touched; the scratch copy is good for as long as the point is kept.
+
+Scratch tables belong to the owner ``<pipeline>.replay``.  A namespace that holds anything else is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from dataclasses import replace
+
+from decoder.errors import LakeError
+from spark import catalog_metadata, lake_files
+from spark.catalog import Catalog, check_lake, open_catalog
+from spark.catalog_base import load
+from spark.catalog_metadata import MAIN, Metadata
+from spark.catalog_tags import tagged
+from spark.commits import Point, append_point, commits_name, create_commits
+from spark.initial_place import place_of
+from spark.lake import LakeSettings
+from spark.names import LakeName, belongs
+from spark.read import Cut, Pinned
+from spark.removal import drop_tables
+from spark.tables import PIPELINE_PROPERTY, SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY, TableSchema
+
+
+def owner(pipeline: str) -> str:
+    """Whose the scratch tables of a pipeline are."""
+    return f"{pipeline}.replay"  # no pipeline is called so: its name has no dot
+
+
+def scratch_of(lake: LakeSettings, namespace: str) -> LakeSettings:
+    """The same catalog and warehouse, with another namespace.
+
+    Raises:
+        LakeError: it is the live lake's, or would be taken for a part of it.
+    """
+    if belongs(namespace, lake.namespace) or belongs(lake.namespace, namespace):
+        raise LakeError(
+            "a replay needs a namespace of its own",
+            where=f"namespace {namespace}",
+            way_out=f"name one that is not, and does not begin with, {lake.namespace}__",
+        )
+    return replace(lake, namespace=namespace)
+
+
+def prepare_scratch(cut: Cut, scratch: LakeSettings, pipeline: str) -> list[str]:
+    """Make the scratch namespace hold what the cut shows, and nothing else; the names of its tables.
+
+    Raises:
+        LakeError: something that is not an earlier replay's is there.
+    """
+    check_lake(scratch)
+    _clear(scratch, pipeline)
+    point = Point(owner(pipeline), cut.position, f"replay-{cut.position:X}", "", "copy")
+    with open_catalog(scratch) as catalog:
+        snapshots = {}
+        for schema in cut.tables():
+            name = schema.lake_name(scratch.namespace)
+            pinned = cut.pinned[cut.find(schema.source_name)]
+            snapshots[name] = _clone(catalog, pinned, name, point)
+        _begin(catalog, point, snapshots)
+    return sorted(str(name) for name in snapshots)
+
+
+def _clear(scratch: LakeSettings, pipeline: str) -> None:
+    drop_tables(scratch, owner(pipeline))
+    with open_catalog(scratch) as catalog:
+        left = [name for name in catalog.pointers() if belongs(name.namespace, scratch.namespace)]
+    if left:
+        raise LakeError(
+            "the namespace for the replay holds tables that no replay of this pipeline made",
+            where=f"table {left[0]}",
+            way_out="name another namespace",
+        )
+
+
+def _clone(catalog: Catalog, pinned: Pinned, name: LakeName, point: Point) -> int:
+    location = place_of(catalog.lake, name)
+    lake_files.remove_tree(location)
+    lake_files.make_directory(location / "metadata")
+    metadata = _cloned(pinned, point, f"file://{location}")
+    file = f"file://{location}/metadata/00000-{uuid.uuid4()}.metadata.json"
+    lake_files.write_new(file, json.dumps(metadata, ensure_ascii=False).encode())
+    catalog.make_namespace(name.namespace)
+    catalog.iceberg.register_table((name.namespace, name.table), file)
+    return int(metadata["current-snapshot-id"])
+
+
+def _cloned(pinned: Pinned, point: Point, location: str) -> Metadata:
+    """A table whose whole history is the pinned snapshot, in the shape that it had then."""
+    snapshot = pinned.snapshot or {}
+    id_ = snapshot["snapshot-id"]
+    now = int(time.time() * 1000)
+    alone = {key: value for key, value in snapshot.items() if key != "parent-snapshot-id"}
+    metadata = {
+        **pinned.metadata,
+        "table-uuid": str(uuid.uuid4()),
+        "location": location,
+        "last-updated-ms": now,
+        "current-schema-id": snapshot.get("schema-id", pinned.metadata["current-schema-id"]),
+        "current-snapshot-id": id_,
+        "snapshots": [alone],
+        "refs": {MAIN: {"snapshot-id": id_, "type": "branch"}},
+        "snapshot-log": [{"snapshot-id": id_, "timestamp-ms": now}],
+        "metadata-log": [],
+        "statistics": [],
+        "partition-statistics": [],
+    }
+    metadata = catalog_metadata.with_summary(metadata, id_, point.summary)
+    metadata = catalog_metadata.with_properties(metadata, _properties(pinned, point))
+    return tagged(metadata, {}, point.position, [point.position])
+
+
+def _properties(pinned: Pinned, point: Point) -> dict[str, str | None]:
+    """The shape without the columns that were added since."""
+    shape = TableSchema.from_json(pinned.metadata["properties"][SCHEMA_PROPERTY])
+    present = pinned.field_ids
+    columns = tuple(
+        replace(column, exact=column.exact and column.exact_name in present)
+        for column in shape.columns
+        if column.lake_name in present
+    )
+    return {
+        SCHEMA_PROPERTY: replace(shape, columns=columns).to_json(),
+        STAGED_SCHEMA_PROPERTY: None,
+        PIPELINE_PROPERTY: point.pipeline,
+    }
+
+
+def _begin(catalog: Catalog, point: Point, snapshots: dict[LakeName, int]) -> None:
+    """Make `commits`, last: without it the scratch lake is not there."""
+    name = commits_name(catalog.lake.namespace)
+    location = place_of(catalog.lake, name)
+    lake_files.remove_tree(location)
+    catalog.make_namespace(name.namespace)
+    create_commits(catalog.iceberg, name, f"file://{location}", point.pipeline)
+    append_point(catalog.iceberg, name, point, snapshots, snapshots, MAIN)
+    made = load(catalog.pointers(), name)
+    with_tag = tagged(made.metadata, {}, point.position, [point.position])
+    catalog.move([catalog.prepared(made, with_tag)])
