@@ -41,29 +41,29 @@ def read_bool(slices: Slices, _: pa.DataType) -> Parsed:
 
 def read_int2(slices: Slices, kind: pa.DataType) -> Parsed:
     """Two bytes."""
-    return _plain(slices, kind, kernels.read_int2, "smallint")
+    return _plain(slices, kind, 2, "smallint")
 
 
 def read_int4(slices: Slices, kind: pa.DataType) -> Parsed:
     """Four bytes, signed."""
-    return _plain(slices, kind, kernels.read_int4, "integer")
+    return _plain(slices, kind, 4, "integer")
 
 
 def read_unsigned4(slices: Slices, kind: pa.DataType) -> Parsed:
     """Four bytes, unsigned."""
-    return _plain(slices, kind, kernels.read_unsigned4, "number of 4 bytes")
+    return _plain(slices, kind, -4, "number of 4 bytes")
 
 
 def read_int8(slices: Slices, kind: pa.DataType) -> Parsed:
     """Eight bytes."""
-    return _plain(slices, kind, kernels.read_int8, "bigint")
+    return _plain(slices, kind, 8, "bigint")
 
 
 def read_float(slices: Slices, kind: pa.DataType) -> Parsed:
     """IEEE 754 of either width; every NaN becomes the one that the text NaN gives."""
     double = kind.bit_width == 64
     out, valid = _empty(slices, np.int64 if double else np.int32)
-    bad = (kernels.read_int8 if double else kernels.read_int4)(*_inputs(slices), out, valid)
+    bad = kernels.read_integer(*_inputs(slices), 8 if double else 4, out, valid)
     _check(bad, "double precision" if double else "real")
     values = out.view(np.float64 if double else np.float32)
     values[np.isnan(values)] = np.nan
@@ -194,9 +194,9 @@ def _exact(slices: Slices, exact: npt.NDArray[np.uint8], printer: Callable[[byte
     return _printed(slices.only(exact), printer)
 
 
-def _plain(slices: Slices, kind: pa.DataType, kernel: Callable[..., int], what: str) -> Parsed:
+def _plain(slices: Slices, kind: pa.DataType, size: int, what: str) -> Parsed:
     out, valid = _empty(slices, kind.to_pandas_dtype())
-    _check(kernel(*_inputs(slices), out, valid), what)
+    _check(kernels.read_integer(*_inputs(slices), size, out, valid), what)
     return _fixed(out, valid, kind), None
 
 

@@ -7,11 +7,22 @@ reads outside ``start .. start+length``.
 
 from __future__ import annotations
 
-import numpy as np
-
 from decoder.binary_moments import DATE_END, DATE_MIN, EPOCH_DAYS, MOMENT_END, MOMENT_MIN
-from decoder.compiled import Bytes, Ints, Lengths, Unsigned, compiled, inlined, signed, unsigned
-from decoder.types_kernels import BAD, EXACT, OK
+from decoder.compiled import (
+    Bytes,
+    Ints,
+    Lengths,
+    Unsigned,
+    compiled,
+    inlined,
+    read_int64,
+    read_uint16,
+    read_uint32,
+    signed,
+    unsigned,
+)
+from decoder.memory import bare
+from decoder.types_kernels import BAD, EXACT, OK, TENS
 from decoder.words import big_word_at
 
 _EPOCH_MICROSECONDS = EPOCH_DAYS * 86_400_000_000
@@ -25,31 +36,16 @@ _HEX = b"0123456789abcdef"
 
 
 @inlined
-def _u2(data: Bytes, p: int) -> int:
-    return (signed(data[p]) << 8) | signed(data[p + 1])
-
-
-@inlined
-def _u4(data: Bytes, p: int) -> int:
-    if p + 8 <= len(data):
-        return signed(big_word_at(data, p) >> unsigned(32))
-    return (_u2(data, p) << 16) | _u2(data, p + 2)
-
-
-@inlined
 def _i4(data: Bytes, p: int) -> int:
-    return (_u4(data, p) ^ 0x80000000) - 0x80000000
-
-
-@inlined
-def _i8(data: Bytes, p: int) -> int:
-    return signed(big_word_at(data, p))
+    return (read_uint32(data, p) ^ 0x80000000) - 0x80000000
 
 
 @compiled
 def read_bool(data: Bytes, start: Ints, length: Lengths, out: Bytes, valid: Bytes) -> int:
     """One byte, 0 or 1."""
-    for i in range(len(length)):
+    count = len(length)
+    data, start, length, out, valid = bare(data), bare(start), bare(length), bare(out), bare(valid)
+    for i in range(count):
         valid[i] = out[i] = 0
         if length[i] < 0:
             continue
@@ -61,58 +57,24 @@ def read_bool(data: Bytes, start: Ints, length: Lengths, out: Bytes, valid: Byte
 
 
 @compiled
-def read_int2(data: Bytes, start: Ints, length: Lengths, out: Lengths, valid: Bytes) -> int:
-    """Two bytes, signed."""
-    for i in range(len(length)):
+def read_integer(data: Bytes, start: Ints, length: Lengths, size: int, out: Ints, valid: Bytes) -> int:
+    """Integers of ``size`` bytes: 2, 4, or 8, also the bits of a real or double; -4: of four, unsigned."""
+    count, bytes_due = len(length), abs(size)
+    data, start, length, out, valid = bare(data), bare(start), bare(length), bare(out), bare(valid)
+    for i in range(count):
         valid[i] = out[i] = 0
         if length[i] < 0:
             continue
-        if length[i] != 2:
+        if length[i] != bytes_due:
             return i
-        value = _u2(data, start[i])
-        out[i] = value - 0x10000 if value > 0x7FFF else value
-        valid[i] = 1
-    return -1
-
-
-@compiled
-def read_int4(data: Bytes, start: Ints, length: Lengths, out: Lengths, valid: Bytes) -> int:
-    """Four bytes, signed; also the bits of a real."""
-    for i in range(len(length)):
-        valid[i] = out[i] = 0
-        if length[i] < 0:
-            continue
-        if length[i] != 4:
-            return i
-        out[i] = _i4(data, start[i])
-        valid[i] = 1
-    return -1
-
-
-@compiled
-def read_unsigned4(data: Bytes, start: Ints, length: Lengths, out: Ints, valid: Bytes) -> int:
-    """Four bytes, unsigned."""
-    for i in range(len(length)):
-        valid[i] = out[i] = 0
-        if length[i] < 0:
-            continue
-        if length[i] != 4:
-            return i
-        out[i] = _u4(data, start[i])
-        valid[i] = 1
-    return -1
-
-
-@compiled
-def read_int8(data: Bytes, start: Ints, length: Lengths, out: Ints, valid: Bytes) -> int:
-    """Eight bytes, signed; also the bits of a double."""
-    for i in range(len(length)):
-        valid[i] = out[i] = 0
-        if length[i] < 0:
-            continue
-        if length[i] != 8:
-            return i
-        out[i] = _i8(data, start[i])
+        if size == 4:
+            out[i] = _i4(data, start[i])
+        elif size == 8:
+            out[i] = read_int64(data, start[i])
+        elif size == 2:
+            out[i] = (read_uint16(data, start[i]) ^ 0x8000) - 0x8000
+        else:
+            out[i] = read_uint32(data, start[i])
         valid[i] = 1
     return -1
 
@@ -120,7 +82,10 @@ def read_int8(data: Bytes, start: Ints, length: Lengths, out: Ints, valid: Bytes
 @compiled
 def read_date(data: Bytes, start: Ints, length: Lengths, out: Lengths, valid: Bytes, exact: Bytes) -> int:
     """Days since 1970-01-01."""
-    for i in range(len(length)):
+    count = len(length)
+    data, start, length, out = bare(data), bare(start), bare(length), bare(out)
+    valid, exact = bare(valid), bare(exact)
+    for i in range(count):
         valid[i] = exact[i] = out[i] = 0
         if length[i] < 0:
             continue
@@ -140,13 +105,16 @@ def read_date(data: Bytes, start: Ints, length: Lengths, out: Lengths, valid: By
 @compiled
 def read_moment(data: Bytes, start: Ints, length: Lengths, out: Ints, valid: Bytes, exact: Bytes) -> int:
     """Microseconds since 1970-01-01, of a timestamp with or without zone."""
-    for i in range(len(length)):
+    count = len(length)
+    data, start, length, out = bare(data), bare(start), bare(length), bare(out)
+    valid, exact = bare(valid), bare(exact)
+    for i in range(count):
         valid[i] = exact[i] = out[i] = 0
         if length[i] < 0:
             continue
         if length[i] != 8:
             return i
-        value = _i8(data, start[i])
+        value = read_int64(data, start[i])
         if _MOMENT_FIRST <= value < _MOMENT_END:
             out[i] = value + _EPOCH_MICROSECONDS
             valid[i] = 1
@@ -175,12 +143,17 @@ def _decimal_digits(group: int) -> int:
 
 @inlined
 def _numeric(  # noqa: C901, PLR0911, PLR0912
-    data: Bytes, p: int, size: int, precision: int, scale: int, words: Unsigned
+    data: Bytes, p: int, size: int, precision: int, scale: int, words: Unsigned, at: int
 ) -> int:
-    """One numeric into two words; OK, EXACT when it is right but does not fit, or BAD."""
+    """One numeric into the two words at ``at``; OK, EXACT when it is right but does not fit, or BAD."""
     if size < 8:
         return BAD
-    count, weight, sign, shown = _u2(data, p), _u2(data, p + 2), _u2(data, p + 4), _u2(data, p + 6)
+    count, weight, sign, shown = (
+        read_uint16(data, p),
+        read_uint16(data, p + 2),
+        read_uint16(data, p + 4),
+        read_uint16(data, p + 6),
+    )
     if size != 8 + 2 * count:
         return BAD
     if sign >= 0xC000:
@@ -192,25 +165,25 @@ def _numeric(  # noqa: C901, PLR0911, PLR0912
     p += 8
     first, last = -1, -1
     for i in range(count):
-        group = _u2(data, p + 2 * i)
+        group = read_uint16(data, p + 2 * i)
         if group > 9999:
             return BAD
         if group != 0:
             first = i if first < 0 else first
             last = i
-    words[0] = words[1] = unsigned(0)
+    words[at] = words[at + 1] = unsigned(0)
     if first < 0:
         return BAD if sign != 0 else OK if shown == scale else EXACT
-    group = _u2(data, p + 2 * last)
+    group = read_uint16(data, p + 2 * last)
     zeros = 3 if group % 1000 == 0 else 2 if group % 100 == 0 else 1 if group % 10 == 0 else 0
     if 4 * (last - weight) - zeros > shown:
         return BAD  # digits beyond its own scale
-    significant = _decimal_digits(_u2(data, p + 2 * first)) + 4 * (weight - first) + scale
+    significant = _decimal_digits(read_uint16(data, p + 2 * first)) + 4 * (weight - first) + scale
     if shown != scale or significant > precision:
         return EXACT
     low = high = unsigned(0)
     for i in range(first, last):
-        low, high = _multiply_add(low, high, unsigned(10000), unsigned(_u2(data, p + 2 * i)))
+        low, high = _multiply_add(low, high, unsigned(10000), unsigned(read_uint16(data, p + 2 * i)))
     power = 4 * (weight - last) + scale  # of ten, that the last group still lacks; -3 at least
     factor = unsigned(10000)
     while power < 0:
@@ -224,15 +197,15 @@ def _numeric(  # noqa: C901, PLR0911, PLR0912
     if sign != 0:
         low = ~low + unsigned(1)
         high = ~high + (unsigned(1) if low == unsigned(0) else unsigned(0))
-    words[0] = low
-    words[1] = high
+    words[at] = low
+    words[at + 1] = high
     return OK
 
 
 @inlined
-def _short_numeric(data: Bytes, p: int, size: int, precision: int, scale: int, tens: Ints) -> int:
+def _short_numeric(data: Bytes, room: int, p: int, size: int, precision: int, scale: int, tens: Ints) -> int:
     """A numeric of one to four digit groups and its column's scale; _UNUSUAL: not of that form."""
-    if size < 10 or size > 16 or p + 16 > len(data):
+    if size < 10 or size > 16 or p + 16 > room:
         return _UNUSUAL
     head, groups = big_word_at(data, p), big_word_at(data, p + 8)
     count = signed(head >> unsigned(48))
@@ -275,20 +248,20 @@ def read_decimal(
     out: Unsigned, valid: Bytes, exact: Bytes,
 ) -> int:  # fmt: skip
     """Numerics to 128-bit two's complement, low word first (``out`` is n x 2)."""
-    tens = np.ones(19, dtype=np.int64)
-    for i in range(1, 19):
-        tens[i] = tens[i - 1] * 10
-    for i in range(len(length)):
-        valid[i] = exact[i] = out[i, 0] = out[i, 1] = 0
+    count, room, tens = len(length), len(data), bare(TENS)
+    data, start, length, out = bare(data), bare(start), bare(length), bare(out)
+    valid, exact = bare(valid), bare(exact)
+    for i in range(count):
+        valid[i] = exact[i] = out[2 * i] = out[2 * i + 1] = 0
         if length[i] < 0:
             continue
-        value = _short_numeric(data, start[i], length[i], precision, scale, tens)
+        value = _short_numeric(data, room, start[i], length[i], precision, scale, tens)
         if value != _UNUSUAL:
-            out[i, 0] = unsigned(value)
-            out[i, 1] = ~unsigned(0) if value < 0 else unsigned(0)
+            out[2 * i] = unsigned(value)
+            out[2 * i + 1] = ~unsigned(0) if value < 0 else unsigned(0)
             valid[i] = 1
             continue
-        state = _numeric(data, start[i], length[i], precision, scale, out[i])
+        state = _numeric(data, start[i], length[i], precision, scale, out, 2 * i)
         if state == BAD:
             return i
         valid[i] = 1 if state == OK else 0
@@ -299,7 +272,9 @@ def read_decimal(
 @compiled
 def print_uuid(data: Bytes, start: Ints, length: Lengths, offsets: Ints, out: Bytes) -> int:
     """16 bytes to 36 characters; ``offsets`` (n+1) already follow from the lengths."""
-    for i in range(len(length)):
+    count = len(length)
+    data, start, length, offsets, out = bare(data), bare(start), bare(length), bare(offsets), bare(out)
+    for i in range(count):
         if length[i] < 0:
             continue
         if length[i] != 16:

@@ -6,20 +6,16 @@ length of its text, `print_numerics` writes.  What is refused is what `binary_nu
 
 from __future__ import annotations
 
-from decoder.compiled import Bytes, Ints, Lengths, compiled, inlined, signed
+from decoder.compiled import Bytes, Ints, Lengths, compiled, inlined, read_uint16
+from decoder.memory import bare
 
 _NEGATIVE, _NAN, _INFINITY, _MINUS_INFINITY = 0x4000, 0xC000, 0xD000, 0xF000
 _HEADER = 8
 
 
 @inlined
-def _u2(data: Bytes, p: int) -> int:
-    return (signed(data[p]) << 8) | signed(data[p + 1])
-
-
-@inlined
 def _weight(data: Bytes, p: int) -> int:
-    return (_u2(data, p + 2) ^ 0x8000) - 0x8000
+    return (read_uint16(data, p + 2) ^ 0x8000) - 0x8000
 
 
 @inlined
@@ -28,7 +24,7 @@ def _whole_digits(data: Bytes, p: int, first: int) -> int:
     weight = _weight(data, p) - first
     if first < 0 or weight < 0:
         return 1
-    group = _u2(data, p + _HEADER + 2 * first)
+    group = read_uint16(data, p + _HEADER + 2 * first)
     return 4 * weight + (4 if group > 999 else 3 if group > 99 else 2 if group > 9 else 1)
 
 
@@ -45,7 +41,7 @@ def _text_length(data: Bytes, p: int, size: int) -> int:  # noqa: PLR0911 - one 
     """Length of one value's text, or -1."""
     if size < _HEADER:
         return -1
-    count, sign, scale = _u2(data, p), _u2(data, p + 4), _u2(data, p + 6)
+    count, sign, scale = read_uint16(data, p), read_uint16(data, p + 4), read_uint16(data, p + 6)
     if size != _HEADER + 2 * count:
         return -1
     if sign >= _NAN:
@@ -56,13 +52,13 @@ def _text_length(data: Bytes, p: int, size: int) -> int:  # noqa: PLR0911 - one 
         return -1
     last = -1
     for i in range(count):
-        group = _u2(data, p + _HEADER + 2 * i)
+        group = read_uint16(data, p + _HEADER + 2 * i)
         if group > 9999:
             return -1
         last = i if group != 0 else last
     if last < 0:
         return -1 if sign != 0 else 1 + (scale + 1 if scale > 0 else 0)
-    group = _u2(data, p + _HEADER + 2 * last)
+    group = read_uint16(data, p + _HEADER + 2 * last)
     zeros = 3 if group % 1000 == 0 else 2 if group % 100 == 0 else 1 if group % 10 == 0 else 0
     if 4 * (last - _weight(data, p)) - zeros > scale:
         return -1  # digits beyond its own scale
@@ -73,7 +69,8 @@ def _text_length(data: Bytes, p: int, size: int) -> int:  # noqa: PLR0911 - one 
 @compiled
 def measure(data: Bytes, start: Ints, length: Lengths, sizes: Ints) -> int:
     """Each text's length, 0 for no value; the row of the first value that is no numeric, or -1."""
-    for i in range(len(length)):
+    rows, data, start, length, sizes = len(length), bare(data), bare(start), bare(length), bare(sizes)
+    for i in range(rows):
         sizes[i] = 0
         if length[i] >= 0:
             sizes[i] = _text_length(data, start[i], length[i])
@@ -95,7 +92,7 @@ def _digit(data: Bytes, p: int, count: int, weight: int, place: int) -> int:
     i = weight - group
     if i < 0 or i >= count:
         return 0
-    value, place = _u2(data, p + _HEADER + 2 * i), place & 3
+    value, place = read_uint16(data, p + _HEADER + 2 * i), place & 3
     return (
         value % 10
         if place == 0
@@ -110,11 +107,18 @@ def _digit(data: Bytes, p: int, count: int, weight: int, place: int) -> int:
 @compiled
 def print_numerics(data: Bytes, start: Ints, length: Lengths, offsets: Ints, out: Bytes) -> None:
     """Write the texts of measured values; ``offsets`` (n+1) are the sums of their lengths."""
-    for i in range(len(length)):
+    rows, data, start = len(length), bare(data), bare(start)
+    length, offsets, out = bare(length), bare(offsets), bare(out)
+    for i in range(rows):
         if length[i] < 0:
             continue
         p, at = start[i], offsets[i]
-        count, sign, scale, weight = _u2(data, p), _u2(data, p + 4), _u2(data, p + 6), _weight(data, p)
+        count, sign, scale, weight = (
+            read_uint16(data, p),
+            read_uint16(data, p + 4),
+            read_uint16(data, p + 6),
+            _weight(data, p),
+        )
         if sign == _NAN:
             _put(out, at, b"NaN")
             continue

@@ -31,8 +31,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from decoder.buffer import MessageBuffer
-from decoder.compiled import Bytes, Ints, Lengths, Unsigned, compiled, frozen, inlined
+from decoder.compiled import Bytes, Ints, Lengths, Unsigned, compiled, frozen, inlined, read_int64
 from decoder.errors import ProtocolError
+from decoder.memory import bare
 
 POSTGRES_EPOCH_SECONDS = 946_684_800
 NO_LIMIT = 2**63 - 1
@@ -158,14 +159,6 @@ class Framing:
 
 
 @inlined
-def _int64(data: Bytes, p: int) -> int:
-    value = np.uint64(0)
-    for i in range(8):
-        value = (value << np.uint64(8)) | np.uint64(data[p + i])
-    return int(np.int64(value))
-
-
-@inlined
 def _layout(tag: int) -> tuple[int, int, int]:
     """Where a message that ends or settles a transaction has its LSNs: (start of its record, end, size).
 
@@ -194,18 +187,18 @@ def _ends_before(data: Bytes, p: int, length: int, until: int) -> bool:
     """
     tag = data[p]
     if tag == 77:
-        return length >= 10 and data[p + 1] == 0 and _int64(data, p + 2) > until
+        return length >= 10 and data[p + 1] == 0 and read_int64(data, p + 2) > until
     starts, ends, size = _layout(tag)
     if length < size:
         return False
     if starts > 0:
-        return _int64(data, p + starts) >= until
-    return ends > 0 and _int64(data, p + ends) > until
+        return read_int64(data, p + starts) >= until
+    return ends > 0 and read_int64(data, p + ends) > until
 
 
 @inlined
 def _note_end(data: Bytes, p: int, ends: int, commits: bool, until: int, max_bytes: int, state: Ints) -> None:
-    end_lsn = _int64(data, p + ends)
+    end_lsn = read_int64(data, p + ends)
     state[OPEN] = 0
     state[SEEN] = max(state[SEEN], end_lsn)
     if commits:
@@ -233,7 +226,7 @@ def _note_payload(data: Bytes, p: int, length: int, until: int, max_bytes: int, 
 
 @inlined
 def _note_keepalive(data: Bytes, p: int, until: int, state: Ints) -> None:
-    wal_end = _int64(data, p + 1)
+    wal_end = read_int64(data, p + 1)
     state[SEEN] = max(state[SEEN], wal_end)
     if data[p + 17] != 0:
         state[REPLY] = 1
@@ -253,10 +246,12 @@ def _walk(
     report: Ints,
 ) -> int:
     """Note the payloads taken in; a fault's number, else 0."""
-    until, max_bytes = limits[0], limits[1]
+    until, max_bytes, count = limits[0], limits[1], len(lengths)
+    data, lengths, state, report = bare(data), bare(lengths), bare(state), bare(report)
+    start, length, lsns = bare(start), bare(length), bare(lsns)
     p = 0
     taken = 0
-    for i in range(len(lengths)):
+    for i in range(count):
         if state[END] != 0:
             break
         size = lengths[i]
@@ -275,7 +270,7 @@ def _walk(
                 state[END] = REACHED
                 break
             start[taken], length[taken] = at, payload
-            lsns[taken] = np.uint64(_int64(data, p + 1))
+            lsns[taken] = np.uint64(read_int64(data, p + 1))
             taken += 1
             state[TAKEN_BYTES] += payload
             _note_payload(data, at, payload, until, max_bytes, state)

@@ -10,11 +10,11 @@ import numpy as np
 
 from decoder.compiled import Bytes, Ints, Lengths, Unsigned, compiled, inlined, signed, unsigned
 from decoder.memory import bare
-from decoder.words import digits_only, eight_digits, last_digits, word_at
+from decoder.words import AHEAD, digits_only, eight_digits, fetch_ahead, last_digits, word_at
 
 OK, EXACT, BAD = 0, 1, 2
 
-_TENS = np.array([10**i for i in range(19)], dtype=np.int64)
+TENS = np.array([10**i for i in range(19)], dtype=np.int64)
 _SPLIT = unsigned(10_000_000_000_000_000_000)  # 10**19: a decimal is high * 10**19 + low
 
 
@@ -44,6 +44,7 @@ def parse_int(data: Bytes, start: Ints, length: Lengths, limit: int, out: Ints, 
         valid[i] = out[i] = 0
         if length[i] < 0:
             continue
+        fetch_ahead(data, start[min(i + AHEAD, count - 1)])
         p, end = start[i], start[i] + length[i]
         negative = p < end and data[p] == 45
         if negative:
@@ -173,10 +174,9 @@ def parse_decimal(
     out: Unsigned, valid: Bytes, exact: Bytes,
 ) -> int:  # fmt: skip
     """Numerics to 128-bit two's complement, low word first (``out`` is n x 2)."""
-    count = len(length)
+    count, tens = len(length), bare(TENS)
     data, start, length, out = bare(data), bare(start), bare(length), bare(out)
     valid, exact = bare(valid), bare(exact)
-    tens = bare(_TENS)
     for i in range(count):
         valid[i] = exact[i] = out[2 * i] = out[2 * i + 1] = 0
         if length[i] < 0:

@@ -13,13 +13,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numba.extending
-from numba.core import types
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils, types
 
 from decoder.compiled import inlined, unsigned
 from decoder.memory import place
 
 _SWAPPED = sys.byteorder == "big"
 ZEROS = 0x3030303030303030  # eight times the digit 0
+AHEAD = 16  # values: as long as one from memory takes
 _intrinsic: Callable[[Any], Callable[..., Any]] = numba.extending.intrinsic
 
 
@@ -58,6 +60,21 @@ def copy_sixteen(typingctx: Any, data: Any, source: Any, out: Any, target: Any) 
         return context.get_dummy_value()
 
     return types.void(data, types.int64, out, types.int64), generate
+
+
+@_intrinsic
+def fetch_ahead(typingctx: Any, data: Any, at: Any) -> Any:
+    """Have the bytes at ``at`` brought near, for a loop that comes there later: values lie far apart."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        where = place(context, builder, signature.args[0], arguments[0], arguments[1], 8)
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [where.type, number, number, number])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(prefetch, [where, number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(data, types.int64), generate
 
 
 @inlined
