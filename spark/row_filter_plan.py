@@ -71,7 +71,7 @@ def plan(text: str, columns: Mapping[str, FilterColumn]) -> Plan:
     Raises:
         PipelineFileError: it uses something that cannot be evaluated outside of the server.
     """
-    compiler = _Compiler(text, columns)
+    compiler = Compiler(text, columns)
     node = parse(text)
     typed = compiler.compile(node)
     if typed.kind != "bool":
@@ -80,7 +80,9 @@ def plan(text: str, columns: Mapping[str, FilterColumn]) -> Plan:
 
 
 @dataclass
-class _Compiler:
+class Compiler:
+    """Gives each part its kind. ``text``: the whole filter, for errors; ``inputs``: the columns by name."""
+
     text: str
     inputs: Mapping[str, FilterColumn]
     heads: dict[str, Callable[[Node], Typed]] = field(init=False)
@@ -95,6 +97,7 @@ class _Compiler:
         }  # fmt: skip
 
     def compile(self, node: Node) -> Typed:
+        """Raises PipelineFileError for what has no kind here."""
         if node.head not in self.heads:
             raise self._refused("it is not known here", node)
         return self.heads[node.head](node)
@@ -331,4 +334,4 @@ def _negative(kind: str) -> Work:
     return lambda values: in_range(-values.astype(object), kind)
 
 
-__all__ = ["EvaluationError", "Plan", "plan"]
+__all__ = ["Compiler", "EvaluationError", "Plan", "plan"]

@@ -1,0 +1,177 @@
+"""The same tables filtered by the server's publications and by the lake: two pipelines, one history, equal lakes.
+
+One pipeline reads publications with WHERE and column lists, the other one that publishes all, and chooses
+itself.  Both must equal what a SELECT with the filter finds at the source.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from psycopg import sql
+
+from decoder.errors import ApplyError, PipelineFileError
+from infra.local.postgres import EmbeddedPostgres
+from infra.pipeline import Pipeline
+from spark.read import Cut
+from tests.conftest import Database, _drop_slots
+from tests.e2e.oracle import pipeline_file, source_rows
+from tests.e2e.scenarios import big
+from tests.spark.filtered_tables import CHOSEN, SETUP, histories, run
+
+pytestmark = pytest.mark.timeout(600)
+
+EXAMPLES = int(os.environ.get("SLOTLAKE_TEST_HISTORIES", "3"))
+
+
+@pytest.fixture(scope="module")
+def sides(
+    pg: EmbeddedPostgres, session: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Database, Pipeline, Pipeline]]:
+    """A database, a pipeline whose publications choose, and one that chooses itself."""
+    name = f"filters_{os.getpid()}"
+    with psycopg.connect(pg.dsn(), autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    database = Database(pg, name)
+    database.execute(SETUP)
+    folder: Path = tmp_path_factory.mktemp("filters")
+    server = pipeline_file(folder / "server", database, [], name="server")
+    server.write_text(server.read_text().replace("[server]", "[one, other]"))
+    lake = pipeline_file(folder / "lake", database, [], name="lake", extra=_sections())
+    lake.write_text(lake.read_text().replace("[lake]", "[whole]"))
+    with Pipeline.open(server) as by_server, Pipeline.open(lake) as by_lake:
+        by_server.init()
+        by_lake.init()
+        yield database, by_server, by_lake
+    with psycopg.connect(pg.dsn(), autocommit=True) as admin:
+        _drop_slots(admin, name)
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def _sections() -> str:
+    lines = []
+    for table, (columns, filters) in CHOSEN.items():
+        lines.append(f"  {table}:")
+        lines.append(f"    filter: {filters if len(filters) > 1 else repr(filters[0])}".replace("'\"", '"'))
+        if columns:
+            lines.append(f"    columns: [{', '.join(columns)}]")
+    return "\n".join(lines) + "\n"
+
+
+def _expected(connection: psycopg.Connection[Any], table: str) -> Counter[tuple[str | None, ...]]:
+    columns, filters = CHOSEN[table]
+    condition = " OR ".join(f"({each})" for each in filters)
+    query = f"(SELECT {', '.join(columns) or '*'} FROM {table} WHERE {condition}) AS chosen"
+    return source_rows(connection, query)[1]
+
+
+def _different(database: Database, *pipelines: Pipeline) -> dict[str, Any]:
+    found = {}
+    with database.connect() as connection:
+        for table in CHOSEN:
+            expected = _expected(connection, table)
+            for pipeline in pipelines:
+                actual = Counter(pipeline.rows(table))
+                if actual != expected:
+                    found[f"{table} in {pipeline.name}"] = (expected - actual, actual - expected)
+    return found
+
+
+def test_the_copies_are_filtered(sides: tuple[Database, Pipeline, Pipeline]) -> None:
+    database, by_server, by_lake = sides
+    assert _different(database, by_server, by_lake) == {}
+    assert 0 < sum(1 for _ in by_lake.rows("by_key")) < 8
+
+
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    print_blob=True,
+    phases=(Phase.explicit, Phase.generate),  # an example takes seconds: none is made smaller
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(history=histories)
+def test_any_history(sides: tuple[Database, Pipeline, Pipeline], history: list[list[str]]) -> None:
+    database, by_server, by_lake = sides
+    run(database, history)
+    by_server.sync()
+    by_lake.sync()
+    assert _different(database, by_server, by_lake) == {}
+
+
+def test_both_verify(sides: tuple[Database, Pipeline, Pipeline]) -> None:
+    for pipeline in sides[1:]:
+        report = pipeline.verify()
+        assert report.equal, report
+        assert set(report.tables) == {f"public.{table}" for table in CHOSEN}
+
+
+def test_a_row_that_enters_with_an_unsent_value(sides: tuple[Database, Pipeline, Pipeline]) -> None:
+    """The stream does not show the value; the table is copied again at once, on either side."""
+    database, by_server, by_lake = sides
+    database.execute(
+        f"TRUNCATE by_key; INSERT INTO by_key SELECT g, 'v', {big(3)} FROM generate_series(1, 3) g"
+    )
+    for pipeline in (by_server, by_lake):
+        pipeline.sync()
+    database.execute("UPDATE by_key SET k = 10 WHERE k = 1")
+    for pipeline in (by_server, by_lake):
+        pipeline.sync()
+    assert _different(database, by_server, by_lake) == {}
+    assert not any(column.lost for pipeline in sides[1:] for column in _columns(pipeline, "by_key"))
+
+
+def _columns(pipeline: Pipeline, table: str) -> Any:
+    return Cut.latest(pipeline.lake).schema(table).columns
+
+
+def test_status_shows_what_is_taken(sides: tuple[Database, Pipeline, Pipeline]) -> None:
+    takes = {table.table: table.takes for table in sides[2].status().tables}
+    assert takes["public.by_key"] == {"filter": "k % 2 = 0"}
+    assert takes["public.by_several"] == {"filter": "(k = 1) OR ((k + 0.5) * 2 > 7.5)", "columns": ["k", "n"]}
+    assert not any(table.takes for table in sides[1].status().tables)
+
+
+def test_other_words_are_refused_until_the_table_is_taken_anew(
+    sides: tuple[Database, Pipeline, Pipeline],
+) -> None:
+    database, _, by_lake = sides
+    database.execute("TRUNCATE by_key; INSERT INTO by_key SELECT g FROM generate_series(1, 9) g")
+    by_lake.sync()
+    path = by_lake.file.path
+    path.write_text(path.read_text().replace("k % 2 = 0", "k > 5"))
+    with Pipeline.open(path) as changed:
+        with pytest.raises(PipelineFileError, match="something else") as refused:
+            changed.sync()
+        assert "backfill --table 'public.by_key'" in refused.value.way_out
+        changed.backfill("by_key")
+        assert sorted(changed.rows("by_key", ["k"])) == [("6",), ("7",), ("8",), ("9",)]
+        database.execute("UPDATE by_key SET k = k - 4")
+        changed.sync()
+        assert list(changed.rows("by_key", ["k"])) == []
+        assert changed.verify().equal
+
+
+def test_a_filter_that_no_longer_fits_has_a_way_out(sides: tuple[Database, Pipeline, Pipeline]) -> None:
+    """The batches that lead to the copy cannot be applied to the table any more; backfill goes on without it."""
+    database, _, by_lake = sides
+    database.execute("INSERT INTO by_full (k, n) VALUES (700, 2)")
+    database.execute("ALTER TABLE by_full REPLICA IDENTITY DEFAULT")
+    with Pipeline.open(by_lake.file.path) as pipeline:
+        database.execute("INSERT INTO by_full (k, n) VALUES (701, 2)")
+        with pytest.raises(PipelineFileError, match="not part of the replica identity"):
+            pipeline.sync()
+        database.execute("ALTER TABLE by_full REPLICA IDENTITY FULL")
+        with pytest.raises(ApplyError, match="not part of the replica identity"):
+            pipeline.sync()
+        pipeline.backfill("by_full")
+        pipeline.sync()
+        assert {("700",), ("701",)} <= set(pipeline.rows("by_full", ["k"]))
+        assert pipeline.verify().equal
