@@ -1,4 +1,4 @@
-"""The same tables filtered by the server's publications and by the lake: two pipelines, one history, equal lakes.
+"""The same tables filtered by the server's publications and by the lake: one history, two equal lakes.
 
 One pipeline reads publications with WHERE and column lists, the other one that publishes all, and chooses
 itself.  Both must equal what a SELECT with the filter finds at the source.
@@ -160,7 +160,7 @@ def test_other_words_are_refused_until_the_table_is_taken_anew(
 
 
 def test_a_filter_that_no_longer_fits_has_a_way_out(sides: tuple[Database, Pipeline, Pipeline]) -> None:
-    """The batches that lead to the copy cannot be applied to the table any more; backfill goes on without it."""
+    """The batches that lead to the copy can no longer be applied to the table; backfill goes on without."""
     database, _, by_lake = sides
     database.execute("INSERT INTO by_full (k, n) VALUES (700, 2)")
     database.execute("ALTER TABLE by_full REPLICA IDENTITY DEFAULT")

@@ -167,8 +167,8 @@ def test_every_family_is_tried() -> None:
         ("i4", "must be type boolean"),
         ("i4 = 1) OR (true", None),
         ("true) FROM t; DROP TABLE t; SELECT (true", "does not accept"),
-        ("i4 = (SELECT 1)", "it is not known here"),
-        ("count(*) > 0", "does not accept|the function count"),
+        ("i4 = (SELECT 1)", "cannot be evaluated"),
+        ("count(*) > 0", "cannot be evaluated"),
         ("ctid = '(0,1)'", "not among the table's published columns"),
         ("t IS NOT NULL -- and more", None),
     ],
@@ -187,7 +187,7 @@ def test_what_is_refused(sample: Sample, expression: str, told: str | None) -> N
 
 def test_collations(sample: Sample) -> None:
     """Texts are ordered and changed in case only where bytes and ASCII decide."""
-    sample.connection.execute('CREATE TABLE said (a text COLLATE "C", b text COLLATE "ucs_basic", c varchar)')
+    sample.connection.execute('CREATE TABLE said (a text COLLATE "C")')
     (oid,) = sample.connection.execute("SELECT 'said'::regclass::oid").fetchone() or (0,)
     said = filter_columns(sample.connection, oid)
     assert (said["a"].order, said["a"].letters) == (True, True)

@@ -1,4 +1,4 @@
-"""What is chosen of an unfiltered stream is what the server sends when it filters itself, change by change."""
+"""What is chosen of an unfiltered stream is what the server sends if it filters itself, change by change."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_operations(database: Database, tmp_path: Path, operations: str) -> None
 
 
 def test_a_value_that_was_not_sent_is_told(database: Database, tmp_path: Path) -> None:
-    """A row enters, and nothing shows its large value: PostgreSQL's subscriber would have NULL in its place."""
+    """A row enters, and nothing shows its large value: PostgreSQL's subscriber would have NULL there."""
     database.execute(f"TRUNCATE by_key; INSERT INTO by_key (k, big) SELECT 1, {big(1)}")
     start = _position(database)
     database.execute("UPDATE by_key SET k = 2")
