@@ -32,6 +32,12 @@ def read_relation(payload: bytes) -> Relation:
     return _read_again(payload)
 
 
+def forget() -> None:
+    """Keep nothing of what was read: what comes next costs what it costs a new process."""
+    _read_again.cache_clear()
+    _column_again.cache_clear()
+
+
 def _read(payload: bytes) -> Relation:
     try:
         relation = _plainly(payload)
