@@ -1,5 +1,8 @@
 """pull_vs_pg_recvlogical: a backlog to typed Parquet, against the same stream written to a file as it is.
 
+A backlog is read through SQL (decoder/bulk.py), and once more as a stream, which is what is left where that
+cannot be.
+
 Each run has a copy of the backlog's slot, so each decodes the same WAL from the same place.  What is
 timed of ours is `decoder.pull.pull` in a process that has pulled before (a warm worker); the same in a
 process of its own, interpreter and compiled code loaded anew, stands beside it.
@@ -59,14 +62,17 @@ class _Way:
 
     unix_socket: bool
     binary: bool
+    bulk: bool = True
 
     @property
     def text(self) -> str:
         way = "the Unix socket" if self.unix_socket else "TCP"
-        return f"{way}, values in {'binary' if self.binary else 'text'},"
+        how = "" if self.bulk else " streamed (source.bulk: false),"
+        return f"{way}, values in {'binary' if self.binary else 'text'},{how}"
 
 
 _WAYS = [_Way(unix_socket, binary) for binary in (False, True) for unix_socket in (False, True)]
+_WAYS += [_Way(unix_socket, binary=False, bulk=False) for unix_socket in (False, True)]
 
 
 class _Race:
@@ -78,6 +84,7 @@ class _Race:
         """Compiled code in, WAL in the page cache."""
         for binary in (False, True):
             self._pull(_Way(False, binary))
+        self._pull(_Way(False, False, bulk=False))
 
     def figure(self, way: _Way, progress: Progressing) -> Figure:
         warm, alone = [], []
@@ -92,7 +99,7 @@ class _Race:
             unit="changes/s",
             ours=ours,
             theirs=theirs,
-            wanted=2.0,
+            wanted=2.0 if way.bulk else None,
             parts={
                 "s, in a warm process": median(mine for mine, _ in warm),
                 "s, in a process of its own": median(alone),
@@ -102,17 +109,14 @@ class _Race:
 
     def _pull(self, way: _Way) -> float:
         with slot_copy(self._server, "bench_ours") as slot:
-            folder = self._folder / "changelog"
-            return pulled_seconds(self._dsn(way), slot, folder, self._backlog, way.binary)
+            folder, backlog = self._folder / "changelog", self._backlog
+            return pulled_seconds(self._dsn(way), slot, folder, backlog, binary=way.binary, bulk=way.bulk)
 
     def _pull_alone(self, way: _Way) -> float:
         with slot_copy(self._server, "bench_alone") as slot:
             backlog = self._backlog
-            work = [
-                slot,
-                str(self._folder / "alone"),
-                *map(str, (backlog.start, backlog.until, backlog.changes, int(way.binary))),
-            ]
+            numbers = (backlog.start, backlog.until, backlog.changes, int(way.binary), int(way.bulk))
+            work = [slot, str(self._folder / "alone"), *map(str, numbers)]
             started = time.monotonic()
             subprocess.run(
                 [sys.executable, "-m", __name__, json.dumps(work)],
@@ -163,11 +167,13 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
         raise SlotlakeError(f"{Path(command[0]).name} failed", where=said.strip()[-500:])
 
 
-def pulled_seconds(dsn: str, slot: str, changelog: Path, backlog: Backlog, binary: bool) -> float:
+def pulled_seconds(
+    dsn: str, slot: str, changelog: Path, backlog: Backlog, *, binary: bool, bulk: bool
+) -> float:
     """How long one pull of the backlog takes; the batch is checked and removed."""
     from decoder.pull import pull
 
-    source = replace(source_of(dsn, slot), streaming=STREAMING, binary=binary)
+    source = replace(source_of(dsn, slot), streaming=STREAMING, binary=binary, bulk=bulk)
     started = time.monotonic()
     batch = pull(source, "bench", changelog, start=backlog.start, until=backlog.until)
     seconds = time.monotonic() - started
@@ -181,9 +187,10 @@ def pulled_seconds(dsn: str, slot: str, changelog: Path, backlog: Backlog, binar
 
 def _alone(work: str) -> None:
     slot, changelog, *numbers = json.loads(work)
-    start, until, changes, binary = map(int, numbers)
+    start, until, changes, binary, bulk = map(int, numbers)
     backlog = Backlog(start, until, changes, 0)
-    pulled_seconds(os.environ[_DSN_VARIABLE], slot, Path(changelog), backlog, bool(binary))
+    dsn = os.environ[_DSN_VARIABLE]
+    pulled_seconds(dsn, slot, Path(changelog), backlog, binary=bool(binary), bulk=bool(bulk))
 
 
 if __name__ == "__main__":
