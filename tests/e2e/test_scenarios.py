@@ -16,10 +16,12 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def test_every_scenario_step_by_step(database: Database, session: Any, tmp_path: Path) -> None:
+    # Little memory for decoding: a large transaction is sent while it is in progress.
+    database.execute(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'")
     for scenario in SCENARIOS.values():
         database.execute(scenario.setup)
     tables = [table for scenario in SCENARIOS.values() for table in scenario.tables]
-    with Pipeline.open(pipeline_file(tmp_path, database, tables)) as pipeline:
+    with Pipeline.open(pipeline_file(tmp_path, database, tables, source="two_phase: true")) as pipeline:
         pipeline.init()
         wrong: dict[str, Any] = {"after init": differences(database, pipeline, tables)}
         for step in range(max(len(scenario.steps) for scenario in SCENARIOS.values())):
