@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from decoder.compiled import Bytes, Ints, Lengths, compiled, frozen, inlined
+from decoder.compiled import Bytes, Ints, Lengths, compiled, frozen, inlined, read_uint16, read_uint32
 from decoder.errors import ProtocolError
+from decoder.memory import bare
 from decoder.types_slices import Slices
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
@@ -81,16 +82,12 @@ def _error(what: str, offset: int) -> ProtocolError:
 
 @inlined
 def _int16(data: Bytes, p: int) -> int:
-    value = int(data[p]) << 8 | int(data[p + 1])
-    return value - 65536 if value >= 32768 else value
+    return (read_uint16(data, p) ^ 0x8000) - 0x8000
 
 
 @inlined
 def _int32(data: Bytes, p: int) -> int:
-    value = 0
-    for i in range(4):
-        value = (value << 8) | int(data[p + i])
-    return value - (1 << 32) if value >= 1 << 31 else value
+    return (read_uint32(data, p) ^ 0x80000000) - 0x80000000
 
 
 @compiled
@@ -100,6 +97,7 @@ def _walk(  # noqa: C901, PLR0911
     """Note where each field lies; stops before a row that is not whole."""
     columns, rows_max = start.shape
     size = len(data)
+    data, start, length, report = bare(data), bare(start), bare(length), bare(report)
     p = begin
     rows = 0
     while True:
@@ -126,7 +124,7 @@ def _walk(  # noqa: C901, PLR0911
             if field < -1:
                 report[_BAD] = q - 4
                 return 2
-            start[i, rows], length[i, rows] = q, field
+            start[i * rows_max + rows], length[i * rows_max + rows] = q, field
             if field > 0:
                 q += field
             if q > size:

@@ -93,7 +93,7 @@ def _fixed_columns(sets: RowSets) -> dict[str, pa.Array]:
         "seq": arrow(rows[scan.ROW_SEQ].copy()),  # else it keeps the whole chunk's notes alive
         "op": arrow(rows[scan.ROW_OP].astype(np.int8)),
         "txn": arrow(rows[scan.ROW_TXN].astype(np.int32)),
-        "lsn": arrow(sets.lsns[rows[scan.ROW_MESSAGE]].astype(np.int64)),
+        "lsn": arrow(sets.lsns[rows[scan.ROW_MESSAGE]].view(np.int64)),
         "old": arrow(rows[scan.ROW_OLD].astype(np.int8)),
     }
 
@@ -143,7 +143,7 @@ class _Group:
                 }
                 columns = arrays | chosen
                 whole[key] = pa.Table.from_arrays(list(columns.values()), names=list(columns))
-            yield whole[key].slice(begin, end - begin)
+            yield whole[key].slice(begin, end - begin) if end - begin < self.count else whole[key]
 
 
 def _read_columns(sets: RowSets, groups: Sequence[_Group], tuple_field: int, old: bool) -> None:
