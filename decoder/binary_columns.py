@@ -22,6 +22,7 @@ from decoder import binary_numeric_kernels as numeric_kernels
 from decoder import binary_search as search
 from decoder.binary import binary_printer
 from decoder.binary_reading import utf8
+from decoder.binary_texts import printed_columns
 from decoder.compiled import frozen
 from decoder.type_catalog import TypeCatalog
 from decoder.types_parse import Parsed, TextError, parse_string
@@ -112,7 +113,8 @@ def read_as_text(slices: Slices, oid: int, catalog: TypeCatalog) -> pa.Array:
         return _uuids(slices)
     if printer is numbers.numeric:
         return _numerics(slices)
-    return _printed(slices, printer)
+    fast = printed_columns(slices, oid, catalog, lambda some: _printed(some, printer))
+    return _printed(slices, printer) if fast is None else fast
 
 
 def _printer(slices: Slices, oid: int, catalog: TypeCatalog) -> Callable[[bytes], str]:

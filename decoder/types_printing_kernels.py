@@ -19,7 +19,7 @@ _HEX = b"0123456789abcdef"
 
 
 @inlined
-def _put_digits(out: Bytes, at: int, value: int, width: int) -> int:
+def put_digits(out: Bytes, at: int, value: int, width: int) -> int:
     for i in range(width):
         out[at + width - 1 - i] = 48 + value % 10
         value //= 10
@@ -27,7 +27,7 @@ def _put_digits(out: Bytes, at: int, value: int, width: int) -> int:
 
 
 @inlined
-def _put_date(out: Bytes, at: int, days: int) -> int:
+def put_date(out: Bytes, at: int, days: int) -> int:
     """``YYYY-MM-DD`` for a day count since 1970-01-01 within years 0 to 9999."""
     z = days + 719468
     era = z // 146097
@@ -37,26 +37,26 @@ def _put_date(out: Bytes, at: int, days: int) -> int:
     shifted = (5 * day_of_year + 2) // 153
     month = shifted + 3 if shifted < 10 else shifted - 9
     year = year_of_era + era * 400 + (1 if month <= 2 else 0)
-    at = _put_digits(out, at, year, 4)
+    at = put_digits(out, at, year, 4)
     out[at] = 45
-    at = _put_digits(out, at + 1, month, 2)
+    at = put_digits(out, at + 1, month, 2)
     out[at] = 45
-    return _put_digits(out, at + 1, day_of_year - (153 * shifted + 2) // 5 + 1, 2)
+    return put_digits(out, at + 1, day_of_year - (153 * shifted + 2) // 5 + 1, 2)
 
 
 @inlined
-def _put_time(out: Bytes, at: int, microseconds: int) -> int:
+def put_time(out: Bytes, at: int, microseconds: int) -> int:
     """``HH:MM:SS`` and, unless it is zero, the fraction without its trailing zeros."""
     seconds, fraction = microseconds // 1_000_000, microseconds % 1_000_000
-    at = _put_digits(out, at, seconds // 3600, 2)
+    at = put_digits(out, at, seconds // 3600, 2)
     out[at] = 58
-    at = _put_digits(out, at + 1, seconds // 60 % 60, 2)
+    at = put_digits(out, at + 1, seconds // 60 % 60, 2)
     out[at] = 58
-    at = _put_digits(out, at + 1, seconds % 60, 2)
+    at = put_digits(out, at + 1, seconds % 60, 2)
     if fraction == 0:
         return at
     out[at] = 46
-    at = _put_digits(out, at + 1, fraction, 6)
+    at = put_digits(out, at + 1, fraction, 6)
     while out[at - 1] == 48:
         at -= 1
     return at
@@ -73,13 +73,13 @@ def print_moment(values: Ints, valid: Bytes, form: int, out: Bytes, offsets: Int
         days = values[i] if form == 0 else values[i] // _MICROSECONDS_PER_DAY
         if days < -719162 or days > 2932896:
             return i
-        at = _put_date(out, at, days)
+        at = put_date(out, at, days)
         if form != 0:
             out[at] = 32
-            at = _put_time(out, at + 1, values[i] - days * _MICROSECONDS_PER_DAY)
+            at = put_time(out, at + 1, values[i] - days * _MICROSECONDS_PER_DAY)
         if form == 2:
             out[at] = 43
-            at = _put_digits(out, at + 1, 0, 2)
+            at = put_digits(out, at + 1, 0, 2)
     offsets[len(values)] = at
     return -1
 
@@ -221,7 +221,7 @@ def _put_scientific(digits: Bytes, count: int, exponent: int, out: Bytes, at: in
     out[at] = 101
     out[at + 1] = 45 if exponent < 0 else 43
     exponent = abs(exponent)
-    return _put_digits(out, at + 2, exponent, 3 if exponent > 99 else 2)
+    return put_digits(out, at + 2, exponent, 3 if exponent > 99 else 2)
 
 
 @inlined
