@@ -7,6 +7,7 @@ takes.  What is refused here, the plain reader judges.
 from __future__ import annotations
 
 from decoder.compiled import Bytes, Ints, compiled, inlined, read_int64, read_uint16, read_uint32, signed
+from decoder.memory import bare
 
 _HIGH_BITS = -0x7F7F7F7F7F7F7F80  # of eight bytes
 
@@ -100,16 +101,16 @@ def _logical_fits(data: Bytes, p: int, end: int) -> bool:
 
 
 @inlined
-def _found(ids: Ints, number: int) -> int:
+def _found(ids: Ints, count: int, number: int) -> int:
     """Where a number stands in the sorted ids, or -1."""
-    low, high = 0, len(ids)
+    low, high = 0, count
     while low < high:
         middle = (low + high) >> 1
         if ids[middle] < number:
             low = middle + 1
         else:
             high = middle
-    return low if low < len(ids) and ids[low] == number else -1
+    return low if low < count and ids[low] == number else -1
 
 
 @compiled
@@ -123,7 +124,9 @@ def first_doubtful(data: Bytes, ends: Ints, head: int, ids: Ints, widths: Ints, 
         binary: binary values were asked for.
     """
     last, width = signed(-1), signed(0)
-    for i in range(len(ends) - 1):
+    count, tables = len(ends) - 1, len(ids)
+    data, ends, ids, widths = bare(data), bare(ends), bare(ids), bare(widths)
+    for i in range(count):
         p, end = ends[i], ends[i + 1]
         op = data[p]
         if end - p < head + 4 or (head == 5 and read_uint32(data, p + 1) == 0):
@@ -135,7 +138,7 @@ def first_doubtful(data: Bytes, ends: Ints, head: int, ids: Ints, widths: Ints, 
             continue
         number = read_uint32(data, p)
         if number != last:
-            known = _found(ids, number)
+            known = _found(ids, tables, number)
             if known < 0:
                 return i
             last, width = number, widths[known]
