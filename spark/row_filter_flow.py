@@ -40,14 +40,17 @@ def strict(kind: str, work: Work, parts: list[Typed]) -> Typed:
     return Typed(kind, run, frozenset[str]().union(*(part.columns for part in parts)))
 
 
-def connected(parts: list[Typed], *, ends_with: bool) -> Typed:
-    """AND (``ends_with`` false) and OR (true): the first part that says so decides; else NULL wins."""
+def connected(parts: list[Typed], *, ends_with: bool, all_run: bool = False) -> Typed:
+    """AND (``ends_with`` false) and OR (true): the first part that says so decides; else NULL wins.
+
+    ``all_run``: every part is evaluated for every row."""
 
     def run(frame: Frame) -> Vector:
         values, null = np.full(frame.size, not ends_with), np.zeros(frame.size, np.bool_)
         for part in parts:
-            undecided = np.flatnonzero(values != ends_with)
-            found = part.run(frame.only(values != ends_with))
+            open_still = np.ones(frame.size, np.bool_) if all_run else values != ends_with
+            undecided = np.flatnonzero(open_still)
+            found = part.run(frame.only(open_still))
             decided = ~found.null & (found.values == ends_with)
             null[undecided[found.null]] = True
             values[undecided[decided]] = ends_with

@@ -191,7 +191,7 @@ def printed(value: Decimal) -> str:
         return "NaN"
     if value.is_infinite():
         return "Infinity" if value > 0 else "-Infinity"
-    return format(value, "f")
+    return format(value if value else value.copy_abs(), "f")  # PostgreSQL has no negative zero
 
 
 class _Order:

@@ -38,6 +38,7 @@ from spark.row_filter_values import (
     nothing,
 )
 
+_LOOKED_UP = {"text", "uuid", "bytea", "date", "timestamp", "timestamptz"}
 _LIKES = {"~~": (False, True), "!~~": (False, False), "~~*": (True, True), "!~~*": (True, False)}
 
 
@@ -263,14 +264,36 @@ class Compiler:
         return Typed("bool", run, equal.columns)
 
     def _any(self, node: Node) -> Typed:
-        """ANY and ALL of a list: the same as OR, or AND, of each; but the left side is NULL only once."""
+        """ANY and ALL of a list: as OR, or AND, of each, but the whole list is made first."""
         left, items = node.args
         elements = items.args if items.head == "array" else self._elements(items)
         wanted = node.head == "any"
         if not elements:
             return Typed("bool", lambda frame: known(np.full(frame.size, not wanted)))
+        if node.value == ("=" if wanted else "<>") and all(item.head == "const" for item in elements):
+            found = self._listed(node, self.compile(left), elements)
+            if found is not None:
+                return found
         tests = [Node("op", (left, item), node.value, span=node.span) for item in elements]
-        return connected([self._operator(test) for test in tests], ends_with=wanted)
+        return connected([self._operator(test) for test in tests], ends_with=wanted, all_run=True)
+
+    def _listed(self, node: Node, left: Typed, items: tuple[Node, ...]) -> Typed | None:
+        """A long list of constants, looked up; None for kinds whose equality is not that of their values."""
+        kinds = {self._kind(item.type, item) for item in items} | {left.kind}
+        if not (kinds <= set(INTEGERS) or (len(kinds) == 1 and kinds <= _LOOKED_UP)):
+            return None
+        if left.kind == "text":
+            self._collated(node, left.columns, "equal")
+        known = [literal(self._kind(item.type, item), item.value) for item in items if item.value is not None]
+        members, has_null = frozenset(known), len(known) < len(items)
+
+        def run(frame: Frame) -> Vector:
+            vector = left.run(frame)
+            values = vector.values.tolist()
+            found = np.fromiter((value in members for value in values), np.bool_, frame.size)
+            return Vector(found == (node.head == "any"), vector.null | (has_null & ~found))
+
+        return Typed("bool", run, left.columns)
 
     def _elements(self, node: Node) -> tuple[Node, ...]:
         if node.head != "const" or node.type is None or not node.type.array or node.value is None:
