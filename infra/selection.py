@@ -187,7 +187,11 @@ def _read(connection: psycopg.Connection[Any], table: SourceTable, chosen: Selec
     published = {column.name: column for column in table.columns}
     usable = {name: column for name, column in known.items() if name in published}
     read = [analysed(connection, table.schema, table.table, each) for each in chosen.filters]
-    used = frozenset[str]().union(*(plan(each, usable).columns for each in read))
+    try:
+        used = frozenset[str]().union(*(plan(each, usable).columns for each in read))
+    except PipelineFileError as error:
+        place = f"tables.{table.schema}.{table.table}.filter: {error.where}"
+        raise PipelineFileError(error.what, where=place, way_out=error.way_out) from None
     hidden = sorted(name for name in used if not published[name].in_key)
     if chosen.identified and hidden:
         raise PipelineFileError(
