@@ -41,7 +41,8 @@ def pull_next(pipeline: Pipeline, *, progress: Progressing, until: int | None = 
 
     started = time.monotonic()
     position = pipeline.position()
-    refuse_changed(pipeline)
+    if until is None:
+        refuse_changed(pipeline)
     added = add_new_tables(pipeline, progress) if until is None else []
     if until is None and fill_added_columns(pipeline, progress):
         position = pipeline.position()

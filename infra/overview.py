@@ -35,6 +35,8 @@ def overview(pipeline: Pipeline) -> StatusReport:
     slot, source_lsn = _source_side(pipeline, warnings)
     position = None if cut is None else cut.position
     _judge(pipeline, position, slot, warnings)
+    if cut is not None and source_lsn is not None:
+        _compare_choices(pipeline, warnings)
     if pipeline.lake.publish == "per_table":
         warnings.append(_ONE_BY_ONE)
     archived = batches(pipeline.file.changelog_dir)
@@ -79,6 +81,15 @@ def _judge(pipeline: Pipeline, position: int | None, slot: SlotState | None, war
         warnings.append(
             f"the slot holds back more WAL than max_wal_size (wal_status {slot.wal_status}): sync soon"
         )
+
+
+def _compare_choices(pipeline: Pipeline, warnings: list[str]) -> None:
+    from infra.selection import refuse_changed
+
+    try:
+        refuse_changed(pipeline)
+    except SlotlakeError as error:
+        warnings.append(str(error).replace("\n", ";"))
 
 
 def _state(initialised: bool, slot: SlotState | None, source_lsn: int | None) -> str:

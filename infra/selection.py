@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import psycopg
 
@@ -25,6 +26,10 @@ from spark.tables import TableSchema
 if TYPE_CHECKING:
     from infra.model import PipelineFile, TableSection
     from infra.pipeline import Pipeline
+
+
+# Pipelines of which neither the file nor the lake chose anything: no need to read all tables' metadata again.
+_CHOOSING_NOTHING: WeakSet[Pipeline] = WeakSet()
 
 
 @dataclass(frozen=True)
@@ -76,11 +81,15 @@ def refuse_changed(pipeline: Pipeline) -> None:
     from spark.read import Cut
 
     asked = _asked(pipeline.file)
+    if not asked and pipeline in _CHOOSING_NOTHING:
+        return
     held = {(t.schema, t.table): Selection.from_json(t.selection) for t in Cut.latest(pipeline.lake).tables()}
     for name, kept in held.items():
         if kept.asked != _words(asked.get(name)).asked:
             raise _changed(name, "the pipeline file takes something else of the table than the lake holds")
     if not any(kept.expression is not None for kept in held.values()):
+        if not asked:
+            _CHOOSING_NOTHING.add(pipeline)
         return
     for table in published_tables(pipeline):
         name = (table.schema, table.table)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from decoder.slots import ExportedSnapshot
 from infra.batches import at_exact_lsn
-from infra.selection import comparable
+from infra.selection import comparable, refuse_changed
 from infra.tables import fill_added_columns, has_unfilled_columns, published_tables
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ def verify_at_exact_lsn(pipeline: Pipeline, slot_timeout_seconds: float, progres
     """Bring the lake to a snapshot's LSN, compare all tables there, and write the Data Docs."""
     from expectations.suite import validate
 
+    refuse_changed(pipeline)
     while True:
         with at_exact_lsn(pipeline, slot_timeout_seconds, progress) as snapshot:
             if not has_unfilled_columns(pipeline):
