@@ -7,7 +7,7 @@ seen by nobody) and then made by one call: all tables of it, or none.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog as IcebergCatalog
@@ -74,6 +74,10 @@ class Catalog(ABC):
         On a SQL catalog read in one query: one cut of it.  A REST catalog has no such query: each is read
         when it is asked for, so ask for `commits` first (spark/read.py tells why that is enough).
         """
+
+    @abstractmethod
+    def names(self) -> Collection[LakeName]:
+        """The tables that there are, without a look at any."""
 
     @abstractmethod
     def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:

@@ -138,7 +138,7 @@ class RestPointers(Catalog):
             if not self._rest.namespace_exists(namespace):
                 self._rest.create_namespace(namespace)
 
-    def names(self) -> list[LakeName]:
+    def names(self) -> frozenset[LakeName]:
         """Every table of this lake, those being filled among them."""
         with _explained(self.lake):
             spaces = [space[0] for space in self._rest.list_namespaces() if len(space) == 1]
@@ -147,7 +147,7 @@ class RestPointers(Catalog):
             for space in mine:
                 with suppress(NoSuchNamespaceError):
                     found += [LakeName(*name) for name in self._rest.list_tables(space)]
-        return found
+        return frozenset(found)
 
     def location(self, name: LakeName) -> str | None:
         """Where a table's metadata is; None if there is no such table, or it is not one yet."""
@@ -256,7 +256,7 @@ class _Pointers(Mapping[LakeName, str]):
         return location
 
     def __iter__(self) -> Iterator[LakeName]:
-        return (name for name in self._catalog.names() if name in self)
+        return (name for name in sorted(self._catalog.names()) if name in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -1,8 +1,8 @@
 """From two states of a table's metadata to the requests of the REST catalog specification between them.
 
-Only what publishing does is told: references, properties, snapshots that leave; and for a new table all
-that it has.  Each change says what must still be so: the table's identity, and where the references that
-it moves stand.
+Only what publishing does is told: references, properties, snapshots that come and leave; and for a new
+table all that it has.  Each change says what must still be so: the table's identity, and where the
+references that it moves stand.
 
 Functions are pure but for the time that a new table's snapshots get: that of their publication.
 """
@@ -36,6 +36,7 @@ def change(table: Loaded, after: Metadata) -> Change:
             *(_stands(name, catalog_metadata.ref(before, name)) for name in guarded),
         ],
         "updates": [
+            *_new(before, after),
             *(_points(name, next_refs[name]) for name in sorted(moved, key=lambda name: name != MAIN)),
             *({"action": "remove-snapshot-ref", "ref-name": name} for name in dropped),
             *_property_updates(before.get("properties", {}), after.get("properties", {})),
@@ -107,6 +108,15 @@ def _property_updates(before: dict[str, str], after: dict[str, str]) -> list[Cha
     return [
         *([{"action": "set-properties", "updates": changed}] if changed else []),
         *([{"action": "remove-properties", "removals": removed}] if removed else []),
+    ]
+
+
+def _new(before: Metadata, after: Metadata) -> list[Change]:
+    known = {snapshot["snapshot-id"] for snapshot in before.get("snapshots", ())}
+    return [
+        {"action": "add-snapshot", "snapshot": snapshot}
+        for snapshot in after.get("snapshots", ())
+        if snapshot["snapshot-id"] not in known
     ]
 
 

@@ -11,7 +11,7 @@ IMMEDIATE would); on PostgreSQL rows are locked in one order, so two publishers 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
@@ -51,6 +51,10 @@ class SqlPointers(Catalog):
         )
         with self._transaction() as connection:
             return {LakeName(row[0], row[1]): row[2] for row in connection.execute(query)}
+
+    def names(self) -> Collection[LakeName]:
+        """The tables of the same query."""
+        return self.pointers().keys()
 
     def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
         """Write the next metadata file."""

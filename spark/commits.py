@@ -11,6 +11,7 @@ neither tagged nor its newest leave its metadata, so that this does not grow wit
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,15 +20,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog as IcebergCatalog
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.io import load_file_io
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.schema import Schema
-from pyiceberg.table import StaticTable, Table
+from pyiceberg.table import StaticTable, Table, Transaction
+from pyiceberg.table.metadata import TableMetadataUtil
+from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.types import LongType, MapType, NestedField, StringType, TimestamptzType
 
 from decoder.errors import LakeError
 from decoder.lsn import format_lsn, parse_lsn
 from spark import catalog_metadata, lake_files
-from spark.catalog_metadata import Metadata
+from spark.catalog_base import Loaded
+from spark.catalog_metadata import MAIN, Metadata
 from spark.names import COMMITS, LakeName
 from spark.points import COMMITTED
 from spark.tables import PIPELINE_PROPERTY
@@ -125,30 +131,48 @@ def create_commits(iceberg: IcebergCatalog, name: LakeName, location: str, pipel
         properties={
             "format-version": "2",
             "write.parquet.compression-codec": "zstd",
+            # One row a snapshot: without it each adds a manifest, and reading the list costs more each time.
+            "commit.manifest-merge.enabled": "true",
+            "commit.manifest.min-count-to-merge": "50",
             PIPELINE_PROPERTY: pipeline,
         },
     )
 
 
-def append_point(
-    iceberg: IcebergCatalog,
-    name: LakeName,
-    point: Point,
-    published: Mapping[LakeName, int],
-    held: Container[LakeName],
-    branch: str,
-) -> None:
-    """Write a point's row into a branch of the table.
+def with_point(
+    table: Loaded, point: Point, published: Mapping[LakeName, int], held: Container[LakeName]
+) -> Metadata:
+    """The table's metadata with a point's row on main; its files are written, nothing leads to them yet.
+
+    pyiceberg writes the files.  It is shown the table without its past: with a hundred kept points it would
+    go through all of them twenty times.
 
     Args:
         published: the snapshots that this point makes those of their tables.
         held: what the catalog has; tables that were dropped leave the row.
     """
-    table = iceberg.load_table((name.namespace, name.table))
-    present = catalog_metadata.load(table.metadata_location)
-    pins = {text: id_ for text, id_ in newest_pins(table).items() if LakeName.parse(text) in held}
-    pins |= {str(table_name): snapshot_id for table_name, snapshot_id in published.items()}
-    row = {
+    newest = catalog_metadata.ref(table.metadata, MAIN)
+    shown = _without_past(table.metadata, newest)
+    iceberg = _seen_by_pyiceberg(shown, table.location)
+    pins = {text: id_ for text, id_ in newest_pins(iceberg).items() if LakeName.parse(text) in held}
+    pins |= {str(name): snapshot_id for name, snapshot_id in published.items()}
+    changes = Transaction(iceberg)
+    changes.append(
+        pa.Table.from_pylist([_row(point, pins)], schema=_ARROW),
+        snapshot_properties={**point.summary, **_committed(point, table.metadata)},
+    )
+    (added,) = (update.snapshot for update in changes._updates if isinstance(update, AddSnapshotUpdate))
+    snapshot = json.loads(added.model_dump_json(by_alias=True, exclude_none=True))
+    grown = {
+        **table.metadata,
+        "snapshots": [*table.metadata.get("snapshots", []), snapshot],
+        "last-sequence-number": snapshot["sequence-number"],
+    }
+    return catalog_metadata.with_ref(grown, MAIN, snapshot["snapshot-id"])
+
+
+def _row(point: Point, pins: Mapping[str, int]) -> dict[str, Any]:
+    return {
         "lsn": format_lsn(point.position),
         "position": point.position,
         "batch": point.batch,
@@ -161,11 +185,23 @@ def append_point(
         "tables": sorted(pins.items()),
         "changed": sorted(point.changed.items()),
     }
-    table.append(
-        pa.Table.from_pylist([row], schema=_ARROW),
-        snapshot_properties={**point.summary, **_committed(point, present)},
-        branch=branch,
-    )
+
+
+def _without_past(metadata: Metadata, newest: int | None) -> Metadata:
+    head = catalog_metadata.snapshot(metadata, newest)
+    return {
+        **metadata,
+        "snapshots": [head] if head else [],
+        "refs": {MAIN: {"snapshot-id": newest, "type": "branch"}} if head else {},
+        "snapshot-log": [],
+        "metadata-log": [],
+    }
+
+
+def _seen_by_pyiceberg(metadata: Metadata, location: str) -> Table:
+    io = load_file_io({}, metadata["location"])
+    parsed = TableMetadataUtil.parse_obj(metadata)
+    return Table(("slotlake", COMMITS), parsed, location, io, NoopCatalog("slotlake"))
 
 
 def _committed(point: Point, present: Metadata) -> dict[str, str]:
@@ -188,8 +224,8 @@ def newest_pins(table: Table) -> dict[str, int]:
                     path = lake_files.local_path(entry.data_file.file_path)
                     rows = pq.read_table(path, columns=list(_ORDER)).to_pylist()
                     return dict(max(rows, key=lambda row: [row[c] for c in _ORDER[:2]])["tables"])
-    rows = read_points(table.metadata_location, present.snapshot_id)
-    return dict(rows[-1]["tables"]) if rows else {}
+    rows = _points(table.scan(snapshot_id=present.snapshot_id).to_arrow())
+    return rows[-1]["tables"] if rows else {}
 
 
 def position_of(metadata: Metadata, name: LakeName) -> int:
@@ -213,7 +249,10 @@ def position_of(metadata: Metadata, name: LakeName) -> int:
 
 def read_points(metadata_location: str, snapshot_id: int) -> list[dict[str, Any]]:
     """The rows of the table at one of its snapshots, oldest point first."""
-    rows = StaticTable.from_metadata(metadata_location).scan(snapshot_id=snapshot_id).to_arrow()
+    return _points(StaticTable.from_metadata(metadata_location).scan(snapshot_id=snapshot_id).to_arrow())
+
+
+def _points(rows: pa.Table) -> list[dict[str, Any]]:
     maps = ("tables", "changed")
     found: list[dict[str, Any]] = [
         {**row, **{name: dict(row[name] or ()) for name in maps}} for row in rows.to_pylist()

@@ -21,7 +21,7 @@ from spark.apply_run import run
 from spark.catalog import Catalog, Move, check_lake, open_catalog
 from spark.catalog_metadata import MAIN
 from spark.catalog_tags import tagged
-from spark.commits import Point, append_point, commits_name, create_commits
+from spark.commits import Point, commits_name, create_commits, with_point
 from spark.initial_place import (
     CopyTarget,
     clear_leftovers,
@@ -35,7 +35,7 @@ from spark.initial_place import (
 from spark.lake import LakeSettings
 from spark.names import LakeName, copying, literal, quote
 from spark.points import positions_to_keep
-from spark.publish_swap import Loaded, Published, load, require_position, stage_point, staged_move
+from spark.publish_swap import Loaded, Published, load, point_move, require_position
 from spark.tables import PIPELINE_PROPERTY, SCHEMA_PROPERTY, TableSchema, create_table, drop_columns
 
 __all__ = ["CopyTarget", "InitialCopy", "initialised"]
@@ -211,18 +211,17 @@ class InitialCopy:
             present = load(pointers, name)
             require_position(present.metadata, name, point, point.position)
             kept = positions_to_keep(present.metadata, point.position, True, self._lake.keep)
-            staged = stage_point(catalog, present, point, snapshots, pointers)
-            return kept, staged_move(catalog, staged, point, kept)
+            return kept, point_move(catalog, present, point, snapshots, kept)
         hidden = copying(name)
         catalog.make_namespace(hidden.namespace)
         location = place_of(self._lake, name)
         clear_leftovers(catalog, self._pipeline, [name])
         mark(location, self._pipeline)
         create_commits(catalog.iceberg, hidden, f"file://{location}", self._pipeline)
-        append_point(catalog.iceberg, hidden, point, snapshots, snapshots, MAIN)
         made = load(catalog.pointers(), hidden)
+        metadata = with_point(made, point, snapshots, snapshots)
         kept = [point.position]
-        return kept, catalog.prepared(made, tagged(made.metadata, {}, point.position, kept), name)
+        return kept, catalog.prepared(made, tagged(metadata, {}, point.position, kept), name)
 
     def _abandon(self) -> None:
         with open_catalog(self._lake) as catalog:

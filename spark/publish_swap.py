@@ -13,7 +13,7 @@ kept points stand in the same metadata file (spark/catalog_tags.py), so keeping 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from decoder.errors import ApplyError, LakeError
@@ -24,7 +24,7 @@ from spark.catalog import Catalog, Move, PointerMovedError, open_catalog
 from spark.catalog_base import Loaded, load
 from spark.catalog_metadata import MAIN, STAGE, Metadata
 from spark.catalog_tags import tagged
-from spark.commits import BATCH, DIGEST, LSN, STEPS, Point, append_point, commits_name, position_of
+from spark.commits import BATCH, DIGEST, LSN, STEPS, Point, commits_name, position_of, with_point
 from spark.lake import LakeSettings
 from spark.names import LakeName
 from spark.points import positions_to_keep
@@ -83,8 +83,7 @@ def publish_tables(lake: LakeSettings, point: Point, tables: Sequence[LakeName],
         snapshots = {t.name: catalog_metadata.ref(t.metadata, MAIN) or 0 for t in loaded}
         snapshots |= {t.name: catalog_metadata.ref(t.metadata, STAGE) or 0 for t in staged}
         kept = positions_to_keep(before.metadata, point.position, bool(tables), lake.keep)
-        staged.append(stage_point(catalog, before, point, snapshots, pointers))
-        _swap(catalog, staged, point, kept)
+        _swap(catalog, staged, lambda: point_move(catalog, before, point, snapshots, kept), point, kept)
     return Published(
         point, point.position, False, {str(name): snapshot for name, snapshot in snapshots.items()}
     )
@@ -215,24 +214,18 @@ def steps_staged(metadata: Metadata) -> int:
     return chain.index(base) if base in chain else len(chain)
 
 
-def stage_point(
+def _swap(
     catalog: Catalog,
-    commits: Loaded,
+    staged: Sequence[Loaded],
+    commits: Callable[[], Move],
     point: Point,
-    snapshots: Mapping[LakeName, int],
-    held: Container[LakeName],
-) -> Loaded:
-    """Write the point's row into the branch ``stage`` of `commits`."""
-    reset_stage(catalog, [commits])
-    append_point(catalog.iceberg, commits.name, point, snapshots, held, STAGE)
-    staged = load(catalog.pointers(), commits.name)
-    return _staged(staged, point)
-
-
-def _swap(catalog: Catalog, staged: Sequence[Loaded], point: Point, kept: Collection[int]) -> None:
+    kept: Collection[int],
+) -> None:
+    """Make all moves at once, that of `commits` last of them."""
     moves: list[Move] = []
     try:
-        moves.extend(staged_move(catalog, table, point, kept) for table in staged)
+        moves.extend(_staged_move(catalog, table, point, kept) for table in staged)
+        moves.append(commits())
         reach("publish.before_swap")
         catalog.move(moves)
     except PointerMovedError:
@@ -242,16 +235,23 @@ def _swap(catalog: Catalog, staged: Sequence[Loaded], point: Point, kept: Collec
     reach("publish.after_swap")
 
 
-def staged_move(catalog: Catalog, table: Loaded, point: Point, kept: Collection[int]) -> Move:
-    """The move that makes what is staged of a table its content.
+def _staged_move(catalog: Catalog, table: Loaded, point: Point, kept: Collection[int]) -> Move:
+    """The move that makes what is staged of a table its content."""
+    metadata = tagged(_published(table.metadata), table.metadata, point.position, kept)
+    return catalog.prepared(table, metadata)
+
+
+def point_move(
+    catalog: Catalog, commits: Loaded, point: Point, snapshots: Mapping[LakeName, int], kept: Collection[int]
+) -> Move:
+    """The move that adds a point's row to `commits`.
 
     Args:
         kept: the positions of the points that are kept from then on.
     """
-    metadata = tagged(_published(table.metadata), table.metadata, point.position, kept)
-    if table.name == commits_name(catalog.lake.namespace):
-        metadata = catalog_metadata.without_unreferenced(metadata)
-    return catalog.prepared(table, metadata)
+    metadata = with_point(commits, point, snapshots, catalog.names())
+    metadata = tagged(metadata, commits.metadata, point.position, kept)
+    return catalog.prepared(commits, catalog_metadata.without_unreferenced(metadata))
 
 
 def _published(metadata: Metadata) -> Metadata:

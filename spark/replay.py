@@ -20,7 +20,7 @@ from spark.catalog import Catalog, check_lake, open_catalog
 from spark.catalog_base import load
 from spark.catalog_metadata import MAIN, Metadata
 from spark.catalog_tags import tagged
-from spark.commits import Point, append_point, commits_name, create_commits
+from spark.commits import Point, commits_name, create_commits, with_point
 from spark.initial_place import place_of
 from spark.lake import LakeSettings
 from spark.names import LakeName, belongs
@@ -140,7 +140,6 @@ def _begin(catalog: Catalog, point: Point, snapshots: dict[LakeName, int]) -> No
     lake_files.remove_tree(location)
     catalog.make_namespace(name.namespace)
     create_commits(catalog.iceberg, name, f"file://{location}", point.pipeline)
-    append_point(catalog.iceberg, name, point, snapshots, snapshots, MAIN)
     made = load(catalog.pointers(), name)
-    with_tag = tagged(made.metadata, {}, point.position, [point.position])
-    catalog.move([catalog.prepared(made, with_tag)])
+    metadata = with_point(made, point, snapshots, snapshots)
+    catalog.move([catalog.prepared(made, tagged(metadata, {}, point.position, [point.position]))])
