@@ -90,6 +90,7 @@ class StandingStream:
         return made
 
     def _cut(self, position: int, until: int, progress: Progress | None) -> Batch:
+        self._check_plugin()
         held = self._puller is not None
         if not held and until - position >= BULK_MIN_BYTES:
             return self._catch_up(position, until, progress)
@@ -103,6 +104,15 @@ class StandingStream:
                 raise
             self._told(f"{error.what}; begun again")
         return self._cut_once(position, until, progress)
+
+    def _check_plugin(self) -> None:
+        source = self._settings.source
+        if source.plugin != "pgoutput":
+            raise SourceError(
+                f"a standing puller reads pgoutput only, and the slot is of {source.plugin}",
+                where=redact(source.dsn),
+                way_out="run slotlake sync without it",
+            )
 
     def _catch_up(self, position: int, until: int, progress: Progress | None) -> Batch:
         """A backlog: read through SQL where that is possible; the stream begins behind it.
@@ -142,12 +152,6 @@ class StandingStream:
     def _opened(self, position: int) -> Puller:
         settings = self._settings
         source = settings.source
-        if source.plugin != "pgoutput":
-            raise SourceError(
-                f"a standing puller reads pgoutput only, and the slot is of {source.plugin}",
-                where=redact(source.dsn),
-                way_out="run slotlake sync without it",
-            )
         remove_leftovers(settings.changelog)
         server = identify(source.dsn)
         with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
