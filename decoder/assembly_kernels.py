@@ -8,6 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from decoder.compiled import Bytes, Ints, Lengths, compiled, read_uint32
+from decoder.memory import bare
+from decoder.words import copy_bytes
 
 
 @compiled
@@ -22,8 +24,10 @@ def strip_xids(
         into: uint8, at least as long as the messages.
         start, length, xids: filled in, of each copy.
     """
-    written = 0
-    for i in range(len(ends) - 1):
+    written, count, data_end, into_end = 0, len(ends) - 1, len(data), len(into)
+    data, ends, into = bare(data), bare(ends), bare(into)
+    start, length, xids = bare(start), bare(length), bare(xids)
+    for i in range(count):
         p, end = ends[i], ends[i + 1]
         tag = data[p]
         start[i] = written
@@ -35,7 +39,7 @@ def strip_xids(
             xids[i] = read_uint32(data, p + 1)
             p += 5
         size = end - p
-        into[written + 1 : written + 1 + size] = data[p:end]
+        copy_bytes(data, p, end, data_end, into, written + 1, into_end)
         written += 1 + size
         length[i] = 1 + size
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from decoder.compiled import Bytes, Ints, Lengths, Unsigned, compiled, frozen
 from decoder.memory import bare
-from decoder.words import copy_sixteen
+from decoder.words import copy_bytes
 
 _FIRST_BYTES = 1 << 20
 _FIRST_MESSAGES = 1 << 14
@@ -108,18 +108,9 @@ class MessageBuffer:
 
 @compiled
 def _gather(data: Bytes, start: Ints, length: Lengths, into: Bytes, ends: Ints, first: int) -> None:
-    """Sixteen bytes at a time; what is copied too much, the next message or nobody's room takes."""
-    at, source_last, target_last, count = ends[first], len(data) - 16, len(into) - 16, len(length)
+    at, count, data_end, into_end = ends[first], len(length), len(data), len(into)
     data, start, length, into, ends = bare(data), bare(start), bare(length), bare(into), bare(ends)
     for i in range(count):
-        source, target = start[i], at
+        copy_bytes(data, start[i], start[i] + length[i], data_end, into, at, into_end)
         at += length[i]
-        while target < at and source <= source_last and target <= target_last:
-            copy_sixteen(data, source, into, target)
-            source += 16
-            target += 16
-        while target < at:
-            into[target] = data[source]
-            source += 1
-            target += 1
         ends[first + i + 1] = at

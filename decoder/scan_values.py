@@ -9,7 +9,7 @@ from __future__ import annotations
 from decoder.compiled import Bytes, Ints, Lengths, compiled, read_uint16, read_uint32
 from decoder.memory import bare
 from decoder.types_slices import MISSING, NULL, UNCHANGED
-from decoder.words import copy_sixteen
+from decoder.words import copy_bytes
 
 
 @compiled
@@ -19,26 +19,20 @@ def sorted_copy(data: Bytes, ends: Ints, messages: Ints, old_at: Ints, new_at: I
     Args:
         messages: int64[rows], which.
         old_at, new_at: int64[rows], where the tuples lie: in ``data``, and then in ``into``.
-        into: uint8, with room for all and sixteen bytes more.
+        into: uint8, with room for all.
 
     Returns:
         How many bytes.
     """
-    count, last, target = len(messages), len(data) - 16, 0
+    count, target, data_end, into_end = len(messages), 0, len(data), len(into)
     data, ends, messages, into = bare(data), bare(ends), bare(messages), bare(into)
     old_at, new_at = bare(old_at), bare(new_at)
     for i in range(count):
         source, end = ends[messages[i]], ends[messages[i] + 1]
-        moved = target - source
-        old_at[i] += moved if old_at[i] >= 0 else 0
-        new_at[i] += moved if new_at[i] >= 0 else 0
-        while source < end and source <= last:
-            copy_sixteen(data, source, into, source + moved)
-            source += 16
-        while source < end:
-            into[source + moved] = data[source]
-            source += 1
-        target = end + moved
+        old_at[i] += target - source if old_at[i] >= 0 else 0
+        new_at[i] += target - source if new_at[i] >= 0 else 0
+        copy_bytes(data, source, end, data_end, into, target, into_end)
+        target += end - source
     return target
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from decoder.compiled import Bytes, Ints, Lengths, compiled, frozen
 from decoder.memory import bare
-from decoder.words import copy_sixteen
+from decoder.words import copy_bytes
 
 NULL = -1  # the value is NULL
 UNCHANGED = -2  # the server did not send the value: unchanged TOAST
@@ -104,17 +104,8 @@ def as_string(values: pa.Array) -> pa.Array:
 
 @compiled
 def _copy(data: Bytes, start: Ints, length: Lengths, offsets: Ints, out: Bytes) -> None:
-    """Sixteen bytes at a time; what is copied too much, the next value or nobody's spare room takes."""
-    last, count = len(data) - 16, len(length)
+    count, data_end, out_end = len(length), len(data), len(out)
     data, start, length, offsets, out = bare(data), bare(start), bare(length), bare(offsets), bare(out)
     for i in range(count):
-        source, target = start[i], offsets[i]
-        end = offsets[i + 1]
-        while target < end and source <= last:
-            copy_sixteen(data, source, out, target)
-            source += 16
-            target += 16
-        while target < end:
-            out[target] = data[source]
-            source += 1
-            target += 1
+        size = offsets[i + 1] - offsets[i]  # 0 for no value
+        copy_bytes(data, start[i], start[i] + size, data_end, out, offsets[i], out_end)

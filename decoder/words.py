@@ -16,7 +16,7 @@ import numba.extending
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 
-from decoder.compiled import inlined, unsigned
+from decoder.compiled import Bytes, inlined, unsigned
 from decoder.memory import place
 
 _SWAPPED = sys.byteorder == "big"
@@ -115,3 +115,22 @@ def first_digits(word: int, count: int) -> int:
         return word
     kept = (unsigned(1) << (unsigned(count) << unsigned(3))) - unsigned(1)
     return (word & kept) | (unsigned(ZEROS) & ~kept)
+
+
+@inlined
+def copy_bytes(
+    data: Bytes, start: int, end: int, data_end: int, into: Bytes, target: int, into_end: int
+) -> None:
+    """``data[start:end]`` to ``target`` in the other array, sixteen bytes at a time.
+
+    Up to fifteen bytes more are copied behind it, where both arrays, which end at ``data_end`` and
+    ``into_end``, have room: what comes next in ``into`` is to be written later.
+    """
+    moved = target - start
+    last = min(data_end, into_end - moved) - 16
+    while start < end and start <= last:
+        copy_sixteen(data, start, into, start + moved)
+        start += 16
+    while start < end:
+        into[start + moved] = data[start]
+        start += 1
