@@ -119,12 +119,12 @@ class ChangeLogConsumer(FullConsumer):
     def startup(self, startup: Startup, /) -> None:
         """Refuses a plugin that loses something."""
         self._hides_nan = startup.plugin == "wal2json" and startup.options.get(NUMBERS_AS_TEXT) != "1"
-        problem = _loses(startup)
+        problem = _loses(startup, messages=self._messages)
         if problem:
             raise ChangeLogError(
                 f"{startup.plugin} {problem}: a lake fed from it would not equal its source",
                 where="plugin",
-                way_out="use pgoutput, test_decoding, or wal2json in format 2",
+                way_out="use pgoutput, test_decoding, or wal2json in format 2 without messages",
             )
 
     def begin(self, transaction: Transaction, /) -> None:
@@ -321,11 +321,13 @@ def _refuse_hidden(projection: _Projection, change: Change) -> None:
             )
 
 
-def _loses(startup: Startup) -> str:
+def _loses(startup: Startup, *, messages: bool) -> str:
     if startup.plugin == "decoderbufs":
         return "does not show truncations, and time zones not as they are"
     if startup.plugin == "wal2json" and startup.options.get("format-version") != "2":
         return "does not show truncations in format 1"
+    if startup.plugin == "wal2json" and messages:
+        return "shows logical messages up to their first zero byte only"
     return ""
 
 

@@ -165,6 +165,7 @@ def test_what_does_not_fit_the_catalog_is_refused(server: EmbeddedPostgres, tmp_
     [
         ("decoderbufs", {}),
         ("wal2json", {"format-version": "1", "numeric-data-types-as-string": "1"}),
+        ("wal2json", {"format-version": "2", "numeric-data-types-as-string": "1"}),  # messages are asked for
     ],
 )
 def test_a_plugin_that_loses_something_feeds_no_lake(plugin: str, options: dict[str, str]) -> None:
