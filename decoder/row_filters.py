@@ -87,6 +87,28 @@ def filter_columns(connection: psycopg.Connection[Any], relation_id: int) -> dic
     return {row[0]: _column(*row) for row in rows}
 
 
+def partition_identities(connection: psycopg.Connection[Any], relation_id: int) -> dict[str, set[str] | None]:
+    """Per partition that holds rows: the columns of its replica identity, None for all.
+
+    What an old row shows follows from the partition it is in, whatever the root says (a partition does not
+    inherit its root's replica identity); the stream describes the root alone.
+    """
+    rows = connection.execute(_PARTITIONS.encode(), (relation_id, relation_id)).fetchall()
+    return {row[0]: None if row[1] == "f" else set(row[2]) for row in rows}
+
+
+_PARTITIONS = """
+SELECT c.oid::regclass::text, c.relreplident,
+       coalesce(array_agg(a.attname::text) FILTER (WHERE a.attname IS NOT NULL), '{}')
+FROM pg_partition_tree(%s) t
+JOIN pg_class c ON c.oid = t.relid
+LEFT JOIN pg_index i ON i.indrelid = c.oid
+     AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
+WHERE t.isleaf AND t.relid <> %s
+GROUP BY c.oid, c.relreplident
+"""
+
 # Read as JSON, because the catalogs' columns differ between versions: pg_database and pg_collation have
 # had their provider since 15 and 10, their locale under three names.
 _COLUMNS = """
@@ -141,4 +163,4 @@ def _locales(collation: dict[str, Any], database: dict[str, Any]) -> tuple[str, 
     return provider, str(database["datcollate"]), str(database["datctype"])
 
 
-__all__ = ["FilterColumn", "analysed", "filter_columns"]
+__all__ = ["FilterColumn", "analysed", "filter_columns", "partition_identities"]

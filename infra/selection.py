@@ -17,7 +17,7 @@ import psycopg
 
 from decoder.errors import PipelineFileError
 from decoder.publications import SourceTable
-from decoder.row_filters import analysed, filter_columns
+from decoder.row_filters import analysed, filter_columns, partition_identities
 from spark.names import parse_postgres_name, postgres_name
 from spark.row_filter import Selection
 from spark.row_filter_plan import plan
@@ -201,15 +201,28 @@ def _read(connection: psycopg.Connection[Any], table: SourceTable, chosen: Selec
     except PipelineFileError as error:
         place = f"tables.{table.schema}.{table.table}.filter: {error.where}"
         raise PipelineFileError(error.what, where=place, way_out=error.way_out) from None
-    hidden = sorted(name for name in used if not published[name].in_key)
-    if chosen.identified and hidden:
-        raise PipelineFileError(
-            f"the filter of {table.quoted} looks at column {hidden[0]!r}, which is not part of the replica "
-            "identity: updates and deletes would not show its old value",
-            where=f"tables.{table.schema}.{table.table}.filter",
-            way_out="ALTER TABLE … REPLICA IDENTITY FULL (or USING an INDEX that has the column) before the "
-            "slot is made, or take inserts only (operations: [insert, truncate])",
-        )
+    if chosen.identified:
+        _require_identity(connection, table, used)
     inputs = tuple(usable[name] for name in sorted(used))
     expression = read[0] if len(read) == 1 else f"({' OR '.join(f'({each})' for each in read)})"
     return replace(chosen, expression=expression, inputs=inputs)
+
+
+def _require_identity(connection: psycopg.Connection[Any], table: SourceTable, used: frozenset[str]) -> None:
+    """Every column that the filter looks at must be in old rows: of the table, and of each partition."""
+    identities: dict[str, set[str] | None] = {
+        table.quoted: {column.name for column in table.columns if column.in_key}
+    }
+    if table.kind == "p":
+        identities |= partition_identities(connection, table.relation_id)
+    for name, identity in identities.items():
+        hidden = sorted(used - identity) if identity is not None else []
+        if hidden:
+            raise PipelineFileError(
+                f"the filter of {table.quoted} looks at column {hidden[0]!r}, which is not part of the "
+                f"replica identity{'' if name == table.quoted else f' of its partition {name}'}: updates and "
+                "deletes would not show its old value",
+                where=f"tables.{table.schema}.{table.table}.filter",
+                way_out=f"ALTER TABLE {name} REPLICA IDENTITY FULL (or USING an INDEX that has the column) "
+                "before the slot is made, or take inserts only (operations: [insert, truncate])",
+            )

@@ -151,6 +151,10 @@ def _operations(chosen: Selection, rows: pa.Table) -> pa.Table:
 def _filtered(chosen: Selection, relation: BatchRelation, rows: pa.Table) -> pa.Table:
     ready = _plan_for(chosen, relation)
     op, old = _numbers(rows, "op"), _numbers(rows, "old")
+    if relation.replica_identity == "f" and np.any((op == UPDATE) & (old == OLD_NONE)):
+        raise _unfit(
+            relation, "an update does not show its old row: a partition's replica identity is not FULL"
+        )
     has_new, has_old = np.isin(op, (INSERT, UPDATE)), np.isin(op, (UPDATE, DELETE)) & (old != OLD_NONE)
     new = _judged(ready, relation, rows, has_new, new=True)
     before = _judged(ready, relation, rows, has_old, new=False)

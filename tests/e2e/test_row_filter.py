@@ -145,12 +145,17 @@ def test_other_words_are_refused_until_the_table_is_taken_anew(
     database.execute("TRUNCATE by_key; INSERT INTO by_key SELECT g FROM generate_series(1, 9) g")
     by_lake.sync()
     path = by_lake.file.path
-    path.write_text(path.read_text().replace("k % 2 = 0", "k > 5"))
+    other = path.read_text().replace("k % 2 = 0", "k > 5").replace("coalesce(n, 2) >= 1.5", "n IS NULL")
+    path.write_text(other)
     with Pipeline.open(path) as changed:
         with pytest.raises(PipelineFileError, match="something else") as refused:
             changed.sync()
         assert "backfill --table 'public.by_key'" in refused.value.way_out
+        assert any("something else" in warning for warning in changed.status().warnings)
         changed.backfill("by_key")
+        with pytest.raises(PipelineFileError, match="something else"):
+            changed.sync()
+        changed.backfill("by_bag")
         assert sorted(changed.rows("by_key", ["k"])) == [("6",), ("7",), ("8",), ("9",)]
         database.execute("UPDATE by_key SET k = k - 4")
         changed.sync()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from decoder.copy import copy_query
 from decoder.errors import PipelineFileError
 from decoder.publications import SourceTable, source_tables
 from decoder.source import connect
+from infra.local.postgres import Version
 from infra.model import PipelineFile, TableSection
-from infra.selection import comparable, lake_schema, require_published, selected, shown
+from infra.selection import SelectedTable, comparable, lake_schema, require_published, selected, shown
 from spark.row_filter import Selection
 from tests.conftest import Database
 
@@ -124,6 +126,38 @@ def test_inserts_alone_may_be_filtered_by_anything(
 def test_the_identity_is_asked_of_full_too(database: Database) -> None:
     table = _selected(database, "by_full", filter="a = 'y'")
     assert table.key == ("k",)
+
+
+@pytest.mark.parametrize("version", [14, 16])
+def test_on_servers_without_filters_of_their_own_too(
+    database_on: Callable[[Version], Database], version: Version
+) -> None:
+    database = database_on(version)
+    database.execute("CREATE TABLE t (k int PRIMARY KEY, a varchar(5)) PARTITION BY RANGE (k)")
+    database.execute("CREATE TABLE t1 PARTITION OF t DEFAULT; ALTER TABLE t REPLICA IDENTITY FULL")
+    database.execute("ALTER TABLE t1 REPLICA IDENTITY FULL")
+    database.execute("CREATE PUBLICATION p FOR TABLE t WITH (publish_via_partition_root)")
+    with connect(database.dsn) as connection:
+        published = source_tables(connection, ("p",))
+        (table,) = selected(_file({"t": {"filter": "a LIKE 'x%'"}}), connection, published)
+    assert isinstance(table, SelectedTable)
+    (column,) = Selection.from_json(table.selection).inputs
+    assert (column.name, column.equal, column.order) == ("a", True, True)
+    assert "((a)::text ~~ 'x%'::text)" in table.selection
+
+
+def test_each_partition_must_show_what_the_filter_looks_at(database: Database) -> None:
+    """A partition does not inherit its root's replica identity, and old rows are what the partition shows."""
+    database.execute("CREATE TABLE t (k int PRIMARY KEY, a text) PARTITION BY RANGE (k)")
+    database.execute("CREATE TABLE t1 PARTITION OF t DEFAULT; ALTER TABLE t REPLICA IDENTITY FULL")
+    database.execute("CREATE PUBLICATION p FOR TABLE t WITH (publish_via_partition_root)")
+    with connect(database.dsn) as connection:
+        published = source_tables(connection, ("p",))
+        selected(_file({"t": {"filter": "k > 1"}}), connection, published)
+        with pytest.raises(PipelineFileError, match="of its partition t1"):
+            selected(_file({"t": {"filter": "a > ''"}}), connection, published)
+        database.execute("ALTER TABLE t1 REPLICA IDENTITY FULL")
+        selected(_file({"t": {"filter": "a > ''"}}), connection, published)
 
 
 def test_a_table_that_is_not_published(database: Database) -> None:
