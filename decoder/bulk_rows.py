@@ -20,11 +20,12 @@ import numpy as np
 from decoder.compiled import Bytes, Ints, compiled, frozen, inlined, read_uint16, read_uint32, signed
 from decoder.copy_data import Frames
 from decoder.errors import ProtocolError
-from decoder.words import copy_sixteen
+from decoder.memory import bare
+from decoder.words import copy_bytes
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _HEADER_BYTES = len(_SIGNATURE) + 8
-_ROW_BYTES, _XLOG_BYTES, _SPARE_BYTES = 18, 25, 16
+_ROW_BYTES, _XLOG_BYTES = 18, 25
 _KEEPALIVE = struct.Struct(">cQQB")
 
 
@@ -46,7 +47,7 @@ class CopiedRows:
             return np.empty(0, np.uint8), np.empty(0, np.int64)
         skipped = 0 if self._headed else _header(frames)
         self._headed = True
-        self._make_room(len(frames.data) + count * (_XLOG_BYTES - _ROW_BYTES) + _SPARE_BYTES, count)
+        self._make_room(len(frames.data) + count * (_XLOG_BYTES - _ROW_BYTES), count)
         data, lengths = self._data, self._lengths
         report = np.zeros(3, np.int64)
         report[2] = self._finished
@@ -92,22 +93,14 @@ def _error(what: str, offset: int) -> ProtocolError:
 
 
 @inlined
-def _message(data: Bytes, p: int, end: int, out: Bytes, at: int) -> None:
-    """The XLogData content for the row at p; what is copied too much, the next row writes over."""
+def _message(data: Bytes, p: int, end: int, data_end: int, out: Bytes, at: int, out_end: int) -> None:
+    """The XLogData content for the row at p."""
     out[at] = 119  # w
     for j in range(8):
         out[at + 1 + j] = data[p + 6 + j]
         out[at + 9 + j] = 0
         out[at + 17 + j] = 0
-    source, target = p + 18, at + 25
-    while source < end and source + 16 <= len(data):
-        copy_sixteen(data, source, out, target)
-        source += 16
-        target += 16
-    while source < end:
-        out[target] = data[source]
-        source += 1
-        target += 1
+    copy_bytes(data, p + _ROW_BYTES, end, data_end, out, at + _XLOG_BYTES, out_end)
 
 
 @inlined
@@ -128,7 +121,9 @@ def _rows(data: Bytes, given: Ints, skipped: int, out: Bytes, lengths: Ints, rep
     """
     p = signed(skipped)
     end = signed(0)
-    for i in range(len(given)):
+    count, data_end, out_end = len(given), len(data), len(out)
+    data, given, out, lengths, report = bare(data), bare(given), bare(out), bare(lengths), bare(report)
+    for i in range(count):
         end += given[i]
         if report[2] == 0 and end - p == 2 and data[p] == 255 and data[p + 1] == 255:
             report[2] = 1
@@ -136,7 +131,7 @@ def _rows(data: Bytes, given: Ints, skipped: int, out: Bytes, lengths: Ints, rep
             if end != p or i > 0:  # the header may come alone
                 return p
         else:
-            _message(data, p, end, out, report[0])
+            _message(data, p, end, data_end, out, report[0], out_end)
             lengths[report[1]] = end - p + 7
             report[0] += end - p + 7
             report[1] += 1
