@@ -12,6 +12,7 @@ from decoder.errors import SlotError
 from decoder.publications import SourceTable, source_tables
 from decoder.slots import ExportedSnapshot
 from decoder.source import connect, source_errors
+from infra.partitions import partitions_at, repartitioned
 from infra.reports import TableCopy
 from infra.selection import lake_schema, selected
 
@@ -39,7 +40,8 @@ def copy_all(
     """Copy tables as seen in the snapshot, and publish all of them at its LSN at once."""
     from spark.initial import InitialCopy
 
-    schemas = {table: lake_schema(table) for table in tables}
+    partitions = partitions_at(pipeline, snapshot.snapshot, tables)
+    schemas = {table: replace(lake_schema(table), partitions=partitions[table]) for table in tables}
     taken = _source_clock(pipeline)  # the snapshot was made before: all that it shows was committed by then
     copies: list[TableCopy] = []
     with InitialCopy.begin(pipeline.session, pipeline.lake, pipeline.name, list(schemas.values())) as copy:
@@ -121,7 +123,8 @@ def fill_added_columns(pipeline: Pipeline, progress: Progressing) -> list[str]:
 
     PostgreSQL keeps a constant default beside the table (pg_attribute.attmissingval) or rewrites the table
     for a volatile one; neither reaches the stream.  Likewise those to which a row came with a value that was
-    not sent (`spark.row_filter.Taken.lost`).  Several at once are read under one snapshot.
+    not sent (`spark.row_filter.Taken.lost`), and those that partitions joined or left.  Several at once are
+    read under one snapshot.
     """
     from infra.batches import at_exact_lsn
 
@@ -134,7 +137,7 @@ def fill_added_columns(pipeline: Pipeline, progress: Progressing) -> list[str]:
 
 
 def has_unfilled_columns(pipeline: Pipeline) -> bool:
-    """Is there a table whose old rows lack a default that the source gave them?"""
+    """Is there a table that must be copied again to be exact?"""
     return bool(_unfilled(pipeline))
 
 
@@ -148,6 +151,7 @@ def _unfilled(pipeline: Pipeline) -> list[SourceTable]:
         if any(column.unfilled for column in table.live)
     }
     lost = {(table.schema, table.table) for table in held if any(column.lost for column in table.live)}
+    lost |= repartitioned(pipeline, held)
     if not lacking and not lost:
         return []
     return [
@@ -167,7 +171,8 @@ def replace_content(
     from spark.replace import Replacement
     from spark.tables import TableSchema
 
-    schema = TableSchema.of(table)
+    partitions = partitions_at(pipeline, snapshot.snapshot, [table])
+    schema = replace(TableSchema.of(table), partitions=partitions[table])
     with Replacement.begin(pipeline.session, pipeline.lake, pipeline.name, schema) as replacement:
         files = copy_into(pipeline, table, snapshot, replacement.target, progress)
         rows = sum(file.rows for file in files)

@@ -19,7 +19,7 @@ from decoder.errors import LakeError
 from decoder.failpoints import reach
 from spark import lake_files
 from spark.apply_bag import bag_statements
-from spark.apply_probe import as_expected, question
+from spark.apply_probe import as_expected, counts_on_the_lake, question
 from spark.apply_sql import Target, statements, view_schema
 from spark.catalog import open_catalog
 from spark.catalog_metadata import STAGE, Metadata, ancestry, head, summary
@@ -81,7 +81,7 @@ def stage(work: Work, schema: TableSchema, parts: Sequence[Stretch], choice: OnC
         fold = parts[0].fold()
         target = _target(work, schema, fold, shape(work, schema))
         _apply(work, target, fold.counts.conflicts.properties(before))
-        if as_expected(fold, _summaries(work)):
+        if not counts_on_the_lake(fold) or as_expected(fold, _summaries(work)):
             return Staged(fold.rows.num_rows, fold.counts.conflicts)
         work = _anew(work)
     return _ask_first(work, schema, parts, choice, before)
@@ -99,7 +99,7 @@ def _ask_first(
         if found and choice == "fail":
             raise refused(schema.source_name, found)
         final = found.properties(before) if part is parts[-1] else None
-        _apply(work, _target(work, schema, fold, companions), final)
+        _apply(work, _target(work, schema, fold, companions), final, alone=len(parts) == 1)
     return Staged(rows, found)
 
 
@@ -108,7 +108,7 @@ def _target(work: Work, schema: TableSchema, fold: Folded, companions: frozenset
     return replace(Target.of(work.table.name, work.lake.catalog, schema, fold, companions), lake_rows=rows)
 
 
-def _apply(work: Work, target: Target, final: Mapping[str, str] | None) -> None:
+def _apply(work: Work, target: Target, final: Mapping[str, str] | None, *, alone: bool = True) -> None:
     """Run a fold's statements; ``final``: of the last one's snapshot, if that completes the table."""
     fold = target.fold
     rows = fold.rows
@@ -120,7 +120,7 @@ def _apply(work: Work, target: Target, final: Mapping[str, str] | None) -> None:
             for statement in sql:
                 run(work.session, work.table, statement)
         else:
-            run_statements(work, sql, final)
+            run_statements(work, sql, final, alone=alone)
 
 
 def _held(work: Work, target: Target, part: Stretch) -> dict[int, int] | None:
@@ -149,18 +149,22 @@ def _anew(work: Work) -> Work:
         return replace(work, table=load(catalog.pointers(), work.table.name))
 
 
-def run_statements(work: Work, sql: Sequence[str], properties: Mapping[str, str] = _NOTHING) -> None:
+def run_statements(
+    work: Work, sql: Sequence[str], properties: Mapping[str, str] = _NOTHING, *, alone: bool = True
+) -> None:
     """Run statements that each make one snapshot on ``stage``; the last one's is named after the point.
 
     Args:
         properties: what else that one's summary says.
+        alone: nothing was staged before.
 
     Raises:
         LakeError: Spark failed.
     """
     for statement in sql[:-1]:
         run(work.session, work.table, statement)
-    named = {**work.point.summary, STEPS: str(1 + _steps_so_far(work)), **properties}
+    steps = 1 if len(sql) == 1 and alone else 1 + _steps_so_far(work)
+    named = {**work.point.summary, STEPS: str(steps), **properties}
     with _named(work.session, named), _mid_merge():
         run(work.session, work.table, sql[-1])
 

@@ -86,6 +86,7 @@ class TableSchema:
     Attributes:
         key: source names of the columns that identify a row.
         selection: what the lake takes of it (`spark.row_filter.Selection`), "" for all.
+        partitions: which partitions it was copied with (`infra.partitions`), "" if it has none.
     """
 
     relation_id: int
@@ -95,6 +96,7 @@ class TableSchema:
     key: tuple[str, ...]
     columns: tuple[LakeColumn, ...]
     selection: str = ""
+    partitions: str = ""
 
     @property
     def source_name(self) -> str:

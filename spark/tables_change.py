@@ -36,7 +36,8 @@ def follow(schema: TableSchema, relation: TableShape) -> TableSchema:
     by_name = {column.name: column for column in [*kept, *fresh]}
     live = tuple(by_name[column.name] for column in wanted.columns)
     past = tuple(replace(column, dropped=True) for column in schema.columns if column.name not in names)
-    return replace(wanted, columns=live + past, selection=schema.selection)
+    partitions = relation.partitions if isinstance(relation, TableSchema) else schema.partitions
+    return replace(wanted, columns=live + past, selection=schema.selection, partitions=partitions)
 
 
 def _retyped(schema: TableSchema, old: LakeColumn, new: LakeColumn) -> LakeColumn:
