@@ -266,6 +266,9 @@ class Assembler:
             )
             raise fault(buffer, at, what)
         if known is None:
+            for top, other in self._streams.items():
+                if message.xid in other.senders:
+                    raise fault(buffer, at, f"a part of transaction {top}", 1)
             known = self._streams[message.xid] = Collected(message.xid, self._room.open())
             self.streamed += 1
         self._block = known

@@ -227,6 +227,9 @@ class StreamReader:
             )
             raise ProtocolError(what, message_type="S", offset=5)
         if not known:
+            for top, other in self.streams.items():
+                if message.xid in other.xids:
+                    raise ProtocolError(f"a part of transaction {top}", message_type="S", offset=1)
             self.streams[message.xid] = StreamDescriptions(self._session)
         self.block = message.xid
 

@@ -151,6 +151,7 @@ def test_what_only_the_whole_stream_tells(tmp_path: Path) -> None:
     assert "part of transaction 700" in refused(
         [*streamed(ROW), encode(StreamStart(800, True)), logged], tmp_path
     )
+    assert "a part of transaction 700" in refused([*streamed(ROW), encode(StreamStart(701, True))], tmp_path)
     assert "prepared already" in refused([*prepared(ROW), *prepared(ROW)], tmp_path)
     in_session = [*map(encode, [BEGIN, PLAIN_DESCRIBED, COMMIT, START]), ROW_BYTES]
     assert "relation 7 was not described" in refused(in_session, tmp_path)
