@@ -17,7 +17,7 @@ from decoder.rows import RowSets
 
 _TRUNCATE = ord("T")
 # From so many versions on each value would be fetched from far away, once a column.
-_MANY, _TOGETHER_BYTES_MAX = 16, 64 << 20
+_MANY, _TOGETHER_BYTES_MAX = 16, 32 << 20
 
 
 def row_sets(chunk: Chunk, rare: Rare) -> RowSets:
