@@ -11,7 +11,8 @@ from tests.decoder.test_pull import pulled, slotted
 def test_a_primary_key_that_is_newer_than_a_change_is_none(database: Database, tmp_path: Path) -> None:
     database.execute(
         "CREATE TABLE bag (a int NOT NULL, b int); ALTER TABLE bag REPLICA IDENTITY FULL; "
-        "CREATE TABLE renamed (a int PRIMARY KEY, b int NOT NULL); ALTER TABLE renamed REPLICA IDENTITY FULL; "
+        "CREATE TABLE renamed (a int PRIMARY KEY, b int NOT NULL);"
+        "ALTER TABLE renamed REPLICA IDENTITY FULL;"
         "CREATE TABLE old (a int PRIMARY KEY, b int); ALTER TABLE old REPLICA IDENTITY FULL; "
         "CREATE PUBLICATION p FOR ALL TABLES"
     )

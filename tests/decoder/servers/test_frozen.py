@@ -72,7 +72,7 @@ def test_a_session_that_freezes_before_the_stream_begins_is_noticed(
         begun = time.monotonic()
         with pytest.raises(SourceUnavailableError, match=SILENT) as caught:
             pull(through(proxy, source), "test", tmp_path / "log", start=start_of(database, source))
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - begun < 10
     assert caught.value.retryable
     assert "check the network" in caught.value.way_out
     assert list((tmp_path / "log").glob("*")) == []
@@ -88,7 +88,7 @@ def test_a_network_that_freezes_altogether_is_noticed_too(
         begun = time.monotonic()
         with pytest.raises(SourceUnavailableError, match=SILENT):
             pull(through(proxy, source), "test", tmp_path, start=start_of(database, source))
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 15
 
 
 def test_a_server_that_never_answers_a_connection_is_noticed(
