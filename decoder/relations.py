@@ -8,6 +8,7 @@ the live catalog says now, which would be an answer from the future.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -36,6 +37,11 @@ class Column:
     typmod: int
     in_key: bool
     type_name: str = ""
+
+    @cached_property
+    def kind(self) -> bytes:
+        """Type OID and modifier, eight bytes."""
+        return ((self.type_oid & 0xFFFFFFFF) << 32 | self.typmod & 0xFFFFFFFF).to_bytes(8, sys.byteorder)
 
     @property
     def type(self) -> ColumnType:
@@ -66,20 +72,19 @@ class Relation:
         return hash((self.relation_id, self.table))
 
     @cached_property
-    def kinds(self) -> tuple[tuple[int, int], ...]:
-        """Type OID and modifier of every column."""
-        return tuple((column.type_oid, column.typmod) for column in self.columns)
+    def kinds(self) -> bytes:
+        """The columns' `Column.kind` in a row: the same for tables that can be read as one."""
+        return b"".join([column.kind for column in self.columns])
 
     @cached_property
     def types(self) -> tuple[ColumnType, ...]:
         """Every column's row in the table of types."""
         return tuple(column.type for column in self.columns)
 
-    @cached_property
+    @property
     def type_numbers(self) -> npt.NDArray[np.uint64]:
-        """Type OID and modifier of every column as one number."""
-        kinds = [(oid & 0xFFFFFFFF) << 32 | typmod & 0xFFFFFFFF for oid, typmod in self.kinds]
-        return np.array(kinds, dtype=np.uint64)
+        """Each column's kind as a number."""
+        return np.frombuffer(self.kinds, dtype=np.uint64)
 
 
 RelationVersion: TypeAlias = Relation

@@ -24,7 +24,7 @@ def row_sets(chunk: Chunk, rare: Rare) -> RowSets:
     """The rows sorted by relation version, those of versions with the same types of columns together."""
     rows = _with_truncates(chunk, rare.truncates)
     numbers, versions = _versions(chunk, rare, rows)
-    alike: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    alike: dict[bytes, list[int]] = {}
     for number, version in enumerate(versions):
         alike.setdefault(version.kinds, []).append(number)
     order = np.array([number for members in alike.values() for number in members], dtype=np.int64)
