@@ -67,13 +67,13 @@ def _versions(chunk: Chunk, rare: Rare, rows: Ints) -> tuple[Ints, list[Relation
     codes, known, firsts = _numbered(ids)
     current: list[Relation] = []
     later: list[tuple[int, int, Relation]] = []
-    for code, relation_id in enumerate(known):
+    for code, (relation_id, at) in enumerate(zip(known, messages[firsts].tolist(), strict=True)):
         history = rare.versions.get(relation_id, [])
-        at = int(messages[firsts[code]])
         if not history or at < history[0][0]:
             raise chunk.error(f"relation {relation_id} was not described", at, 1)
         current.append(history[0][1])
-        later += [(where, code, version) for where, version in history[1:]]
+        if len(history) > 1:
+            later += [(where, code, version) for where, version in history[1:]]
     return _renumbered(codes, messages, current, later) if later else (codes, current)
 
 
