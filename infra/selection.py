@@ -84,9 +84,9 @@ def refuse_changed(pipeline: Pipeline) -> None:
     if not asked and pipeline in _CHOOSING_NOTHING:
         return
     held = {(t.schema, t.table): Selection.from_json(t.selection) for t in Cut.latest(pipeline.lake).tables()}
-    for name, kept in held.items():
-        if kept.asked != _words(asked.get(name)).asked:
-            raise _changed(name, "the pipeline file takes something else of the table than the lake holds")
+    changed = [name for name, kept in held.items() if kept.asked != _words(asked.get(name)).asked]
+    if changed:
+        raise _changed(changed, "the pipeline file takes something else of a table than the lake holds")
     if not any(kept.expression is not None for kept in held.values()):
         if not asked:
             _CHOOSING_NOTHING.add(pipeline)
@@ -96,7 +96,7 @@ def refuse_changed(pipeline: Pipeline) -> None:
         if name in held and isinstance(table, SelectedTable):
             now, kept = Selection.from_json(table.selection), held[name]
             if (now.expression, now.inputs) != (kept.expression, kept.inputs):
-                raise _changed(name, "the table's row filter means something else at the source by now")
+                raise _changed([name], "the table's row filter means something else at the source by now")
 
 
 def comparable(tables: Sequence[SourceTable]) -> list[SourceTable]:
@@ -135,13 +135,13 @@ def _words(section: TableSection | None) -> Selection:
     return Selection(section.filter, section.columns, section.operations)
 
 
-def _changed(name: tuple[str, str], what: str) -> PipelineFileError:
-    table = postgres_name(*name)
+def _changed(names: Sequence[tuple[str, str]], what: str) -> PipelineFileError:
+    tables = sorted(postgres_name(*name) for name in names)
     return PipelineFileError(
         what,
-        where=f"table {table}",
-        way_out=f"take it anew: slotlake backfill --table '{table}'; or put back what the file said "
-        "(`slotlake status` shows what the lake holds)",
+        where=f"table{'s' if len(tables) > 1 else ''} {', '.join(tables)}",
+        way_out=f"take {'each' if len(tables) > 1 else 'it'} anew: slotlake backfill --table '{tables[0]}'; "
+        "or put back what the file said (`slotlake status` shows what the lake holds)",
     )
 
 

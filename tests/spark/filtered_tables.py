@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 
 import psycopg
 from hypothesis import strategies as st
@@ -30,20 +31,28 @@ def _published(table: str) -> str:
     return f"{table} {listed} WHERE ({filters[0]})"
 
 
-SETUP = f"""
-{" ".join(f"CREATE TABLE {table} ({_COLUMNS});" for table in CHOSEN)}
-ALTER TABLE by_key ADD PRIMARY KEY (k); ALTER TABLE by_several ADD PRIMARY KEY (k); ALTER TABLE by_full ADD PRIMARY KEY (k);
-ALTER TABLE by_full REPLICA IDENTITY FULL; ALTER TABLE by_bag REPLICA IDENTITY FULL;
-ALTER TABLE by_index ALTER k SET NOT NULL; CREATE UNIQUE INDEX by_index_k ON by_index (k, a); ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_k;
-CREATE PUBLICATION one FOR TABLE {", ".join(map(_published, CHOSEN))};
+_IDENTITIES = {
+    "by_key": "ALTER TABLE by_key ADD PRIMARY KEY (k)",
+    "by_several": "ALTER TABLE by_several ADD PRIMARY KEY (k)",
+    "by_full": "ALTER TABLE by_full ADD PRIMARY KEY (k), REPLICA IDENTITY FULL",
+    "by_bag": "ALTER TABLE by_bag REPLICA IDENTITY FULL",
+    "by_index": "ALTER TABLE by_index ALTER k SET NOT NULL; CREATE UNIQUE INDEX by_index_k ON by_index (k, a); ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_k",
+}
+
+
+def setup(tables: Iterable[str] = tuple(CHOSEN)) -> str:
+    """SQL that makes some of the tables, with rows, and the three publications of them."""
+    chosen = list(tables)
+    made = "; ".join(f"CREATE TABLE {table} ({_COLUMNS}); {_IDENTITIES[table]}" for table in chosen)
+    filled = "; ".join(
+        f"INSERT INTO {t} SELECT {'g % 3' if t == 'by_bag' else 'g'}, 'v', {big(n)}, 1 + g / 4.0 FROM generate_series(1, 8) g"
+        for n, t in enumerate(chosen)
+    )
+    return f"""{made};
+CREATE PUBLICATION one FOR TABLE {", ".join(map(_published, chosen))};
 CREATE PUBLICATION other FOR TABLE by_several (k, n) WHERE ({CHOSEN["by_several"][1][1]});
-CREATE PUBLICATION whole FOR TABLE {", ".join(CHOSEN)};
-INSERT INTO by_key SELECT g, 'v', {big(0)}, g FROM generate_series(1, 8) g;
-INSERT INTO by_full SELECT g, 'v', {big(1)}, g FROM generate_series(1, 8) g;
-INSERT INTO by_index SELECT g, 'v', {big(2)}, g FROM generate_series(1, 8) g;
-INSERT INTO by_several SELECT g, 'v', 'b', g FROM generate_series(1, 8) g;
-INSERT INTO by_bag SELECT g % 3, 'v', NULL, 1.5 FROM generate_series(1, 8) g;
-"""
+CREATE PUBLICATION whole FOR TABLE {", ".join(chosen)}; {filled}"""
+
 
 _key = st.integers(1, 6)
 _value = st.sampled_from(["'v'", "'w'", "'vw'"])
@@ -71,8 +80,13 @@ _statement = st.one_of(
     st.sampled_from(["UPDATE {t} SET k = k + 101 WHERE k < 100", "UPDATE {t} SET k = k - 101 WHERE k > 100"]),
     st.just("TRUNCATE {t}"),
 )
-_work = st.tuples(st.sampled_from(sorted(CHOSEN)), _statement).map(lambda pair: pair[1].format(t=pair[0]))
-histories = st.lists(st.lists(_work, min_size=1, max_size=6), min_size=4, max_size=10)
+
+
+def histories(tables: Iterable[str] = tuple(CHOSEN)) -> st.SearchStrategy[list[list[str]]]:
+    """Transactions, each some statements."""
+    pairs = st.tuples(st.sampled_from(sorted(tables)), _statement)
+    work = pairs.map(lambda pair: pair[1].format(t=pair[0]))
+    return st.lists(st.lists(work, min_size=1, max_size=6), min_size=4, max_size=10)
 
 
 def run(database: Database, history: list[list[str]]) -> None:

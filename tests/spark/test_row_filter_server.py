@@ -23,7 +23,7 @@ from spark.row_filter_values import KINDS_BY_OID, Frame, Source
 from tests.conftest import Database, fresh_database
 from tests.spark.filter_expressions import COLUMNS, FAMILIES, VALUES, Expressions
 
-EXAMPLES = int(os.environ.get("SLOTLAKE_TEST_EXPRESSIONS", "12"))
+EXAMPLES = int(os.environ.get("SLOTLAKE_TEST_EXPRESSIONS", "8"))
 PER_EXAMPLE = 60
 ROWS = 24
 pytestmark = pytest.mark.server

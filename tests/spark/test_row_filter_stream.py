@@ -29,9 +29,9 @@ from infra.selection import SelectedTable, selected
 from spark.row_filter import taken
 from tests.conftest import Database, _drop_slots
 from tests.e2e.scenarios import big
-from tests.spark.filtered_tables import CHOSEN, FILTERED, SETUP, WHOLE, histories, run
+from tests.spark.filtered_tables import CHOSEN, FILTERED, WHOLE, histories, run, setup
 
-EXAMPLES = int(os.environ.get("SLOTLAKE_TEST_HISTORIES", "10"))
+EXAMPLES = int(os.environ.get("SLOTLAKE_TEST_HISTORIES", "6"))
 pytestmark = pytest.mark.server
 
 
@@ -41,7 +41,7 @@ def database(pg: EmbeddedPostgres) -> Iterator[Database]:
     with psycopg.connect(pg.dsn(), autocommit=True) as admin:
         admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     made = Database(pg, name)
-    made.execute(SETUP)
+    made.execute(setup())
     with create_slot(_source(made, WHOLE)):
         pass
     yield made
@@ -132,7 +132,7 @@ def _position(database: Database) -> int:
     print_blob=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(history=histories)
+@given(history=histories())
 def test_the_server_filters_the_same(
     database: Database, tmp_path_factory: pytest.TempPathFactory, history: list[list[str]]
 ) -> None:
