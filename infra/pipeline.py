@@ -276,7 +276,8 @@ class Pipeline:
         """Run a SELECT over the lake, every table pinned to one point; ``at`` as in :meth:`rows`."""
         from spark.read_query import query
 
-        result = query(self.session, self.lake, sql, _at(at))
+        point = _at(at)  # a mistake is told before Spark is started
+        result = query(self.session, self.lake, sql, point)
         return QueryResult(format_lsn(result.position), result.columns, result.rows)
 
     def status(self) -> StatusReport:
