@@ -31,25 +31,31 @@ def bag_statements(target: Target, view: str) -> list[str]:
     return found + ([_add(target, view)] if add or not remove else [])
 
 
-def bag_join(target: Target, rows: pa.Table, view: str) -> str:
+def bag_join(target: Target, rows: pa.Table, view: str, count: str) -> str:
     """FROM of the pairs of a row of the lake and the row ``s`` that it equals; ``l.f``, ``l.p``: its place.
 
-    Equal are all values, NULL like NULL, and floats as they are printed.
+    Equal are all values, NULL like NULL, and floats as they are printed.  The join itself is by a hash of
+    them, one number in place of two keys a column; whether a pair is equal is looked at afterwards.
 
     Args:
         rows: what the view holds that can be equal to something.
+        count: a column of the view that is never negative. An alternative that never holds keeps Spark from
+            making keys of the conditions.
     """
-    taken, conditions = ["_file AS f", "_pos AS p"], []
+    taken, hashed, conditions = ["_file AS f", "_pos AS p"], [], []
     for i, column in enumerate(target.columns):
         for given, value, name in target.pair(i, "n"):
             taken.append(f"{name} AS l{given}")
+            hashed.append((f"l.l{given}", value))
             if given == f"n{i}" and column.type.spark in _FLOATS:
                 conditions.append(f"CAST(l.l{given} AS STRING) <=> CAST({value} AS STRING)")
             else:
                 conditions.append(f"l.l{given} <=> {value}")
     where = " AND ".join(_range(target, rows, "")) or "true"
     lake = f"(SELECT {', '.join(taken)} FROM {target.branch} WHERE {where})"
-    return f"{lake} AS l JOIN {quote(view)} AS s ON {' AND '.join(conditions)}"
+    ours, theirs = (f"xxhash64({', '.join(side)})" for side in zip(*hashed, strict=True))
+    equal = f"({' AND '.join(conditions)} OR s.{count} < 0)"
+    return f"{lake} AS l JOIN {quote(view)} AS s ON {ours} = {theirs} AND {equal}"
 
 
 def _range(target: Target, rows: pa.Table, prefix: str) -> list[str]:
@@ -65,7 +71,7 @@ def _remove(target: Target, view: str) -> str:
     going = target.fold.rows.filter(pc.greater(target.fold.rows["remove"], 0))
     numbered = (
         "SELECT l.f, l.p, s.remove, row_number() OVER (PARTITION BY s.row ORDER BY l.f, l.p) AS number "
-        f"FROM {bag_join(target, going, view)} AND s.remove > 0"
+        f"FROM {bag_join(target, going, view, 'remove')} AND s.remove > 0"
     )
     places = f"SELECT f, p FROM ({numbered}) WHERE number <= remove"
     t = _alias(target)

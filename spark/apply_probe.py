@@ -34,7 +34,7 @@ def question(target: Target, asked: pa.Table, view: str) -> str:
         asked: as `fold.Stretch.asked` gives it, also in the view.
     """
     if target.fold.bag:
-        pairs = bag_join(target, asked, view)
+        pairs = bag_join(target, asked, view, "code")
     else:
         condition = " AND ".join(same_key(target, "l") + key_range(target, asked, "l"))
         pairs = f"{target.branch} AS l JOIN {quote(view)} AS s ON {condition}"
