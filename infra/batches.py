@@ -18,7 +18,7 @@ from decoder.errors import ChangeLogError
 from decoder.lsn import format_lsn
 from decoder.plugins.changelog import pull_rows
 from decoder.position import settled_position
-from decoder.pull import PullProgress, pull
+from decoder.pull import PullProgress
 from decoder.slots import ExportedSnapshot, create_slot
 from decoder.source import SourceSettings, connect, source_errors
 from infra import follow
@@ -87,17 +87,7 @@ def _cut(pipeline: Pipeline, position: int, until: int | None, progress: Progres
         if not stream.worth_keeping():
             stream.end()
         return made
-    return pull(
-        settings.source,
-        settings.pipeline,
-        settings.changelog,
-        start=position,
-        until=until,
-        max_bytes=settings.batch_bytes_max,
-        memory_bytes=settings.memory_bytes,
-        stream_by_need=True,
-        progress=tell,
-    )
+    return settings.pull(position, until, tell)
 
 
 def source_position(source: SourceSettings) -> int:

@@ -37,6 +37,20 @@ class PullSettings:
     batch_bytes_max: int
     memory_bytes: int
 
+    def pull(self, position: int, until: int | None, progress: Progress | None) -> Batch:
+        """The batch that follows a position, over a connection of its own."""
+        return pull(
+            self.source,
+            self.pipeline,
+            self.changelog,
+            start=position,
+            until=until,
+            max_bytes=self.batch_bytes_max,
+            memory_bytes=self.memory_bytes,
+            stream_by_need=True,
+            progress=progress,
+        )
+
 
 class StandingStream:
     """At most one connection to the slot, kept between batches.
@@ -119,18 +133,7 @@ class StandingStream:
 
         At once, so that what stays open is decoded once more and not with every backlog.
         """
-        settings = self._settings
-        made = pull(
-            settings.source,
-            settings.pipeline,
-            settings.changelog,
-            start=position,
-            until=until,
-            max_bytes=settings.batch_bytes_max,
-            memory_bytes=settings.memory_bytes,
-            stream_by_need=True,
-            progress=progress,
-        )
+        made = self._settings.pull(position, until, progress)
         self.at(made.end_lsn)
         return made
 
