@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyiceberg.exceptions import RESTError
+from requests import RequestException
 from sqlalchemy.engine import make_url
 
+from decoder.errors import LakeError
 from spark import lake_files
 from spark.catalog_base import Catalog, Move, PointerMovedError
 from spark.catalog_rest import RestPointers
@@ -27,6 +30,12 @@ def open_catalog(lake: LakeSettings) -> Iterator[Catalog]:
     catalog: Catalog = RestPointers(lake) if lake.is_rest else SqlPointers(lake)
     try:
         yield catalog
+    except (RESTError, RequestException) as error:  # of pyiceberg's own requests
+        raise LakeError(
+            f"the REST catalog failed or refused: {type(error).__name__}",
+            where=lake.place,
+            way_out="see that the server runs, and that this user may read and write there",
+        ) from None
     finally:
         catalog.close()
 
