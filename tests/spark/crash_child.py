@@ -24,11 +24,11 @@ from tests.spark.lake_lab import (
 )
 
 ITEMS = relation("items", ["id"], id="int4", v="text")
-LOG = relation("log", [], v="int4")
+LOG = relation("log", [], "f", v="int4")
 
 
 def contents() -> dict[BatchRelation, list[dict[str, Any]]]:
-    return {ITEMS: [{"id": str(i), "v": "a"} for i in range(2000)], LOG: [{"v": "0"}]}
+    return {ITEMS: [{"id": str(i), "v": "a"} for i in range(2000)], LOG: [{"v": "0"}] * 3}
 
 
 def copy(lab: Lab) -> None:
@@ -44,6 +44,7 @@ def copy(lab: Lab) -> None:
 def batch(lab: Lab) -> HandBatch:
     return lab.batch(
         *(insert(LOG, v=str(i)) for i in range(1, 5)),
+        *[delete(LOG, v="0")] * 2,
         *(update(ITEMS, id=str(i), v="b") for i in range(0, 1000, 2)),
         *(delete(ITEMS, id=str(i)) for i in range(1, 1000, 2)),
         *(insert(ITEMS, id=str(i), v="c") for i in range(3000, 3100)),
