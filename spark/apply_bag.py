@@ -15,6 +15,7 @@ from spark.names import quote
 
 # Each bound is two conditions more; a few columns already leave out most files.
 _BOUNDED_COLUMNS_MAX = 16
+_BROADCAST_ROWS_MAX = 50_000
 _FLOATS = ("float", "double")
 
 
@@ -69,11 +70,15 @@ def _range(target: Target, rows: pa.Table, prefix: str) -> list[str]:
 
 def _remove(target: Target, view: str) -> str:
     going = target.fold.rows.filter(pc.greater(target.fold.rows["remove"], 0))
+    # Spark takes a numbered join for large, and would shuffle the whole table to meet it.
+    few = target.fold.expected.sum() <= _BROADCAST_ROWS_MAX
+    hint_s, hint_found = ("/*+ BROADCAST(s) */ ", "/*+ BROADCAST(found) */ ") if few else ("", "")
     numbered = (
-        "SELECT l.f, l.p, s.remove, row_number() OVER (PARTITION BY s.row ORDER BY l.f, l.p) AS number "
+        f"SELECT {hint_s}l.f, l.p, s.remove, "
+        "row_number() OVER (PARTITION BY s.row ORDER BY l.f, l.p) AS number "
         f"FROM {bag_join(target, going, view, 'remove')} AND s.remove > 0"
     )
-    places = f"SELECT f, p FROM ({numbered}) WHERE number <= remove"
+    places = f"SELECT {hint_found}f, p FROM ({numbered}) AS found WHERE number <= remove"
     t = _alias(target)
     condition = " AND ".join([f"{t}._file = d.f", f"{t}._pos = d.p", *_range(target, going, f"{t}.")])
     return f"MERGE INTO {target.branch} AS {t} USING ({places}) AS d ON {condition} WHEN MATCHED THEN DELETE"
