@@ -107,7 +107,6 @@ def test_changing_first_and_inserting_then_gives_the_same(lab: Lab, monkeypatch:
         delete(ORDERS, id="3"),
         delete(ORDERS, id="1"),
         insert(ORDERS, **order(1, "again")),
-        update(ORDERS, **order(8)),
         insert(keyed, a="2", k="NaN", v="y"),
         insert(keyed, a="1", k="0.00", v="z"),
         delete(keyed, a="1", k="NaN"),
