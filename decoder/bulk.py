@@ -34,6 +34,7 @@ from decoder.errors import BulkError, SlotlakeError, SourceUnavailableError
 from decoder.lsn import format_lsn, parse_lsn
 from decoder.options import Options
 from decoder.receive import missing_publication, plugin_options
+from decoder.slots import SlotState
 from decoder.source import SourceSettings, connect, explain, redact
 from decoder.waiting import Patience, readable
 
@@ -49,18 +50,15 @@ _WAITING, _SENDING, _DONE = range(3)
 _NO_BYTES, _NO_LENGTHS = np.empty(0, np.uint8), np.empty(0, np.int64)
 
 
-def worth_bulk(source: SourceSettings, options: Options, restart: int, start: int, until: int) -> bool:
+def worth_bulk(source: SourceSettings, slot: SlotState, start: int, until: int) -> bool:
     """Is there so much to read that it pays, and is SQL a way to it?
 
-    Not if several windows would each be decoded from far behind, and not with two_phase: a copy of a slot
-    does not know which transactions the slot has handed out as prepared.
-
-    Args:
-        restart: the slot's restart_lsn.
+    Not if several windows would each be decoded from far behind, and not from a two-phase slot, whether or
+    not the pipeline asks for that: a copy of it does not know which prepared transactions it has handed out.
     """
-    size, again = until - start, start - restart
+    size, again = until - start, start - (slot.restart_lsn or 0)
     cheap = size <= WINDOW_BYTES_MAX or again <= WINDOW_BYTES_MAX
-    return source.bulk and not options.two_phase and size >= BULK_MIN_BYTES and cheap
+    return source.bulk and not slot.two_phase and size >= BULK_MIN_BYTES and cheap
 
 
 class BulkStream:

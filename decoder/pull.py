@@ -76,7 +76,7 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
     server = identify(source.dsn)
     with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
         options = negotiate(source, server.server_version)
-        restart = check_slot(connection, source, position=start).restart_lsn or 0
+        slot = check_slot(connection, source, position=start)
         check_publications(connection, source.publications)
         settled = settled_position(connection)
         if stream_by_need and options.streaming != "off" and writers_open(connection):
@@ -103,7 +103,7 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
         ) as puller:
             return puller.next_batch(until, max_bytes=max_bytes, deadline=deadline, progress=progress)
 
-    bulk = deadline is None and worth_bulk(source, options, restart, start, until)
+    bulk = deadline is None and worth_bulk(source, slot, start, until)
     batch = _first_that_works(cut, options, until if bulk else None)
     reach("pull.renamed")
     return batch

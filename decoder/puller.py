@@ -103,9 +103,8 @@ class Puller:
             changelog, {"system_identifier": identity.system_identifier, "slot": identity.slot}
         )
         room = SpoolRoom(incoming_path(changelog, f"spool-{secrets.token_hex(4)}"), memory_bytes)
-        assembler = Assembler(
-            room, store, streaming=options.streaming, two_phase=options.two_phase, binary=options.binary
-        )
+        # A two-phase slot sends prepared transactions whether or not they are asked for.
+        assembler = Assembler(room, store, streaming=options.streaming, binary=options.binary)
         self._decoding = _Decoding(assembler, _decoder(source, options))
         self._progress: Progress | None = None
         try:

@@ -6,6 +6,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from decoder import bulk, puller
 from decoder.bulk import BulkStream
 from decoder.bulk_rows import CopiedRows
+from decoder.confirm import confirm
 from decoder.copy_data import Frames
 from decoder.errors import ProtocolError, SourceError, SourceUnavailableError
 from decoder.slots import inspect_slot
@@ -174,12 +176,18 @@ def test_a_batch_ends_early_when_too_much_would_be_decoded_again(
     assert sum(batch.changes for batch in batches) == len(replayed(batches)) == 12_000
 
 
-def test_two_phase_is_streamed(database: Database, tmp_path: Path, windows: list[Any]) -> None:
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_two_phase_slot_is_streamed(
+    database: Database, tmp_path: Path, windows: list[Any], asked: bool
+) -> None:
+    """It sends prepared transactions also to a pipeline that does not ask, and never again."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
     source, start = slotted(database, two_phase=True)
+    source = replace(source, two_phase=asked)
     with database.connect() as session:
         session.execute("BEGIN; INSERT INTO t VALUES (1); PREPARE TRANSACTION 'one'")
     first = pulled(source, tmp_path, start)
+    confirm(source, first.end_lsn)
     with database.connect() as session:
         session.execute("COMMIT PREPARED 'one'")
     second = pulled(source, tmp_path, first.end_lsn)

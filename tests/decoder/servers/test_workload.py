@@ -86,7 +86,7 @@ def test_every_way_of_asking_gives_what_the_server_holds(
         assert workload.contents(batch) == truth, way
         found[way] = (workload.transactions(batch), workload.messages(batch))
     if play.two_phase is not None:  # the slot alone decides: the server sends prepared transactions anyway
-        unasked = SourceSettings(play.two_phase.dsn, ("p",), play.two_phase.slot, messages=True)
+        unasked = SourceSettings(play.two_phase.dsn, ("p",), play.two_phase.slot, messages=True, bulk=False)
         batch = workload.pulled(unasked, tmp_path / "unasked", play.starts[unasked.slot])
         assert workload.contents(batch) == truth
         found["unasked"] = (workload.transactions(batch), workload.messages(batch))
