@@ -8,7 +8,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from spark.apply_probe import as_expected, counts_on_the_lake, question
 from spark.apply_sql import Target, statements, view_schema
 from spark.catalog import open_catalog
 from spark.catalog_metadata import STAGE, Metadata, ancestry, head, summary
-from spark.commits import STEPS, Point
+from spark.commits import RUN, STEPS, Point
 from spark.conflicts import Conflicts, OnConflict, refused
 from spark.fold import Folded, Stretch
 from spark.lake import LakeSettings
@@ -45,13 +45,20 @@ class StageConflictError(LakeError):
 
 @dataclass(frozen=True)
 class Work:
-    """One table to be staged for one point. ``directory``: where folded rows go for Spark to read."""
+    """One table to be staged for one point.
+
+    Attributes:
+        directory: where folded rows go for Spark to read.
+        run: in every snapshot that this work makes. A statement that a killed run left in a Spark server may
+            write to the same branch at any moment, and an INSERT meets no conflict.
+    """
 
     session: SparkSession
     lake: LakeSettings
     point: Point
     table: Loaded
     directory: Path
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 @dataclass(frozen=True)
@@ -117,8 +124,7 @@ def _apply(work: Work, target: Target, final: Mapping[str, str] | None, *, alone
     with _view(work, target, rows) as view:
         sql = bag_statements(target, view) if fold.bag else statements(target, view)
         if final is None:
-            for statement in sql:
-                run(work.session, work.table, statement)
+            _run_named(work, sql, {})
         else:
             run_statements(work, sql, final, alone=alone)
 
@@ -161,12 +167,18 @@ def run_statements(
     Raises:
         LakeError: Spark failed.
     """
-    for statement in sql[:-1]:
-        run(work.session, work.table, statement)
+    _run_named(work, sql[:-1], {})
     steps = 1 if len(sql) == 1 and alone else 1 + _steps_so_far(work)
     named = {**work.point.summary, STEPS: str(steps), **properties}
-    with _named(work.session, named), _mid_merge():
-        run(work.session, work.table, sql[-1])
+    with _mid_merge():
+        _run_named(work, sql[-1:], named)
+
+
+def _run_named(work: Work, sql: Sequence[str], properties: Mapping[str, str]) -> None:
+    """Run statements whose snapshots say whose they are, and this."""
+    with _named(work.session, {RUN: work.run, **properties}):
+        for statement in sql:
+            run(work.session, work.table, statement)
 
 
 def run(session: SparkSession, table: Loaded, sql: str) -> None:

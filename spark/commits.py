@@ -40,7 +40,7 @@ from spark.tables import PIPELINE_PROPERTY
 
 LSN = catalog_metadata.LSN
 BATCH, DIGEST, PIPELINE = "slotlake.batch", "slotlake.digest", "slotlake.pipeline"
-STEPS = "slotlake.steps"
+STEPS, RUN = "slotlake.steps", "slotlake.run"  # how many snapshots make up what is staged, and whose they are
 _FIELDS = (
     ("lsn", StringType()),
     ("position", LongType()),

@@ -13,6 +13,7 @@ kept points stand in the same metadata file (spark/catalog_tags.py), so keeping 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -24,7 +25,7 @@ from spark.catalog import Catalog, Move, PointerMovedError, open_catalog
 from spark.catalog_base import Loaded, load
 from spark.catalog_metadata import MAIN, STAGE, Metadata
 from spark.catalog_tags import tagged
-from spark.commits import BATCH, DIGEST, LSN, STEPS, Point, commits_name, position_of, with_point
+from spark.commits import BATCH, DIGEST, LSN, RUN, STEPS, Point, commits_name, position_of, with_point
 from spark.lake import LakeSettings
 from spark.names import LakeName
 from spark.points import positions_to_keep
@@ -198,7 +199,10 @@ def _staged(table: Loaded, point: Point) -> Loaded:
             where=f"table {table.name}",
             way_out="apply it again, then publish; nothing was published",
         )
-    if steps_staged(table.metadata) != int(summary.get(STEPS, 1)):
+    steps = steps_staged(table.metadata)
+    staged = itertools.islice(catalog_metadata.ancestry(table.metadata, STAGE), steps)
+    runs = {catalog_metadata.summary(snapshot).get(RUN) for snapshot in staged}
+    if steps != int(summary.get(STEPS, 1)) or len(runs) > 1:
         raise LakeError(
             "another run wrote to what is staged",
             where=f"table {table.name}",

@@ -63,7 +63,7 @@ class Stack:
         from spark.read import Cut
 
         with Pipeline.open(self.file) as pipeline:
-            return len([row for row in Cut.latest(pipeline.lake).commits() if row["tables"]])
+            return len([row for row in Cut.latest(pipeline.lake).commits() if row["changed"]])
 
     def sync(self) -> str:
         """One run by hand, to its end; its id."""

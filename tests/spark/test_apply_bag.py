@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from spark import catalog_metadata
+from decoder.errors import LakeError
+from spark import apply_run, catalog_metadata
 from spark.catalog import open_catalog
 from spark.names import LakeName
 from spark.publish_swap import load
 from tests.spark.lake_lab import UNCHANGED, Lab, delete, insert, relation, truncate, update
 
 BAG = relation("bag", [], "f", v="int4", t="text", f="float8", d="date", n="numeric")
+RUN = "spark.sql.iceberg.snapshot-property.slotlake.run"
 EMPTY = {"v": None, "t": None, "f": None, "d": None, "n": None}
 
 
@@ -31,6 +33,35 @@ def test_one_delete_takes_one_of_equal_rows(lab: Lab) -> None:
     assert sorted((value[:2] for value in lab.rows("bag")), key=repr) == sorted(
         [("1", "y")] * 2 + [("1", None)] * 2, key=repr
     )
+
+
+def test_what_a_killed_run_adds_between_two_statements_is_not_published(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its INSERT meets no conflict, and comes before the statement that names the batch."""
+    lab.init({BAG: [row(v="1")]})
+    original, meddled = apply_run.run, []
+
+    def meddling(session: Any, table: Any, sql: str) -> None:
+        if sql.startswith("MERGE"):
+            ours = session.conf.get(RUN)
+            session.conf.set(RUN, "the killed one's")
+            original(session, table, "INSERT INTO lake.shop.bag.branch_stage (v) VALUES (3)")
+            session.conf.set(RUN, ours)
+            meddled.append(sql)
+        original(session, table, sql)
+
+    batch = lab.batch(delete(BAG, **row(v="1")), insert(BAG, **row(v="2")))
+    with monkeypatch.context() as patch:
+        patch.setattr(apply_run, "run", meddling)
+        lab.apply(batch)
+    assert meddled
+    with pytest.raises(LakeError, match="another run wrote to what is staged"):
+        lab.publish(batch)
+    assert [held[0] for held in lab.rows("bag")] == ["1"]
+    lab.apply(batch)
+    lab.publish(batch)
+    assert [held[0] for held in lab.rows("bag")] == ["2"]
 
 
 def test_rows_are_told_apart_as_postgresql_prints_them(lab: Lab) -> None:
