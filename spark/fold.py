@@ -218,7 +218,7 @@ def _fold_keyed(
     merged: Merged, key: tuple[str, ...], codes: KeyCodes, state: Array, skip: bool
 ) -> tuple[pa.Table, Walked]:
     positions = [merged.position(name) for name in key]
-    walked = walk(merged.op, codes.new, codes.old, merged.whole(), state, skip=skip)
+    walked = walk(merged.op, codes.new, codes.old, merged.whole, state, skip=skip)
     arrays: dict[str, pa.Array] = {"action": pa.array(walked.action)}
     for position in range(len(merged.columns)):
         arrays.update(_final_column(merged, position, positions, walked, codes))

@@ -83,6 +83,8 @@ class Merged:
     Attributes:
         op: int8 per change; TRUNCATE no longer among them.
         old: int8 per change: OLD_NONE, OLD_KEY or OLD_WHOLE.
+        whole: bool per change: its tuples show every value that its row had then. (A column that joined
+            later is no part of it: cutting the batch before it must not make a difference.)
         values: per column.
         unchanged: per column, bool per change (the new tuple does not show the value), or None.
         carried: per column, bool per change: the old tuple shows the value.
@@ -92,6 +94,7 @@ class Merged:
     columns: tuple[BatchColumn, ...]
     op: Array
     old: Array
+    whole: Array
     values: list[Values] = field(default_factory=list)
     unchanged: list[Array | None] = field(default_factory=list)
     carried: list[Array] = field(default_factory=list)
@@ -99,14 +102,6 @@ class Merged:
     def position(self, name: str) -> int:
         """Index of the column of that name."""
         return next(index for index, column in enumerate(self.columns) if column.name == name)
-
-    def whole(self) -> Array:
-        """Bool per change: its tuples show every value of the new row."""
-        shown = np.ones(len(self.op), bool)
-        for unchanged, carried in zip(self.unchanged, self.carried, strict=True):
-            if unchanged is not None:
-                shown &= ~unchanged | carried
-        return shown
 
     def take(self, position: int, source: Array) -> dict[str, pa.Array]:
         """Columns ``n<i>`` and, if any, ``xn<i>``.
@@ -149,6 +144,7 @@ def merge(parts: Sequence[Part]) -> Merged:
         tuple(relation.columns),
         _numbers(parts, "op", order),
         _numbers(parts, "old", order),
+        _flags([_whole_rows(part) for part in parts], order),
     )
     for column in relation.columns:
         pieces = [_piece(part, column) for part in parts]
@@ -159,6 +155,22 @@ def merge(parts: Sequence[Part]) -> Merged:
         merged.unchanged.append(unchanged if unchanged.any() else None)
         merged.carried.append(_flags([piece.carried for piece in pieces], order))
     return merged
+
+
+def _whole_rows(part: Part) -> Array:
+    """Bool per change: new and old tuple together show each column of its own relation version."""
+    relation, rows = part
+    shown = np.ones(rows.num_rows, bool)
+    for position, column in enumerate(relation.columns):
+        if f"u{position}" in rows.column_names:
+            shown &= ~_booleans(_whole(rows, f"u{position}")) | _carried(rows, column)
+    return shown
+
+
+def _carried(rows: pa.Table, column: BatchColumn) -> Array:
+    """Bool per change: its old tuple shows the column."""
+    old = _whole(rows, "old").to_numpy()
+    return np.asarray((old == OLD_WHOLE) | ((old == OLD_KEY) & column.in_key))
 
 
 _SIDES = ("new", "old", "exact_new", "exact_old")
@@ -184,15 +196,13 @@ def _piece(part: Part, column: BatchColumn) -> _Piece:
         return _Piece(nothing, None, None, None, np.ones(rows.num_rows, bool), np.zeros(rows.num_rows, bool))
     position = names.index(column.name)
     source = relation.columns[position]
-    old = _whole(rows, "old").to_numpy()
-    carried = (old == OLD_WHOLE) | ((old == OLD_KEY) & source.in_key)
     unchanged = _whole(rows, f"u{position}") if f"u{position}" in rows.column_names else None
     sides = [_side(rows, f"{side}{position}") for side in ("n", "o", "xn", "xo")]
     new, old_values, exact_new, exact_old = _in_newest_type(sides, source, column)
     if new is None:
         new = pa.nulls(rows.num_rows, old_values.type if old_values is not None else _arrow_type(column))
     flags = np.zeros(rows.num_rows, bool) if unchanged is None else _booleans(unchanged)
-    return _Piece(new, old_values, exact_new, exact_old, flags, carried)
+    return _Piece(new, old_values, exact_new, exact_old, flags, _carried(rows, source))
 
 
 def _in_newest_type(

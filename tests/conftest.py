@@ -16,6 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from hypothesis import settings
 from psycopg import sql
 
 from infra.local.postgres import EmbeddedPostgres, Version, temporary_postgres
@@ -25,6 +26,11 @@ from infra.local.runtime import spark_runtime as find_runtime
 
 ROOT = Path(__file__).resolve().parents[1]
 _numbers = itertools.count(1)
+# A whole run tries the same examples each time, so that it says something about the change at hand alone.
+# SLOTLAKE_TEST_RANDOM=1 looks for new ones.
+settings.register_profile("same", derandomize=True)
+if not os.environ.get("SLOTLAKE_TEST_RANDOM"):
+    settings.load_profile("same")
 # py4j says at the very end that it closes, to handlers that pytest has closed before.
 logging.getLogger("py4j").setLevel(logging.ERROR)
 
