@@ -1,4 +1,4 @@
-"""A table's changes in the change log's form, a subscriber that applies them, and a lake that takes them folded.
+"""A table's changes in the change log's form, a subscriber that applies them, a lake that takes them folded.
 
 The subscriber is worker.c read row by row, and what `spark.conflicts` says of applying.
 """

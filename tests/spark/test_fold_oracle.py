@@ -35,6 +35,7 @@ from tests.spark.fold_model import (
 )
 
 pytestmark = pytest.mark.fast
+
 # ---------------------------------------------------------------- a source that writes histories
 
 
