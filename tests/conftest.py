@@ -39,7 +39,7 @@ logging.getLogger("py4j").setLevel(logging.ERROR)
 # has no mark that says otherwise, is ``fast``.
 _SERVER_FIXTURES = {"pg", "database", "servers", "database_on", "session", "connect", "spark_runtime"}
 _SERVER_NAMES = {"temporary_postgres", "LocalSparkConnect", "LocalAirflow"}
-_NOT_FAST = ("slow", "server", "airflow")
+_NOT_FAST = ("seconds", "slow", "server", "airflow")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,8 +50,13 @@ MACHINE_PATHS = re.compile(
 )
 
 
-def _files() -> Iterator[Path]:
+@cache
+def _files() -> tuple[Path, ...]:
     """Every text file of the project."""
+    return tuple(_found())
+
+
+def _found() -> Iterator[Path]:
     for path in sorted(ROOT.rglob("*")):
         inside = path.relative_to(ROOT).parts
         hidden = any(part.startswith(".") and part != ".ci" for part in inside[:-1])
@@ -138,20 +144,29 @@ def test_a_spark_session_is_never_called_like_the_package():
     assert found == []
 
 
+def _words(path: Path) -> set[str]:
+    """Dotted names in a file, and ``package.name`` for each name that Python imports from a package."""
+    text = path.read_text()
+    found = set(re.findall(r"\w+(?:\.\w+)+", text))
+    if path.suffix == ".py":
+        imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+        found |= {node.module or "" for node in imports}
+        found |= {f"{node.module}.{alias.name}" for node in imports for alias in node.names}
+    return found
+
+
 def test_no_module_is_dead():
-    everything = {
-        path: path.read_text() for path in _files() if path.suffix in {"", ".py", ".toml", ".sh", ".md"}
-    }
+    readable = [path for path in _files() if path.suffix in {"", ".py", ".toml", ".sh", ".md"}]
+    named_in = {path: _words(path) for path in readable}
     dead = []
     for path in _modules():
         dotted = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        if path.stem in {"__init__", "__main__"}:
-            continue
-        package, _, module = dotted.rpartition(".")
-        imported = re.compile(
-            rf"\b{re.escape(dotted)}\b|from {re.escape(package)} import [^#]*?\b{module}\b", re.MULTILINE
+        named = any(
+            dotted in words or any(word.startswith(f"{dotted}.") for word in words)
+            for other, words in named_in.items()
+            if other != path
         )
-        if not any(imported.search(text) for other, text in everything.items() if other != path):
+        if path.stem not in {"__init__", "__main__"} and not named:
             dead.append(_name(path))
     assert dead == []
 

@@ -115,6 +115,7 @@ print(seconds, *sorted(heavy & (set(sys.modules) - before)))
 """
 
 
+@pytest.mark.seconds
 def test_reading_the_dag_files_is_cheap_and_imports_nothing_heavy(folder: Path, tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         _write(folder, name)

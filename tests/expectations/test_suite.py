@@ -59,6 +59,7 @@ def pages(validation: suite.Validation) -> list[Path]:
 
 
 @pytest.mark.usefixtures("no_network")
+@pytest.mark.seconds
 def test_the_verdict_and_every_key_are_in_pages_that_load_nothing(tmp_path: Path) -> None:
     validation = validate(report(EQUAL, ODD), tmp_path, "shop")
     assert (validation.success, validation.failed) == (False, (ODD.table,))
