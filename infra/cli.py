@@ -177,11 +177,15 @@ def replay(
 
 
 @app.command(rich_help_panel=LOOK)
-def status(pipeline: PipelineArgument, as_json: JsonOption = False) -> None:
+def status(
+    pipeline: PipelineArgument,
+    types: Annotated[bool, typer.Option("--types", help="What became of each column's type.")] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Lag, retained WAL, the slot's state, tables and the last consistent LSN."""
     with _open(pipeline) as opened:
-        report = opened.status()
-    output.show(report, as_json, output.status_text)
+        report = opened.types() if types else opened.status()
+    output.show(report, as_json, output.types_text if types else output.status_text)
 
 
 @app.command(rich_help_panel=LOOK)

@@ -222,6 +222,22 @@ def _status_tables(report: Any, console: Console) -> None:
             console.print(f"    {_conflicts(entry.conflicts)}; slotlake verify tells whether it is equal now")
 
 
+def types_text(report: Any, console: Console) -> None:
+    """Text of a TypesReport."""
+    console.print(f"pipeline {report.pipeline}: types at {report.lsn}")
+    for entry in report.tables:
+        table = Table(title=escape(f"{entry.table} in {entry.lake_table}"), title_justify="left")
+        for name in ("column", "PostgreSQL", "Arrow", "Iceberg", "a value that does not fit", "rows"):
+            table.add_column(name, justify="right" if name == "rows" else "left")
+        for column in entry.columns:
+            cells = (column.lake_column, column.postgres, column.arrow, column.iceberg)
+            rows = (
+                "?" if column.exact_texts is None else f"{column.exact_texts:,}" if column.companion else ""
+            )
+            table.add_row(*map(escape, cells), escape(column.otherwise or "every value fits"), rows)
+        console.print(table)
+
+
 def drop_text(report: Any, console: Console) -> None:
     """Text of what `drop` removed."""
     for line in report.done:

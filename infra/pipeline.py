@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from infra.output import Progressing
     from infra.removal import DropReport, RecoverReport
     from infra.replay import ReplayReport
+    from infra.types_report import TypesReport
 
 
 def _silent(step: str, done: int, total: int | None = None) -> None:
@@ -285,6 +286,12 @@ class Pipeline:
         from infra.overview import overview
 
         return overview(self)
+
+    def types(self) -> TypesReport:
+        """What became of every column's type in the lake."""
+        from infra.types_report import types_report
+
+        return types_report(self)
 
     # -- the worst days -------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ by Iceberg field id, as the specification asks; a file that lacks one was writte
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,19 @@ def scan(metadata_location: str, snapshot_id: int, columns: Sequence[ScanColumn]
             where=metadata_location,
             way_out="its snapshot may have been expired meanwhile: run again, or read a newer position",
         ) from error
+
+
+def filled_counts(metadata_location: str, snapshot_id: int, field_ids: Collection[int]) -> dict[int, int]:
+    """Field id → values that are not NULL in a snapshot's files, deleted rows that are still there included.
+
+    From the manifests alone; a file that does not have the column has none.
+    """
+    counts = dict.fromkeys(field_ids, 0)
+    for task in StaticTable.from_metadata(metadata_location).scan(snapshot_id=snapshot_id).plan_files():
+        values, nulls = task.file.value_counts or {}, task.file.null_value_counts or {}
+        for field in field_ids:
+            counts[field] += values.get(field, 0) - nulls.get(field, 0)
+    return counts
 
 
 def _live_rows(task: FileScanTask, columns: Sequence[ScanColumn]) -> Iterator[pa.RecordBatch]:

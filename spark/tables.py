@@ -32,8 +32,8 @@ _PROPERTIES = {
     "write.delete.distribution-mode": "none",
     "write.parquet.compression-codec": "zstd",
 }
-# Iceberg keeps bounds of so many columns by default; a wide table's key must have them, wherever it stands.
-_COLUMNS_WITH_BOUNDS = 100
+# Iceberg counts and bounds so many columns by default; a wide table's key must have them wherever it stands.
+COLUMNS_COUNTED = 100
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def create_table(name: LakeName, catalog: str, schema: TableSchema, pipeline: st
     definitions = [column.definition for column in schema.columns]
     definitions += [column.exact_definition for column in schema.columns if column.type.inexact]
     properties = {**_PROPERTIES, SCHEMA_PROPERTY: schema.to_json(), PIPELINE_PROPERTY: pipeline}
-    if len(definitions) > _COLUMNS_WITH_BOUNDS:
+    if len(definitions) > COLUMNS_COUNTED:
         bounded = [schema.column(key).lake_name for key in schema.key]
         properties |= {f"write.metadata.metrics.column.{column}": "truncate(16)" for column in bounded}
     listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
