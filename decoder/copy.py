@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from decoder.copy_data import CopyReader
 from decoder.copy_frames import CopyFrames
 from decoder.errors import ChangeLogError, SourceError
 from decoder.failpoints import reach
+from decoder.forms import Form
 from decoder.nap import Nap
 from decoder.publications import SourceColumn, SourceTable
 from decoder.source import connect, explain, redact, source_errors
@@ -59,6 +60,10 @@ class CopyPlace(Protocol):
     def exact_names(self) -> Mapping[str, str]: ...
     @property
     def exact_field_ids(self) -> Mapping[str, int]: ...
+    @property
+    def forms(self) -> Mapping[str, Form]: ...
+    @property
+    def inner_ids(self) -> Mapping[str, Sequence[int]]: ...
 
 
 @dataclass(frozen=True)
@@ -227,12 +232,19 @@ class _Reading:
         rows, slices = self._frames.take(raw, messages + 1)
         if rows:
             self._writer.append(
-                rows, [_parsed(c, s) for c, s in zip(self._table.columns, slices, strict=True)]
+                rows, [self._parsed(c, s) for c, s in zip(self._table.columns, slices, strict=True)]
             )
             reach("init.mid_copy")
         if self._progress is not None:
             seconds = time.monotonic() - self._begun
             self._progress(CopyProgress(self._table.quoted, self._writer.rows, self._received, seconds))
+
+
+    def _parsed(self, column: SourceColumn, slices: Any) -> tuple[pa.Array, pa.Array | None]:
+        kind = column_type(column.type_oid, column.typmod)
+        parsed: tuple[pa.Array, pa.Array | None] = from_slices(slices, kind, column=column.name)
+        form = self._writer.place.forms.get(column.name)
+        return parsed if form is None else form.keep(*parsed)
 
 
 def _wait(connection: WatchedConnection, patience: Patience) -> None:
@@ -243,17 +255,11 @@ def _wait(connection: WatchedConnection, patience: Patience) -> None:
         patience.nothing()
 
 
-def _parsed(column: SourceColumn, slices: Any) -> tuple[pa.Array, pa.Array | None]:
-    parsed: tuple[pa.Array, pa.Array | None]
-    parsed = from_slices(slices, column_type(column.type_oid, column.typmod), column=column.name)
-    return parsed
-
-
 class _Files:
     """The Parquet files of one table; a new one when the last is long enough or lacks a column."""
 
     def __init__(self, table: SourceTable, place: CopyPlace, rows_per_file: int) -> None:
-        self._table, self._place, self._rows_per_file = table, place, rows_per_file
+        self._table, self.place, self._rows_per_file = table, place, rows_per_file
         self._done: list[CopiedFile] = []
         self._writer: parquet.ParquetWriter | None = None
         self._path = place.directory
@@ -279,14 +285,13 @@ class _Files:
     def _next_file(self, exact: tuple[str, ...]) -> None:
         self._close()
         self._exact = exact
-        self._path = self._place.directory / f"copy-{len(self._done):05d}.parquet"
+        self._path = self.place.directory / f"copy-{len(self._done):05d}.parquet"
         self._writer = parquet.ParquetWriter(self._path, self._schema(), **_PARQUET)
 
     def _schema(self) -> pa.Schema:
-        place = self._place
+        place = self.place
         fields = [
-            _field(place.names[c.name], column_type(c.type_oid, c.typmod).arrow, place.field_ids[c.name])
-            for c in self._table.columns
+            _field(place.names[c.name], _kept(place, c), place.field_ids[c.name]) for c in self._table.columns
         ]
         fields += [
             _field(place.exact_names[name], pa.string(), place.exact_field_ids[name]) for name in self._exact
@@ -325,6 +330,19 @@ class _Files:
 
 def _field(name: str, kind: pa.DataType, field_id: int) -> pa.Field:
     return pa.field(name, kind, metadata={b"PARQUET:field_id": str(field_id).encode()})
+
+
+def _kept(place: CopyPlace, column: SourceColumn) -> pa.DataType:
+    """The column's type in the files; within it the field ids of its parts."""
+    form = place.forms.get(column.name)
+    if form is None:
+        return column_type(column.type_oid, column.typmod).arrow
+    kind, ids = form.arrow, list(place.inner_ids.get(column.name, ()))
+    if ids and pa.types.is_list(kind):
+        return pa.list_(_field(kind.value_field.name, kind.value_type, ids[0]))
+    if ids and pa.types.is_struct(kind):
+        return pa.struct([_field(part.name, part.type, id_) for part, id_ in zip(kind, ids, strict=True)])
+    return kind
 
 
 def _unwritable(directory: Path, error: Exception) -> ChangeLogError:

@@ -84,9 +84,13 @@ def _make_way(pipeline: Pipeline, table: SourceTable) -> None:
             follow(held, wanted)
         except ApplyError:
             return True
-        return held.selection != wanted.selection
+        return held.selection != wanted.selection or _forms(held) != _forms(wanted)
 
     _drop(pipeline, table, cannot_follow)
+
+
+def _forms(table: TableSchema) -> tuple[str, dict[str, str]]:
+    return table.types, {column.name: column.form for column in table.live}
 
 
 def _drop(pipeline: Pipeline, table: SourceTable, when: Callable[[TableSchema], bool]) -> bool:

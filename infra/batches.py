@@ -23,6 +23,7 @@ from decoder.slots import ExportedSnapshot, create_slot
 from decoder.source import SourceSettings, connect, source_errors
 from infra import follow
 from infra.reports import ApplyReport, ConfirmReport, PublishReport, PullReport, SyncReport
+from infra.types_chosen import on_lossy
 
 if TYPE_CHECKING:
     from infra.output import Progressing
@@ -116,10 +117,12 @@ def named(pipeline: Pipeline, name: str) -> Batch:
 def apply_named(pipeline: Pipeline, name: str) -> ApplyReport:
     """Stage a batch, after checking that it is what its manifest says."""
     from spark.apply import apply_batch
+    from spark.lossy import refuse_lossy_batch
 
     started = time.monotonic()
     batch = named(pipeline, name)
     batch.verify()
+    refuse_lossy_batch(pipeline.lake, batch, on_lossy(pipeline.file))
     applied = apply_batch(pipeline.session, pipeline.lake, batch, pipeline.name, on_conflict(pipeline))
     return ApplyReport(
         batch=name,

@@ -103,11 +103,32 @@ class LakeSection(_Section):
         return self
 
 
+Lossy = Literal["text", "quarantine", "fail"]
+
+
+class TypesSection(_Section):
+    """What becomes of columns of types that Iceberg has no scalar for (docs/types.md)."""
+
+    arrays: Literal["text", "list"] = "text"
+    ranges: Literal["text", "struct"] = "text"
+    composites: Literal["text", "struct"] = "text"
+    jsonb: Literal["text", "variant"] = "text"
+
+    @field_validator("jsonb")
+    @classmethod
+    def _no_variant(cls, value: str) -> str:
+        if value == "variant":
+            raise ValueError("pyiceberg cannot read a table with a VARIANT, so only text (docs/types.md)")
+        return value
+
+
 class TableSection(_Section):
     """What one table does differently from the default, an exact mirror of all of it."""
 
     mode: Literal["mirror"] = "mirror"
     on_conflict: Literal["apply", "skip", "fail"] | None = None
+    on_lossy: Lossy | dict[str, Lossy] | None = None
+    types: dict[str, Literal["text", "list", "struct"]] = Field(default_factory=dict)
     filter: Annotated[tuple[str, ...], Field(strict=False)] = ()
     columns: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
     operations: Annotated[tuple[Operation, ...], Field(min_length=1, strict=False)] | None = None
@@ -170,6 +191,8 @@ class PipelineFile(_Section):
     lake: LakeSection
     new_tables: Literal["copy", "ignore"] = "copy"
     on_conflict: Literal["apply", "skip", "fail"] = "apply"
+    on_lossy: Lossy = "quarantine"
+    types: TypesSection = TypesSection()
     tables: dict[str, TableSection] = Field(default_factory=dict)
     changelog: ChangeLogSection = ChangeLogSection()
     airflow: AirflowSection = AirflowSection()
@@ -244,7 +267,9 @@ class PipelineFile(_Section):
         return (self.path.parent / self.lake.warehouse.removeprefix("file:")).resolve().as_uri()
 
 
-_OPTIONAL_SECTIONS = frozenset({"tables", "changelog", "airflow", "spark", "new_tables", "on_conflict"})
+_OPTIONAL_SECTIONS = frozenset(
+    {"tables", "changelog", "airflow", "spark", "new_tables", "on_conflict", "on_lossy", "types"}
+)
 
 
 class _StrictLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no annotations

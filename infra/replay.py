@@ -18,6 +18,7 @@ from decoder.lsn import format_lsn
 from infra.batches import on_conflict
 from infra.lock import exclusive
 from infra.reports import Report
+from infra.types_chosen import on_lossy
 
 if TYPE_CHECKING:
     from infra.output import Progressing
@@ -137,7 +138,9 @@ def _archived(pipeline: Pipeline, rows: list[dict[str, Any]]) -> list[Batch]:
 
 def _apply(pipeline: Pipeline, scratch: Any, batch: Any, owner: str) -> None:
     from spark.apply import apply_batch
+    from spark.lossy import refuse_lossy_batch
     from spark.publish import publish_batch
 
+    refuse_lossy_batch(scratch, batch, on_lossy(pipeline.file))
     apply_batch(pipeline.session, scratch, batch, owner, on_conflict(pipeline))
     publish_batch(scratch, batch, owner)

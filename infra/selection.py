@@ -18,6 +18,7 @@ import psycopg
 from decoder.errors import PipelineFileError
 from decoder.publications import SourceTable
 from decoder.row_filters import analysed, filter_columns, partition_identities
+from infra.types_chosen import chooses_types, choosing_types, forms_of, types_of
 from spark.names import parse_postgres_name, postgres_name
 from spark.row_filter import Selection
 from spark.row_filter_plan import plan
@@ -34,15 +35,26 @@ _CHOOSING_NOTHING: WeakSet[Pipeline] = WeakSet()
 
 @dataclass(frozen=True)
 class SelectedTable(SourceTable):
-    """A published table as far as the lake takes it; ``selection`` as `TableSchema.selection` keeps it."""
+    """A published table as far as the lake takes it, and how it keeps its columns.
+
+    Attributes:
+        selection, types: as `TableSchema` keeps them.
+        forms: of its columns, by name, where they are not as the table of types says.
+    """
 
     selection: str = ""
+    types: str = ""
+    forms: tuple[tuple[str, str], ...] = ()
 
 
 def lake_schema(table: SourceTable) -> TableSchema:
     """The lake table of a source table, with what it takes."""
-    chosen = table.selection if isinstance(table, SelectedTable) else ""
-    return replace(TableSchema.of(table), selection=chosen)
+    schema = TableSchema.of(table)
+    if not isinstance(table, SelectedTable):
+        return schema
+    forms = dict(table.forms)
+    columns = tuple(column.formed(forms.get(column.name, "")) for column in schema.columns)
+    return replace(schema, selection=table.selection, types=table.types, columns=columns)
 
 
 def selected(
@@ -56,17 +68,29 @@ def selected(
             lacks the key.
     """
     asked = _asked(file)
-    return [
+    reduced = [
         _selected(connection, table, asked[(table.schema, table.table)])
         if (table.schema, table.table) in asked
         else table
         for table in tables
     ]
+    forms = forms_of(file, connection, reduced)
+    return [
+        SelectedTable(**{**_fields(table), "types": forms[name][0], "forms": forms[name][1]})
+        if (name := (table.schema, table.table)) in forms
+        else table
+        for table in reduced
+    ]
+
+
+def _fields(table: SourceTable) -> dict[str, Any]:
+    return {field.name: getattr(table, field.name) for field in fields(table)}
 
 
 def require_published(file: PipelineFile, tables: Iterable[SourceTable]) -> None:
     """Raises PipelineFileError if something is chosen of a table that is not published."""
-    missing = _asked(file).keys() - {(table.schema, table.table) for table in tables}
+    named = _asked(file).keys() | choosing_types(file)
+    missing = named - {(table.schema, table.table) for table in tables}
     for schema, table in sorted(missing):
         raise PipelineFileError(
             f"the publications have no table {postgres_name(schema, table)}",
@@ -81,14 +105,19 @@ def refuse_changed(pipeline: Pipeline) -> None:
     from spark.read import Cut
 
     asked = _asked(pipeline.file)
-    if not asked and pipeline in _CHOOSING_NOTHING:
+    chooses = bool(asked) or chooses_types(pipeline.file)
+    if not chooses and pipeline in _CHOOSING_NOTHING:
         return
-    held = {(t.schema, t.table): Selection.from_json(t.selection) for t in Cut.latest(pipeline.lake).tables()}
+    tables = Cut.latest(pipeline.lake).tables()
+    held = {(t.schema, t.table): Selection.from_json(t.selection) for t in tables}
     changed = [name for name, kept in held.items() if kept.asked != _words(asked.get(name)).asked]
     if changed:
         raise _changed(changed, "the pipeline file takes something else of a table than the lake holds")
+    retyped = [(t.schema, t.table) for t in tables if t.types != types_of(pipeline.file, t.schema, t.table)]
+    if retyped:
+        raise _changed(retyped, "the pipeline file wants other types of a table's columns than the lake has")
     if not any(kept.expression is not None for kept in held.values()):
-        if not asked:
+        if not chooses:
             _CHOOSING_NOTHING.add(pipeline)
         return
     for table in published_tables(pipeline):
@@ -156,10 +185,9 @@ def _selected(
         chosen = _read(connection, table, chosen)
     names = {column.name for column in columns}
     conditions = [each for each in (table.row_filter, chosen.expression) if each is not None]
-    whole = {field.name: getattr(table, field.name) for field in fields(SourceTable)}
     return SelectedTable(
         **{
-            **whole,
+            **_fields(table),
             "columns": columns,
             "primary_key": table.primary_key if names.issuperset(table.primary_key) else (),
             "key": table.key if names.issuperset(table.key) else (),

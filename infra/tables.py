@@ -15,6 +15,7 @@ from decoder.source import connect, source_errors
 from infra.partitions import partitions_at, repartitioned
 from infra.reports import TableCopy
 from infra.selection import lake_schema, selected
+from infra.types_chosen import refuse_lossy_copy
 
 if TYPE_CHECKING:
     from infra.output import Progressing
@@ -75,13 +76,15 @@ def copy_into(
 ) -> list[CopiedFile]:
     """Write a table's rows, as seen in the snapshot, as Parquet files where the lake wants them."""
     step = f"copy {table.quoted}: rows"
-    return copy_table(
+    files = copy_table(
         pipeline.source.dsn,
         snapshot.snapshot,
         table,
         target,
         progress=lambda done: progress(step, done.rows),
     )
+    refuse_lossy_copy(pipeline, table, snapshot, files)
+    return files
 
 
 def copy_point(pipeline: Pipeline, lsn: int, kind: str, rows: int, name: str = "") -> Point:
@@ -169,10 +172,9 @@ def replace_content(
 ) -> int:
     """Replace a lake table's rows by those that the snapshot shows; the number of rows."""
     from spark.replace import Replacement
-    from spark.tables import TableSchema
 
     partitions = partitions_at(pipeline, snapshot.snapshot, [table])
-    schema = replace(TableSchema.of(table), partitions=partitions[table])
+    schema = replace(lake_schema(table), partitions=partitions[table])
     with Replacement.begin(pipeline.session, pipeline.lake, pipeline.name, schema) as replacement:
         files = copy_into(pipeline, table, snapshot, replacement.target, progress)
         rows = sum(file.rows for file in files)

@@ -48,7 +48,7 @@ def bag_join(target: Target, rows: pa.Table, view: str, count: str) -> str:
         for given, value, name in target.pair(i, "n"):
             taken.append(f"{name} AS l{given}")
             hashed.append((f"l.l{given}", value))
-            if given == f"n{i}" and column.type.spark in _FLOATS:
+            if given == f"n{i}" and any(name in column.kept.spark for name in _FLOATS):
                 conditions.append(f"CAST(l.l{given} AS STRING) <=> CAST({value} AS STRING)")
             else:
                 conditions.append(f"l.l{given} <=> {value}")

@@ -26,6 +26,7 @@ from spark.catalog_metadata import STAGE, Metadata, ancestry, head, summary
 from spark.commits import RUN, STEPS, Point
 from spark.conflicts import Conflicts, OnConflict, refused
 from spark.fold import Folded, Stretch
+from spark.kept import as_kept
 from spark.lake import LakeSettings
 from spark.names import literal
 from spark.publish_swap import Loaded, load, reset_stage, steps_staged
@@ -134,6 +135,7 @@ def _held(work: Work, target: Target, part: Stretch) -> dict[int, int] | None:
     asked = part.asked()
     if not asked.num_rows:
         return None
+    asked = as_kept(target.columns, asked)
     target = replace(target, given=frozenset(asked.column_names))
     with _view(work, target, asked) as view, _explained(work.table):
         answer = work.session.sql(question(target, asked, view)).toArrow()

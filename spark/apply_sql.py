@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from spark.fold import ACTIONS, Folded
 from spark.names import LakeName, literal, quote
+from spark.kept import as_kept
 from spark.tables import LakeColumn, TableSchema
 
 DELETE, WHOLE, IN_PLACE, MOVED = (ACTIONS[name] for name in ("delete", "whole", "in_place", "moved"))
@@ -63,6 +64,7 @@ class Target:
     ) -> Target:
         """Pair the fold's columns with the lake's, by source name."""
         columns = tuple(schema.column(shape.name) for shape in fold.columns)
+        fold = replace(fold, rows=as_kept(columns, fold.rows))
         past = tuple(column for column in schema.columns if column not in columns)
         return cls(name, catalog, fold, columns, past, companions, frozenset(fold.rows.column_names))
 
@@ -104,7 +106,7 @@ def view_schema(target: Target, names: Iterable[str]) -> str:
     """DDL of columns of folded rows, so that Spark need not open the file to learn it."""
     kinds = {"action": "tinyint", **dict.fromkeys(("code", "row", "remove", "add"), "bigint")}
     for i, column in enumerate(target.columns):
-        kinds |= {f"n{i}": column.type.spark, f"m{i}": column.type.spark}
+        kinds |= {f"n{i}": column.kept.spark, f"m{i}": column.kept.spark}
         kinds |= {f"xn{i}": "string", f"xm{i}": "string", f"u{i}": "boolean"}
     return ", ".join(f"{name} {kinds[name]}" for name in names)
 

@@ -187,7 +187,7 @@ class InitialCopy:
         )
 
     def _drop_unused_companions(self, name: LakeName) -> None:
-        unused = [c.exact_name for c in self._tables[name].columns if c.type.inexact and not c.exact]
+        unused = [c.exact_name for c in self._tables[name].columns if c.kept.inexact and not c.exact]
         if unused:
             hidden = copying(name)
             run(self._session, Loaded(name, "", {}), drop_columns(hidden, self._lake.catalog, unused))

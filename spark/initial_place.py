@@ -7,12 +7,13 @@ own marker are ever removed.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from decoder.errors import LakeError
+from decoder.forms import Form
 from spark import lake_files
 from spark.catalog import Catalog
 from spark.catalog_base import require_own
@@ -37,6 +38,8 @@ class CopyTarget:
         field_ids: source column → Iceberg field id.
         exact_names, exact_field_ids: likewise of the column that takes the exact text, for columns
             whose type is inexact; such a column is written only if it holds a value.
+        forms: of source columns that are not kept as the table of types says.
+        inner_ids: of those that are lists or structs, the field ids inside, in order.
     """
 
     lake_table: str
@@ -45,6 +48,8 @@ class CopyTarget:
     field_ids: Mapping[str, int]
     exact_names: Mapping[str, str]
     exact_field_ids: Mapping[str, int]
+    forms: Mapping[str, Form] = field(default_factory=dict)
+    inner_ids: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 def target_of(name: LakeName, metadata: Metadata, schema: TableSchema) -> CopyTarget:
@@ -58,7 +63,18 @@ def target_of(name: LakeName, metadata: Metadata, schema: TableSchema) -> CopyTa
         field_ids={column.name: ids[column.lake_name] for column in schema.columns},
         exact_names={column.name: column.exact_name for column in inexact},
         exact_field_ids={column.name: ids[column.exact_name] for column in inexact},
+        forms={column.name: column.kept for column in schema.columns if column.form},
+        inner_ids={c.name: _inner_ids(metadata, c.lake_name) for c in schema.columns if c.form},
     )
+
+
+def _inner_ids(metadata: Metadata, lake_column: str) -> list[int]:
+    """The field ids within a list's or a struct's type."""
+    current = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
+    kind = next(part["type"] for part in current["fields"] if part["name"] == lake_column)
+    if isinstance(kind, str):
+        return []
+    return [kind["element-id"]] if kind["type"] == "list" else [part["id"] for part in kind["fields"]]
 
 
 def field_ids(metadata: Metadata) -> dict[str, int]:

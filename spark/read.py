@@ -18,7 +18,6 @@ from typing import Any
 import pyarrow as pa
 
 from decoder.lsn import parse_lsn
-from decoder.types import to_text
 from spark import catalog_metadata, catalog_tags
 from spark.catalog import open_catalog
 from spark.catalog_metadata import Metadata
@@ -233,7 +232,7 @@ class Cut:
         chosen = [(column, column.exact and column.exact_name in ids) for column in present]
         wanted = []
         for column, exact in chosen:
-            wanted.append(ScanColumn(ids[column.lake_name], pa.field(column.name, column.type.arrow)))
+            wanted.append(ScanColumn(ids[column.lake_name], pa.field(column.name, column.kept.arrow)))
             if exact:
                 wanted.append(
                     ScanColumn(ids[column.exact_name], pa.field(f"{column.name}__exact", pa.string()))
@@ -246,5 +245,5 @@ def _as_text(batch: pa.RecordBatch, chosen: Sequence[tuple[LakeColumn, bool]]) -
     arrays = []
     for column, exact in chosen:
         values = next(remaining)
-        arrays.append(to_text(values, next(remaining) if exact else None, column.type))
+        arrays.append(column.kept.text(values, next(remaining) if exact else None))
     return pa.RecordBatch.from_arrays(arrays, names=[column.name for column, _ in chosen])

@@ -117,7 +117,7 @@ def _target(table: Loaded, schema: TableSchema, directory: Path) -> CopyTarget:
     def id_of(lake_name: str) -> int:
         return ids.get(lake_name) or next(own)
 
-    inexact: list[LakeColumn] = [column for column in schema.live if column.type.inexact]
+    inexact: list[LakeColumn] = [column for column in schema.live if column.kept.inexact]
     return CopyTarget(
         lake_table=str(table.name),
         directory=directory,
@@ -125,4 +125,5 @@ def _target(table: Loaded, schema: TableSchema, directory: Path) -> CopyTarget:
         field_ids={column.name: id_of(column.lake_name) for column in schema.live},
         exact_names={column.name: column.exact_name for column in inexact},
         exact_field_ids={column.name: id_of(column.exact_name) for column in inexact},
+        forms={column.name: column.kept for column in schema.live if column.form},
     )

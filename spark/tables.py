@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from decoder.errors import LakeError
+from decoder.forms import Form, form_of
 from decoder.types import ColumnType, column_type
 from spark.catalog_metadata import Metadata
 from spark.names import LakeName, exact_name, lake_columns, lake_table, literal, postgres_name, quote
@@ -46,6 +47,9 @@ class LakeColumn:
         unfilled: it was added after the copy; rows from before are NULL in it, which is right only if the
             source gave them no default.
         lost: some row's value was not sent and is NULL here: the table is to be copied again.
+        form: how the lake keeps it (`decoder.forms`), "" for as the table of types says.
+        number: its attribute number at the source, 0 if that is not known.
+        renamed: its field is to have its name from the next publication on (`spark.tables_settle`).
     """
 
     name: str
@@ -57,10 +61,23 @@ class LakeColumn:
     dropped: bool = False
     unfilled: bool = False
     lost: bool = False
+    form: str = ""
+    number: int = 0
+    renamed: bool = False
+
+    @property
+    def kept(self) -> Form:
+        """How the lake keeps its values."""
+        return form_of(self.form, self.type_oid, self.typmod)
+
+    def formed(self, form: str) -> LakeColumn:
+        """The same in a form; a list or a struct has its companion from the start."""
+        nested = form_of(form, self.type_oid, self.typmod)
+        return replace(self, form=form, exact=self.exact or (bool(form) and nested.inexact))
 
     @property
     def type(self) -> ColumnType:
-        """How its values are kept."""
+        """Its row in the table of types, by which the change log has its values."""
         return column_type(self.type_oid, self.typmod)
 
     @property
@@ -71,7 +88,7 @@ class LakeColumn:
     @property
     def definition(self) -> str:
         """In CREATE TABLE."""
-        return f"{quote(self.lake_name)} {self.type.spark}"
+        return f"{quote(self.lake_name)} {self.kept.spark}"
 
     @property
     def exact_definition(self) -> str:
@@ -87,6 +104,9 @@ class TableSchema:
         key: source names of the columns that identify a row.
         selection: what the lake takes of it (`spark.row_filter.Selection`), "" for all.
         partitions: which partitions it was copied with (`infra.partitions`), "" if it has none.
+        types: by which rules its columns got their forms (`spark.type_rules`), "" for the usual.
+        mark: what of the source's catalog its content agrees with (`infra.evolution`), "" if nothing is known.
+        drop: columns that are gone leave the lake with the next publication.
     """
 
     relation_id: int
@@ -97,6 +117,9 @@ class TableSchema:
     columns: tuple[LakeColumn, ...]
     selection: str = ""
     partitions: str = ""
+    types: str = ""
+    mark: str = ""
+    drop: bool = False
 
     @property
     def source_name(self) -> str:
@@ -141,10 +164,13 @@ class TableSchema:
         return tuple(column for column in self.columns if not column.dropped)
 
     def with_exact(self, names: Sequence[str]) -> TableSchema:
-        """The same, with companions for these source columns too."""
+        """The same, with companions for these source columns too, as far as their forms need one."""
         wanted = set(names)
         return replace(
-            self, columns=tuple(replace(c, exact=c.exact or c.name in wanted) for c in self.columns)
+            self,
+            columns=tuple(
+                replace(c, exact=c.exact or (c.name in wanted and c.kept.inexact)) for c in self.columns
+            ),
         )
 
     def with_lost(self, names: Collection[str]) -> TableSchema:
@@ -195,7 +221,7 @@ def schema_of(metadata: Metadata, name: LakeName) -> TableSchema:
 def create_table(name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str) -> str:
     """The SQL that makes a lake table, with a companion for every column that may need one."""
     definitions = [column.definition for column in schema.columns]
-    definitions += [column.exact_definition for column in schema.columns if column.type.inexact]
+    definitions += [column.exact_definition for column in schema.columns if column.kept.inexact]
     properties = {**_PROPERTIES, SCHEMA_PROPERTY: schema.to_json(), PIPELINE_PROPERTY: pipeline}
     if len(definitions) > COLUMNS_COUNTED:
         bounded = [schema.column(key).lake_name for key in schema.key]

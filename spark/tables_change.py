@@ -14,6 +14,7 @@ from decoder.errors import ApplyError
 from spark.names import lake_columns
 from spark.shapes import TableShape
 from spark.tables import LakeColumn, TableSchema
+from spark.type_rules import TypeRules
 
 
 def follow(schema: TableSchema, relation: TableShape) -> TableSchema:
@@ -37,23 +38,32 @@ def follow(schema: TableSchema, relation: TableShape) -> TableSchema:
     live = tuple(by_name[column.name] for column in wanted.columns)
     past = tuple(replace(column, dropped=True) for column in schema.columns if column.name not in names)
     partitions = relation.partitions if isinstance(relation, TableSchema) else schema.partitions
-    return replace(wanted, columns=live + past, selection=schema.selection, partitions=partitions)
+    wanted = replace(wanted, columns=live + past, partitions=partitions)
+    return replace(wanted, selection=schema.selection, types=schema.types)
 
 
 def _retyped(schema: TableSchema, old: LakeColumn, new: LakeColumn) -> LakeColumn:
     if old.dropped:
         raise _refused(schema, f"column {old.name} was dropped and is back")
-    if (old.type.spark, old.type.inexact) != (new.type.spark, new.type.inexact):
+    same_type = (old.type_oid, old.typmod) == (new.type_oid, new.typmod)
+    alike = (old.type.spark, old.type.inexact) == (new.type.spark, new.type.inexact)
+    # Another type's text is other text: with a form, only the type itself is the same.
+    if not (same_type if old.form else alike):
         raise _refused(
             schema, f"the type of column {old.name} changed from {old.type_name} to {new.type_name}"
         )
-    return replace(new, lake_name=old.lake_name, exact=old.exact, unfilled=old.unfilled, lost=old.lost)
+    known = replace(new, lake_name=old.lake_name, exact=old.exact, form=old.form)
+    return replace(known, unfilled=old.unfilled, lost=old.lost)
 
 
 def _named(schema: TableSchema, added: list[LakeColumn]) -> list[LakeColumn]:
     present = [column.name for column in schema.columns]
     names = lake_columns(present + [column.name for column in added])[len(present) :]
-    return [replace(column, lake_name=name, unfilled=True) for column, name in zip(added, names, strict=True)]
+    rules = TypeRules.from_json(schema.types)
+    return [
+        replace(column, lake_name=name, unfilled=True).formed(rules.form(column, schema.key))
+        for column, name in zip(added, names, strict=True)
+    ]
 
 
 def _refused(schema: TableSchema, what: str) -> ApplyError:
