@@ -16,10 +16,13 @@ NAMES = frozenset(
         "pull.renamed",  # the batch has its final name; nothing applied
         "apply.mid_merge",  # while Spark runs a MERGE
         "apply.between_tables",  # one table staged, the next not
+        "apply.between_modes",  # the mirror staged, a table beside it not
         "publish.before_swap",  # next metadata files written, pointers not moved
         "publish.after_swap",  # pointers moved, slot not confirmed
         "init.mid_copy",
         "init.before_publish",
+        "maintain.rewritten",  # a table's files rewritten, nothing let go of
+        "maintain.expired",  # snapshots gone from its metadata, their files not removed
     }
 )
 _reached: dict[str, int] = {}

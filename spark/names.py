@@ -5,8 +5,9 @@ A lake name must be held by Iceberg (a dot separates namespace levels and nested
 (255 characters).  What one of them cannot hold is written as in SQL/XML (ISO 9075-14, 9.1): a
 character as ``_x<hex>_``, and an underscore that would begin such a thing as ``_x5F_``.
 
-Reserved, so that no source name can meet them: the table `commits`, the ending ``__exact`` (columns)
-and the ending ``__copying`` (namespaces); a source name like these has a character of it escaped.
+Reserved, so that no source name can meet them: the table `commits`, the endings ``__changes`` and
+``__history`` (tables), ``__exact`` (columns) and ``__copying`` (namespaces); a source name like these has a
+character of it escaped.
 
 Case is kept: catalogs and our sessions tell `Orders` from `orders`.  Columns that differ only by
 case cannot be told apart by a reader who runs Spark with its default; the later one has its capitals
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 COMMITS = "commits"
 EXACT_SUFFIX = "__exact"
 COPYING_SUFFIX = "__copying"
+CHANGES_SUFFIX, HISTORY_SUFFIX = "__changes", "__history"
 PUBLIC = "public"
 # Catalogs keep names in VARCHAR(255) and file systems in 255 bytes; a table's name also names a directory.
 _ENCODED_BYTES_MAX = 200
@@ -106,6 +108,11 @@ def belongs(namespace: str, to: str) -> bool:
     return namespace == to or (namespace.startswith(f"{to}__") and not is_copying(namespace))
 
 
+def beside(mirror: LakeName, suffix: str) -> LakeName:
+    """A table that is kept beside a mirror."""
+    return LakeName(mirror.namespace, mirror.table + suffix)
+
+
 def lake_columns(columns: Sequence[str]) -> list[str]:
     """Lake names of a table's columns, in order."""
     taken: set[str] = set()
@@ -144,20 +151,23 @@ def _in_base32(name: str) -> str:
 
 def _encode_schema(name: str) -> str:
     encoded = _encode(name)
-    return _unreserve(encoded, COPYING_SUFFIX) if f"__{encoded}".endswith(COPYING_SUFFIX) else encoded
+    return unreserve(encoded, COPYING_SUFFIX) if f"__{encoded}".endswith(COPYING_SUFFIX) else encoded
 
 
 def _encode_table(name: str) -> str:
     encoded = _encode(name)
-    return _unreserve(encoded, COMMITS) if encoded.lower() == COMMITS else encoded
+    for reserved in (CHANGES_SUFFIX, HISTORY_SUFFIX):
+        if encoded.lower().endswith(reserved):
+            return unreserve(encoded, reserved)
+    return unreserve(encoded, COMMITS) if encoded.lower() == COMMITS else encoded
 
 
 def _encode_column(name: str, holds: Callable[[str], bool]) -> str:
     encoded = _encode(name, holds)
-    return _unreserve(encoded, EXACT_SUFFIX) if encoded.lower().endswith(EXACT_SUFFIX) else encoded
+    return unreserve(encoded, EXACT_SUFFIX) if encoded.lower().endswith(EXACT_SUFFIX) else encoded
 
 
-def _unreserve(encoded: str, reserved: str) -> str:
+def unreserve(encoded: str, reserved: str) -> str:
     """Escape the first letter of a reserved word that ends a name."""
     at = len(encoded) - len(reserved.lstrip("_"))
     return encoded[:at] + _escape(encoded[at]) + encoded[at + 1 :]

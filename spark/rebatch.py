@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import Any
@@ -48,6 +48,10 @@ class Slice:
         inside = pc.and_(pc.greater_equal(rows["txn"], self.first), pc.less(rows["txn"], self.last))
         return rows.filter(inside)
 
+    def transactions(self) -> pa.Table:
+        """The slice's transactions."""
+        return self.batch.transaction_table().slice(self.first, self.last - self.first)
+
 
 class Rebatched:
     """A batch as :class:`spark.shapes.ChangeBatch` asks for it, made of slices that follow each other."""
@@ -57,28 +61,36 @@ class Rebatched:
         self.name = batch_name(start, end)
         told = "".join(f"{s.batch.digest} {s.first} {s.last}\n" for s in slices)
         self.digest = hashlib.sha256(told.encode()).hexdigest()
+        self._slices = slices
         self._rows: list[pa.Table] = []
         self.relations: list[BatchRelation] = []
+        before = 0
         for number, each in enumerate(slices):
             for relation in each.batch.relations:
-                self._add(each, relation, number * _SEQ_STEP)
+                self._add(each, relation, {"seq": number * _SEQ_STEP, "txn": before - each.first})
+            before += each.last - each.first
         self.manifest = {
             "transactions": sum(s.last - s.first for s in slices),
             "changes": sum(relation.rows for relation in self.relations),
             "last_commit_time": committed,
         }
 
-    def _add(self, each: Slice, relation: BatchRelation, offset: int) -> None:
+    def _add(self, each: Slice, relation: BatchRelation, offsets: Mapping[str, int]) -> None:
         rows = each.rows(relation)
-        if rows.num_rows:
-            place = rows.schema.get_field_index("seq")
-            rows = rows.set_column(place, "seq", pc.add(rows["seq"], pa.scalar(offset, pa.int64())))
+        for name, offset in offsets.items() if rows.num_rows else ():
+            place = rows.schema.get_field_index(name)
+            moved = pc.add(rows[name], pa.scalar(offset, rows.schema.field(name).type))
+            rows = rows.set_column(place, name, moved)
         self.relations.append(replace(relation, ordinal=len(self._rows), rows=rows.num_rows))
         self._rows.append(rows)
 
     def relation_table(self, relation: BatchRelation) -> pa.Table:
         """The changes of one relation version, ordered by ``seq``."""
         return self._rows[relation.ordinal]
+
+    def transaction_table(self) -> pa.Table:
+        """As of an archived batch: row i is transaction number i."""
+        return pa.concat_tables([each.transactions() for each in self._slices])
 
 
 def rebatched(batches: Sequence[Batch], transactions: int | None) -> Iterator[Batch | Rebatched]:

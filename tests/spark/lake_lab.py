@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from decoder.changelog import BatchColumn, BatchRelation, batch_name
+from decoder.columnar import TRANSACTIONS_SCHEMA
 from decoder.types import column_type, from_text
 from spark.apply import Applied, apply_batch
 from spark.commits import Point
@@ -97,6 +98,21 @@ class HandBatch:
 
     def relation_table(self, relation: BatchRelation) -> pa.Table:
         return self._tables[relation.ordinal]
+
+    def transaction_table(self) -> pa.Table:
+        """One transaction, whose commit record ends with the batch."""
+        return pa.Table.from_pylist(
+            [
+                {
+                    "xid": 700,
+                    "commit_lsn": self.end_lsn - 1,
+                    "end_lsn": self.end_lsn,
+                    "commit_time": datetime(2024, 5, 1, 12, tzinfo=UTC),
+                    "origin": None,
+                }
+            ],
+            schema=TRANSACTIONS_SCHEMA,
+        )
 
 
 def _numbered(version: BatchRelation, ordinal: int, rows: int) -> BatchRelation:

@@ -1,0 +1,76 @@
+"""What the pipeline file asks for beside a mirror, and its beginning where the lake has none of it yet.
+
+The file only begins things.  What the lake has beside a mirror goes on being fed whatever the file says, because
+a history with a gap would be a false one; `status` names what is kept without being asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from spark.names import COMMITS, LakeName, belongs, parse_postgres_name, postgres_name, source_table
+
+if TYPE_CHECKING:
+    from infra.model import PipelineFile
+    from infra.output import Progressing
+    from infra.pipeline import Pipeline
+
+
+def wanted_modes(file: PipelineFile, tables: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """What is asked for beside the mirrors of these tables (schema, table), by source name."""
+    own = {parse_postgres_name(name): section.mode for name, section in file.tables.items()}
+    found = {}
+    for table in tables:
+        beside = [mode for mode in own.get(table) or file.mode if mode != "mirror"]
+        if beside:
+            found[postgres_name(*table)] = beside
+    return found
+
+
+def begin_modes(pipeline: Pipeline, progress: Progressing) -> list[str]:
+    """Begin what is asked for and not there, at the lake's position; the tables made.
+
+    Raises:
+        LakeError: Spark failed, or the catalog cannot be reached.
+    """
+    from spark.beside import tables_beside
+    from spark.catalog import open_catalog
+    from spark.names import lake_table
+
+    file, lake = pipeline.file, pipeline.lake
+    if not any(mode != "mirror" for section in (file, *file.tables.values()) for mode in section.mode or ()):
+        return []
+    with open_catalog(lake) as catalog:
+        names = frozenset(catalog.names())
+    lacking = {}
+    for table, modes in wanted_modes(file, _mirrors(lake.namespace, names)).items():
+        held = tables_beside(names, lake_table(lake.namespace, *parse_postgres_name(table)))
+        missing = [mode for mode in modes if mode not in held]
+        if missing:
+            lacking[table] = missing
+    return _begin(pipeline, lacking, progress) if lacking else []
+
+
+def _mirrors(namespace: str, names: Iterable[LakeName]) -> list[tuple[str, str]]:
+    """The source tables of the lake's mirrors, by their names alone."""
+    from spark.beside import SUFFIXES
+
+    return [
+        source_table(namespace, name)
+        for name in sorted(names)
+        if belongs(name.namespace, namespace)
+        and name.table != COMMITS
+        and not name.table.lower().endswith(tuple(SUFFIXES.values()))
+    ]
+
+
+def _begin(pipeline: Pipeline, lacking: dict[str, list[str]], progress: Progressing) -> list[str]:
+    from infra.tables import copy_point
+    from spark.initial import InitialCopy
+
+    progress("history: begun beside " + ", ".join(lacking), len(lacking))
+    point = copy_point(pipeline, pipeline.position(), "copy", 0, "modes")
+    with InitialCopy.begin(pipeline.session, pipeline.lake, pipeline.name, [], lacking) as copy:
+        published = copy.publish(point)
+    return sorted(published.snapshots)

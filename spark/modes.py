@@ -1,0 +1,82 @@
+"""Which tables are kept beside a mirror, and how a batch feeds them.
+
+What the lake has is fed: a table beside a mirror is made where the pipeline file asks for its mode, and
+from then on every batch, copy and backfill that changes the mirror changes it in the same consistency point,
+whatever the file says later.  So it has no gaps, and a replay or a crashed run needs to know nothing but the
+lake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from spark import changes_table
+from spark.apply_run import Work, run, run_statements, view_of
+from spark.beside import Source, nothing_new
+from spark.catalog import open_catalog
+from spark.catalog_metadata import Metadata
+from spark.changes_rows import change_rows
+from spark.conflicts import OnConflict
+from spark.fold_columns import Part
+from spark.names import LakeName
+from spark.publish_swap import load
+from spark.shapes import ChangeBatch
+from spark.tables import TableSchema, add_columns
+
+
+class Mode(Protocol):
+    """A kind of table beside a mirror; its module."""
+
+    def definition(
+        self, name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str
+    ) -> str:
+        """The SQL that makes the table."""
+
+    def missing(self, schema: TableSchema, metadata: Metadata) -> list[str]:
+        """Definitions of the columns that the mirror has and this table lacks."""
+
+    def copied(self, metadata: Metadata, target: str, source: Source) -> list[str]:
+        """The SQL that takes in a copy of the mirror's rows; the last one completes it."""
+
+
+MODES: Mapping[str, Mode] = {"append": changes_table}
+
+
+def feed(
+    work: Work, mode: str, schema: TableSchema, parts: Sequence[Part], batch: ChangeBatch, choice: OnConflict
+) -> None:
+    """Stage a batch's changes in a table beside the mirror.
+
+    Args:
+        work: with that table.
+        schema: the mirror's shape after the changes.
+        parts: the changes as the lake takes them.
+
+    Raises:
+        LakeError: Spark failed.
+    """
+    work = shaped(work, mode, schema)
+    _append(work, schema, parts, batch)
+
+
+def shaped(work: Work, mode: str, schema: TableSchema) -> Work:
+    """The same work, on a table that has all the columns that the mirror has."""
+    definitions = MODES[mode].missing(schema, work.table.metadata)
+    if not definitions:
+        return work
+    run(work.session, work.table, add_columns(work.table.name, work.lake.catalog, definitions))
+    with open_catalog(work.lake) as catalog:
+        return replace(work, table=load(catalog.pointers(), work.table.name))
+
+
+def _append(work: Work, schema: TableSchema, parts: Sequence[Part], batch: ChangeBatch) -> None:
+    rows = change_rows(schema, parts, batch.transaction_table())
+    name, catalog = work.table.name, work.lake.catalog
+    if rows is None:
+        run_statements(work, [nothing_new(name, catalog)])
+        return
+    with view_of(work, rows, changes_table.view_schema(schema, rows)) as view:
+        branch = f"{name.sql(catalog)}.branch_stage"
+        run_statements(work, [changes_table.appended(schema, work.table.metadata, branch, rows, view)])

@@ -1,0 +1,140 @@
+"""The beginning of a table beside a mirror: made with the mirror's columns, filled with the mirror's rows.
+
+It begins at the position at which it becomes visible, with the rows that the mirror has there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from pyspark.sql import SparkSession
+
+from spark import catalog_metadata
+from spark.apply_run import Work, run, run_statements
+from spark.beside import SUFFIXES, Source, fields_present, tables_beside
+from spark.catalog import Catalog, open_catalog
+from spark.catalog_base import Loaded, load
+from spark.commits import Point, commits_name
+from spark.lake import LakeSettings
+from spark.modes import MODES, shaped
+from spark.names import LakeName, beside, copying, lake_table, parse_postgres_name, quote
+from spark.points import COMMITTED
+from spark.tables import TableSchema, add_columns, schema_of
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A table to be made beside a mirror.
+
+    Attributes:
+        schema: the mirror's.
+    """
+
+    name: LakeName
+    mode: str
+    mirror: LakeName
+    schema: TableSchema
+
+    def definition(self, name: LakeName, catalog: str, pipeline: str, location: str) -> str:
+        """The SQL that makes it, under this name."""
+        return MODES[self.mode].definition(name, catalog, self.schema, pipeline, location)
+
+
+def wanted_beside(
+    catalog: Catalog, tables: Sequence[TableSchema], modes: Mapping[str, Collection[str]]
+) -> list[Beside]:
+    """What is to be made: beside tables that are made too, and beside those that are there."""
+    if not modes:
+        return []
+    namespace, pointers = catalog.lake.namespace, catalog.pointers()
+    made = {table.lake_name(namespace): table for table in tables}
+    found = []
+    for table in modes:
+        mirror = lake_table(namespace, *parse_postgres_name(table))
+        if mirror in made:
+            schema, held = made[mirror], {}
+        elif mirror in pointers:
+            schema = schema_of(load(pointers, mirror).metadata, mirror)
+            held = tables_beside(pointers, mirror)
+        else:
+            continue
+        wanted = [mode for mode in SUFFIXES if mode in modes[table] and mode not in held]
+        found += [Beside(beside(mirror, SUFFIXES[mode]), mode, mirror, schema) for mode in wanted]
+    return found
+
+
+def fill(
+    session: SparkSession, lake: LakeSettings, made: Beside, copied: TableSchema | None, point: Point
+) -> None:
+    """Put the mirror's rows into a table that nobody sees yet.
+
+    Args:
+        copied: the mirror's shape, if the mirror cannot be seen yet either.
+
+    Raises:
+        LakeError: Spark failed.
+    """
+    mode, hidden = MODES[made.mode], copying(made.name)
+    table = _load(lake, hidden)
+    definitions = mode.missing(copied or made.schema, table.metadata)
+    if definitions:
+        run(session, table, add_columns(hidden, lake.catalog, definitions))
+        table = _load(lake, hidden)
+    mirror = copying(made.mirror) if copied is not None else made.mirror
+    source = copy_of(lake, _load(lake, mirror), mirror.sql(lake.catalog), point)
+    for statement in mode.copied(table.metadata, hidden.sql(lake.catalog), source):
+        run(session, table, statement)
+
+
+def copy_of(lake: LakeSettings, mirror: Loaded, name: str, point: Point) -> Source:
+    """A mirror's rows as a copy; ``name``: of the table, or of a branch of it, in Spark SQL."""
+    return Source(name, fields_present(mirror.metadata), point.position, point.commit_time or _clock(lake))
+
+
+def take_copy(
+    work: Work, mode: str, schema: TableSchema, mirror: LakeName, names: Mapping[str, str] | None = None
+) -> None:
+    """Stage the rows that are staged of a mirror, as those of a copy.
+
+    Args:
+        work: with the table beside it.
+        schema: the mirror's shape once these rows are published.
+        names: fields that the mirror has under another name until then → what they will be called.
+
+    Raises:
+        LakeError: Spark failed.
+    """
+    work = shaped(work, mode, schema)
+    catalog = work.lake.catalog
+    source = copy_of(work.lake, _load(work.lake, mirror), f"{mirror.sql(catalog)}.branch_stage", work.point)
+    source = _named(source, names) if names else source
+    branch = f"{work.table.name.sql(catalog)}.branch_stage"
+    run_statements(work, MODES[mode].copied(work.table.metadata, branch, source))
+
+
+def _named(source: Source, names: Mapping[str, str]) -> Source:
+    """The same rows with fields under the names that they will have."""
+    fields = {field: names.get(field, field) for field in sorted(source.fields)}
+    # A field that leaves gives its name to the one that takes its place.
+    wanted = {new: field for field, new in fields.items()} | {names[f]: f for f in names if f in fields}
+    listed = ", ".join(f"{quote(field)} AS {quote(name)}" for name, field in wanted.items())
+    return replace(source, name=f"(SELECT {listed} FROM {source.name})", fields=frozenset(wanted))
+
+
+def _clock(lake: LakeSettings) -> datetime:
+    """The source's time, as far as the lake knows it."""
+    with open_catalog(lake) as catalog:
+        pointers = catalog.pointers()
+        name = commits_name(lake.namespace)
+        newest = (
+            catalog_metadata.newest_of_a_point(load(pointers, name).metadata) if name in pointers else None
+        )
+    told = catalog_metadata.summary(newest).get(COMMITTED)
+    return datetime.fromisoformat(told) if told else datetime.now(UTC)
+
+
+def _load(lake: LakeSettings, name: LakeName) -> Loaded:
+    with open_catalog(lake) as catalog:
+        return load(catalog.pointers(), name)
