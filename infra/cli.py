@@ -176,6 +176,21 @@ def replay(
     output.show(report, as_json, output.replay_text)
 
 
+@app.command(rich_help_panel=CARE)
+def maintain(
+    pipeline: PipelineArgument,
+    table: Annotated[
+        str | None, typer.Option(help="Only this table, as PostgreSQL writes it: public.orders.")
+    ] = None,
+    as_json: JsonOption = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for another run to end.")] = 60.0,
+) -> None:
+    """Keep the lake's tables quick to read and small: compact, expire, remove what nothing needs."""
+    with _open(pipeline) as opened, output.progress(as_json) as progress:
+        report = opened.maintain(table, progress=progress, wait_seconds=wait)
+    output.show(report, as_json, output.maintain_text)
+
+
 @app.command(rich_help_panel=LOOK)
 def status(
     pipeline: PipelineArgument,

@@ -22,11 +22,17 @@ from decoder.errors import PipelineFileError
 _PIPELINE_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
 _SLOT_NAME = re.compile(r"^[a-z0-9_]{1,63}$")
 Operation = Literal["insert", "update", "delete", "truncate"]
+Mode = Literal["mirror", "append"]
 _NAMESPACE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def one_or_several(value: object) -> object:
+    """A single word for a list of one; nothing for an empty list."""
+    return [value] if isinstance(value, str) else [] if value is None else value
 
 
 class SourceSection(_Section):
@@ -125,7 +131,7 @@ class TypesSection(_Section):
 class TableSection(_Section):
     """What one table does differently from the default, an exact mirror of all of it."""
 
-    mode: Literal["mirror"] = "mirror"
+    mode: Annotated[tuple[Mode, ...], Field(min_length=1, strict=False)] | None = None
     on_conflict: Literal["apply", "skip", "fail"] | None = None
     on_lossy: Lossy | dict[str, Lossy] | None = None
     types: dict[str, Literal["text", "list", "struct"]] = Field(default_factory=dict)
@@ -133,10 +139,10 @@ class TableSection(_Section):
     columns: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
     operations: Annotated[tuple[Operation, ...], Field(min_length=1, strict=False)] | None = None
 
-    @field_validator("filter", mode="before")
+    @field_validator("filter", "mode", mode="before")
     @classmethod
     def _one_or_several(cls, value: object) -> object:
-        return [value] if isinstance(value, str) else [] if value is None else value
+        return one_or_several(value)
 
     @field_validator("filter")
     @classmethod
@@ -145,7 +151,7 @@ class TableSection(_Section):
             raise ValueError("a SQL condition, or a list of them, none empty")
         return tuple(each.strip() for each in value)
 
-    @field_validator("columns", "operations")
+    @field_validator("columns", "operations", "mode")
     @classmethod
     def _once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value is not None and len(set(value)) < len(value):
@@ -166,13 +172,23 @@ class AirflowSection(_Section):
 
     schedule: str | int | None = 60
     verify: Literal["every_batch", "manual"] = "every_batch"
+    maintenance: str | int | None = 3600
 
-    @field_validator("schedule")
+    @field_validator("schedule", "maintenance")
     @classmethod
     def _positive(cls, value: str | int | None) -> str | int | None:
         if isinstance(value, int) and value < 1:
             raise ValueError("a number of seconds, 1 or more")
         return value
+
+
+class MaintenanceSection(_Section):
+    """How the tables are kept quick to read and small (docs/maintenance.md)."""
+
+    target_file_mb: Annotated[int, Field(ge=8, le=4096)] = 128
+    minutes_max: Annotated[float, Field(gt=0, strict=False)] = 15.0
+    unused_minutes: Annotated[float, Field(ge=0, strict=False)] = 5.0
+    orphan_hours: Annotated[float, Field(ge=1, strict=False)] = 24.0
 
 
 class SparkSection(_Section):
@@ -191,11 +207,13 @@ class PipelineFile(_Section):
     lake: LakeSection
     new_tables: Literal["copy", "ignore"] = "copy"
     on_conflict: Literal["apply", "skip", "fail"] = "apply"
+    mode: Annotated[tuple[Mode, ...], Field(min_length=1, strict=False)] = ("mirror",)
     on_lossy: Lossy = "quarantine"
     types: TypesSection = TypesSection()
     tables: dict[str, TableSection] = Field(default_factory=dict)
     changelog: ChangeLogSection = ChangeLogSection()
     airflow: AirflowSection = AirflowSection()
+    maintenance: MaintenanceSection = MaintenanceSection()
     spark: SparkSection = SparkSection()
     path: Annotated[Path, Field(strict=False, exclude=True)]
 
@@ -205,6 +223,11 @@ class PipelineFile(_Section):
         if not _PIPELINE_NAME.match(name):
             raise ValueError("letters, digits, - and _, starting with a letter, at most 63")
         return name
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return one_or_several(value)
 
     @field_validator("tables", mode="before")
     @classmethod
@@ -268,7 +291,10 @@ class PipelineFile(_Section):
 
 
 _OPTIONAL_SECTIONS = frozenset(
-    {"tables", "changelog", "airflow", "spark", "new_tables", "on_conflict", "on_lossy", "types"}
+    {
+        *("tables", "changelog", "airflow", "maintenance", "spark"),
+        *("new_tables", "on_conflict", "on_lossy", "types"),
+    }
 )
 
 

@@ -238,6 +238,23 @@ def types_text(report: Any, console: Console) -> None:
         console.print(table)
 
 
+def maintain_text(report: Any, console: Console) -> None:
+    """Text of a MaintainReport: a line per table to which something was done."""
+    for entry in report.tables:
+        name = escape(entry.lake_table)
+        if entry.staged:
+            console.print(f"{name}: left alone, a batch is being applied")
+        elif entry.rewritten_files or entry.expired_snapshots or entry.removed_files:
+            console.print(
+                f"{name}: {entry.rewritten_files:,} files became {entry.written_files:,}, "
+                f"{entry.expired_snapshots:,} snapshots expired, {entry.removed_files:,} files removed "
+                f"({_bytes(entry.removed_bytes)})"
+            )
+    if report.left:
+        console.print(f"{len(report.left):,} tables are left for the next run")
+    console.print(f"{len(report.tables):,} tables maintained in {report.seconds:.1f} s")
+
+
 def drop_text(report: Any, console: Console) -> None:
     """Text of what `drop` removed."""
     for line in report.done:

@@ -26,6 +26,7 @@ from infra.reports import (
     BackfillReport,
     ConfirmReport,
     InitReport,
+    MaintainReport,
     PublishReport,
     PullReport,
     StatusReport,
@@ -251,6 +252,18 @@ class Pipeline:
         from infra.replay import Range, replay
 
         return replay(self, namespace, Range(_at(start), _at(end), transactions), progress)
+
+    def maintain(
+        self, table: str | None = None, *, progress: Progressing = _silent, wait_seconds: float = 0.0
+    ) -> MaintainReport:
+        """Compact the lake's tables, and let go of what no kept point needs. Changes no row.
+
+        Args:
+            table: only this one, as PostgreSQL writes it.
+        """
+        from infra.maintenance import maintain
+
+        return maintain(self, table, progress, wait_seconds)
 
     # -- looking --------------------------------------------------------------------------------------
 

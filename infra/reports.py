@@ -122,6 +122,32 @@ class BackfillReport(Report):
 
 
 @dataclass(frozen=True)
+class TableMaintained(Report):
+    """What maintenance did to one lake table.
+
+    ``staged``: a batch was being applied to it, so it was left alone.
+    """
+
+    lake_table: str
+    staged: bool
+    rewritten_files: int
+    written_files: int
+    expired_snapshots: int
+    removed_files: int
+    removed_bytes: int
+
+
+@dataclass(frozen=True)
+class MaintainReport(Report):
+    """What `maintain` did; ``left``: tables for which the time was too short."""
+
+    pipeline: str
+    tables: list[TableMaintained]
+    left: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class TableStatus(Report):
     """A source table and where it is in the lake.
 

@@ -57,7 +57,11 @@ def start_options(pipeline: PipelineFile) -> dict[str, Any]:
 
 def schedule(pipeline: PipelineFile) -> str | timedelta | None:
     """When cdc_sync runs: a cron expression, a time between runs, or None for by hand only."""
-    when = pipeline.airflow.schedule
+    return schedule_of(pipeline.airflow.schedule)
+
+
+def schedule_of(when: str | int | None) -> str | timedelta | None:
+    """A schedule of the pipeline file as Airflow takes it."""
     return timedelta(seconds=when) if isinstance(when, int) else when
 
 
@@ -120,6 +124,14 @@ def verify(pipeline_file: str, ranges: Iterable[Mapping[str, Any]]) -> dict[str,
             f"  what to do: slotlake verify {Path(pipeline_file).name} lists the keys that differ"
         )
     return report
+
+
+def maintain(pipeline_file: str) -> dict[str, Any]:
+    """The step ``maintain``; of its tables only those to which something was done."""
+    report = run_step("maintain", pipeline_file)
+    counts = ("rewritten_files", "expired_snapshots", "removed_files")
+    tables = [table for table in report["tables"] if any(table[count] for count in counts)]
+    return {**report, "tables": tables, "all_tables": len(report["tables"])}
 
 
 def covered(ranges: Iterable[Mapping[str, Any]]) -> dict[str, str]:

@@ -54,6 +54,12 @@ def verify(pipeline_file: str, expect: dict[str, Any] | None = None) -> dict[str
         return pipeline.verification_summary(report)
 
 
+def maintain(pipeline_file: str) -> dict[str, Any]:
+    """Compact the lake's tables, and let go of what no kept point needs."""
+    with Pipeline.open(pipeline_file) as pipeline:
+        return pipeline.maintain(wait_seconds=60.0).as_dict()
+
+
 def backfill(pipeline_file: str, table: str) -> dict[str, Any]:
     """Read one table again from the source, at an exact LSN, while the stream goes on."""
     with Pipeline.open(pipeline_file) as pipeline:

@@ -14,6 +14,7 @@ import gzip
 import json
 import time
 import uuid
+from collections.abc import Collection
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -126,14 +127,14 @@ def with_summary(metadata: Metadata, snapshot_id: int, entries: dict[str, str]) 
     return {**metadata, "snapshots": changed}
 
 
-def without_unreferenced(metadata: Metadata) -> Metadata:
-    """Drop the snapshots that no branch's head and no tag is; their files stay.
+def without_unreferenced(metadata: Metadata, also: Collection[int] = ()) -> Metadata:
+    """Drop the snapshots that no branch's head and no tag is, nor one of ``also``; their files stay.
 
     Also the history before the newest of those dropped, as Iceberg does: a history with gaps would say that
     a snapshot was current while another was.
     """
     kept = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
-    kept.add(metadata.get("current-snapshot-id"))
+    kept |= {metadata.get("current-snapshot-id"), *also}
     logged: list[Any] = []
     for entry in metadata.get("snapshot-log", []):
         logged = [*logged, entry] if entry["snapshot-id"] in kept else []
