@@ -76,11 +76,6 @@ class Relation:
         """The columns' `Column.kind` in a row: the same for tables that can be read as one."""
         return b"".join([column.kind for column in self.columns])
 
-    @cached_property
-    def types(self) -> tuple[ColumnType, ...]:
-        """Every column's row in the table of types."""
-        return tuple(column.type for column in self.columns)
-
     @property
     def type_numbers(self) -> npt.NDArray[np.uint64]:
         """Each column's kind as a number."""

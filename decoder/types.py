@@ -23,7 +23,9 @@ import pyarrow.compute as pc
 
 from decoder import binary_columns, types_parse, types_print
 from decoder.errors import ProtocolError
+from decoder.row_kernels import FLAG, INT4, INT8, LIES, decimal_way, moment_way
 from decoder.type_catalog import TypeCatalog
+from decoder.types_moment_kernels import DATE, TIMESTAMP, TIMESTAMPTZ
 from decoder.types_names import BUILTIN_NAMES
 from decoder.types_parse import TextError
 from decoder.types_slices import Slices, slices_of
@@ -58,7 +60,10 @@ _Parser = Callable[[Slices, pa.DataType], types_parse.Parsed]
 
 @dataclass(frozen=True)
 class _Row:
-    """``read`` is the reader of binary values; None: each is turned into its text."""
+    """``read`` is the reader of binary values; None: each is turned into its text.
+
+    ``way``: how a plain text is read where rows are walked (`row_kernels`); LIES: only by ``parse``.
+    """
 
     arrow: pa.DataType
     spark: str
@@ -66,6 +71,7 @@ class _Row:
     parse: _Parser
     print: Callable[[pa.Array], pa.Array]
     read: _Parser | None
+    way: int = LIES
 
 
 _MOMENT = (types_parse.parse_moment, types_print.print_moment, binary_columns.read_moment)
@@ -77,18 +83,18 @@ _DATE = (types_parse.parse_moment, types_print.print_moment, binary_columns.read
 _DECIMAL = (types_parse.parse_decimal, types_print.print_decimal, binary_columns.read_decimal)
 _TEXT = _Row(pa.string(), "string", False, types_parse.parse_string, types_print.print_string, None)
 _TABLE: dict[int, _Row] = {
-    16: _Row(pa.bool_(), "boolean", False, *_BOOL),
+    16: _Row(pa.bool_(), "boolean", False, *_BOOL, FLAG),
     17: _Row(pa.binary(), "binary", False, *_BYTEA),
-    20: _Row(pa.int64(), "bigint", False, *_INT, binary_columns.read_int8),
-    21: _Row(pa.int32(), "int", False, *_INT, binary_columns.read_int2),
-    23: _Row(pa.int32(), "int", False, *_INT, binary_columns.read_int4),
-    26: _Row(pa.int64(), "bigint", False, *_INT, binary_columns.read_unsigned4),  # oid: unsigned 32 bit
-    28: _Row(pa.int64(), "bigint", False, *_INT, binary_columns.read_unsigned4),  # xid: unsigned 32 bit
+    20: _Row(pa.int64(), "bigint", False, *_INT, binary_columns.read_int8, INT8),
+    21: _Row(pa.int32(), "int", False, *_INT, binary_columns.read_int2, INT4),
+    23: _Row(pa.int32(), "int", False, *_INT, binary_columns.read_int4, INT4),
+    26: _Row(pa.int64(), "bigint", False, *_INT, binary_columns.read_unsigned4, INT8),  # oid: unsigned 32 bit
+    28: _Row(pa.int64(), "bigint", False, *_INT, binary_columns.read_unsigned4, INT8),  # xid: unsigned 32 bit
     700: _Row(pa.float32(), "float", False, *_FLOAT),
     701: _Row(pa.float64(), "double", False, *_FLOAT),
-    1082: _Row(pa.date32(), "date", True, *_DATE),
-    1114: _Row(pa.timestamp("us"), "timestamp_ntz", True, *_MOMENT),
-    1184: _Row(pa.timestamp("us", "UTC"), "timestamp", True, *_MOMENT),
+    1082: _Row(pa.date32(), "date", True, *_DATE, moment_way(DATE)),
+    1114: _Row(pa.timestamp("us"), "timestamp_ntz", True, *_MOMENT, moment_way(TIMESTAMP)),
+    1184: _Row(pa.timestamp("us", "UTC"), "timestamp", True, *_MOMENT, moment_way(TIMESTAMPTZ)),
 }
 
 # Types whose cast to text is a function of its own (pg_cast), not the output function.
@@ -152,6 +158,11 @@ def from_slices(slices: Slices, ct: ColumnType, *, column: str = "") -> types_pa
 def parse_slices(slices: Slices, ct: ColumnType) -> types_parse.Parsed:
     """`from_slices` for a caller who can say better where the fault lies; raises TextError."""
     return _row(ct.oid, ct.typmod).parse(slices, ct.arrow)
+
+
+def way_of(ct: ColumnType) -> int:
+    """How plain texts of the type are read where rows are walked, a way of `row_kernels`."""
+    return _row(ct.oid, ct.typmod).way
 
 
 def parse_binary_slices(
@@ -232,7 +243,7 @@ def _numeric_row(typmod: int) -> _Row:
         return _TEXT
     kind = pa.decimal128(precision, scale)
     spark = f"decimal({precision},{scale})"
-    return _Row(kind, spark, True, *_DECIMAL)
+    return _Row(kind, spark, True, *_DECIMAL, decimal_way(precision, scale))
 
 
 def _as_declared(array: pa.Array, kind: pa.DataType) -> pa.Array:

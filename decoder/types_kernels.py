@@ -35,6 +35,47 @@ def parse_bool(data: Bytes, start: Ints, length: Lengths, out: Bytes, valid: Byt
     return -1
 
 
+@inlined
+def _digits(data: Bytes, p: int, end: int) -> tuple[bool, int]:
+    """The number that 1 to 19 digits are, of which at least 8 bytes lie before the end."""
+    count = end - p
+    word = last_digits(word_at(data, end - 8), count)
+    fine, value = digits_only(word), eight_digits(word)
+    if count > 8:
+        ten_eighths = unsigned(100_000_000)
+        if count <= 16 and end >= 16:
+            word = last_digits(word_at(data, end - 16), count - 8)
+            return fine and digits_only(word), eight_digits(word) * ten_eighths + value
+        value = unsigned(0)
+        while p < end:
+            digit = unsigned(data[p]) - unsigned(48)
+            fine = fine and digit <= unsigned(9)
+            value = value * unsigned(10) + digit
+            p += 1
+    return fine, value
+
+
+@inlined
+def int_at(data: Bytes, p: int, end: int, limit: int) -> tuple[bool, int]:
+    """Whether a decimal integer in [-limit-1, limit] stands there, and which."""
+    negative = p < end and data[p] == 45
+    if negative:
+        p += 1
+    if p == end or end - p > 19:
+        return False, signed(0)
+    if end >= 8:
+        fine, magnitude = _digits(data, p, end)
+    else:
+        fine, magnitude = True, unsigned(0)
+        while p < end:
+            digit = unsigned(data[p]) - unsigned(48)
+            fine = fine and digit <= unsigned(9)
+            magnitude = magnitude * unsigned(10) + digit
+            p += 1
+    value = signed(magnitude)
+    return fine and magnitude <= limit + unsigned(1 if negative else 0), -value if negative else value
+
+
 @compiled
 def parse_int(data: Bytes, start: Ints, length: Lengths, limit: int, out: Ints, valid: Bytes) -> int:
     """Decimal integers in [-limit-1, limit], which ``out`` (int64 or int32) can hold."""
@@ -45,29 +86,10 @@ def parse_int(data: Bytes, start: Ints, length: Lengths, limit: int, out: Ints, 
         if length[i] < 0:
             continue
         fetch_ahead(data, start[min(i + AHEAD, count - 1)])
-        p, end = start[i], start[i] + length[i]
-        negative = p < end and data[p] == 45
-        if negative:
-            p += 1
-        if p == end or end - p > 19:
+        fine, value = int_at(data, start[i], start[i] + length[i], limit)
+        if not fine:
             return i
-        magnitude = unsigned(0)
-        if end - p <= 8 and end >= 8:
-            word = last_digits(word_at(data, end - 8), end - p)
-            if not digits_only(word):
-                return i
-            magnitude = eight_digits(word)
-            p = end
-        while p < end:
-            digit = unsigned(data[p]) - unsigned(48)
-            if digit > unsigned(9):
-                return i
-            magnitude = magnitude * unsigned(10) + digit
-            p += 1
-        if magnitude > limit + unsigned(1 if negative else 0):
-            return i
-        value = signed(magnitude)
-        out[i] = -value if negative else value
+        out[i] = value
         valid[i] = 1
     return -1
 
@@ -168,6 +190,20 @@ def _short_decimal(data: Bytes, p: int, end: int, precision: int, scale: int, te
     return value if precision >= 18 or value < tens[precision] else -1
 
 
+@inlined
+def decimal_at(
+    data: Bytes, p: int, end: int, precision: int, scale: int, tens: Ints, words: Unsigned, at: int
+) -> int:
+    """One numeric into the two words at ``at``; OK, EXACT when it is right but does not fit, or BAD."""
+    negative = p < end and data[p] == 45
+    value = _short_decimal(data, p + 1 if negative else p, end, precision, scale, tens)
+    if value > 0 or (value == 0 and not negative):
+        words[at] = unsigned(-value if negative else value)
+        words[at + 1] = ~unsigned(0) if negative else unsigned(0)
+        return OK
+    return _decimal(data, p, end, precision, scale, words, at)
+
+
 @compiled
 def parse_decimal(
     data: Bytes, start: Ints, length: Lengths, precision: int, scale: int,
@@ -181,15 +217,7 @@ def parse_decimal(
         valid[i] = exact[i] = out[2 * i] = out[2 * i + 1] = 0
         if length[i] < 0:
             continue
-        p, end = start[i], start[i] + length[i]
-        negative = p < end and data[p] == 45
-        value = _short_decimal(data, p + 1 if negative else p, end, precision, scale, tens)
-        if value > 0 or (value == 0 and not negative):
-            out[2 * i] = unsigned(-value if negative else value)
-            out[2 * i + 1] = ~unsigned(0) if negative else unsigned(0)
-            valid[i] = 1
-            continue
-        state = _decimal(data, start[i], start[i] + length[i], precision, scale, out, 2 * i)
+        state = decimal_at(data, start[i], start[i] + length[i], precision, scale, tens, out, 2 * i)
         if state == BAD:
             return i
         valid[i] = 1 if state == OK else 0

@@ -151,8 +151,11 @@ def _usual_day(word: int, day: int) -> int:
 
 
 @inlined
-def _usual_moment(data: Bytes, size: int, p: int, end: int, form: int, known: Unsigned) -> int:
-    """A timestamp of four digits' year as microseconds, or _NO_MOMENT; ``known`` keeps the day seen last."""
+def _usual_moment(data: Bytes, size: int, p: int, end: int, form: int, known: Unsigned, day: int) -> int:
+    """A timestamp of four digits' year as microseconds, or _NO_MOMENT.
+
+    The four numbers of ``known`` from ``day`` on keep the day seen last.
+    """
     if form == TIMESTAMPTZ:
         if end - p < 22 or data[end - 3] != 43 or data[end - 2] != 48 or data[end - 1] != 48:
             return _NO_MOMENT
@@ -163,12 +166,28 @@ def _usual_moment(data: Bytes, size: int, p: int, end: int, form: int, known: Un
     if time < 0:
         return _NO_MOMENT
     word, tens, ones = word_at(data, p), unsigned(data[p + 8]), unsigned(data[p + 9])
-    if word != known[0] or tens != known[1] or ones != known[2]:
+    if word != known[day] or tens != known[day + 1] or ones != known[day + 2]:
         days = _usual_day(word, _two(data, p + 8))
         if days == _NO_DAY:
             return _NO_MOMENT
-        known[0], known[1], known[2], known[3] = word, tens, ones, unsigned(days)
-    return signed(known[3]) * _MICROSECONDS_PER_DAY + time
+        known[day], known[day + 1], known[day + 2], known[day + 3] = word, tens, ones, unsigned(days)
+    return signed(known[day + 3]) * _MICROSECONDS_PER_DAY + time
+
+
+@inlined
+def moment_at(
+    data: Bytes, size: int, p: int, end: int, form: int, known: Unsigned, day: int
+) -> tuple[int, int]:
+    """One date or timestamp: (state, days or microseconds since 1970); ``size`` bytes can be read."""
+    if form != DATE:
+        usual = _usual_moment(data, size, p, end, form, known, day)
+        if usual != _NO_MOMENT:
+            return OK, usual
+    elif end - p == 10:
+        days = signed(_usual_day(word_at(data, p), _two(data, p + 8)))
+        if days != _NO_DAY:
+            return OK, days
+    return _moment(data, p, end, form)
 
 
 @inlined
@@ -181,13 +200,7 @@ def _moments(  # noqa: PLR0913, PLR0917
         valid[i] = exact[i] = out[i] = 0
         if length[i] < 0:
             continue
-        if form != DATE:
-            usual = _usual_moment(data, size, start[i], start[i] + length[i], form, known)
-            if usual != _NO_MOMENT:
-                out[i] = usual
-                valid[i] = 1
-                continue
-        state, value = _moment(data, start[i], start[i] + length[i], form)
+        state, value = moment_at(data, size, start[i], start[i] + length[i], form, known, 0)
         if state == BAD:
             return i
         out[i] = value

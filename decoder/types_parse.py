@@ -48,9 +48,7 @@ def parse_bool(slices: Slices, _: pa.DataType) -> Parsed:
     """``t`` or ``f``."""
     out, valid = _empty(slices, np.uint8)
     _check(kernels.parse_bool(*_inputs(slices), out, valid), "boolean")
-    bitmap, nulls = validity(valid)
-    bits = pa.py_buffer(np.packbits(out, bitorder="little"))
-    return pa.Array.from_buffers(pa.bool_(), len(slices), [bitmap, bits], null_count=nulls), None
+    return _flags(out, valid), None
 
 
 def parse_int(slices: Slices, kind: pa.DataType) -> Parsed:
@@ -99,6 +97,17 @@ def parse_bytea(slices: Slices, _: pa.DataType) -> Parsed:
     return binary_array(out, offsets, present), None
 
 
+def plain(kind: pa.DataType, values: npt.NDArray[np.uint8], valid: npt.NDArray[np.uint8]) -> pa.Array:
+    """The array of values that were read where their rows were walked.
+
+    Args:
+        kind: of bool, int, date, timestamp or decimal.
+        values: in their binary form; bool one byte each.
+        valid: uint8[n], 1 or 0 for each.
+    """
+    return _flags(values, valid) if pa.types.is_boolean(kind) else _fixed(values, valid, kind)
+
+
 def moment_form(kind: pa.DataType) -> int:
     """Which of the three moment layouts an Arrow type is printed in."""
     if pa.types.is_date32(kind):
@@ -122,6 +131,12 @@ def _check(bad_row: int, what: str) -> None:
 def _fixed(values: npt.NDArray[np.generic], valid: npt.NDArray[np.uint8], kind: pa.DataType) -> pa.Array:
     bitmap, nulls = validity(valid)
     return pa.Array.from_buffers(kind, len(valid), [bitmap, pa.py_buffer(values)], null_count=nulls)
+
+
+def _flags(values: npt.NDArray[np.uint8], valid: npt.NDArray[np.uint8]) -> pa.Array:
+    bitmap, nulls = validity(valid)
+    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(valid), [bitmap, bits], null_count=nulls)
 
 
 def _exact(slices: Slices, exact: npt.NDArray[np.uint8]) -> pa.Array | None:

@@ -94,6 +94,26 @@ def eight_digits(word: int) -> int:
 
 
 @inlined
+def plain_digits(word: int, count: int) -> int:
+    """The first ``count`` bytes (1 to 8) of the word, as the numbers that digits are, behind zeros."""
+    return (word ^ unsigned(ZEROS)) << (unsigned(64) - (unsigned(count) << unsigned(3)))
+
+
+@inlined
+def all_plain(word: int) -> bool:
+    """True when each byte of `plain_digits` is one of a digit: 0 to 9."""
+    return ((word + unsigned(0x7676767676767676)) | word) & unsigned(0x8080808080808080) == unsigned(0)
+
+
+@inlined
+def eight_plain(word: int) -> int:
+    """The number that the bytes of `plain_digits` are."""
+    value = word * unsigned(2561) >> unsigned(8)
+    value = (value & unsigned(0x00FF00FF00FF00FF)) * unsigned(6553601) >> unsigned(16)
+    return (value & unsigned(0x0000FFFF0000FFFF)) * unsigned(42949672960001) >> unsigned(32)
+
+
+@inlined
 def zeroed(word: int, marks: int) -> int:
     """The word with the marked bytes made the digit 0."""
     return (word & ~marks) | (unsigned(ZEROS) & marks)
