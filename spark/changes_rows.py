@@ -118,6 +118,8 @@ def _values(merged: Merged, position: int, column: LakeColumn, number: int) -> d
     for side, source in (("n", new), ("o", old)):
         found = merged.take(position, source)
         typed, exact = _retyped(found[f"n{position}"], found.get(f"xn{position}"), merged, position, column)
+        if column.form:
+            typed, exact = column.kept.keep(typed, exact)
         if side == "n" or typed.null_count < changes or exact is not None:
             arrays[f"{side}{number}"] = typed
         if exact is not None and exact.null_count < changes:
@@ -128,9 +130,9 @@ def _values(merged: Merged, position: int, column: LakeColumn, number: int) -> d
 def _retyped(
     typed: pa.Array, exact: pa.Array | None, merged: Merged, position: int, column: LakeColumn
 ) -> tuple[pa.Array, pa.Array | None]:
-    """Values of an older type as the lake's column has them, through PostgreSQL's text."""
+    """Values as the lake's column keeps them; those of an older type go through PostgreSQL's text."""
     source = merged.columns[position]
-    if (source.type_oid, source.typmod) == (column.type_oid, column.typmod):
-        return typed, exact
-    text = types.to_text(typed, exact, types.column_type(source.type_oid, source.typmod))
-    return types.from_text(text, column.type)
+    if (source.type_oid, source.typmod) != (column.type_oid, column.typmod):
+        text = types.to_text(typed, exact, types.column_type(source.type_oid, source.typmod))
+        typed, exact = types.from_text(text, column.type)
+    return column.kept.keep(typed, exact)
