@@ -1,7 +1,7 @@
 """What the pipeline file asks for beside a mirror, and its beginning where the lake has none of it yet.
 
-The file only begins things.  What the lake has beside a mirror goes on being fed whatever the file says, because
-a history with a gap would be a false one; `status` names what is kept without being asked for.
+The file only begins things.  What the lake has beside a mirror goes on being fed whatever the file says,
+because a history with a gap would be a false one; `status` names what is kept without being asked for.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def wanted_modes(file: PipelineFile, tables: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """What is asked for beside the mirrors of these tables (schema, table), by source name."""
     own = {parse_postgres_name(name): section.mode for name, section in file.tables.items()}
-    found = {}
+    found: dict[str, list[str]] = {}
     for table in tables:
-        beside = [mode for mode in own.get(table) or file.mode if mode != "mirror"]
+        beside: list[str] = [mode for mode in own.get(table) or file.mode if mode != "mirror"]
         if beside:
             found[postgres_name(*table)] = beside
     return found
@@ -39,7 +39,8 @@ def begin_modes(pipeline: Pipeline, progress: Progressing) -> list[str]:
     from spark.names import lake_table
 
     file, lake = pipeline.file, pipeline.lake
-    if not any(mode != "mirror" for section in (file, *file.tables.values()) for mode in section.mode or ()):
+    asked = [file.mode, *(section.mode or () for section in file.tables.values())]
+    if not any(mode != "mirror" for modes in asked for mode in modes):
         return []
     with open_catalog(lake) as catalog:
         names = frozenset(catalog.names())

@@ -7,6 +7,8 @@ can go.  ``l`` is the lake table, ``s`` the folded rows, ``d`` the places of wha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -32,7 +34,15 @@ def bag_statements(target: Target, view: str) -> list[str]:
     return found + ([_add(target, view)] if add or not remove else [])
 
 
-def bag_join(target: Target, rows: pa.Table, view: str, count: str) -> str:
+def bag_join(
+    target: Target,
+    rows: pa.Table,
+    view: str,
+    count: str,
+    *,
+    where: Sequence[str] = (),
+    also: Sequence[str] = (),
+) -> str:
     """FROM of the pairs of a row of the lake and the row ``s`` that it equals; ``l.f``, ``l.p``: its place.
 
     Equal are all values, NULL like NULL, and floats as they are printed.  The join itself is by a hash of
@@ -42,8 +52,10 @@ def bag_join(target: Target, rows: pa.Table, view: str, count: str) -> str:
         rows: what the view holds that can be equal to something.
         count: a column of the view that is never negative. An alternative that never holds keeps Spark from
             making keys of the conditions.
+        where: only rows of the lake of which this holds.
+        also: what else of the lake's row ``l`` has.
     """
-    taken, hashed, conditions = ["_file AS f", "_pos AS p"], [], []
+    taken, hashed, conditions = ["_file AS f", "_pos AS p", *also], [], []
     for i, column in enumerate(target.columns):
         for given, value, name in target.pair(i, "n"):
             taken.append(f"{name} AS l{given}")
@@ -52,8 +64,8 @@ def bag_join(target: Target, rows: pa.Table, view: str, count: str) -> str:
                 conditions.append(f"CAST(l.l{given} AS STRING) <=> CAST({value} AS STRING)")
             else:
                 conditions.append(f"l.l{given} <=> {value}")
-    where = " AND ".join(_range(target, rows, "")) or "true"
-    lake = f"(SELECT {', '.join(taken)} FROM {target.branch} WHERE {where})"
+    met = " AND ".join([*where, *_range(target, rows, "")]) or "true"
+    lake = f"(SELECT {', '.join(taken)} FROM {target.branch} WHERE {met})"
     ours, theirs = (f"xxhash64({', '.join(side)})" for side in zip(*hashed, strict=True))
     equal = f"({' AND '.join(conditions)} OR s.{count} < 0)"
     return f"{lake} AS l JOIN {quote(view)} AS s ON {ours} = {theirs} AND {equal}"
@@ -79,12 +91,12 @@ def _remove(target: Target, view: str) -> str:
         f"FROM {bag_join(target, going, view, 'remove')} AND s.remove > 0"
     )
     places = f"SELECT {hint_found}f, p FROM ({numbered}) AS found WHERE number <= remove"
-    t = _alias(target)
+    t = alias_of(target)
     condition = " AND ".join([f"{t}._file = d.f", f"{t}._pos = d.p", *_range(target, going, f"{t}.")])
     return f"MERGE INTO {target.branch} AS {t} USING ({places}) AS d ON {condition} WHEN MATCHED THEN DELETE"
 
 
-def _alias(target: Target) -> str:
+def alias_of(target: Target) -> str:
     """No column's name: Spark would look for ``_file`` in that column."""
     names = {column.lake_name.lower() for column in (*target.columns, *target.past)}
     alias = "t"

@@ -58,13 +58,8 @@ class Source:
 
 def fields_of(schema: TableSchema) -> list[Field]:
     """The fields that a row needs, columns that are gone included."""
-    plain = [Field(c.lake_name, kind_of(c), c, exact=False) for c in schema.columns]
+    plain = [Field(c.lake_name, c.kept.spark, c, exact=False) for c in schema.columns]
     return plain + [Field(c.exact_name, "string", c, exact=True) for c in schema.columns if c.exact]
-
-
-def kind_of(column: LakeColumn) -> str:
-    """How the mirror keeps a column, in Spark SQL."""
-    return column.definition.removeprefix(f"{quote(column.lake_name)} ")
 
 
 def create(name: LakeName, catalog: str, definitions: Sequence[str], options: Mapping[str, Any]) -> str:

@@ -118,8 +118,6 @@ def _values(merged: Merged, position: int, column: LakeColumn, number: int) -> d
     for side, source in (("n", new), ("o", old)):
         found = merged.take(position, source)
         typed, exact = _retyped(found[f"n{position}"], found.get(f"xn{position}"), merged, position, column)
-        if column.form:
-            typed, exact = column.kept.keep(typed, exact)
         if side == "n" or typed.null_count < changes or exact is not None:
             arrays[f"{side}{number}"] = typed
         if exact is not None and exact.null_count < changes:

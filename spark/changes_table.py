@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark.beside import Field, Source, create, fields_of, kind_of, present, timestamp
+from spark.beside import Field, Source, create, fields_of, present, timestamp
 from spark.catalog_metadata import Metadata
 from spark.names import LakeName, literal, quote
 from spark.tables import TableSchema
@@ -99,7 +99,7 @@ def view_schema(schema: TableSchema, rows: pa.Table) -> str:
     kinds = {**_COLUMNS, "has_new": "boolean"}
     for number, column in enumerate(schema.columns):
         for side in _IMAGES.values():
-            kinds |= {f"{side}{number}": kind_of(column), f"x{side}{number}": "string"}
+            kinds |= {f"{side}{number}": column.kept.spark, f"x{side}{number}": "string"}
     return ", ".join(f"{name} {kinds[name]}" for name in rows.column_names)
 
 

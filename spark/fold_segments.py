@@ -52,6 +52,17 @@ def segments(changes: Sequence[Part]) -> list[Segment]:
     ]
 
 
+def unbroken(changes: Sequence[Part]) -> list[tuple[Part, ...]]:
+    """Cut a table's changes likewise, with all TRUNCATEs left among them."""
+    if not changes:
+        return []
+    changes = sorted(changes, key=_last_seq)
+    cuts = _cuts(changes, [frozenset(naming(relation)) for relation, _ in changes])
+    if len(cuts) == 1:
+        return [tuple(changes)]
+    return [_stretch(changes, low, end) for low, end in zip(cuts, [*cuts[1:], None], strict=True)]
+
+
 def _rows(parts: Sequence[Part]) -> int:
     return sum(rows.num_rows for _, rows in parts)
 

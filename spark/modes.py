@@ -8,18 +8,24 @@ lake.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
 
-from spark import changes_table
-from spark.apply_run import Work, run, run_statements, view_of
+import pyarrow as pa
+
+from spark import changes_table, history_table
+from spark.apply_run import Work, answered, run, run_statements, run_steps, view_of
+from spark.apply_sql import Target
 from spark.beside import Source, nothing_new
 from spark.catalog import open_catalog
 from spark.catalog_metadata import Metadata
 from spark.changes_rows import change_rows
 from spark.conflicts import OnConflict
 from spark.fold_columns import Part
+from spark.fold_history import HistoryStretch, history_stretches
+from spark.kept import as_kept
 from spark.names import LakeName
 from spark.publish_swap import load
 from spark.shapes import ChangeBatch
@@ -41,7 +47,7 @@ class Mode(Protocol):
         """The SQL that takes in a copy of the mirror's rows; the last one completes it."""
 
 
-MODES: Mapping[str, Mode] = {"append": changes_table}
+MODES: Mapping[str, Mode] = {"append": changes_table, "history": history_table}
 
 
 def feed(
@@ -58,7 +64,10 @@ def feed(
         LakeError: Spark failed.
     """
     work = shaped(work, mode, schema)
-    _append(work, schema, parts, batch)
+    if mode == "append":
+        _append(work, schema, parts, batch)
+    else:
+        _versions(work, schema, parts, batch, choice)
 
 
 def shaped(work: Work, mode: str, schema: TableSchema) -> Work:
@@ -80,3 +89,48 @@ def _append(work: Work, schema: TableSchema, parts: Sequence[Part], batch: Chang
     with view_of(work, rows, changes_table.view_schema(schema, rows)) as view:
         branch = f"{name.sql(catalog)}.branch_stage"
         run_statements(work, [changes_table.appended(schema, work.table.metadata, branch, rows, view)])
+
+
+def _versions(
+    work: Work, schema: TableSchema, parts: Sequence[Part], batch: ChangeBatch, choice: OnConflict
+) -> None:
+    name, catalog = work.table.name, work.lake.catalog
+    stretches = history_stretches([part for part in parts if part[1].num_rows])
+    if not stretches:
+        run_statements(work, [nothing_new(name, catalog)])
+        return
+    transactions = batch.transaction_table()
+    for number, stretch in enumerate(stretches):
+        versions = stretch.versions(_held(work, schema, stretch), transactions, skip=choice == "skip")
+        target = history_table.target_of(name, catalog, schema, work.table.metadata, versions)
+        if versions.asked is not None:
+            versions = replace(versions, asked=as_kept(target.columns, versions.asked))
+        final = number == len(stretches) - 1
+        with _view(work, target, target.fold.rows) as view, _view(work, target, versions.asked) as asked:
+            sql = history_table.statements(target, versions, view, asked)
+            if final:
+                run_statements(work, sql, alone=not number)
+            else:
+                run_steps(work, sql)
+
+
+def _held(work: Work, schema: TableSchema, stretch: HistoryStretch) -> dict[int, int] | None:
+    """How many open versions there are of what a stretch asks for, by code."""
+    asked = stretch.asked()
+    if not asked.num_rows:
+        return None
+    target = history_table.target_of(
+        work.table.name, work.lake.catalog, schema, work.table.metadata, stretch.asking(asked)
+    )
+    with _view(work, target, target.fold.rows) as view:
+        answer = answered(work, history_table.question(target, target.fold.rows, view))
+    return dict(zip(answer["code"].to_pylist(), answer["held"].to_pylist(), strict=True))
+
+
+@contextmanager
+def _view(work: Work, target: Target, rows: pa.Table | None) -> Iterator[str]:
+    if rows is None:
+        yield ""
+        return
+    with view_of(work, rows, history_table.view_schema(target, rows)) as view:
+        yield view
