@@ -351,7 +351,7 @@ class Assembler:
         yield from self._full()
 
     def _full(self, limit: int = CHUNK_BYTES) -> Iterator[MessageBuffer]:
-        if self._out.size_bytes >= limit and self._out.count:
+        if self._out.full(limit) and self._out.count:
             yield self._out
             self._out.clear()
 

@@ -13,6 +13,10 @@ from decoder.compiled import Bytes, Ints, Lengths, Unsigned, compiled, frozen
 from decoder.memory import bare
 from decoder.words import copy_bytes
 
+# So many are decoded together at most: what is made of each message then stays in memory that is near, and is
+# used again; of many small messages, 16 MB would be three times as many.
+CHUNK_MESSAGES = 1 << 18
+
 _FIRST_BYTES = 1 << 20
 _FIRST_MESSAGES = 1 << 14
 _NEXT_BYTES, _NEXT_MESSAGES = 32 << 20, 1 << 17  # room that is not used yet costs no memory
@@ -38,6 +42,10 @@ class MessageBuffer:
     def size_bytes(self) -> int:
         """Payload bytes held."""
         return self._used
+
+    def full(self, size_bytes: int) -> bool:
+        """Whether to decode what is here: so many bytes, or CHUNK_MESSAGES."""
+        return self._used >= size_bytes or self._count >= CHUNK_MESSAGES
 
     @property
     def data(self) -> Bytes:

@@ -179,7 +179,7 @@ class Puller:
             self._tell()
             if framing.end != RUNNING:
                 break
-            if buffer.size_bytes >= CHUNK_BYTES:
+            if buffer.full(CHUNK_BYTES):
                 self._decoding.submit(buffer)
                 buffer = self._next_buffer()
             self._decoding.check()

@@ -35,6 +35,7 @@ def read_relation(payload: bytes) -> Relation:
 def forget() -> None:
     """Keep nothing of what was read: what comes next costs what it costs a new process."""
     _read_again.cache_clear()
+    _columns_again.cache_clear()
     _column_again.cache_clear()
 
 
@@ -59,17 +60,29 @@ def _plainly(payload: bytes) -> Relation | None:
     schema_end = payload.index(0, 5)
     table_end = payload.index(0, schema_end + 1)
     identity = chr(payload[table_end + 1])
-    (count,) = _COUNT.unpack_from(payload, table_end + 2)
-    at, columns = table_end + 4, []
-    for _ in range(count):
-        end = payload.index(0, at + 1) + _COLUMN_TAIL
-        raw = payload[at:end]
-        columns.append(_column_again(raw) if len(raw) <= _COLUMN_BYTES_MAX else _column(raw))
-        at = end
-    if at != len(payload) or identity not in "dnfi":
+    if identity not in "dnfi":
         return None
+    raw = payload[table_end + 2 :]
+    columns = _columns_again(raw) if len(payload) <= _RELATION_BYTES_MAX else _columns(raw)
     schema, table = payload[5:schema_end].decode(), payload[schema_end + 1 : table_end].decode()
-    return Relation(number, schema or "pg_catalog", table, identity, tuple(columns))
+    return Relation(number, schema or "pg_catalog", table, identity, columns)
+
+
+def _columns(raw: bytes) -> tuple[Column, ...]:
+    """All columns; a count, then as many.  Tables that are made alike have the same, and share them."""
+    (count,) = _COUNT.unpack_from(raw)
+    at, columns = 2, []
+    for _ in range(count):
+        end = raw.index(0, at + 1) + _COLUMN_TAIL
+        column = raw[at:end]
+        columns.append(_column_again(column) if len(column) <= _COLUMN_BYTES_MAX else _column(column))
+        at = end
+    if at != len(raw):
+        raise ValueError("bytes are left over")
+    return tuple(columns)
+
+
+_columns_again = lru_cache(_RELATIONS_KEPT)(_columns)
 
 
 def _column(raw: bytes) -> Column:

@@ -8,7 +8,6 @@ the live catalog says now, which would be an answer from the future.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -37,11 +36,6 @@ class Column:
     typmod: int
     in_key: bool
     type_name: str = ""
-
-    @cached_property
-    def kind(self) -> bytes:
-        """Type OID and modifier, eight bytes."""
-        return ((self.type_oid & 0xFFFFFFFF) << 32 | self.typmod & 0xFFFFFFFF).to_bytes(8, sys.byteorder)
 
     @property
     def type(self) -> ColumnType:
@@ -73,12 +67,13 @@ class Relation:
 
     @cached_property
     def kinds(self) -> bytes:
-        """The columns' `Column.kind` in a row: the same for tables that can be read as one."""
-        return b"".join([column.kind for column in self.columns])
+        """Each column's type OID and modifier in a row: the same for tables that can be read as one."""
+        numbers = [number for column in self.columns for number in (column.type_oid, column.typmod)]
+        return np.array(numbers, np.int64).astype(np.uint32).tobytes()
 
     @property
     def type_numbers(self) -> npt.NDArray[np.uint64]:
-        """Each column's kind as a number."""
+        """Each column's type OID and modifier as one number."""
         return np.frombuffer(self.kinds, dtype=np.uint64)
 
 

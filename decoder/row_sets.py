@@ -24,10 +24,8 @@ def row_sets(chunk: Chunk, rare: Rare) -> RowSets:
     """The rows sorted by relation version, those of versions with the same types of columns together."""
     rows = _with_truncates(chunk, rare.truncates)
     numbers, versions = _versions(chunk, rare, rows)
-    alike: dict[bytes, list[int]] = {}
-    for number, version in enumerate(versions):
-        alike.setdefault(version.kinds, []).append(number)
-    order = np.array([number for members in alike.values() for number in members], dtype=np.int64)
+    alike = _alike(versions)
+    order = np.array([number for members in alike for number in members], dtype=np.int64)
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
     if len(versions) > 1:
@@ -38,13 +36,24 @@ def row_sets(chunk: Chunk, rare: Rare) -> RowSets:
         versions=[versions[number] for number in order.tolist()],
         rank=rank,
         first=np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=len(versions)))]),
-        groups=np.cumsum([0, *map(len, alike.values())]).tolist(),
+        groups=np.cumsum([0, *map(len, alike)]).tolist(),
         rows=rows,
         data=_together(chunk, rows) if len(versions) >= _MANY else chunk.data,
         lsns=chunk.lsns,
         catalog=chunk.catalog,
         error=chunk.error,
     )
+
+
+def _alike(versions: list[Relation]) -> list[list[int]]:
+    """The numbers of versions whose columns have the same types; many share the very same columns."""
+    by_columns: dict[int, list[int]] = {}
+    for number, version in enumerate(versions):
+        by_columns.setdefault(id(version.columns), []).append(number)
+    alike: dict[bytes, list[int]] = {}
+    for members in by_columns.values():
+        alike.setdefault(versions[members[0]].kinds, []).extend(members)
+    return list(alike.values())
 
 
 def _together(chunk: Chunk, rows: Ints) -> Bytes:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -25,12 +26,14 @@ from decoder.compiled import Bytes, Ints, Unsigned, frozen
 from decoder.errors import ProtocolError
 from decoder.located import Block, Flags, Located, Run, Tuples, WidthError
 from decoder.relations import Relation, RelationVersion
+from decoder.row_kernels import LIES
 from decoder.type_catalog import TypeCatalog
+from decoder.types import way_of
 from decoder.types_parse import Parsed, TextError
 
-# Positions of about this many values are held at a time, so that they fit a cache; or of this many columns,
-# since each pass goes over all rows.
-_LOCATED_MAX, _COLUMNS_MIN = 1 << 17, 16
+# The positions of about this many values are held at a time, so that they fit a cache; or those of this many
+# columns, since each pass goes over all rows.  Values that are read as their rows are walked count less.
+_LOCATED_MAX, _COLUMNS_MIN, _READ_SHARE = 1 << 17, 16, 1 / 32
 
 _BINARY_OFF = (
     "the type was dropped after the change was made, or has no readable binary form: run the same command "
@@ -109,6 +112,21 @@ class _Group:
         """Columns ``begin`` to ``end``."""
         return Block(int(self.first[0]), int(self.first[-1]), begin, end, self.versions[0])
 
+    def load(self, binary: bool) -> int:
+        """What a column of all rows counts for, on the average: as many values, or fewer."""
+        if binary or self.width == 0:
+            return self.count
+        _, where, counts = np.unique(
+            self.versions[0].type_numbers, return_index=True, return_counts=True
+        )  # fmt: skip
+        columns = self.versions[0].columns
+        lying = sum(
+            number
+            for i, number in zip(where.tolist(), counts.tolist(), strict=True)
+            if way_of(columns[i].type) == LIES
+        )
+        return max(1, int(self.count * max(lying / self.width, _READ_SHARE)))
+
     def having(self, values: Flags) -> Flags:
         """For each version whether one of its rows is flagged."""
         found: Flags = np.logical_or.reduceat(values, self.first[:-1] - self.first[0])
@@ -117,7 +135,7 @@ class _Group:
     def tables(self, fixed: dict[str, pa.Array]) -> Iterator[pa.Table]:
         """The table of each version."""
         arrays = {name: array.slice(int(self.first[0]), self.count) for name, array in fixed.items()}
-        arrays |= {f"n{number}": self.always[number] for number in range(self.width)}
+        arrays |= zip(_new_names(self.width), map(self.always.__getitem__, range(self.width)), strict=True)
         some = {
             f"{kind}{number}": columns[number]
             for kind, columns in self.some.items()
@@ -137,13 +155,18 @@ class _Group:
             yield whole[key].slice(begin, end - begin) if end - begin < self.count else whole[key]
 
 
+@lru_cache(64)
+def _new_names(width: int) -> tuple[str, ...]:
+    return tuple(f"n{number}" for number in range(width))
+
+
 def _read_columns(sets: RowSets, groups: Sequence[_Group], tuple_field: int, old: bool) -> None:
     """Every column of the new or of the old tuples; an old one only where a row has a value for it."""
     at = np.ascontiguousarray(sets.rows[tuple_field])
     if old and not (at >= 0).any():
         return
     tuples = Tuples(sets.data, frozen(at), np.empty(len(at), np.int64), sets.catalog)
-    for owners, blocks in _blocks(groups):
+    for owners, blocks in _blocks(groups, sets.catalog is not None):
         try:
             located = Located(tuples, blocks)
         except WidthError as error:
@@ -152,19 +175,19 @@ def _read_columns(sets: RowSets, groups: Sequence[_Group], tuple_field: int, old
         _Columns(sets, owners, located).keep(old)
 
 
-def _blocks(groups: Sequence[_Group]) -> Iterator[tuple[list[_Group], list[Block]]]:
+def _blocks(groups: Sequence[_Group], binary: bool) -> Iterator[tuple[list[_Group], list[Block]]]:
     """Blocks of about _LOCATED_MAX values together; a large table's columns come in several."""
     owners: list[_Group] = []
     blocks: list[Block] = []
     room = _LOCATED_MAX
     for group in groups:
-        begin = 0
+        begin, load = 0, group.load(binary)
         while begin < group.width:
-            fit = min(group.width - begin, max(room // group.count, 0 if blocks else _COLUMNS_MIN))
+            fit = min(group.width - begin, max(room // load, 0 if blocks else _COLUMNS_MIN))
             if fit:
                 owners.append(group)
                 blocks.append(group.block(begin, begin + fit))
-                begin, room = begin + fit, room - fit * group.count
+                begin, room = begin + fit, room - fit * load
             if begin < group.width:
                 yield owners, blocks
                 owners, blocks, room = [], [], _LOCATED_MAX

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from decoder.compiled import Bytes, Ints, Lengths, compiled, frozen
 from decoder.memory import bare
-from decoder.words import copy_bytes
+from decoder.words import AHEAD, copy_bytes, fetch_ahead
 
 NULL = -1  # the value is NULL
 UNCHANGED = -2  # the server did not send the value: unchanged TOAST
@@ -78,13 +78,15 @@ def validity(valid: npt.NDArray[Any]) -> tuple[pa.Buffer | None, int]:
 
 def gather(slices: Slices) -> pa.Array:
     """Copy the values into one Arrow binary array; large_binary when they exceed 2 GiB."""
-    present = slices.present
-    offsets = np.zeros(len(slices) + 1, dtype=np.int64)
-    np.cumsum(np.where(present, slices.length, 0), out=offsets[1:])
-    size = int(offsets[-1])
+    length, count = frozen(slices.length), len(slices)
+    size, nulls = _measure(length)
+    wide = size > _INT32_MAX
+    offsets = np.empty(count + 1, dtype=np.int64 if wide else np.int32)
     out = np.empty(size + _SPARE, dtype=np.uint8)
-    _copy(frozen(slices.data), frozen(slices.start), frozen(slices.length), frozen(offsets), out)
-    return binary_array(out[:size], offsets, present)
+    _copy(frozen(slices.data), frozen(slices.start), length, offsets, out)
+    bitmap = pa.py_buffer(np.packbits(slices.present, bitorder="little")) if nulls else None
+    buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(out[:size])]
+    return pa.Array.from_buffers(pa.large_binary() if wide else pa.binary(), count, buffers, null_count=nulls)
 
 
 def binary_array(data: Bytes, offsets: Ints, valid: npt.NDArray[Any]) -> pa.Array:
@@ -103,9 +105,24 @@ def as_string(values: pa.Array) -> pa.Array:
 
 
 @compiled
+def _measure(length: Lengths) -> tuple[int, int]:
+    """Bytes of all values, and how many are none."""
+    size = nulls = 0
+    for i in range(len(length)):
+        size += max(length[i], 0)
+        nulls += length[i] < 0
+    return size, nulls
+
+
+@compiled
 def _copy(data: Bytes, start: Ints, length: Lengths, offsets: Ints, out: Bytes) -> None:
-    count, data_end, out_end = len(length), len(data), len(out)
+    """The values one behind the other, and where each begins and the last ends (int32 or int64)."""
+    count, data_end, out_end, at = len(length), len(data), len(out), 0
     data, start, length, offsets, out = bare(data), bare(start), bare(length), bare(offsets), bare(out)
     for i in range(count):
-        size = offsets[i + 1] - offsets[i]  # 0 for no value
-        copy_bytes(data, start[i], start[i] + size, data_end, out, offsets[i], out_end)
+        offsets[i] = at
+        fetch_ahead(data, start[min(i + AHEAD, count - 1)])
+        size = length[i] if length[i] > 0 else 0
+        copy_bytes(data, start[i], start[i] + size, data_end, out, at, out_end)
+        at += size
+    offsets[count] = at

@@ -141,7 +141,7 @@ class Gathering:
         self._full()
 
     def _full(self) -> None:
-        if self._buffer.size_bytes >= CHUNK_BYTES:
+        if self._buffer.full(CHUNK_BYTES):
             self._flush()
 
     def _flush(self) -> None:

@@ -91,7 +91,7 @@ def _decode(frames: list[_Frames]) -> tuple[float, int]:
     started = time.thread_time()
     for i, each in enumerate(frames):
         framing.take(each.data, each.lengths, buffer)
-        if buffer.size_bytes >= CHUNK_BYTES or i == len(frames) - 1:
+        if buffer.full(CHUNK_BYTES) or i == len(frames) - 1:
             decoded = decoder.decode(buffer, first_seq=seq, first_txn=txn, partial=True)
             seq, txn, changes = decoded.next_seq, decoded.next_txn, changes + decoded.counts.changes
             buffer.clear()
