@@ -14,7 +14,7 @@ from decoder.errors import SlotlakeError
 from decoder.publications import SourceTable, source_tables
 from decoder.slots import create_slot
 from decoder.source import connect
-from infra.bench.figures import Figure, in_turns, rates
+from infra.bench.figures import PAIRS, Figure, in_turns, rates
 from infra.bench.workload import (
     DATABASE,
     PUBLICATION,
@@ -22,6 +22,7 @@ from infra.bench.workload import (
     bench_server,
     make_table,
     rows_asked,
+    runs_asked,
     source_of,
 )
 from infra.local.postgres import EmbeddedPostgres
@@ -49,7 +50,9 @@ def copy_vs_copy_binary(progress: Progressing) -> list[Figure]:
             _ours(dsn, snapshot.snapshot, table, place, rows)
             progress("copy_vs_copy_binary: pairs", 0)
             seconds = in_turns(
-                lambda: _ours(dsn, snapshot.snapshot, table, place, rows), lambda: _thrown_away(server)
+                lambda: _ours(dsn, snapshot.snapshot, table, place, rows),
+                lambda: _thrown_away(server),
+                runs_asked(PAIRS),
             )
     ours, theirs = rates(rows, seconds)
     return [

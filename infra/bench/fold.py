@@ -29,6 +29,7 @@ from infra.bench.workload import (
     bench_server,
     make_backlog,
     rows_asked,
+    runs_asked,
     source_of,
 )
 from spark.fold import fold
@@ -52,7 +53,7 @@ def fold_vs_spark_window(progress: Progressing) -> list[Figure]:
         race = _Race(batch, folder, session)
         progress("fold_vs_spark_window: pairs", 0)
         in_turns(race.ours, race.window, 1)
-        seconds = in_turns(race.ours, race.window, 5)
+        seconds = in_turns(race.ours, race.window, runs_asked(5))
     ours, theirs = rates(backlog.changes, seconds)
     return [
         Figure(

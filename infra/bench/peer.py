@@ -20,7 +20,7 @@ from decoder.errors import SlotlakeError
 from decoder.reader import StreamReader
 from infra.bench.decode import captured, one_core
 from infra.bench.figures import PAIRS, Figure, in_turns
-from infra.bench.workload import DATABASE, bench_server, make_backlog, rows_asked
+from infra.bench.workload import DATABASE, bench_server, make_backlog, rows_asked, runs_asked
 
 if TYPE_CHECKING:
     from infra.output import Progressing
@@ -46,7 +46,7 @@ def decode_vs_python_reader(progress: Progressing) -> list[Figure]:
         seconds = in_turns(
             lambda: _ours(chunks, backlog.changes),
             lambda: _theirs(new_reader(), payloads, backlog.changes),
-            PAIRS,
+            runs_asked(PAIRS),
         )
     return [
         Figure(

@@ -33,6 +33,7 @@ from infra.bench.workload import (
     bench_server,
     make_backlog,
     rows_asked,
+    runs_asked,
     slot_copy,
     source_of,
 )
@@ -88,8 +89,9 @@ class _Race:
 
     def figure(self, way: _Way, progress: Progressing) -> Figure:
         warm, alone = [], []
-        for i in range(PAIRS):
-            progress(f"pull_vs_pg_recvlogical: over {way.text} pair", i + 1, PAIRS)
+        pairs = runs_asked(PAIRS)
+        for i in range(pairs):
+            progress(f"pull_vs_pg_recvlogical: over {way.text} pair", i + 1, pairs)
             warm.append((self._pull(way), self._pg_recvlogical(way)))
             alone.append(self._pull_alone(way))
         ours, theirs = rates(self._backlog.changes, warm)

@@ -12,7 +12,7 @@ from decoder.errors import SlotlakeError
 from decoder.source import connect
 from infra.bench.figures import Figure
 from infra.bench.lakes import bench_pipeline
-from infra.bench.workload import DATABASE, bench_folder, bench_server, make_table, rows_asked
+from infra.bench.workload import DATABASE, bench_folder, bench_server, make_table, rows_asked, runs_asked
 
 if TYPE_CHECKING:
     from infra.output import Progressing
@@ -31,8 +31,9 @@ def one_row_sync_s(progress: Progressing) -> list[Figure]:
         for table in TABLES:
             make_table(connection, table, rows_asked(ROWS))
         with bench_pipeline(server, folder, TABLES, progress) as pipeline:
-            for i in range(_WARM_UPS):
-                progress("one_row_sync_s: warming up", i + 1, _WARM_UPS)
+            warm_ups = runs_asked(_WARM_UPS)
+            for i in range(warm_ups):
+                progress("one_row_sync_s: warming up", i + 1, warm_ups)
                 _synced(pipeline, connection, TABLES[:1])
             return [_figure(pipeline, connection, changed, progress) for changed in (TABLES[:1], TABLES)]
 
@@ -42,8 +43,9 @@ def _figure(
 ) -> Figure:
     what = "one row in one table of four" if len(changed) == 1 else "one row in each of four tables"
     runs: list[tuple[float, SyncReport]] = []
-    for i in range(_RUNS):
-        progress(f"one_row_sync_s: {what}", i + 1, _RUNS)
+    count = runs_asked(_RUNS)
+    for i in range(count):
+        progress(f"one_row_sync_s: {what}", i + 1, count)
         runs.append(_synced(pipeline, connection, changed))
     steps = {step for _, report in runs for step in report.seconds_by_step}
     parts = {
@@ -54,7 +56,7 @@ def _figure(
         peer="limit",
         unit="s",
         ours=tuple(seconds for seconds, _ in runs),
-        theirs=(SECONDS_MAX,) * _RUNS,
+        theirs=(SECONDS_MAX,) * count,
         better="less",
         aim=1.0 if len(changed) == 1 else None,
         parts=parts,

@@ -22,7 +22,16 @@ from decoder.lsn import parse_lsn
 from decoder.receive import Stream
 from decoder.source import connect
 from infra.bench.figures import Figure
-from infra.bench.workload import COLUMNS, DATABASE, PUBLICATION, SLOT, bench_server, insert_rows, source_of
+from infra.bench.workload import (
+    COLUMNS,
+    DATABASE,
+    PUBLICATION,
+    SLOT,
+    bench_server,
+    insert_rows,
+    runs_asked,
+    source_of,
+)
 from infra.local.postgres import EmbeddedPostgres
 
 if TYPE_CHECKING:
@@ -30,7 +39,7 @@ if TYPE_CHECKING:
 
 LATENCY_MS_MAX, IDLE_PERCENT_MAX, START_SECONDS_MAX = 50.0, 1.0, 1.5
 _COMMITS = 60
-_IDLE_SECONDS = 5.0
+_IDLE_SECONDS, _STRETCHES = 5.0, 3
 _STARTS = 5
 _DSN_VARIABLE = "SLOTLAKE_BENCH_DSN"
 
@@ -114,8 +123,9 @@ def idle_cpu_percent(progress: Progressing) -> list[Figure]:
         found = []
         with Stream(source_of(server.dsn(DATABASE), SLOT), start) as stream:
             framing, buffer = Framing(Bounds(start, 1 << 62)), MessageBuffer()
-            for i in range(4):
-                progress("idle_cpu_percent: stretch", i + 1, 4)
+            stretches = 1 + runs_asked(_STRETCHES)
+            for i in range(stretches):
+                progress("idle_cpu_percent: stretch", i + 1, stretches)
                 found.append(_idle(stream, framing, buffer))
     return [
         Figure(
@@ -146,8 +156,9 @@ def start_s(progress: Progressing) -> list[Figure]:
         start = _slot(server)
         work = json.dumps([SLOT, folder, start])
         found = []
-        for i in range(_STARTS + 1):
-            progress("start_s: process", i + 1, _STARTS + 1)
+        starts = 1 + runs_asked(_STARTS)
+        for i in range(starts):
+            progress("start_s: process", i + 1, starts)
             found.append(_process(server, work))
     return [
         Figure(
@@ -155,7 +166,7 @@ def start_s(progress: Progressing) -> list[Figure]:
             peer="limit",
             unit="s",
             ours=tuple(found[1:]),
-            theirs=(START_SECONDS_MAX,) * _STARTS,
+            theirs=(START_SECONDS_MAX,) * (starts - 1),
             better="less",
             wanted=1.0,
             parts={"s, the first": found[0]},

@@ -29,6 +29,7 @@ COLUMNS = (
     "id bigint PRIMARY KEY, quantity int, price numeric(12,2), note text, changed timestamptz, paid boolean"
 )
 ROWS_VARIABLE = "SLOTLAKE_BENCH_ROWS"
+RUNS_VARIABLE = "SLOTLAKE_BENCH_RUNS"
 _ROWS = (
     "SELECT i, i % 1000, round((i % 100000) * 1.37, 2), 'a note on order ' || i, "
     "'2026-01-01 00:00:00+00'::timestamptz + i * interval '1.000001 s', i % 3 = 0"
@@ -41,14 +42,27 @@ def rows_asked(usual: int) -> int:
     Raises:
         PipelineFileError: the variable holds no number.
     """
-    text = os.environ.get(ROWS_VARIABLE, "")
+    return _asked(ROWS_VARIABLE, usual, 1000, "rows")
+
+
+def runs_asked(usual: int) -> int:
+    """How many pairs of runs: the usual number, or what the environment says.
+
+    Raises:
+        PipelineFileError: the variable holds no number.
+    """
+    return _asked(RUNS_VARIABLE, usual, 1, "runs")
+
+
+def _asked(variable: str, usual: int, least: int, of: str) -> int:
+    text = os.environ.get(variable, "")
     if not text:
         return usual
-    if not text.isdecimal() or int(text) < 1000:
+    if not text.isdecimal() or int(text) < least:
         raise PipelineFileError(
-            f"{ROWS_VARIABLE} is not a number of rows",
-            where=ROWS_VARIABLE,
-            way_out="unset it, or give a whole number from 1000 on",
+            f"{variable} is not a number of {of}",
+            where=variable,
+            way_out=f"unset it, or give a whole number from {least} on",
         )
     return int(text)
 

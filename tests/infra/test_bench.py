@@ -19,7 +19,7 @@ from infra.bench.figures import Figure, in_turns, rates
 from infra.bench.machine import Machine
 from infra.bench.page import BEGIN, END, PAGE, with_figures
 from infra.bench.show import document, print_table
-from infra.bench.workload import ROWS_VARIABLE, rows_asked
+from infra.bench.workload import ROWS_VARIABLE, RUNS_VARIABLE, rows_asked, runs_asked
 from infra.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,6 +147,13 @@ def test_the_usual_number_of_rows(monkeypatch):
     assert rows_asked(5) == 2000
 
 
+@pytest.mark.parametrize("text", ["none", "0", "-1"])
+def test_a_number_of_runs_is_checked(monkeypatch, text):
+    monkeypatch.setenv(RUNS_VARIABLE, text)
+    with pytest.raises(PipelineFileError, match="not a number of runs"):
+        runs_asked(3)
+
+
 @pytest.fixture
 def command(tmp_path):
     """The command in a process of its own, small, with its own temporary folder."""
@@ -157,7 +164,7 @@ def command(tmp_path):
         return subprocess.Popen(
             [sys.executable, "-m", "infra.cli", "bench", *arguments],
             cwd=ROOT,
-            env={**os.environ, ROWS_VARIABLE: "5000", "TMPDIR": scratch},
+            env={**os.environ, ROWS_VARIABLE: "5000", RUNS_VARIABLE: "1", "TMPDIR": scratch},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
