@@ -18,8 +18,10 @@ from spark import catalog_tags
 from spark.catalog import check_lake, open_catalog
 from spark.catalog_rest import RestPointers
 from spark.catalog_rest_changes import COPYING
+from spark.expiry import Grace
 from spark.initial import InitialCopy, initialised
 from spark.lake import KeepPoints, LakeSettings
+from spark.maintenance import Care, maintain_table, tables_to_maintain
 from spark.names import LakeName
 from spark.publish_swap import load
 from spark.read import Cut
@@ -94,8 +96,30 @@ def test_a_life_on_each_kind_of_catalog(anywhere: Lab) -> None:
     joined = "SELECT max(one.v) FROM one JOIN late USING (id)"
     old = query(lab.session, lab.lake, joined, lab.position - 0x100)
     assert old.rows == [("1",)]
+    _maintained(lab)
     assert drop_tables(lab.lake, PIPELINE)
     assert not initialised(lab.lake, PIPELINE)
+
+
+def _maintained(lab: Lab) -> None:
+    kept = range(lab.position - 0x200, lab.position + 1, 0x100)
+    rows = {
+        (at, table): lab.rows(table, at) for at in kept for table in ("one", "late", '"Odd schema"."Two"')
+    }
+    commits = Cut.latest(lab.lake).commits()
+    now = Care(Grace(unused=0.0, orphan=3600.0))
+    done = [
+        maintain_table(lab.session, lab.lake, name, PIPELINE, now)
+        for name in tables_to_maintain(lab.lake, PIPELINE)
+    ]
+    assert len(done) == 4
+    assert sum(table.rewritten_files > 0 for table in done) >= 2
+    assert sum(table.expired_snapshots for table in done) >= 2
+    assert all(table.removed.files for table in done if table.expired_snapshots)
+    assert {(at, table): lab.rows(table, at) for at, table in rows} == rows
+    assert Cut.latest(lab.lake).commits() == commits
+    lab.sync(insert(ONE, id="9", n="9", v="9"))
+    assert ("9", "9", "9") in lab.rows("one")
 
 
 def _a_table_joins(lab: Lab) -> None:

@@ -75,6 +75,8 @@ def _read_while_writing(database: Database, folder: Path, uri: str, reads_min: i
             while (syncs < SYNCS_MIN or time.monotonic() < until) and reader.poll() is None:
                 pipeline.sync()
                 syncs += 1
+                if syncs == SYNCS_MIN - 1:
+                    maintained = pipeline.maintain().tables
             output, errors = reader.communicate("stop\n", timeout=120)
         finally:
             reader.kill()
@@ -84,6 +86,7 @@ def _read_while_writing(database: Database, folder: Path, uri: str, reads_min: i
         assert isinstance(report, dict), report
         print(report)
         assert report["torn"] == []
+        assert len(maintained) == len(TABLES) + 1
         assert report["reads"] >= reads_min
         assert report["cuts"] >= SYNCS_MIN
         pipeline.sync()
