@@ -37,6 +37,7 @@ def pull_next(pipeline: Pipeline, *, progress: Progressing, until: int | None = 
     Args:
         until: end exactly there; else at the source's position now.
     """
+    from infra.modes import begin_modes
     from infra.selection import refuse_changed
     from infra.tables import add_new_tables, fill_added_columns
 
@@ -45,6 +46,8 @@ def pull_next(pipeline: Pipeline, *, progress: Progressing, until: int | None = 
     if until is None:
         refuse_changed(pipeline)
     added = add_new_tables(pipeline, progress) if until is None else []
+    if until is None:
+        begin_modes(pipeline, progress)
     if until is None and fill_added_columns(pipeline, progress):
         position = pipeline.position()
     position = pipeline.position() if added else position

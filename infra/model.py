@@ -22,7 +22,7 @@ from decoder.errors import PipelineFileError
 _PIPELINE_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
 _SLOT_NAME = re.compile(r"^[a-z0-9_]{1,63}$")
 Operation = Literal["insert", "update", "delete", "truncate"]
-Mode = Literal["mirror", "append"]
+Mode = Literal["mirror", "history", "append"]
 _NAMESPACE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")
 
 

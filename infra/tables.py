@@ -12,6 +12,7 @@ from decoder.errors import SlotError
 from decoder.publications import SourceTable, source_tables
 from decoder.slots import ExportedSnapshot
 from decoder.source import connect, source_errors
+from infra.modes import wanted_modes
 from infra.partitions import partitions_at, repartitioned
 from infra.reports import TableCopy
 from infra.selection import lake_schema, selected
@@ -45,7 +46,9 @@ def copy_all(
     schemas = {table: replace(lake_schema(table), partitions=partitions[table]) for table in tables}
     taken = _source_clock(pipeline)  # the snapshot was made before: all that it shows was committed by then
     copies: list[TableCopy] = []
-    with InitialCopy.begin(pipeline.session, pipeline.lake, pipeline.name, list(schemas.values())) as copy:
+    modes = wanted_modes(pipeline.file, [(table.schema, table.table) for table in tables])
+    given = (pipeline.session, pipeline.lake, pipeline.name, list(schemas.values()))
+    with InitialCopy.begin(*given, modes) as copy:
         for table, schema in schemas.items():
             target = copy.target(schema)
             files = copy_into(pipeline, table, snapshot, target, progress)

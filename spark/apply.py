@@ -11,7 +11,7 @@ MERGE uses all cores anyway.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -19,11 +19,14 @@ from pyspark.sql import SparkSession
 from decoder.errors import ApplyError
 from decoder.failpoints import reach
 from spark import lake_files
-from spark.apply_run import StageConflictError, Work, stage
+from spark.apply_run import StageConflictError, Staged, Work, stage
+from spark.beside import tables_beside
 from spark.catalog import Catalog, open_catalog
+from spark.commits import Point
 from spark.conflicts import Choices, Conflicts
 from spark.fold import stretches
 from spark.lake import LakeSettings
+from spark.modes import feed
 from spark.names import LakeName, postgres_name
 from spark.publish import folded_at, is_pending, point_of, remove_folded, touched
 from spark.publish_swap import Loaded, load, require_owner, reset_stage, still_lack
@@ -106,8 +109,9 @@ def _apply_once(
     with open_catalog(lake) as catalog:
         if not is_pending(catalog, point, batch.start_lsn):
             return Applied(batch.name, already_published=True)
-        tables = still_lack(_targets(catalog, changed, pipeline), point, batch.start_lsn)
-        reset_stage(catalog, tables)
+        tables = _targets(catalog, changed, pipeline, point, batch.start_lsn)
+        lacking = [each for table in tables for each in table.lacking]
+        reset_stage(catalog, lacking)
     remove_folded(lake, point)
     done: dict[str, TableApplied] = {}
     try:
@@ -115,21 +119,44 @@ def _apply_once(
             if number:
                 reach("apply.between_tables")
             directory = lake_files.control_directory(lake, *folded_at(point), str(number))
-            work = Work(session, lake, point, table, directory)
-            done[str(table.name)] = _apply_table(work, batch, changed[table.name], choices)
+            work = Work(session, lake, point, table.mirror, directory)
+            done[str(table.name)] = _apply_table(work, table, batch, changed[table.name], choices)
     except ApplyError:
-        _withdraw(lake, [table.name for table in tables])
+        _withdraw(lake, [table.name for table in lacking])
         raise
     skipped = [relations[-1] for name, relations in changed.items() if str(name) not in done]
     return Applied(batch.name, False, done, tuple(postgres_name(r.schema, r.table) for r in skipped))
 
 
-def _targets(catalog: Catalog, names: Collection[LakeName], pipeline: str) -> list[Loaded]:
+@dataclass(frozen=True)
+class _Target:
+    """A mirror, and what is kept beside it; ``lacking``: those of them that the batch has not reached."""
+
+    mirror: Loaded
+    beside: Mapping[str, Loaded]
+    lacking: Sequence[Loaded]
+
+    @property
+    def name(self) -> LakeName:
+        return self.mirror.name
+
+
+def _targets(
+    catalog: Catalog, names: Collection[LakeName], pipeline: str, point: Point, start: int
+) -> list[_Target]:
+    """The tables that a batch has something for."""
     pointers = catalog.pointers()
-    tables = [load(pointers, name) for name in sorted(names) if name in pointers]
-    for table in tables:
-        require_owner(table, pipeline)
-    return tables
+    found = []
+    for name in sorted(names):
+        if name not in pointers:
+            continue
+        mirror = load(pointers, name)
+        beside = {mode: load(pointers, table) for mode, table in tables_beside(pointers, name).items()}
+        for table in (mirror, *beside.values()):
+            require_owner(table, pipeline)
+        lacking = still_lack((mirror, *beside.values()), point, start)
+        found += [_Target(mirror, beside, lacking)] if lacking else []
+    return found
 
 
 def _withdraw(lake: LakeSettings, names: Sequence[LakeName]) -> None:
@@ -140,7 +167,7 @@ def _withdraw(lake: LakeSettings, names: Sequence[LakeName]) -> None:
 
 
 def _apply_table(
-    work: Work, batch: ChangeBatch, relations: Sequence[BatchRelation], choices: Choices
+    work: Work, target: _Target, batch: ChangeBatch, relations: Sequence[BatchRelation], choices: Choices
 ) -> TableApplied:
     schema = schema_of(work.table.metadata, work.table.name)
     took = taken(schema.selection, [(r, batch.relation_table(r)) for r in relations])
@@ -150,7 +177,14 @@ def _apply_table(
     schema = schema.with_lost(took.lost).with_exact(
         [name for relation, rows in changes for name in _exact_columns(relation, rows)]
     )
-    staged = stage(work, schema, stretches(changes), choices.of(schema.schema, schema.table))
+    choice = choices.of(schema.schema, schema.table)
+    staged = Staged(0, Conflicts())
+    if target.mirror in target.lacking:
+        staged = stage(work, schema, stretches(changes), choice)
+    for mode, table in target.beside.items():
+        if table in target.lacking:
+            reach("apply.between_modes")
+            feed(replace(work, table=table), mode, schema, changes, batch, choice)
     return TableApplied(
         source_table=schema.source_name,
         changes=sum(relation.rows for relation in relations),

@@ -122,10 +122,10 @@ def _apply(work: Work, target: Target, final: Mapping[str, str] | None, *, alone
     rows = fold.rows
     if fold.bag:
         rows = rows.append_column("row", pa.array(np.arange(rows.num_rows)))
-    with _view(work, target, rows) as view:
+    with view_of(work, rows, view_schema(target, rows.column_names)) as view:
         sql = bag_statements(target, view) if fold.bag else statements(target, view)
         if final is None:
-            _run_named(work, sql, {})
+            run_steps(work, sql)
         else:
             run_statements(work, sql, final, alone=alone)
 
@@ -137,8 +137,8 @@ def _held(work: Work, target: Target, part: Stretch) -> dict[int, int] | None:
         return None
     asked = as_kept(target.columns, asked)
     target = replace(target, given=frozenset(asked.column_names))
-    with _view(work, target, asked) as view, _explained(work.table):
-        answer = work.session.sql(question(target, asked, view)).toArrow()
+    with view_of(work, asked, view_schema(target, asked.column_names)) as view:
+        answer = answered(work, question(target, asked, view))
     return dict(zip(answer["code"].to_pylist(), answer["held"].to_pylist(), strict=True))
 
 
@@ -174,6 +174,25 @@ def run_statements(
     named = {**work.point.summary, STEPS: str(steps), **properties}
     with _mid_merge():
         _run_named(work, sql[-1:], named)
+
+
+def run_steps(work: Work, sql: Sequence[str]) -> None:
+    """Run statements that do not complete the table.
+
+    Raises:
+        LakeError: Spark failed.
+    """
+    _run_named(work, sql, {})
+
+
+def answered(work: Work, sql: str) -> pa.Table:
+    """What a query finds.
+
+    Raises:
+        LakeError: Spark failed.
+    """
+    with _explained(work.table):
+        return work.session.sql(sql).toArrow()
 
 
 def _run_named(work: Work, sql: Sequence[str], properties: Mapping[str, str]) -> None:
@@ -232,11 +251,11 @@ def _fields(metadata: Metadata) -> set[str]:
 
 
 @contextmanager
-def _view(work: Work, target: Target, rows: pa.Table) -> Iterator[str]:
-    """A temporary view of rows whose columns are named and typed as a fold's."""
+def view_of(work: Work, rows: pa.Table, schema: str) -> Iterator[str]:
+    """A temporary view of rows; ``schema``: its columns in Spark SQL, so that no file is opened for them."""
     view = f"folded_{uuid.uuid4().hex}"
     path = lake_files.write_parquet(rows, work.directory / f"{view}.parquet")
-    frame = work.session.read.schema(view_schema(target, rows.column_names)).parquet(path.as_uri())
+    frame = work.session.read.schema(schema).parquet(path.as_uri())
     frame.createOrReplaceTempView(view)
     try:
         yield view

@@ -3,12 +3,13 @@
 Tables are made in hidden namespaces (``<namespace>__copying``), but their files lie where they stay:
 ``<warehouse>/<namespace>/<table>``.  The copied Parquet files are registered in place, nothing is
 written twice.  Publishing renames the tables in the catalog, all in one SQL transaction: a reader
-finds all of them, with the point in `commits`, or none.
+finds all of them, with the point in `commits`, or none.  So are the tables beside them (spark/modes.py),
+which take their first rows from the copied ones; also, later, beside tables that the lake has already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,11 +34,21 @@ from spark.initial_place import (
     target_of,
 )
 from spark.lake import LakeSettings
+from spark.modes_begin import Beside, fill, stage_left, wanted_beside
 from spark.names import LakeName, copying, literal, quote
 from spark.points import positions_to_keep
-from spark.publish_swap import Loaded, Published, load, point_move, require_position
+from spark.publish_swap import (
+    Loaded,
+    Published,
+    load,
+    point_move,
+    require_position,
+    staged_id,
+    staged_move,
+)
 from spark.tables import PIPELINE_PROPERTY, SCHEMA_PROPERTY, TableSchema, create_table, drop_columns
 
+_NO_MODES: Mapping[str, Collection[str]] = {}
 __all__ = ["CopyTarget", "InitialCopy", "initialised"]
 
 
@@ -49,34 +60,49 @@ class InitialCopy:
     """
 
     def __init__(
-        self, session: SparkSession, lake: LakeSettings, pipeline: str, tables: Sequence[TableSchema]
+        self,
+        session: SparkSession,
+        lake: LakeSettings,
+        pipeline: str,
+        tables: Sequence[TableSchema],
+        beside: Sequence[Beside],
     ) -> None:
         self._session = session
         self._lake = lake
         self._pipeline = pipeline
         self._tables = {table.lake_name(lake.namespace): table for table in tables}
+        self._beside = {each.name: each for each in beside}
         self._registered: set[LakeName] = set()
         self._published = False
 
     @classmethod
     def begin(
-        cls, session: SparkSession, lake: LakeSettings, pipeline: str, tables: Sequence[TableSchema]
+        cls,
+        session: SparkSession,
+        lake: LakeSettings,
+        pipeline: str,
+        tables: Sequence[TableSchema],
+        modes: Mapping[str, Collection[str]] = _NO_MODES,
     ) -> InitialCopy:
         """Drop leftovers of an earlier attempt and make the tables out of sight.
+
+        Args:
+            modes: by the source name of tables, what to begin beside them: of those that are copied, or that
+                the lake has and are not.
 
         Raises:
             LakeError: a table of that name is there already, or the lake cannot be reached.
         """
         check_lake(lake)
-        copy = cls(session, lake, pipeline, tables)
         with open_catalog(lake) as catalog:
+            copy = cls(session, lake, pipeline, tables, wanted_beside(catalog, tables, modes))
             copy._refuse_existing(catalog)
-            clear_leftovers(catalog, pipeline, {*copy._tables, *hidden_tables(catalog)})
-            for name in copy._tables:
+            clear_leftovers(catalog, pipeline, {*copy._names, *hidden_tables(catalog)})
+            for name in copy._names:
                 catalog.make_namespace(copying(name).namespace)
         try:
-            for name, schema in copy._tables.items():
-                copy._create(name, schema)
+            for name in copy._names:
+                copy._create(name)
         except BaseException:
             copy._abandon()
             raise
@@ -128,21 +154,31 @@ class InitialCopy:
             raise LakeError(
                 "a table was not copied", where=f"table {missing[0]}", way_out="run the copy again"
             )
+        for each in self._beside.values():
+            fill(self._session, self._lake, each, self._tables.get(each.mirror), point)
+        left = stage_left(self._session, self._lake, self._tables, point)
         with open_catalog(self._lake) as catalog:
-            hidden = {name: load(catalog.pointers(), copying(name)) for name in self._tables}
+            hidden = {name: load(catalog.pointers(), copying(name)) for name in self._names}
             snapshots = {name: catalog_metadata.ref(t.metadata, MAIN) or 0 for name, t in hidden.items()}
-            rows = {str(name): _rows(table) for name, table in hidden.items()}
+            snapshots |= {name: staged_id(load(catalog.pointers(), name)) for name in left}
+            rows = {str(name): _rows(hidden[name]) for name in self._tables}
             kept, commits = self._commits(catalog, replace(point, changed=rows), snapshots)
             moves = [self._visible(catalog, hidden[name], name, point, kept) for name in hidden]
+            moves += [staged_move(catalog, load(catalog.pointers(), name), point, kept) for name in left]
             moves.append(commits)
             reach("init.before_publish")
             catalog.move(moves)
             self._published = True
-            for namespace in {copying(name).namespace for name in self._tables}:
+            for namespace in {copying(name).namespace for name in self._names}:
                 catalog.drop_namespace(namespace)
         for name in [*hidden, commits_name(self._lake.namespace)]:
             forget_marker(place_of(self._lake, name))
         return Published(point, point.position, False, {str(name): id_ for name, id_ in snapshots.items()})
+
+    @property
+    def _names(self) -> list[LakeName]:
+        """All tables that are made."""
+        return [*self._tables, *self._beside]
 
     def _load(self, name: LakeName) -> Loaded:
         with open_catalog(self._lake) as catalog:
@@ -150,7 +186,7 @@ class InitialCopy:
 
     def _refuse_existing(self, catalog: Catalog) -> None:
         pointers = catalog.pointers()
-        for name in self._tables:
+        for name in self._names:
             if name in pointers and not self._left_half_published(pointers, name, catalog):
                 owner = load(pointers, name).metadata.get("properties", {}).get(PIPELINE_PROPERTY)
                 raise LakeError(
@@ -171,11 +207,14 @@ class InitialCopy:
             catalog.drop([name])
         return left
 
-    def _create(self, name: LakeName, schema: TableSchema) -> None:
+    def _create(self, name: LakeName) -> None:
         location = place_of(self._lake, name)
         mark(location, self._pipeline)
-        hidden = copying(name)
-        sql = create_table(hidden, self._lake.catalog, schema, self._pipeline, f"file://{location}")
+        given = (self._lake.catalog, self._pipeline, f"file://{location}")
+        if name in self._beside:
+            sql = self._beside[name].definition(copying(name), *given)
+        else:
+            sql = create_table(copying(name), given[0], self._tables[name], *given[1:])
         run(self._session, Loaded(name, "", {}), sql)
 
     def _add_files(self, hidden: LakeName, directory: Path) -> str:
@@ -198,7 +237,9 @@ class InitialCopy:
         metadata = catalog_metadata.with_summary(
             table.metadata, catalog_metadata.ref(table.metadata, MAIN) or 0, point.summary
         )
-        metadata = catalog_metadata.with_properties(metadata, {SCHEMA_PROPERTY: self._tables[name].to_json()})
+        if name in self._tables:
+            shape: dict[str, str | None] = {SCHEMA_PROPERTY: self._tables[name].to_json()}
+            metadata = catalog_metadata.with_properties(metadata, shape)
         return catalog.prepared(table, tagged(metadata, {}, point.position, kept), name)
 
     def _commits(
@@ -225,7 +266,7 @@ class InitialCopy:
 
     def _abandon(self) -> None:
         with open_catalog(self._lake) as catalog:
-            clear_leftovers(catalog, self._pipeline, [*self._tables, commits_name(self._lake.namespace)])
+            clear_leftovers(catalog, self._pipeline, [*self._names, commits_name(self._lake.namespace)])
 
 
 def _rows(table: Loaded) -> int:

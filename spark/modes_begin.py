@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
-from spark import catalog_metadata
+from spark import catalog_metadata, lake_files
 from spark.apply_run import Work, run, run_statements
 from spark.beside import SUFFIXES, Source, fields_present, tables_beside
 from spark.catalog import Catalog, open_catalog
@@ -21,6 +21,7 @@ from spark.lake import LakeSettings
 from spark.modes import MODES, shaped
 from spark.names import LakeName, beside, copying, lake_table, parse_postgres_name, quote
 from spark.points import COMMITTED
+from spark.publish_swap import require_owner, reset_stage
 from spark.tables import TableSchema, add_columns, schema_of
 
 
@@ -54,12 +55,12 @@ def wanted_beside(
     for table in modes:
         mirror = lake_table(namespace, *parse_postgres_name(table))
         if mirror in made:
-            schema, held = made[mirror], {}
+            schema = made[mirror]
         elif mirror in pointers:
             schema = schema_of(load(pointers, mirror).metadata, mirror)
-            held = tables_beside(pointers, mirror)
         else:
             continue
+        held = tables_beside(pointers, mirror)
         wanted = [mode for mode in SUFFIXES if mode in modes[table] and mode not in held]
         found += [Beside(beside(mirror, SUFFIXES[mode]), mode, mirror, schema) for mode in wanted]
     return found
@@ -86,6 +87,34 @@ def fill(
     source = copy_of(lake, _load(lake, mirror), mirror.sql(lake.catalog), point)
     for statement in mode.copied(table.metadata, hidden.sql(lake.catalog), source):
         run(session, table, statement)
+
+
+def stage_left(
+    session: SparkSession, lake: LakeSettings, tables: Mapping[LakeName, TableSchema], point: Point
+) -> list[LakeName]:
+    """Stage the copied rows in what an earlier mirror of that name has left beside it; the tables staged.
+
+    Raises:
+        LakeError: one of them is not this pipeline's, or Spark failed.
+    """
+    with open_catalog(lake) as catalog:
+        pointers = catalog.pointers()
+        left = [
+            (load(pointers, name), mode, mirror)
+            for mirror in tables
+            for mode, name in tables_beside(pointers, mirror).items()
+        ]
+        for table, _, _ in left:
+            require_owner(table, point.pipeline)
+        reset_stage(catalog, [table for table, _, _ in left])
+    for table, mode, mirror in left:
+        directory = lake_files.control_directory(lake, point.pipeline, point.batch)
+        work = shaped(Work(session, lake, point, _load(lake, table.name), directory), mode, tables[mirror])
+        hidden = _load(lake, copying(mirror))
+        source = copy_of(lake, hidden, hidden.name.sql(lake.catalog), point)
+        branch = f"{table.name.sql(lake.catalog)}.branch_stage"
+        run_statements(work, MODES[mode].copied(work.table.metadata, branch, source))
+    return [table.name for table, _, _ in left]
 
 
 def copy_of(lake: LakeSettings, mirror: Loaded, name: str, point: Point) -> Source:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from spark import lake_files
+from spark.beside import tables_beside
 from spark.catalog import Catalog, open_catalog
 from spark.commits import Point, commits_name
 from spark.lake import LakeSettings
@@ -45,8 +46,9 @@ def publish_batch(lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> Publ
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
         held = sorted(name for name in changed if name in pointers)
+        beside = [table for name in held for table in tables_beside(pointers, name).values()]
     rows = {str(name): sum(relation.rows for relation in changed[name]) for name in held}
-    published = publish_tables(lake, replace(point, changed=rows), held, start=batch.start_lsn)
+    published = publish_tables(lake, replace(point, changed=rows), [*held, *beside], start=batch.start_lsn)
     remove_folded(lake, point)
     return published
 

@@ -240,6 +240,20 @@ def _swap(
     reach("publish.after_swap")
 
 
+def staged_id(table: Loaded) -> int:
+    """The snapshot that is staged of a table."""
+    return catalog_metadata.ref(table.metadata, STAGE) or 0
+
+
+def staged_move(catalog: Catalog, table: Loaded, point: Point, kept: Collection[int]) -> Move:
+    """The move that makes what is staged of a table for this point its content.
+
+    Raises:
+        LakeError: it is not staged.
+    """
+    return _staged_move(catalog, _staged(table, point), point, kept)
+
+
 def _staged_move(catalog: Catalog, table: Loaded, point: Point, kept: Collection[int]) -> Move:
     """The move that makes what is staged of a table its content."""
     metadata = tagged(_published(table.metadata), table.metadata, point.position, kept)

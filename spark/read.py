@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from decoder.lsn import parse_lsn
 from spark import catalog_metadata, catalog_tags
+from spark.beside import tables_beside
 from spark.catalog import open_catalog
 from spark.catalog_metadata import Metadata
 from spark.commits import LSN, commits_name, position_of, read_points
@@ -211,6 +212,15 @@ class Cut:
         if name not in self.pinned or self.pinned[name].snapshot is None:
             raise KeyError(f"the lake has no table {table}")
         return name
+
+    def beside(self, table: str) -> dict[str, LakeName]:
+        """The tables that were kept beside a mirror at the cut, by mode.
+
+        Raises:
+            KeyError: the cut has no such table.
+        """
+        found = tables_beside(self.pinned, self.find(table))
+        return {mode: name for mode, name in found.items() if self.pinned[name].snapshot is not None}
 
     def _schema(self, name: LakeName) -> TableSchema:
         return schema_of(self.pinned[name].metadata, name)

@@ -26,6 +26,7 @@ from decoder.errors import LakeError
 from decoder.lsn import format_lsn
 from decoder.types import column_type, to_text
 from spark import catalog_metadata, lake_files
+from spark.beside import SUFFIXES
 from spark.lake import LakeSettings
 from spark.read import Cut, Pinned
 from spark.session import define_catalog, is_remote, sibling, use_namespace
@@ -131,6 +132,10 @@ def _write_catalog(database: Path, cut: Cut) -> None:
             names[pinned.name.namespace, pinned.name.table] = _pinned_location(pinned, database.parent)
     for schema in cut.tables():
         names.setdefault((schema.schema, schema.table), names[_pair(cut, schema.source_name)])
+        for mode, name in cut.beside(schema.source_name).items():
+            names.setdefault(
+                (schema.schema, schema.table + SUFFIXES[mode]), names[name.namespace, name.table]
+            )
     connection = sqlite3.connect(database)
     with connection:
         connection.execute(_TABLES)

@@ -1,21 +1,25 @@
 """Replaces the whole content of a lake table by rows read again from the source at an exact LSN.
 
 The new content is staged like a batch (all rows go, the new ones come) and published like one, so
-the table keeps its history, and readers see the old content or the new.
+the table keeps its history, and readers see the old content or the new.  Tables beside it (spark/modes.py)
+take in the same rows, as those of a copy, in the same point.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from spark import lake_files
 from spark.apply_run import Work, run_statements, shape
+from spark.beside import tables_beside
 from spark.catalog import open_catalog
 from spark.commits import Point
 from spark.initial_place import CopyTarget, companions_in, field_ids
 from spark.lake import LakeSettings
+from spark.modes_begin import take_copy
 from spark.names import LakeName, quote
 from spark.publish_swap import Loaded, Published, load, publish_tables, require_owner, reset_stage
 from spark.tables import LakeColumn, TableSchema, schema_of
@@ -81,8 +85,10 @@ class Replacement:
         files = sorted(self._directory.glob("*.parquet"))
         schema = self.schema.with_exact(companions_in(files, self.target)).filled()
         with open_catalog(self._lake) as catalog:
-            table = load(catalog.pointers(), name)
-            reset_stage(catalog, [table])
+            pointers = catalog.pointers()
+            table = load(pointers, name)
+            beside = {mode: load(pointers, n) for mode, n in tables_beside(pointers, name).items()}
+            reset_stage(catalog, [table, *beside.values()])
         work = Work(self._session, self._lake, point, table, self._directory)
         companions = shape(work, schema)
         view = self._view(schema)
@@ -95,7 +101,11 @@ class Replacement:
             work,
             [f"DELETE FROM {branch}", f"INSERT INTO {branch} ({listed}) SELECT {listed} FROM {quote(view)}"],
         )
-        return publish_tables(self._lake, point, [name], start=point.position)
+        for mode, each in beside.items():
+            take_copy(replace(work, table=each), mode, schema, name)
+        return publish_tables(
+            self._lake, point, [name, *(each.name for each in beside.values())], start=point.position
+        )
 
     def _view(self, schema: TableSchema) -> str:
         definitions = [c.definition for c in schema.live] + [c.exact_definition for c in schema.live]

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from decoder.errors import LakeError
 from spark import catalog_metadata, lake_files
+from spark.beside import SUFFIXES
 from spark.catalog import Catalog, check_lake, open_catalog
 from spark.catalog_base import load
 from spark.catalog_metadata import MAIN, Metadata
@@ -23,7 +24,7 @@ from spark.catalog_tags import tagged
 from spark.commits import Point, commits_name, create_commits, with_point
 from spark.initial_place import place_of
 from spark.lake import LakeSettings
-from spark.names import LakeName, belongs
+from spark.names import LakeName, belongs, beside
 from spark.read import Cut, Pinned
 from spark.removal import drop_tables
 from spark.tables import PIPELINE_PROPERTY, SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY, TableSchema
@@ -61,9 +62,12 @@ def prepare_scratch(cut: Cut, scratch: LakeSettings, pipeline: str) -> list[str]
     with open_catalog(scratch) as catalog:
         snapshots = {}
         for schema in cut.tables():
-            name = schema.lake_name(scratch.namespace)
-            pinned = cut.pinned[cut.find(schema.source_name)]
-            snapshots[name] = _clone(catalog, pinned, name, point)
+            name, live = schema.lake_name(scratch.namespace), cut.find(schema.source_name)
+            clones = {name: live} | {
+                beside(name, SUFFIXES[mode]): each for mode, each in cut.beside(schema.source_name).items()
+            }
+            for clone, each in clones.items():
+                snapshots[clone] = _clone(catalog, cut.pinned[each], clone, point)
         _begin(catalog, point, snapshots)
     return sorted(str(name) for name in snapshots)
 
@@ -113,12 +117,15 @@ def _cloned(pinned: Pinned, point: Point, location: str) -> Metadata:
         "partition-statistics": [],
     }
     metadata = catalog_metadata.with_summary(metadata, id_, point.summary)
-    metadata = catalog_metadata.with_properties(metadata, _properties(pinned, point))
+    properties = {PIPELINE_PROPERTY: point.pipeline, STAGED_SCHEMA_PROPERTY: None, **_shape(pinned)}
+    metadata = catalog_metadata.with_properties(metadata, properties)
     return tagged(metadata, {}, point.position, [point.position])
 
 
-def _properties(pinned: Pinned, point: Point) -> dict[str, str | None]:
-    """The shape without the columns that were added since."""
+def _shape(pinned: Pinned) -> dict[str, str | None]:
+    """The shape without the columns that were added since; a table beside a mirror has none of its own."""
+    if SCHEMA_PROPERTY not in pinned.metadata["properties"]:
+        return {}
     shape = TableSchema.from_json(pinned.metadata["properties"][SCHEMA_PROPERTY])
     present = pinned.field_ids
     columns = tuple(
@@ -126,11 +133,7 @@ def _properties(pinned: Pinned, point: Point) -> dict[str, str | None]:
         for column in shape.columns
         if column.lake_name in present
     )
-    return {
-        SCHEMA_PROPERTY: replace(shape, columns=columns).to_json(),
-        STAGED_SCHEMA_PROPERTY: None,
-        PIPELINE_PROPERTY: point.pipeline,
-    }
+    return {SCHEMA_PROPERTY: replace(shape, columns=columns).to_json()}
 
 
 def _begin(catalog: Catalog, point: Point, snapshots: dict[LakeName, int]) -> None:

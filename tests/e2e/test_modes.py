@@ -1,0 +1,157 @@
+"""History and change log, fed from real histories: at every point what the source held at that LSN."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decoder.lsn import parse_lsn
+from infra.pipeline import Pipeline
+from spark.read import Cut
+from spark.read_query import query
+from tests.conftest import Database
+from tests.e2e.oracle import pipeline_file, source_rows
+
+pytestmark = pytest.mark.timeout(600)
+
+TABLES = ["items", "whole", "bag", "log"]
+SETUP = """
+CREATE TABLE items (a int, b text, v text, big text, PRIMARY KEY (a, b));
+CREATE TABLE whole (id int PRIMARY KEY, valid_from_lsn text, n numeric);
+CREATE TABLE bag (v text, n int);
+CREATE TABLE log (n int);
+ALTER TABLE items ALTER big SET STORAGE EXTERNAL;
+ALTER TABLE whole REPLICA IDENTITY FULL;
+ALTER TABLE bag REPLICA IDENTITY FULL;
+INSERT INTO items SELECT g, 'k', 'a', repeat(md5(g::text), 100) FROM generate_series(1, 8) g;
+INSERT INTO whole VALUES (1, 'x', 'NaN'), (2, NULL, 1.50);
+INSERT INTO bag VALUES ('x', 1), ('x', 1), ('x', 1), (NULL, 2);
+INSERT INTO log VALUES (0);
+"""
+MODES = "mode: [history, append]\n"
+
+
+def _statement(dice: random.Random) -> str:
+    key, to = dice.randint(1, 9), dice.randint(1, 9)
+    big = f"repeat(md5('{dice.random()}'), 100)"
+    insert = "INSERT INTO items VALUES ({}, 'k', '{}', {}) ON CONFLICT (a, b) DO "
+    return dice.choice(
+        [
+            insert.format(key, to, big) + "NOTHING",
+            insert.format(key, to, big) + "UPDATE SET v = excluded.v",
+            f"UPDATE items SET v = '{dice.random()}' WHERE a = {key}",
+            f"UPDATE items SET v = '{dice.random()}' WHERE a = {key}",
+            f"UPDATE items SET big = {big} WHERE a = {key}",
+            f"UPDATE items SET a = {to} WHERE a = {key} AND NOT EXISTS (SELECT FROM items WHERE a = {to})",
+            f"DELETE FROM items WHERE a = {key}",
+            f"INSERT INTO whole VALUES ({key}, '{to}', {to}.10) ON CONFLICT (id) DO UPDATE SET n = 'NaN'",
+            f"UPDATE whole SET n = n + 1 WHERE id <= {key}",
+            f"DELETE FROM whole WHERE id = {key}",
+            f"INSERT INTO bag SELECT 'x', {to % 3} FROM generate_series(1, {dice.randint(1, 3)})",
+            f"DELETE FROM bag WHERE ctid IN (SELECT ctid FROM bag LIMIT {dice.randint(1, 2)})",
+            f"UPDATE bag SET n = {to % 3} WHERE ctid IN (SELECT ctid FROM bag LIMIT 2)",
+            f"INSERT INTO log VALUES ({key})",
+            *(["TRUNCATE " + dice.choice(TABLES)] if dice.random() < 0.4 else []),
+        ]
+    )
+
+
+def _transactions(dice: random.Random, database: Database, count: int) -> None:
+    with database.connect() as connection:
+        for _ in range(count):
+            with connection.transaction():
+                for _ in range(dice.randint(1, 4)):
+                    connection.execute(_statement(dice))
+
+
+def test_random_histories(database: Database, session: Any, tmp_path: Path) -> None:
+    """Of keyed tables, bags and tables without a key, with TRUNCATE, key changes, and values not sent."""
+    database.execute(SETUP)
+    dice = random.Random(int(os.environ.get("SLOTLAKE_TEST_SEED", "7")))
+    with Pipeline.open(pipeline_file(tmp_path, database, TABLES, extra=MODES)) as pipeline:
+        copied = pipeline.init().lsn
+        points = {copied: _source(database)}
+        for _ in range(int(os.environ.get("SLOTLAKE_TEST_BATCHES", "2"))):
+            _transactions(dice, database, 12)
+            points[pipeline.sync().lsn] = _source(database)
+        told = {table: _told(pipeline, pipeline.lake, table) for table in TABLES}
+        for lsn, expected in points.items():
+            for table in TABLES:
+                assert told[table].at(parse_lsn(lsn)) == expected[table], (table, lsn)
+                assert told[table].replayed(parse_lsn(lsn)) == expected[table], (table, lsn)
+        pipeline.replay("scratch", start=copied, transactions=1000)
+        scratch = replace(pipeline.lake, namespace="scratch")
+        assert {table: _told(pipeline, scratch, table) for table in TABLES} == told
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the tables beside a mirror tell, each value as PostgreSQL's text; without the order of rows."""
+
+    versions: Counter[Any]
+    changes: Counter[Any]
+    key: tuple[int, ...]
+    names: tuple[str, ...]
+
+    def at(self, position: int) -> Counter[Any]:
+        """The rows whose versions held there."""
+        found: Counter[Any] = Counter()
+        for (begun, ended, *row), count in self.versions.items():
+            if int(begun) <= position and (ended is None or int(ended) > position):
+                found[tuple(row)] += count
+        return found
+
+    def replayed(self, position: int) -> Counter[Any]:
+        """The changes, applied one after the other."""
+        rows: list[Any] = []
+        width = (len(next(iter(self.changes))) - _META) // 2
+        order = sorted(self.changes.elements(), key=lambda c: (int(c[1]), int(c[2])))
+        for op, _, _, at, unchanged, *values in order:
+            new, old = values[:width], values[width:]
+            if int(at) > position:
+                continue
+            if op in "CT":
+                rows = []
+            kept = None
+            if op in "UD":
+                named = old if any(v is not None for v in old) else new
+                kept = next(r for r in rows if self._same(r, named))
+                rows.remove(kept)
+            if op in "RIU":
+                rows.append(
+                    [kept[i] if f'"{self.names[i]}"' in (unchanged or "") else v for i, v in enumerate(new)]
+                )
+        return Counter(map(tuple, rows))
+
+    def _same(self, row: Any, named: Any) -> bool:
+        return all(row[i] == named[i] for i in self.key or range(len(row)))
+
+
+_META = 5
+
+
+def _told(pipeline: Any, lake: Any, table: str) -> Told:
+    schema = Cut.latest(lake).schema(table)
+    columns = [column.lake_name for column in schema.live]
+    own = ", ".join("_x76_alid_from_lsn" if c == "valid_from_lsn" else c for c in columns)
+    name = f"{lake.namespace}.{table}"
+    versions = query(
+        pipeline.session, lake, f"SELECT valid_from_lsn, valid_to_lsn, {own} FROM {name}__history"
+    )
+    images = ", ".join(f"{image}.{c}" for image in ("new", "old") for c in columns)
+    changes = query(
+        pipeline.session, lake, f"SELECT op, commit_lsn, seq, lsn, unchanged, {images} FROM {name}__changes"
+    )
+    key = tuple(i for i, c in enumerate(schema.live) if c.name in schema.key)
+    return Told(Counter(versions.rows), Counter(changes.rows), key, tuple(columns))
+
+
+def _source(database: Database) -> dict[str, Counter[Any]]:
+    with database.connect() as connection:
+        return {table: source_rows(connection, table)[1] for table in TABLES}
