@@ -94,6 +94,14 @@ def missing_publications(connection: psycopg.Connection[Any], names: Sequence[st
     return [name for name in names if name not in present]
 
 
+def published_names(connection: psycopg.Connection[Any], names: Sequence[str]) -> set[tuple[str, str]]:
+    """Schema and name of every table that these publications publish."""
+    rows = connection.execute(
+        "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = ANY (%s)", (list(names),)
+    )
+    return {(str(schema), str(table)) for schema, table in rows.fetchall()}
+
+
 def check_publications(connection: psycopg.Connection[Any], names: Sequence[str]) -> None:
     """Raises SourceError if one is missing: from PostgreSQL 18 on the stream would just lack its tables."""
     missing = missing_publications(connection, names)

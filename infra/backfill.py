@@ -71,26 +71,12 @@ def _copied(pipeline: Pipeline, table: SourceTable, progress: Progressing) -> tu
 
 
 def _make_way(pipeline: Pipeline, table: SourceTable) -> None:
-    """Drop the lake's table when its shape cannot become the source's: batches could not be applied to it.
+    """Drop the lake's table if it takes something else of the source's: batches are not for it any more.
 
-    Its readers miss it until the copy is published; a table that can follow is replaced in place instead.
+    Its readers miss it until the copy is published; in any other case it is replaced in place instead.
     """
-    from spark.tables_change import follow
-
     wanted = lake_schema(table)
-
-    def cannot_follow(held: TableSchema) -> bool:
-        try:
-            follow(held, wanted)
-        except ApplyError:
-            return True
-        return held.selection != wanted.selection or _forms(held) != _forms(wanted)
-
-    _drop(pipeline, table, cannot_follow)
-
-
-def _forms(table: TableSchema) -> tuple[str, dict[str, str]]:
-    return table.types, {column.name: column.form for column in table.live}
+    _drop(pipeline, table, lambda held: held.selection != wanted.selection)
 
 
 def _drop(pipeline: Pipeline, table: SourceTable, when: Callable[[TableSchema], bool]) -> bool:

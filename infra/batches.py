@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from decoder.changelog import Batch, batch_positions, batches
@@ -31,12 +32,20 @@ if TYPE_CHECKING:
     from spark.conflicts import Choices
 
 
-def pull_next(pipeline: Pipeline, *, progress: Progressing, until: int | None = None) -> PullReport:
+def pull_next(
+    pipeline: Pipeline,
+    *,
+    progress: Progressing,
+    until: int | None = None,
+    snapshot: ExportedSnapshot | None = None,
+) -> PullReport:
     """Write the batch that follows the lake's position, or find it written.
 
     Args:
         until: end exactly there; else at the source's position now.
+        snapshot: of the source there, if there is one.
     """
+    from infra.evolution import evolved
     from infra.modes import begin_modes
     from infra.selection import refuse_changed
     from infra.tables import add_new_tables, fill_added_columns
@@ -51,7 +60,7 @@ def pull_next(pipeline: Pipeline, *, progress: Progressing, until: int | None = 
     if until is None and fill_added_columns(pipeline, progress):
         position = pipeline.position()
     position = pipeline.position() if added else position
-    batch = _cut(pipeline, position, until, progress)
+    batch = evolved(pipeline, cut(pipeline, position, until, progress), snapshot, progress)
     if batch.end_lsn == position:
         return PullReport(None, format_lsn(position), format_lsn(position), added_tables=added)
     return PullReport(
@@ -66,9 +75,15 @@ def pull_next(pipeline: Pipeline, *, progress: Progressing, until: int | None = 
     )
 
 
-def _cut(pipeline: Pipeline, position: int, until: int | None, progress: Progressing) -> Batch:
-    """The next batch: from the standing puller if one runs, else by a connection of its own."""
-    settings = pipeline.pulling
+def cut(
+    pipeline: Pipeline, position: int, until: int | None, progress: Progressing, *, whole: bool = False
+) -> Batch:
+    """The next batch: from the standing puller if one runs, else by a connection of its own.
+
+    Args:
+        whole: all up to ``until``, however much that is.
+    """
+    settings = replace(pipeline.pulling, batch_bytes_max=None) if whole else pipeline.pulling
     if settings.source.plugin != "pgoutput":
         return pull_rows(
             settings.source,
@@ -78,7 +93,7 @@ def _cut(pipeline: Pipeline, position: int, until: int | None, progress: Progres
             until=until,
             memory_bytes=settings.memory_bytes,
         )
-    followed = follow.batch(pipeline, position, until)
+    followed = follow.batch(pipeline, position, until, whole=whole)
     if followed is not None:
         return followed
 
@@ -86,11 +101,13 @@ def _cut(pipeline: Pipeline, position: int, until: int | None, progress: Progres
         progress("pull: bytes received", done.received_bytes)
 
     stream = pipeline.stream
-    if stream.worth_it():
+    if not whole and stream.worth_it():
         made = stream.batch(position, until, tell)
         if not stream.worth_keeping():
             stream.end()
         return made
+    if whole:
+        stream.end()
     return settings.pull(position, until, tell)
 
 
@@ -119,14 +136,16 @@ def named(pipeline: Pipeline, name: str) -> Batch:
 
 def apply_named(pipeline: Pipeline, name: str) -> ApplyReport:
     """Stage a batch, after checking that it is what its manifest says."""
+    from spark import annex
     from spark.apply import apply_batch
     from spark.lossy import refuse_lossy_batch
 
     started = time.monotonic()
     batch = named(pipeline, name)
     batch.verify()
-    refuse_lossy_batch(pipeline.lake, batch, on_lossy(pipeline.file))
-    applied = apply_batch(pipeline.session, pipeline.lake, batch, pipeline.name, on_conflict(pipeline))
+    told = annex.read(batch)
+    refuse_lossy_batch(pipeline.lake, batch, on_lossy(pipeline.file), told)
+    applied = apply_batch(pipeline.session, pipeline.lake, batch, pipeline.name, on_conflict(pipeline), told)
     return ApplyReport(
         batch=name,
         already_published=applied.already_published,
@@ -149,10 +168,12 @@ def on_conflict(pipeline: Pipeline) -> Choices:
 
 def publish_named(pipeline: Pipeline, name: str) -> PublishReport:
     """Publish a staged batch."""
+    from spark import annex
     from spark.publish import publish_batch
 
     started = time.monotonic()
-    published = publish_batch(pipeline.lake, named(pipeline, name), pipeline.name)
+    batch = named(pipeline, name)
+    published = publish_batch(pipeline.lake, batch, pipeline.name, annex.read(batch))
     return PublishReport(
         batch=name,
         lsn=format_lsn(published.position),
@@ -171,8 +192,14 @@ def confirm_position(pipeline: Pipeline) -> ConfirmReport:
     return ConfirmReport(pipeline.source.slot, format_lsn(position))
 
 
-def catch_up(pipeline: Pipeline, *, progress: Progressing, until: int | None = None) -> SyncReport:
-    """Bring the lake to the source's position as it is now, or exactly to ``until``.
+def catch_up(
+    pipeline: Pipeline,
+    *,
+    progress: Progressing,
+    until: int | None = None,
+    snapshot: ExportedSnapshot | None = None,
+) -> SyncReport:
+    """Bring the lake to the source's position as it is now, or exactly to ``until``, where ``snapshot`` is.
 
     Takes more than one batch when a crash has left one behind, or when one batch would be too large.
     """
@@ -188,7 +215,7 @@ def catch_up(pipeline: Pipeline, *, progress: Progressing, until: int | None = N
     transactions = changes = 0
     added: list[str] = []
     while True:
-        pulled = _one_batch(pipeline, progress, until, seconds, tables, conflicts)
+        pulled = _one_batch(pipeline, progress, (until, snapshot), seconds, tables, conflicts)
         added += pulled.added_tables
         if pulled.batch is not None:
             last, transactions, changes = pulled, transactions + pulled.transactions, changes + pulled.changes
@@ -213,13 +240,13 @@ def catch_up(pipeline: Pipeline, *, progress: Progressing, until: int | None = N
 def _one_batch(
     pipeline: Pipeline,
     progress: Progressing,
-    until: int | None,
+    goal: tuple[int | None, ExportedSnapshot | None],
     seconds: dict[str, float],
     tables: dict[str, int],
     conflicts: dict[str, dict[str, int]],
 ) -> PullReport:
     with _timed(seconds, "pull"):
-        pulled = pull_next(pipeline, progress=progress, until=until)
+        pulled = pull_next(pipeline, progress=progress, until=goal[0], snapshot=goal[1])
     if pulled.batch is not None:
         with _timed(seconds, "apply"):
             progress("apply", 0)
@@ -248,7 +275,7 @@ def at_exact_lsn(
     """
     progress("waiting for a snapshot of the source", 0)
     with create_slot(pipeline.source, temporary=True, wait_seconds=timeout_seconds) as snapshot:
-        catch_up(pipeline, progress=progress, until=snapshot.lsn)
+        catch_up(pipeline, progress=progress, until=snapshot.lsn, snapshot=snapshot)
         yield snapshot
 
 
@@ -263,8 +290,11 @@ def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
 
 def _forget_old_batches(pipeline: Pipeline, position: int) -> None:
     """Remove archived batches that are published and older than the pipeline file keeps them."""
+    from spark import annex
+
     oldest = time.time() - pipeline.file.changelog.keep_days * 86400
     for path in batches(pipeline.file.changelog_dir):
         positions = batch_positions(path.name)
         if positions is not None and positions[1] <= position and path.stat().st_mtime < oldest:
             shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(annex.place(path), ignore_errors=True)

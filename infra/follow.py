@@ -38,15 +38,18 @@ _PLACE = "puller.json"
 _LOCK = "puller.lock"
 
 
-def batch(pipeline: Pipeline, position: int, until: int | None) -> Batch | None:
+def batch(pipeline: Pipeline, position: int, until: int | None, *, whole: bool = False) -> Batch | None:
     """The batch that follows ``position``, from the standing puller; None when none runs.
+
+    Args:
+        whole: all up to ``until``, however much that is.
 
     Raises:
         SlotlakeError: what the puller met, as if it had happened here.
     """
     if not _place(pipeline).exists():
         return None
-    answer = _ask(pipeline, {"do": "batch", "position": position, "until": until})
+    answer = _ask(pipeline, {"do": "batch", "position": position, "until": until, "whole": whole})
     return None if answer is None else Batch(Path(answer["path"]), answer["manifest"])
 
 
@@ -149,7 +152,7 @@ class _Server:
         if request["do"] == "confirm":
             self._stream.at(request["position"]).confirm(request["position"])
             return {}
-        made = self._stream.batch(request["position"], request["until"])
+        made = self._stream.batch(request["position"], request["until"], whole=request["whole"])
         return {"path": str(made.path), "manifest": dict(made.manifest)}
 
     def end(self) -> None:

@@ -133,6 +133,7 @@ class TableSection(_Section):
 
     mode: Annotated[tuple[Mode, ...], Field(min_length=1, strict=False)] | None = None
     on_conflict: Literal["apply", "skip", "fail"] | None = None
+    on_drop: Literal["keep", "drop"] | None = None
     on_lossy: Lossy | dict[str, Lossy] | None = None
     types: dict[str, Literal["text", "list", "struct"]] = Field(default_factory=dict)
     filter: Annotated[tuple[str, ...], Field(strict=False)] = ()
@@ -207,6 +208,7 @@ class PipelineFile(_Section):
     lake: LakeSection
     new_tables: Literal["copy", "ignore"] = "copy"
     on_conflict: Literal["apply", "skip", "fail"] = "apply"
+    on_drop: Literal["keep", "drop"] = "keep"
     mode: Annotated[tuple[Mode, ...], Field(min_length=1, strict=False)] = ("mirror",)
     on_lossy: Lossy = "quarantine"
     types: TypesSection = TypesSection()
@@ -293,7 +295,7 @@ class PipelineFile(_Section):
 _OPTIONAL_SECTIONS = frozenset(
     {
         *("tables", "changelog", "airflow", "maintenance", "spark"),
-        *("new_tables", "on_conflict", "on_lossy", "types"),
+        *("new_tables", "on_conflict", "on_drop", "on_lossy", "types"),
     }
 )
 

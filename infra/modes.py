@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from infra.model import PipelineFile
     from infra.output import Progressing
     from infra.pipeline import Pipeline
+    from spark.read import Cut
 
 
 def wanted_modes(file: PipelineFile, tables: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -75,3 +76,12 @@ def _begin(pipeline: Pipeline, lacking: dict[str, list[str]], progress: Progress
     with InitialCopy.begin(pipeline.session, pipeline.lake, pipeline.name, [], lacking) as copy:
         published = copy.publish(point)
     return sorted(published.snapshots)
+
+
+def unasked(file: PipelineFile, cut: Cut) -> list[str]:
+    """Lake tables that are kept beside a mirror, and that the file does not ask for."""
+    found = []
+    for table in cut.tables():
+        asked = wanted_modes(file, [(table.schema, table.table)]).get(table.source_name, [])
+        found += [str(name) for mode, name in cut.beside(table.source_name).items() if mode not in asked]
+    return found

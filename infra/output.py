@@ -207,9 +207,8 @@ def _status_tables(report: Any, console: Console) -> None:
     for name in ("source table", "lake table", "key", "state"):
         table.add_column(name)
     for entry in report.tables:
-        table.add_row(
-            escape(entry.table), escape(entry.lake_table), escape(", ".join(entry.key)), entry.state
-        )
+        kept = "\n".join([entry.lake_table, *entry.beside])
+        table.add_row(escape(entry.table), escape(kept), escape(", ".join(entry.key)), entry.state)
     console.print(table)
     for entry in report.tables:
         for what, value in entry.takes.items():
@@ -220,6 +219,8 @@ def _status_tables(report: Any, console: Console) -> None:
                 f"  changes of {escape(entry.table)} met what the source did not have, since it was copied:"
             )
             console.print(f"    {_conflicts(entry.conflicts)}; slotlake verify tells whether it is equal now")
+        if entry.copied_again:
+            console.print(f"  {escape(entry.table)} was copied again at {escape(entry.copied_again)}")
 
 
 def types_text(report: Any, console: Console) -> None:

@@ -9,10 +9,12 @@ from decoder.changelog import batches
 from decoder.errors import SlotlakeError, SourceError
 from decoder.lsn import format_lsn
 from decoder.prepared import PreparedStore
+from decoder.publications import published_names
 from decoder.slots import SlotState, inspect_slot
 from decoder.source import connect, source_errors
 from infra import follow
 from infra.batches import source_position
+from infra.marks import Mark
 from infra.reports import StatusReport, TableStatus
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ def overview(pipeline: Pipeline) -> StatusReport:
     _judge(pipeline, position, slot, warnings)
     if cut is not None and source_lsn is not None:
         _compare_choices(pipeline, warnings)
+    warnings += [] if cut is None else _unasked(pipeline, cut)
+    published = None if cut is None or source_lsn is None else _published(pipeline, cut, warnings)
     if pipeline.lake.publish == "per_table":
         warnings.append(_ONE_BY_ONE)
     archived = batches(pipeline.file.changelog_dir)
@@ -53,7 +57,7 @@ def overview(pipeline: Pipeline) -> StatusReport:
         retained_wal_bytes=None if slot is None else slot.retained_bytes,
         changelog_batches=len(archived),
         changelog_bytes=sum(f.stat().st_size for path in archived for f in path.iterdir()),
-        tables=_tables(pipeline, cut),
+        tables=_tables(pipeline, cut, published),
         prepared=_prepared(pipeline, position),
         standing_puller=follow.process(pipeline),
         warnings=warnings,
@@ -81,6 +85,15 @@ def _judge(pipeline: Pipeline, position: int | None, slot: SlotState | None, war
         warnings.append(
             f"the slot holds back more WAL than max_wal_size (wal_status {slot.wal_status}): sync soon"
         )
+
+
+def _unasked(pipeline: Pipeline, cut: Cut) -> list[str]:
+    from infra.modes import unasked
+
+    return [
+        f"{name} is fed, though the pipeline file asks for it no more: DROP TABLE ends it"
+        for name in unasked(pipeline.file, cut)
+    ]
 
 
 def _compare_choices(pipeline: Pipeline, warnings: list[str]) -> None:
@@ -120,7 +133,21 @@ def _prepared(pipeline: Pipeline, position: int | None) -> list[dict[str, Any]]:
     ]
 
 
-def _tables(pipeline: Pipeline, cut: Cut | None) -> list[TableStatus]:
+def _published(pipeline: Pipeline, cut: Cut, warnings: list[str]) -> set[tuple[str, str]]:
+    """Published tables, by schema and name; those that the lake is not to have are said."""
+    from spark.names import postgres_name
+
+    source = pipeline.source
+    with connect(source.dsn) as connection, source_errors(source.dsn, "reading the publications"):
+        found = published_names(connection, source.publications)
+    ignored = found - {(table.schema, table.table) for table in cut.tables()}
+    if ignored and pipeline.file.new_tables == "ignore":
+        listed = ", ".join(sorted(postgres_name(*name) for name in ignored))
+        warnings.append(f"published, and not in the lake because of new_tables: ignore: {listed}")
+    return found
+
+
+def _tables(pipeline: Pipeline, cut: Cut | None, published: set[tuple[str, str]] | None) -> list[TableStatus]:
     from infra.selection import shown
     from spark.names import lake_table
 
@@ -133,7 +160,12 @@ def _tables(pipeline: Pipeline, cut: Cut | None) -> list[TableStatus]:
         takes = shown(table.selection)
         met = cut.conflicts(table.source_name).counts
         key = list(table.key)
-        entries.append(TableStatus(table.source_name, lake_name, "ready", snapshot, key, takes, met))
+        beside = sorted(map(str, cut.beside(table.source_name).values()))
+        mark = Mark.from_json(table.mark)
+        there = published is None or (table.schema, table.table) in published
+        state = "ready" if there else "not published any more"
+        again = "" if mark is None else mark.why
+        entries.append(TableStatus(table.source_name, lake_name, state, snapshot, key, takes, met, again, beside))
     return entries
 
 

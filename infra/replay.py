@@ -137,10 +137,12 @@ def _archived(pipeline: Pipeline, rows: list[dict[str, Any]]) -> list[Batch]:
 
 
 def _apply(pipeline: Pipeline, scratch: Any, batch: Any, owner: str) -> None:
+    from spark import annex
     from spark.apply import apply_batch
     from spark.lossy import refuse_lossy_batch
     from spark.publish import publish_batch
 
-    refuse_lossy_batch(scratch, batch, on_lossy(pipeline.file))
-    apply_batch(pipeline.session, scratch, batch, owner, on_conflict(pipeline))
-    publish_batch(scratch, batch, owner)
+    told = annex.read(batch)
+    refuse_lossy_batch(scratch, batch, on_lossy(pipeline.file), told)
+    apply_batch(pipeline.session, scratch, batch, owner, on_conflict(pipeline), told)
+    publish_batch(scratch, batch, owner, told)

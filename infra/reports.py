@@ -153,6 +153,8 @@ class TableStatus(Report):
 
     ``takes``: the filter, columns and operations that it takes; empty for all of it.
     ``conflicts``: what its changes met that the source did not have, since it was copied.
+    ``beside``: the lake tables with its history and its change log, if they are kept.
+    ``copied_again``: when (LSN), and why, it was last copied again without having been asked for.
     """
 
     table: str
@@ -162,6 +164,8 @@ class TableStatus(Report):
     key: list[str]
     takes: dict[str, Any] = field(default_factory=dict)
     conflicts: dict[str, int] = field(default_factory=dict)
+    copied_again: str = ""
+    beside: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class PullSettings:
     source: SourceSettings
     pipeline: str
     changelog: Path
-    batch_bytes_max: int
+    batch_bytes_max: int | None
     memory_bytes: int
 
     def pull(self, position: int, until: int | None, progress: Progress | None) -> Batch:
@@ -88,8 +88,14 @@ class StandingStream:
         with connect(source.dsn) as connection, source_errors(source.dsn, "looking for open transactions"):
             return writers_open(connection)
 
-    def batch(self, position: int, until: int | None, progress: Progress | None = None) -> Batch:
-        """The batch that follows the lake's position; one that is on disk is taken as it is."""
+    def batch(
+        self, position: int, until: int | None, progress: Progress | None = None, *, whole: bool = False
+    ) -> Batch:
+        """The batch that follows the lake's position; one that is on disk is taken as it is.
+
+        Args:
+            whole: all up to ``until``, however much that is.
+        """
         settings = self._settings
         identity = identity_of(identify(settings.source.dsn), settings.pipeline, settings.source)
         known = batch_starting_at(settings.changelog, position, until)
@@ -99,7 +105,12 @@ class StandingStream:
         if until <= position:
             return empty_batch(settings.changelog, identity, position)
         forget_settled(settings.changelog, position)
-        made = self._cut(position, until, progress)
+        usual = self._settings
+        try:
+            self._settings = replace(usual, batch_bytes_max=None) if whole else usual
+            made = self._cut(position, until, progress)
+        finally:
+            self._settings = usual
         self._told(f"{made.name}: {made.transactions} transactions, {made.changes} changes")
         return made
 

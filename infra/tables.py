@@ -12,6 +12,8 @@ from decoder.errors import SlotError
 from decoder.publications import SourceTable, source_tables
 from decoder.slots import ExportedSnapshot
 from decoder.source import connect, source_errors
+from decoder.table_marks import TableMark
+from infra.marks import marked, marks_at, require_unchanged
 from infra.modes import wanted_modes
 from infra.partitions import partitions_at, repartitioned
 from infra.reports import TableCopy
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from infra.pipeline import Pipeline
     from spark.commits import Point
     from spark.initial import CopyTarget
+    from spark.tables import TableSchema
 
 ADD_TABLE_WAIT_SECONDS = 10.0
 FILL_WAIT_SECONDS = 60.0
@@ -42,8 +45,7 @@ def copy_all(
     """Copy tables as seen in the snapshot, and publish all of them at its LSN at once."""
     from spark.initial import InitialCopy
 
-    partitions = partitions_at(pipeline, snapshot.snapshot, tables)
-    schemas = {table: replace(lake_schema(table), partitions=partitions[table]) for table in tables}
+    schemas, marks = schemas_at(pipeline, snapshot, tables)
     taken = _source_clock(pipeline)  # the snapshot was made before: all that it shows was committed by then
     copies: list[TableCopy] = []
     modes = wanted_modes(pipeline.file, [(table.schema, table.table) for table in tables])
@@ -56,9 +58,25 @@ def copy_all(
             copies.append(
                 TableCopy(schema.source_name, target.lake_table, sum(f.rows for f in files), len(files))
             )
+        require_unchanged(pipeline, marks, tables)
         point = copy_point(pipeline, snapshot.lsn, "copy", sum(c.rows for c in copies))
         copy.publish(replace(point, commit_time=taken))
     return copies
+
+
+def schemas_at(
+    pipeline: Pipeline, snapshot: ExportedSnapshot, tables: Sequence[SourceTable]
+) -> tuple[dict[SourceTable, TableSchema], dict[int, TableMark]]:
+    """The lake tables of source tables as the snapshot shows them, and the catalog there."""
+    partitions = partitions_at(pipeline, snapshot.snapshot, tables)
+    marks = marks_at(pipeline, [table.relation_id for table in tables], snapshot.snapshot)
+    schemas = {
+        table: marked(
+            replace(lake_schema(table), partitions=partitions[table]), marks.get(table.relation_id)
+        )
+        for table in tables
+    }
+    return schemas, marks
 
 
 def _source_clock(pipeline: Pipeline) -> datetime:
@@ -176,10 +194,11 @@ def replace_content(
     """Replace a lake table's rows by those that the snapshot shows; the number of rows."""
     from spark.replace import Replacement
 
-    partitions = partitions_at(pipeline, snapshot.snapshot, [table])
-    schema = replace(lake_schema(table), partitions=partitions[table])
+    schemas, marks = schemas_at(pipeline, snapshot, [table])
+    schema = schemas[table]
     with Replacement.begin(pipeline.session, pipeline.lake, pipeline.name, schema) as replacement:
         files = copy_into(pipeline, table, snapshot, replacement.target, progress)
+        require_unchanged(pipeline, marks, [table])
         rows = sum(file.rows for file in files)
         replacement.publish(copy_point(pipeline, snapshot.lsn, "backfill", rows, schema.source_name))
     return rows

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from decoder.errors import ApplyError
 from decoder.failpoints import reach
 from spark import lake_files
+from spark.annex import NOTHING, Annex, Copied
 from spark.apply_run import StageConflictError, Staged, Work, stage
 from spark.beside import tables_beside
 from spark.catalog import Catalog, open_catalog
@@ -30,10 +31,12 @@ from spark.modes import feed
 from spark.names import LakeName, postgres_name
 from spark.publish import folded_at, is_pending, point_of, remove_folded, touched
 from spark.publish_swap import Loaded, load, require_owner, reset_stage, still_lack
+from spark.replace import stage_copy
 from spark.row_filter import taken
 from spark.shapes import BatchRelation, ChangeBatch
 from spark.tables import schema_of
-from spark.tables_change import follow
+from spark.tables_follow import followed
+from spark.tables_settle import settled
 
 # A killed run may have left a statement in a Spark server that is still at work on the same branch.
 _ATTEMPTS = 3
@@ -78,6 +81,7 @@ def apply_batch(
     batch: ChangeBatch,
     pipeline: str,
     choices: Choices = _APPLY_ALL,
+    annex: Annex = NOTHING,
 ) -> Applied:
     """Stage a change log batch; readers see nothing of it until it is published.
 
@@ -86,6 +90,7 @@ def apply_batch(
     Args:
         batch: a :class:`decoder.changelog.Batch`.
         choices: what to do with changes that meet what they should not.
+        annex: what belongs to the batch beside its changes.
 
     Raises:
         ApplyError: the batch does not start at the lake's position, or holds a change that the lake
@@ -95,17 +100,22 @@ def apply_batch(
     """
     for _ in range(_ATTEMPTS - 1):
         try:
-            return _apply_once(session, lake, batch, pipeline, choices)
+            return _apply_once(session, lake, batch, pipeline, choices, annex)
         except StageConflictError:
             continue
-    return _apply_once(session, lake, batch, pipeline, choices)
+    return _apply_once(session, lake, batch, pipeline, choices, annex)
 
 
 def _apply_once(
-    session: SparkSession, lake: LakeSettings, batch: ChangeBatch, pipeline: str, choices: Choices
+    session: SparkSession,
+    lake: LakeSettings,
+    batch: ChangeBatch,
+    pipeline: str,
+    choices: Choices,
+    annex: Annex,
 ) -> Applied:
     point = point_of(batch, pipeline)
-    changed = touched(lake, batch)
+    changed = touched(lake, batch, annex)
     with open_catalog(lake) as catalog:
         if not is_pending(catalog, point, batch.start_lsn):
             return Applied(batch.name, already_published=True)
@@ -120,11 +130,15 @@ def _apply_once(
                 reach("apply.between_tables")
             directory = lake_files.control_directory(lake, *folded_at(point), str(number))
             work = Work(session, lake, point, table.mirror, directory)
-            done[str(table.name)] = _apply_table(work, table, batch, changed[table.name], choices)
+            copied = next((c for c in annex.copies if c.schema.lake_name(lake.namespace) == table.name), None)
+            if copied is not None:
+                done[str(table.name)] = _apply_copy(work, table, copied)
+                continue
+            done[str(table.name)] = _apply_table(work, table, batch, changed[table.name], choices, annex)
     except ApplyError:
         _withdraw(lake, [table.name for table in lacking])
         raise
-    skipped = [relations[-1] for name, relations in changed.items() if str(name) not in done]
+    skipped = [relations[-1] for name, relations in changed.items() if relations and str(name) not in done]
     return Applied(batch.name, False, done, tuple(postgres_name(r.schema, r.table) for r in skipped))
 
 
@@ -166,14 +180,24 @@ def _withdraw(lake: LakeSettings, names: Sequence[LakeName]) -> None:
         reset_stage(catalog, [load(pointers, name) for name in names])
 
 
+def _apply_copy(work: Work, target: _Target, copied: Copied) -> TableApplied:
+    """What a copy at the batch's end holds has the batch's changes already."""
+    beside = {mode: table for mode, table in target.beside.items() if table in target.lacking}
+    schema = stage_copy(work, copied, beside)
+    return TableApplied(source_table=schema.source_name, changes=copied.rows, folded=copied.rows)
+
+
 def _apply_table(
-    work: Work, target: _Target, batch: ChangeBatch, relations: Sequence[BatchRelation], choices: Choices
+    work: Work,
+    target: _Target,
+    batch: ChangeBatch,
+    relations: Sequence[BatchRelation],
+    choices: Choices,
+    annex: Annex,
 ) -> TableApplied:
     schema = schema_of(work.table.metadata, work.table.name)
     took = taken(schema.selection, [(r, batch.relation_table(r)) for r in relations])
-    changes = took.changes
-    for relation, _ in changes:
-        schema = follow(schema, relation)
+    changes, schema = followed(schema, took.changes, annex)
     schema = schema.with_lost(took.lost).with_exact(
         [name for relation, rows in changes for name in _exact_columns(relation, rows)]
     )
@@ -184,7 +208,8 @@ def _apply_table(
     for mode, table in target.beside.items():
         if table in target.lacking:
             reach("apply.between_modes")
-            feed(replace(work, table=table), mode, schema, changes, batch, choice)
+            final = settled(schema, schema_of(work.table.metadata, work.table.name)).schema
+            feed(replace(work, table=table), mode, final, changes, batch, choice)
     return TableApplied(
         source_table=schema.source_name,
         changes=sum(relation.rows for relation in relations),

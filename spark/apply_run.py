@@ -28,10 +28,12 @@ from spark.conflicts import Conflicts, OnConflict, refused
 from spark.fold import Folded, Stretch
 from spark.kept import as_kept
 from spark.lake import LakeSettings
-from spark.names import literal
+from spark.names import literal, quote
 from spark.publish_swap import Loaded, load, reset_stage, steps_staged
 from spark.session_errors import SPARK_ERRORS, is_conflict, reason
-from spark.tables import SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY, TableSchema, add_columns
+from spark.tables import SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY, TableSchema, add_columns, schema_of
+from spark.tables_change import promotes
+from spark.tables_settle import STAGED_FIELDS_PROPERTY, settled
 
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 _MID_MERGE_SECONDS = 0.05
@@ -229,25 +231,30 @@ def _explained(table: Loaded) -> Iterator[None]:
 def shape(work: Work, schema: TableSchema) -> frozenset[str]:
     """Give the table the columns that the shape names; the lake names of all companions it has then."""
     metadata = work.table.metadata
-    present = _fields(metadata)
+    present = field_types(metadata)
+    table = work.table.name.sql(work.lake.catalog)
     missing = [c.definition for c in schema.columns if c.lake_name not in present]
     missing += [c.exact_definition for c in schema.columns if c.exact and c.exact_name not in present]
     if missing:
         run(work.session, work.table, add_columns(work.table.name, work.lake.catalog, missing))
-    if metadata["properties"].get(SCHEMA_PROPERTY) != schema.to_json():
-        target = work.table.name.sql(work.lake.catalog)
-        value = literal(schema.to_json())
-        run(
-            work.session,
-            work.table,
-            f"ALTER TABLE {target} SET TBLPROPERTIES ('{STAGED_SCHEMA_PROPERTY}' = {value})",
-        )
+    for column in schema.live:
+        if promotes(present.get(column.lake_name, ""), column.kept.spark):
+            changed = f"ALTER COLUMN {quote(column.lake_name)} TYPE {column.kept.spark}"
+            run(work.session, work.table, f"ALTER TABLE {table} {changed}")
+    published = metadata["properties"].get(SCHEMA_PROPERTY)
+    final = settled(schema, schema_of(metadata, work.table.name))
+    if published != final.schema.to_json():
+        told = {STAGED_SCHEMA_PROPERTY: final.schema.to_json(), STAGED_FIELDS_PROPERTY: final.plan}
+        listed = ", ".join(f"'{key}' = {literal(value)}" for key, value in told.items() if value is not None)
+        run(work.session, work.table, f"ALTER TABLE {table} SET TBLPROPERTIES ({listed})")
     return frozenset(c.exact_name for c in schema.columns if c.exact or c.exact_name in present)
 
 
-def _fields(metadata: Metadata) -> set[str]:
+def field_types(metadata: Metadata) -> dict[str, str]:
+    """The table's fields, and their types as Spark SQL writes them where these can be widened."""
     current = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
-    return {field["name"] for field in current["fields"]}
+    named = {"long": "bigint"}
+    return {f["name"]: named.get(str(f["type"]), str(f["type"])) for f in current["fields"]}
 
 
 @contextmanager

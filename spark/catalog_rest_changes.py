@@ -1,7 +1,7 @@
 """From two states of a table's metadata to the requests of the REST catalog specification between them.
 
-Only what publishing does is told: references, properties, snapshots that come and leave; and for a new
-table all that it has.  Each change says what must still be so: the table's identity, and where the
+Only what publishing does is told: references, properties, a new schema, snapshots that come and leave; and
+for a new table all that it has.  Each change says what must still be so: the table's identity, and where the
 references that it moves stand.
 
 Functions are pure but for the time that a new table's snapshots get: that of their publication.
@@ -36,6 +36,7 @@ def change(table: Loaded, after: Metadata) -> Change:
             *(_stands(name, catalog_metadata.ref(before, name)) for name in guarded),
         ],
         "updates": [
+            *_schemas(before, after),
             *_new(before, after),
             *(_points(name, next_refs[name]) for name in sorted(moved, key=lambda name: name != MAIN)),
             *({"action": "remove-snapshot-ref", "ref-name": name} for name in dropped),
@@ -108,6 +109,19 @@ def _property_updates(before: dict[str, str], after: dict[str, str]) -> list[Cha
     return [
         *([{"action": "set-properties", "updates": changed}] if changed else []),
         *([{"action": "remove-properties", "removals": removed}] if removed else []),
+    ]
+
+
+def _schemas(before: Metadata, after: Metadata) -> list[Change]:
+    """The schema that the table is to have; the server gives it a number."""
+    known = {schema["schema-id"] for schema in before["schemas"]}
+    added = [schema for schema in after["schemas"] if schema["schema-id"] not in known]
+    if not added:
+        return []
+    (schema,) = added
+    return [
+        {"action": "add-schema", "schema": schema, "last-column-id": after["last-column-id"]},
+        {"action": "set-current-schema", "schema-id": -1},
     ]
 
 

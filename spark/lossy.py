@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from decoder.errors import ApplyError
 from decoder.lsn import format_lsn
+from spark.annex import NOTHING, Annex
 from spark.lake import LakeSettings
 from spark.names import postgres_name
 from spark.publish import touched
@@ -23,7 +24,7 @@ from spark.read import Cut
 from spark.row_filter import taken
 from spark.shapes import BatchRelation, ChangeBatch
 from spark.tables import TableSchema, schema_of
-from spark.tables_change import follow
+from spark.tables_follow import followed
 
 OnLossy = Literal["text", "quarantine", "fail"]
 EVERY = "*"
@@ -48,7 +49,9 @@ class Lossy:
         return "fail" in {own.get(EVERY, self.default), *own.values()}
 
 
-def refuse_lossy_batch(lake: LakeSettings, batch: ChangeBatch, lossy: Lossy) -> None:
+def refuse_lossy_batch(
+    lake: LakeSettings, batch: ChangeBatch, lossy: Lossy, annex: Annex = NOTHING
+) -> None:
     """Look at a batch before any of it is staged; one that is published already is left alone.
 
     Raises:
@@ -62,11 +65,11 @@ def refuse_lossy_batch(lake: LakeSettings, batch: ChangeBatch, lossy: Lossy) -> 
     if cut.position >= batch.end_lsn:
         return
     for name, relations in touched(lake, batch).items():
-        if name in cut.pinned and (relations[0].schema, relations[0].table) in named:
+        copied = any(copy.schema.lake_name(lake.namespace) == name for copy in annex.copies)
+        if not copied and name in cut.pinned and (relations[0].schema, relations[0].table) in named:
             schema = schema_of(cut.pinned[name].metadata, name)
             changes = taken(schema.selection, [(r, batch.relation_table(r)) for r in relations]).changes
-            for relation, _ in changes:
-                schema = follow(schema, relation)
+            changes, schema = followed(schema, changes, annex)
             refuse_lossy(lossy, schema, changes)
 
 

@@ -10,11 +10,12 @@ from dataclasses import replace
 from datetime import datetime
 
 from spark import lake_files
+from spark.annex import NOTHING, Annex
 from spark.beside import tables_beside
 from spark.catalog import Catalog, open_catalog
 from spark.commits import Point, commits_name
 from spark.lake import LakeSettings
-from spark.names import LakeName
+from spark.names import LakeName, postgres_name
 from spark.publish_swap import Published, is_published, lake_position, load, publish_tables, require_position
 from spark.shapes import BatchRelation, ChangeBatch
 from spark.tables import TableSchema
@@ -32,7 +33,9 @@ def pending(lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> bool:
         return is_pending(catalog, point_of(batch, pipeline), batch.start_lsn)
 
 
-def publish_batch(lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> Published:
+def publish_batch(
+    lake: LakeSettings, batch: ChangeBatch, pipeline: str, annex: Annex = NOTHING
+) -> Published:
     """Publish what :func:`spark.apply.apply_batch` staged for this batch. Needs no Spark.
 
     Tables that the lake lacks are passed over, as apply did.
@@ -42,12 +45,14 @@ def publish_batch(lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> Publ
             meanwhile; nothing has been moved.
     """
     point = point_of(batch, pipeline)
-    changed = touched(lake, batch)
+    changed = touched(lake, batch, annex)
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
         held = sorted(name for name in changed if name in pointers)
         beside = [table for name in held for table in tables_beside(pointers, name).values()]
     rows = {str(name): sum(relation.rows for relation in changed[name]) for name in held}
+    copied = {str(copy.schema.lake_name(lake.namespace)): copy.rows for copy in annex.copies}
+    rows |= {name: count for name, count in copied.items() if name in rows}
     published = publish_tables(lake, replace(point, changed=rows), [*held, *beside], start=batch.start_lsn)
     remove_folded(lake, point)
     return published
@@ -78,13 +83,17 @@ def is_pending(catalog: Catalog, point: Point, start: int) -> bool:
     return True
 
 
-def touched(lake: LakeSettings, batch: ChangeBatch) -> dict[LakeName, list[BatchRelation]]:
-    """Relation versions with changes, by lake table, oldest first."""
+def touched(
+    lake: LakeSettings, batch: ChangeBatch, annex: Annex = NOTHING
+) -> dict[LakeName, list[BatchRelation]]:
+    """Relation versions with changes, by lake table, oldest first; none for a table that is only copied."""
     found: dict[LakeName, list[BatchRelation]] = {}
     for relation in batch.relations:
-        if relation.rows:
+        if relation.rows and postgres_name(relation.schema, relation.table) not in annex.left:
             name = TableSchema.of(relation).lake_name(lake.namespace)
             found.setdefault(name, []).append(relation)
+    for copy in annex.copies:
+        found.setdefault(copy.schema.lake_name(lake.namespace), [])
     return found
 
 

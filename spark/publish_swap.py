@@ -29,9 +29,11 @@ from spark.commits import BATCH, DIGEST, LSN, RUN, STEPS, Point, commits_name, p
 from spark.lake import LakeSettings
 from spark.names import LakeName
 from spark.points import positions_to_keep
-from spark.tables import PIPELINE_PROPERTY, SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY
+from spark.tables import PIPELINE_PROPERTY, STAGED_SCHEMA_PROPERTY
+from spark.tables_settle import STAGED_FIELDS_PROPERTY, with_shape
 
 __all__ = ["Loaded", "Published", "load"]
+_NOTHING_STAGED: dict[str, str | None] = {STAGED_SCHEMA_PROPERTY: None, STAGED_FIELDS_PROPERTY: None}
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,7 @@ def reset_stage(catalog: Catalog, tables: Iterable[Loaded]) -> None:
         metadata = catalog_metadata.with_ref(
             table.metadata, STAGE, catalog_metadata.ref(table.metadata, MAIN)
         )
-        metadata = catalog_metadata.with_properties(metadata, {STAGED_SCHEMA_PROPERTY: None})
+        metadata = catalog_metadata.with_properties(metadata, _NOTHING_STAGED)
         if metadata != table.metadata:
             moves.append(catalog.prepared(table, metadata))
     catalog.move(moves)
@@ -256,7 +258,9 @@ def staged_move(catalog: Catalog, table: Loaded, point: Point, kept: Collection[
 
 def _staged_move(catalog: Catalog, table: Loaded, point: Point, kept: Collection[int]) -> Move:
     """The move that makes what is staged of a table its content."""
-    metadata = tagged(_published(table.metadata), table.metadata, point.position, kept)
+    metadata = tagged(
+        _published(table.metadata, point.position, kept), table.metadata, point.position, kept
+    )
     return catalog.prepared(table, metadata)
 
 
@@ -273,11 +277,7 @@ def point_move(
     return catalog.prepared(commits, catalog_metadata.without_unreferenced(metadata))
 
 
-def _published(metadata: Metadata) -> Metadata:
+def _published(metadata: Metadata, position: int, kept: Collection[int]) -> Metadata:
     """Main moved to what is staged, with the shape that came with it."""
     moved = catalog_metadata.with_ref(metadata, MAIN, catalog_metadata.ref(metadata, STAGE))
-    shape = metadata.get("properties", {}).get(STAGED_SCHEMA_PROPERTY)
-    properties: dict[str, str | None] = {STAGED_SCHEMA_PROPERTY: None}
-    if shape is not None:
-        properties[SCHEMA_PROPERTY] = shape
-    return catalog_metadata.with_ref(catalog_metadata.with_properties(moved, properties), STAGE, None)
+    return catalog_metadata.with_ref(with_shape(moved, position, kept), STAGE, None)

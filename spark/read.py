@@ -30,6 +30,7 @@ from spark.points import choose
 from spark.publish_swap import load
 from spark.read_scan import ScanColumn, scan
 from spark.tables import SCHEMA_PROPERTY, LakeColumn, TableSchema, schema_of
+from spark.tables_settle import schema_id_at, shape_at
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,24 @@ class Pinned:
         return catalog_metadata.snapshot(self.metadata, catalog_tags.at(self.metadata, self.position))
 
     @cached_property
+    def schema_id(self) -> int:
+        """The Iceberg schema that the snapshot is read by."""
+        written: int = (self.snapshot or {}).get("schema-id", -1)
+        return schema_id_at(self.metadata, written, self.position)
+
+    @cached_property
+    def shape(self) -> TableSchema:
+        """The table's shape at the snapshot.
+
+        Raises:
+            LakeError: it is not a table of ours.
+        """
+        return shape_at(self.metadata, self.position) or schema_of(self.metadata, self.name)
+
+    @cached_property
     def field_ids(self) -> dict[str, int]:
         """Lake column → field id, as the table was at the snapshot."""
-        wanted = (self.snapshot or {}).get("schema-id", self.metadata["current-schema-id"])
-        schema = next(s for s in self.metadata["schemas"] if s["schema-id"] == wanted)
+        schema = next(s for s in self.metadata["schemas"] if s["schema-id"] == self.schema_id)
         return {field["name"]: field["id"] for field in schema["fields"]}
 
 
@@ -223,7 +238,7 @@ class Cut:
         return {mode: name for mode, name in found.items() if self.pinned[name].snapshot is not None}
 
     def _schema(self, name: LakeName) -> TableSchema:
-        return schema_of(self.pinned[name].metadata, name)
+        return self.pinned[name].shape
 
     def _snapshot_id(self, name: LakeName) -> int:
         return int((self.pinned[name].snapshot or {})["snapshot-id"])

@@ -164,7 +164,7 @@ def _pinned_location(pinned: Pinned, directory: Path) -> str:
     """A metadata file whose main and current schema are those of the pinned snapshot."""
     snapshot = pinned.snapshot or {}
     metadata = pinned.metadata
-    schema_id = snapshot.get("schema-id", metadata["current-schema-id"])
+    schema_id = pinned.schema_id
     is_main = catalog_metadata.ref(metadata, catalog_metadata.MAIN) == snapshot["snapshot-id"]
     if is_main and schema_id == metadata["current-schema-id"]:
         return pinned.location

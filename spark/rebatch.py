@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from decoder.changelog import Batch, BatchRelation, batch_name
 from decoder.errors import ChangeLogError
 from decoder.lsn import format_lsn
+from spark import annex
 
 # Changes of a later batch come later; no batch has so many.
 _SEQ_STEP = 1 << 40
@@ -112,7 +113,10 @@ def rebatched(batches: Sequence[Batch], transactions: int | None) -> Iterator[Ba
     if transactions is None:
         yield from batches
         return
-    yield from _regrouped(batches, transactions)
+    # What belongs to a batch holds at its end: such a batch is neither cut nor merged with others.
+    alike = itertools.groupby(batches, key=lambda batch: annex.place(batch.path).is_dir())
+    for alone, some in [(alone, list(some)) for alone, some in alike]:
+        yield from some if alone else _regrouped(some, transactions)
 
 
 def _regrouped(batches: Sequence[Batch], size: int) -> Iterator[Rebatched]:

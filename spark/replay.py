@@ -27,7 +27,10 @@ from spark.lake import LakeSettings
 from spark.names import LakeName, belongs, beside
 from spark.read import Cut, Pinned
 from spark.removal import drop_tables
-from spark.tables import PIPELINE_PROPERTY, SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY, TableSchema
+from spark.tables import PIPELINE_PROPERTY, SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY
+from spark.tables_settle import HISTORY_PROPERTY, STAGED_FIELDS_PROPERTY
+
+_NOTHING_ELSE = dict.fromkeys((STAGED_SCHEMA_PROPERTY, STAGED_FIELDS_PROPERTY, HISTORY_PROPERTY))
 
 
 def owner(pipeline: str) -> str:
@@ -107,7 +110,7 @@ def _cloned(pinned: Pinned, point: Point, location: str) -> Metadata:
         "table-uuid": str(uuid.uuid4()),
         "location": location,
         "last-updated-ms": now,
-        "current-schema-id": snapshot.get("schema-id", pinned.metadata["current-schema-id"]),
+        "current-schema-id": pinned.schema_id,
         "current-snapshot-id": id_,
         "snapshots": [alone],
         "refs": {MAIN: {"snapshot-id": id_, "type": "branch"}},
@@ -117,7 +120,7 @@ def _cloned(pinned: Pinned, point: Point, location: str) -> Metadata:
         "partition-statistics": [],
     }
     metadata = catalog_metadata.with_summary(metadata, id_, point.summary)
-    properties = {PIPELINE_PROPERTY: point.pipeline, STAGED_SCHEMA_PROPERTY: None, **_shape(pinned)}
+    properties = {PIPELINE_PROPERTY: point.pipeline, **_NOTHING_ELSE, **_shape(pinned)}
     metadata = catalog_metadata.with_properties(metadata, properties)
     return tagged(metadata, {}, point.position, [point.position])
 
@@ -126,7 +129,7 @@ def _shape(pinned: Pinned) -> dict[str, str | None]:
     """The shape without the columns that were added since; a table beside a mirror has none of its own."""
     if SCHEMA_PROPERTY not in pinned.metadata["properties"]:
         return {}
-    shape = TableSchema.from_json(pinned.metadata["properties"][SCHEMA_PROPERTY])
+    shape = pinned.shape
     present = pinned.field_ids
     columns = tuple(
         replace(column, exact=column.exact and column.exact_name in present)

@@ -105,7 +105,7 @@ class TableSchema:
         selection: what the lake takes of it (`spark.row_filter.Selection`), "" for all.
         partitions: which partitions it was copied with (`infra.partitions`), "" if it has none.
         types: by which rules its columns got their forms (`spark.type_rules`), "" for the usual.
-        mark: what of the source's catalog its content agrees with (`infra.evolution`), "" if nothing is known.
+        mark: what of the source's catalog its content agrees with (`infra.marks`), "" if that is unknown.
         drop: columns that are gone leave the lake with the next publication.
     """
 

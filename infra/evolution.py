@@ -1,0 +1,217 @@
+"""A source whose tables change: what the lake follows as it comes, and what is copied again, per batch.
+
+The stream names columns, and says nothing of rows that a command rewrote.  So each batch is looked at beside
+the source's catalog (`decoder.table_marks`), and whatever could be more than one thing is not guessed: that
+table is copied again.  The copy is read under a snapshot, and the batch is pulled once more so that it ends
+exactly at that snapshot's LSN: the other tables get its changes, this one its copy, all in one point.  So
+every point that is published is the source at one LSN.
+
+What was found out is written beside the batch (`spark.annex`) before anyone applies it, so that it is applied
+again, or replayed, in the same way.  docs/schema.md has the rules; why: docs/adr/0013.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from decoder.changelog import Batch, BatchRelation
+from decoder.lsn import format_lsn
+from decoder.publications import SourceTable
+from decoder.slots import ExportedSnapshot, create_slot
+from decoder.table_marks import TableMark
+from infra.evolution_rules import Found, judge, left_behind
+from infra.marks import Mark, marks_at, require_unchanged
+
+if TYPE_CHECKING:
+    from infra.output import Progressing
+    from infra.pipeline import Pipeline
+    from spark.annex import Annex
+    from spark.tables import TableSchema
+
+COPY_WAIT_SECONDS = 60.0
+Name = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a batch meets.
+
+    Attributes:
+        copies: tables that must be copied again, and why.
+        numbers: relation version → column name → attribute number.
+        marks: table as PostgreSQL writes it → what it agrees with after the batch.
+        moved: tables whose rows only moved, with what they agree with now.
+        left: tables that are not published any more, and whose last changes the lake cannot take.
+    """
+
+    copies: Mapping[SourceTable, str] = field(default_factory=dict)
+    numbers: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    marks: Mapping[str, str] = field(default_factory=dict)
+    moved: Sequence[TableSchema] = ()
+    left: frozenset[str] = frozenset()
+
+
+def evolved(
+    pipeline: Pipeline, batch: Batch, snapshot: ExportedSnapshot | None, progress: Progressing
+) -> Batch:
+    """The batch with what belongs to it written beside; or one that goes further, if a table must be copied.
+
+    Args:
+        batch: as pulled from the lake's position.
+        snapshot: that the batch was pulled up to, if it was.
+
+    Raises:
+        SlotError: a snapshot cannot be had because transactions stay open; they are named.
+        ChangedMeanwhileError: a table changed while it was copied; run again.
+    """
+    from spark import annex
+
+    if not batch.empty and annex.place(batch.path).is_dir():
+        return batch
+    found = _examine(pipeline, batch, snapshot)
+    if not found.copies:
+        _note(pipeline, batch, found)
+        return batch
+    if snapshot is not None:
+        return _to_the_copy(pipeline, batch, snapshot, progress)
+    progress("waiting for a snapshot of the source", 0)
+    with create_slot(pipeline.source, temporary=True, wait_seconds=COPY_WAIT_SECONDS) as own:
+        return _to_the_copy(pipeline, batch, own, progress)
+
+
+def _to_the_copy(
+    pipeline: Pipeline, batch: Batch, snapshot: ExportedSnapshot, progress: Progressing
+) -> Batch:
+    """The batch that ends where the copies of some tables are read, with them."""
+    from infra.batches import cut
+    from infra.tables import replace_content
+
+    if batch.end_lsn != snapshot.lsn:
+        batch = cut(pipeline, batch.start_lsn, snapshot.lsn, progress, whole=True)
+    found = _examine(pipeline, batch, snapshot)
+    if batch.empty:
+        for table in found.copies:
+            replace_content(pipeline, table, snapshot, progress)
+        return batch
+    _write(pipeline, batch, found, snapshot, progress)
+    return batch
+
+
+def _examine(pipeline: Pipeline, batch: Batch, snapshot: ExportedSnapshot | None) -> Findings:
+    from infra.tables import published_tables
+    from spark.read import Cut
+
+    held = {(table.schema, table.table): table for table in Cut.latest(pipeline.lake).tables()}
+    when = None if snapshot is None else snapshot.snapshot
+    marks = marks_at(pipeline, [_relation_id(table) for table in held.values()], when)
+    relations: dict[Name, list[BatchRelation]] = {}
+    for relation in batch.relations:
+        if relation.rows:
+            relations.setdefault((relation.schema, relation.table), []).append(relation)
+    doubtful = {
+        name: table
+        for name, table in held.items()
+        if _differs(table, marks.get(_relation_id(table)), relations.get(name, ()))
+    }
+    if not doubtful:
+        return Findings()
+    published = {(table.schema, table.table): table for table in published_tables(pipeline)}
+    unseen = [published[name].relation_id for name in doubtful if name in published]
+    marks |= marks_at(pipeline, [oid for oid in unseen if oid not in marks], when)
+    judged = {
+        name: judge(
+            table,
+            marks.get(_relation_id(table)),
+            published[name],
+            relations.get(name, ()),
+            at_end=snapshot is not None and snapshot.lsn == batch.end_lsn,
+        )
+        for name, table in doubtful.items()
+        if name in published
+    }
+    away = [table for name, table in doubtful.items() if name not in published]
+    left = [t.source_name for t in away if left_behind(t, relations.get((t.schema, t.table), ()))]
+    return replace(_together(held, judged, published), left=frozenset(left))
+
+
+def _together(
+    held: Mapping[Name, TableSchema], judged: Mapping[Name, Found], published: Mapping[Name, SourceTable]
+) -> Findings:
+    return Findings(
+        {published[name]: found.copy for name, found in judged.items() if found.copy},
+        {ordinal: named for found in judged.values() for ordinal, named in found.numbers.items()},
+        {held[name].source_name: found.mark for name, found in judged.items() if found.mark},
+        [found.moved for found in judged.values() if found.moved is not None],
+    )
+
+
+def _relation_id(table: TableSchema) -> int:
+    mark = Mark.from_json(table.mark)
+    return table.relation_id if mark is None else mark.relation_id
+
+
+def _differs(table: TableSchema, now: TableMark | None, relations: Sequence[BatchRelation]) -> bool:
+    """Is there anything to look at? For most tables, most of the time, there is not."""
+    mark = Mark.from_json(table.mark)
+    if mark is None or now is None:
+        return True
+    if (now.schema, now.table) != (table.schema, table.table):
+        return True
+    present = Mark.of(now, [column.number for column in table.live], mark)
+    if present != mark or any(number > mark.last for number in now.numbers.values()):
+        return True
+    known = {(column.name, column.type_oid, column.typmod) for column in table.live}
+    told = {(c.name, c.type_oid, c.typmod) for relation in relations for c in relation.columns}
+    return bool(told - known) and not table.selection
+
+
+def _note(pipeline: Pipeline, batch: Batch, found: Findings) -> None:
+    """Keep what was found out: with the batch if it needs it, else with the tables."""
+    from spark import annex
+    from spark.tables_shape import reshape
+
+    if found.moved:
+        reshape(pipeline.lake, found.moved)
+    if (found.numbers or found.left) and not batch.empty:
+        annex.finish(batch.path, annex.begin(batch.path), _annex(pipeline, found))
+
+
+def _annex(pipeline: Pipeline, found: Findings) -> Annex:
+    from spark.annex import Annex
+    from spark.names import parse_postgres_name, postgres_name
+
+    own = {postgres_name(*parse_postgres_name(n)): s.on_drop for n, s in pipeline.file.tables.items()}
+    default = pipeline.file.on_drop
+    names = [*found.marks, *(postgres_name(t.schema, t.table) for t in found.copies)]
+    drops = frozenset(name for name in names if (own.get(name) or default) == "drop")
+    return Annex(numbers=found.numbers, marks=found.marks, drops=drops, left=found.left)
+
+
+def _explained(schema: TableSchema, why: str) -> TableSchema:
+    mark = Mark.from_json(schema.mark)
+    return schema if mark is None else replace(schema, mark=replace(mark, why=why).to_json())
+
+
+def _write(
+    pipeline: Pipeline, batch: Batch, found: Findings, snapshot: ExportedSnapshot, progress: Progressing
+) -> None:
+    from infra.tables import copy_into, schemas_at
+    from spark import annex
+
+    tables = list(found.copies)
+    schemas, marks = schemas_at(pipeline, snapshot, tables)
+    incoming = annex.begin(batch.path)
+    told = _annex(pipeline, found)
+    copies = []
+    for number, table in enumerate(tables):
+        schema = _explained(schemas[table], f"{format_lsn(snapshot.lsn)}: {found.copies[table]}")
+        schema = replace(schema, drop=schema.source_name in told.drops)
+        directory = incoming / f"t{number}"
+        directory.mkdir()
+        copied = annex.Copied(schema, directory, 0, found.copies[table])
+        files = copy_into(pipeline, table, snapshot, copied.target, progress)
+        copies.append(replace(copied, rows=sum(file.rows for file in files)))
+    require_unchanged(pipeline, marks, tables)
+    annex.finish(batch.path, incoming, replace(told, copies=tuple(copies)))

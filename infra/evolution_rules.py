@@ -1,0 +1,263 @@
+"""Which column is which, and whether rows changed without an event: judged by the catalog. No I/O.
+
+What makes it sound: a column's attribute number is given once and never again, numbers grow, and Relation
+messages list columns by them.  So if no column that the lake has is gone, a message can only show these and
+the first few of the new ones; if none is new, only these, or these without all that are gone.  Anything
+else, and anything that two histories could have led to, is answered with a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from decoder.publications import SourceTable
+from decoder.table_marks import TableMark
+from infra.marks import Mark, marked
+
+if TYPE_CHECKING:
+    from decoder.changelog import BatchRelation
+    from spark.tables import TableSchema
+
+Numbers = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is to be done about a table.
+
+    Attributes:
+        copy: why it must be copied again; "" if the lake can follow.
+        numbers: relation version → column name → attribute number.
+        mark: what it agrees with after the batch, if that is to be noted with the batch.
+        moved: the table with what it agrees with already, if that is to be noted at once.
+    """
+
+    copy: str = ""
+    numbers: Mapping[int, Numbers] = field(default_factory=dict)
+    mark: str = ""
+    moved: TableSchema | None = None
+
+
+def judge(
+    held: TableSchema,
+    now: TableMark | None,
+    published: SourceTable,
+    relations: Sequence[BatchRelation],
+    *,
+    at_end: bool,
+) -> Found:
+    """What a batch, and the catalog behind it, ask for.
+
+    Args:
+        held: the table as the lake has it.
+        now: the catalog of the table that the lake has, None if that table is gone.
+        published: the source's table of this name.
+        relations: the batch's relation versions of it that have rows, oldest first.
+        at_end: the catalog was read exactly where the batch ends.
+    """
+    mark = Mark.from_json(held.mark)
+    if mark is None:
+        return _unmarked(held, now, published, relations)
+    why = _another(mark, now, published)
+    if why or now is None:
+        return Found(copy=why)
+    table = _Columns.of(held, mark, now, published)
+    numbers = {relation.ordinal: table.match(relation) or {} for relation in relations}
+    why = table.doubtful(held) or _rewritten(mark, now, table)
+    if why or not all(numbers.values()):
+        return Found(copy=why or "the table's columns changed more than once")
+    last = list(numbers.values())[-1] if numbers else {c.name: c.number for c in held.live}
+    why = _unfollowable(held, published, relations, numbers, now) or table.filled(last.values())
+    if not why and at_end and last != table.present:
+        why = "the table's columns changed, and no row of it"
+    if why:
+        return Found(copy=why)
+    after = _agreed(now, last, mark, table).to_json()
+    mine = [_described(column) for column in held.live]
+    if any([_described(c) for c in r.columns if c.name in numbers[r.ordinal]] != mine for r in relations):
+        return Found(numbers=numbers, mark=after)
+    return Found(moved=replace(held, mark=after) if after != held.mark else None)
+
+
+def _agreed(now: TableMark, columns: Numbers, before: Mark, table: _Columns) -> Mark:
+    """What the table agrees with; a column that is not published counts as known, one to come does not."""
+    mark = Mark.of(now, columns.values(), before)
+    coming = set(table.new) - set(columns.values())
+    return mark if coming else replace(mark, last=max(now.attributes))
+
+
+def _another(mark: Mark, now: TableMark | None, published: SourceTable) -> str:
+    """Why nothing that the lake has of the table is to be trusted; "" if it is."""
+    if now is None or not mark.relation_id == now.relation_id == published.relation_id:
+        return "the table was dropped and made again"
+    if mark.members and not mark.members & now.members:
+        return "the table left the publications and came back"
+    if any(column.name not in now.numbers for column in published.columns):
+        return "the table's columns change at this moment"
+    return ""
+
+
+def _unmarked(
+    held: TableSchema, now: TableMark | None, published: SourceTable, relations: Sequence[BatchRelation]
+) -> Found:
+    """A lake of an earlier version: its columns are known by name, until the source's are the same."""
+    from spark.tables import TableSchema
+
+    why = _unfollowable(held, published, relations, {}, now)
+    if why:
+        return Found(copy=why)
+    mine = [_described(column) for column in held.live]
+    if (
+        mine != [_described(column) for column in published.columns]
+        or held.relation_id != published.relation_id
+    ):
+        return Found()
+    if any([_described(c) for c in relation.columns] != mine for relation in relations):
+        return Found()
+    noted = marked(TableSchema.of(published), now)
+    numbers = {column.name: column.number for column in noted.columns}
+    columns = tuple(c if c.dropped else replace(c, number=numbers[c.name]) for c in held.columns)
+    return Found(moved=replace(held, columns=columns, mark=noted.mark) if noted.mark else None)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The columns that the lake has and those that are published now, by number; ascending."""
+
+    before: Mapping[int, Any]
+    after: Mapping[int, Any]
+    now: TableMark
+    last: int
+
+    @classmethod
+    def of(cls, held: TableSchema, mark: Mark, now: TableMark, published: SourceTable) -> _Columns:
+        before = {column.number: column for column in held.live}
+        after = {now.numbers[column.name]: column for column in published.columns}
+        return cls(dict(sorted(before.items())), dict(sorted(after.items())), now, mark.last)
+
+    @property
+    def new(self) -> list[int]:
+        return [number for number in self.after if number not in self.before]
+
+    @property
+    def gone(self) -> list[int]:
+        return [number for number in self.before if number not in self.after]
+
+    @property
+    def present(self) -> dict[str, int]:
+        return {column.name: number for number, column in self.after.items()}
+
+    def doubtful(self, held: TableSchema) -> str:
+        """Why a message's columns would not tell which they are; "" if they would."""
+        if self.new and self.gone:
+            return "columns are gone and others are new"
+        if any(number <= self.last for number in self.new):
+            return "columns are published that were not before"
+        passing = [n for n, a in self.now.attributes.items() if n > self.last and a.dropped]
+        if self.new and passing:
+            return "columns came and went"
+        renamed = [n for n, c in self.before.items() if n in self.after and self.after[n].name != c.name]
+        if held.selection and (self.gone or renamed):
+            return "the columns of a table with a filter or a list of columns changed"
+        return ""
+
+    def match(self, relation: BatchRelation) -> Numbers | None:
+        """The numbers of a message's columns; None if they are not certain."""
+        known = {c.name for c in [*self.before.values(), *self.after.values()]}
+        columns = [column for column in relation.columns if column.name in known]
+        if len(columns) < len(relation.columns) and not self._hides(relation, known):
+            return None
+        for numbers in self._possible():
+            if len(numbers) == len(columns) and all(map(self._is, numbers, columns)):
+                return {column.name: number for number, column in zip(numbers, columns, strict=True)}
+        return None
+
+    def _hides(self, relation: BatchRelation, known: set[str]) -> bool:
+        """Are the columns that the lake does not know ones that it does not take?"""
+        mine = self.now.numbers
+        hidden = [column.name for column in relation.columns if column.name not in known]
+        return all(name in mine and mine[name] not in self.after for name in hidden)
+
+    def _possible(self) -> list[list[int]]:
+        if self.gone:
+            return [list(self.before), list(self.after)]
+        return [[*self.before, *self.new[:count]] for count in range(len(self.new) + 1)]
+
+    def _is(self, number: int, column: Any) -> bool:
+        either = [side[number] for side in (self.before, self.after) if number in side]
+        return column.name in {c.name for c in either} and any(
+            _described(c)[1:] == _described(column)[1:] for c in either
+        )
+
+    def filled(self, numbers: Any) -> str:
+        """Which of these columns are new and had a value in rows from before; "" if none."""
+        for number in self.new:
+            attribute = self.now.attributes[number]
+            if number in set(numbers) and (attribute.missing or attribute.has_default):
+                return f"column {attribute.name} was added with a default"
+        return ""
+
+
+def left_behind(held: TableSchema, relations: Sequence[BatchRelation]) -> bool:
+    """Are there changes that the lake cannot take? Of a table that cannot be copied: it is not published."""
+    from spark.tables_change import CannotFollowError, follow
+
+    try:
+        for relation in relations:
+            held = follow(held, relation)
+    except CannotFollowError:
+        return True
+    return False
+
+
+def _described(column: Any) -> tuple[str, int, int]:
+    return column.name, column.type_oid, column.typmod
+
+
+def _rewritten(mark: Mark, now: TableMark, table: _Columns) -> str:
+    """VACUUM FULL, CLUSTER and TRUNCATE give a table another file too, and change no column's description."""
+    if mark.storage == now.storage:
+        return ""
+    altered = [
+        number
+        for number, since in mark.since.items()
+        if number in table.after
+        and now.attributes[number].since != since
+        # Rewriting puts a kept constant into the rows, and notes that.
+        and not (number in mark.missing and not now.attributes[number].missing)
+    ]
+    return "its rows were rewritten" if altered or table.new else ""
+
+
+def _unfollowable(
+    held: TableSchema,
+    published: SourceTable,
+    relations: Sequence[BatchRelation],
+    numbers: Mapping[int, Numbers],
+    now: TableMark | None,
+) -> str:
+    """What the lake's table cannot become; "" if it can follow the batch, and the catalog after it."""
+    from spark.tables import TableSchema
+    from spark.tables_change import CannotFollowError, follow
+
+    schema = held
+    try:
+        for relation in relations:
+            chosen = _chosen(relation, numbers.get(relation.ordinal), published)
+            schema = follow(schema, chosen, numbers.get(relation.ordinal, {}))
+        if now is not None and held.mark:
+            follow(schema, TableSchema.of(published), now.numbers)
+    except CannotFollowError as error:
+        return error.what.rpartition("cannot follow: ")[2]
+    return ""
+
+
+def _chosen(relation: BatchRelation, named: Numbers | None, published: SourceTable) -> Any:
+    """The relation version with the columns that the lake takes."""
+    names = set(named) if named is not None else {column.name for column in published.columns}
+    selection = getattr(published, "selection", "")
+    if named is None and not selection:
+        return relation
+    return replace(relation, columns=tuple(c for c in relation.columns if c.name in names))
