@@ -165,7 +165,9 @@ def _tables(pipeline: Pipeline, cut: Cut | None, published: set[tuple[str, str]]
         there = published is None or (table.schema, table.table) in published
         state = "ready" if there else "not published any more"
         again = "" if mark is None else mark.why
-        entries.append(TableStatus(table.source_name, lake_name, state, snapshot, key, takes, met, again, beside))
+        entries.append(
+            TableStatus(table.source_name, lake_name, state, snapshot, key, takes, met, again, beside)
+        )
     return entries
 
 
