@@ -37,6 +37,7 @@ BENCHES = {
     "fold_vs_spark_window": "infra.bench.fold",
     "merge_100k_vs_plain_merge": "infra.bench.merge",
     "one_row_sync_s": "infra.bench.sync",
+    "upkept_vs_fresh": "infra.bench.upkeep",
 }
 
 

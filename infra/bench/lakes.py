@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -18,9 +19,17 @@ NAMESPACE = "bench"
 
 @contextmanager
 def bench_pipeline(
-    server: EmbeddedPostgres, folder: Path, tables: Sequence[str], progress: Progressing
+    server: EmbeddedPostgres,
+    folder: Path,
+    tables: Sequence[str],
+    progress: Progressing,
+    **sections: Mapping[str, Any],
 ) -> Iterator[Pipeline]:
-    """A pipeline over these tables (names in schema public), initialised; Spark runs in this process."""
+    """A pipeline over these tables (names in schema public), initialised; Spark runs in this process.
+
+    Args:
+        sections: further ones of the pipeline file.
+    """
     file = folder / "bench.yaml"
     contents = {
         "name": "bench",
@@ -32,6 +41,7 @@ def bench_pipeline(
             "namespace": NAMESPACE,
         },
         "tables": {f"public.{table}": {} for table in tables},
+        **sections,
     }
     file.write_text(yaml.safe_dump(contents))
     file.chmod(0o600)  # it holds the server's password
