@@ -35,7 +35,9 @@ BENCHES = {
     "start_s": "infra.bench.waiting",
     "copy_vs_copy_binary": "infra.bench.copy",
     "fold_vs_spark_window": "infra.bench.fold",
+    "merge_1m_vs_plain_merge": "infra.bench.merge",
     "merge_100k_vs_plain_merge": "infra.bench.merge",
+    "merge_1k_vs_plain_merge": "infra.bench.merge",
     "one_row_sync_s": "infra.bench.sync",
     "upkept_vs_fresh": "infra.bench.upkeep",
 }

@@ -1,4 +1,4 @@
-"""merge_100k_vs_plain_merge: a batch applied and published, against a MERGE of rows folded beforehand.
+"""merge_…_vs_plain_merge: a batch applied and published, against a MERGE of rows folded beforehand.
 
 Two tables over the very same data files, in one catalog and one Spark session; both take the same
 batches in the same order.  Ours is all that `sync` does after pulling: verify and read the batch, fold
@@ -9,6 +9,7 @@ that lie folded on disk.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from infra.bench.workload import (
     insert_rows,
     make_table,
     rows_asked,
+    runs_asked,
 )
 from spark.fold import ACTIONS, fold
 
@@ -38,48 +40,68 @@ if TYPE_CHECKING:
     from infra.pipeline import Pipeline
 
 ROWS = 5_000_000
-_PART = 50  # a batch changes one row in so many
 _OURS, _THEIRS = f"lake.{NAMESPACE}.orders", f"lake.{NAMESPACE}_peer.orders"
 _NAMES = [column.split()[0] for column in COLUMNS.split(", ")]
 
 
+def merge_1m_vs_plain_merge(progress: Progressing) -> list[Figure]:
+    """A fifth of the table's size in changes."""
+    return _merges("merge_1m_vs_plain_merge", progress, [(5, False)])
+
+
 def merge_100k_vs_plain_merge(progress: Progressing) -> list[Figure]:
-    """Half inserts, four tenths updates, one tenth deletes, spread over the whole table."""
+    """A fiftieth."""
+    return _merges("merge_100k_vs_plain_merge", progress, [(50, False)])
+
+
+def merge_1k_vs_plain_merge(progress: Progressing) -> list[Figure]:
+    """One in five thousand, all over the table, and among its newest rows."""
+    return _merges("merge_1k_vs_plain_merge", progress, [(5_000, False), (5_000, True)])
+
+
+def _merges(name: str, progress: Progressing, kinds: Sequence[tuple[int, bool]]) -> list[Figure]:
     rows = rows_asked(ROWS)
     with bench_server() as server, bench_folder() as folder, connect(server.dsn(DATABASE)) as connection:
-        progress("merge_100k_vs_plain_merge: making the table", 0)
+        progress(f"{name}: making the table", 0)
         make_table(connection, "orders", rows)
         with bench_pipeline(server, folder, ["orders"], progress) as pipeline:
             race = _Race(pipeline, connection, folder, rows)
-            progress("merge_100k_vs_plain_merge: warming up", 0)
-            race.pair()
-            pairs = []
-            for i in range(PAIRS):
-                progress("merge_100k_vs_plain_merge: pair", i + 1, PAIRS)
-                pairs.append(race.pair())
+            figures = [_figure(name, race, part, newest, progress) for part, newest in kinds]
             race.require_equal()
+    return figures
+
+
+def _figure(name: str, race: _Race, part: int, newest: bool, progress: Progressing) -> Figure:
+    race.changes, race.newest = max(10, race.rows // part), newest
+    progress(f"{name}: warming up", 0)
+    race.pair()
+    count = runs_asked(PAIRS)
+    pairs = []
+    for i in range(count):
+        progress(f"{name}: pair", i + 1, count)
+        pairs.append(race.pair())
     ours = [dict(mine) for mine, _ in pairs]
-    return [
-        Figure(
-            what=f"{race.changes:,} changes applied to {rows:,} rows and published",
-            peer="plain MERGE of folded rows",
-            unit="s",
-            ours=tuple(sum(each.values()) for each in ours),
-            theirs=tuple(other for _, other in pairs),
-            better="less",
-            aim=1 / 1.3,
-            parts={f"s, {step}": median(each[step] for each in ours) for step in ours[0]},
-        )
-    ]
+    where = " among the newest" if newest else ""
+    return Figure(
+        what=f"{race.changes:,} changes{where} applied to {race.rows:,} rows and published",
+        peer="plain MERGE of folded rows",
+        unit="s",
+        ours=tuple(sum(each.values()) for each in ours),
+        theirs=tuple(other for _, other in pairs),
+        better="less",
+        wanted=1 / 1.3,
+        parts={f"s, {step}": median(each[step] for each in ours) for step in ours[0]},
+    )
 
 
 class _Race:
     def __init__(
         self, pipeline: Pipeline, connection: psycopg.Connection[Any], folder: Path, rows: int
     ) -> None:
-        self._pipeline, self._connection, self._folder, self._rows = pipeline, connection, folder, rows
+        self._pipeline, self._connection, self._folder, self.rows = pipeline, connection, folder, rows
         self._round = 0
-        self.changes = rows // _PART
+        self._next = rows + 1
+        self.changes, self.newest = 0, False
         self._twin()
 
     def _twin(self) -> None:
@@ -114,19 +136,29 @@ class _Race:
         return ours, self._plain(named(self._pipeline, pulled.batch))
 
     def _change(self) -> None:
+        """Half inserts, four tenths updates, one tenth deletes, of keys that this round alone has."""
         inserts, deletes = self.changes // 2, self.changes // 10
         updates = self.changes - inserts - deletes
-        first = self._rows + 1 + self._round * inserts
-        insert_rows(self._connection, "orders", first, first + inserts - 1)
-        # Keys that this round alone has, all over the table.
-        for count, command, place in (
-            (updates, "UPDATE orders SET quantity = quantity + 1, note = note || '.'", 2 * self._round),
-            (deletes, "DELETE FROM orders", 2 * self._round + 1),
+        insert_rows(self._connection, "orders", self._next, self._next + inserts - 1)
+        self._next += inserts
+        for keys, command in zip(
+            self._newest(updates, deletes) if self.newest else self._spread(updates, deletes),
+            ("UPDATE orders SET quantity = quantity + 1, note = note || '.'", "DELETE FROM orders"),
+            strict=True,
         ):
-            step = self._rows // count
-            where = f"id IN (SELECT g * {step} + {place + 1} FROM generate_series(0, {count - 1}) g)"
-            self._connection.execute(f"{command} WHERE {where}".encode())
+            self._connection.execute(f"{command} WHERE id IN ({keys})".encode())
         self._round += 1
+
+    def _spread(self, *counts: int) -> Iterator[str]:
+        for i, count in enumerate(counts):
+            place = 2 * self._round + i + 1
+            yield f"SELECT g * {self.rows // count} + {place} FROM generate_series(0, {count - 1}) g"
+
+    def _newest(self, *counts: int) -> Iterator[str]:
+        """Of the table's own last rows, a stretch a round; none of them is at a place of ``_spread``'s."""
+        last = self.rows - self._round * 4 * sum(counts)
+        for i, count in enumerate(counts):
+            yield f"SELECT {last} - g * 4 - {2 * i} FROM generate_series(0, {count - 1}) g"
 
     def _plain(self, batch: Batch) -> float:
         file = self._folder / f"folded-{self._round}.parquet"

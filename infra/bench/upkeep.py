@@ -19,15 +19,24 @@ from decoder.errors import SlotlakeError
 from decoder.source import connect
 from infra.bench.figures import Figure, in_turns
 from infra.bench.lakes import NAMESPACE, bench_pipeline
-from infra.bench.workload import DATABASE, bench_folder, bench_server, insert_rows, make_table, rows_asked
+from infra.bench.workload import (
+    DATABASE,
+    bench_folder,
+    bench_server,
+    insert_rows,
+    make_table,
+    rows_asked,
+    runs_asked,
+)
 
 if TYPE_CHECKING:
     from infra.output import Progressing
     from infra.pipeline import Pipeline
 
 ROWS = 1_000_000
-_BATCHES, _BATCHES_SHORT = 500, 20
+_BATCHES, _BATCHES_SHORT = 500, 6
 _ROUNDS = 10  # of maintenance
+_ROUNDS_SHORT = 2
 _READS = 5
 _SCAN_WANTED, _STORAGE_WANTED = 1 / 1.2, 1 / 2
 _OURS, _FRESH = f"lake.{NAMESPACE}.orders", f"lake.{NAMESPACE}_fresh.orders"
@@ -36,7 +45,7 @@ _OURS, _FRESH = f"lake.{NAMESPACE}.orders", f"lake.{NAMESPACE}_fresh.orders"
 def upkept_vs_fresh(progress: Progressing) -> list[Figure]:
     """Time of a full scan, and bytes on disk."""
     rows = rows_asked(ROWS)
-    batches = _BATCHES if rows == ROWS else _BATCHES_SHORT
+    batches, rounds = (_BATCHES, _ROUNDS) if rows == ROWS else (_BATCHES_SHORT, _ROUNDS_SHORT)
     with bench_server() as server, bench_folder() as folder, connect(server.dsn(DATABASE)) as connection:
         progress("upkept_vs_fresh: making the table", 0)
         make_table(connection, "orders", rows)
@@ -46,7 +55,7 @@ def upkept_vs_fresh(progress: Progressing) -> list[Figure]:
             for i in range(1, batches + 1):
                 progress("upkept_vs_fresh: batch", i, batches)
                 life.batch()
-                if i % max(1, batches // _ROUNDS) == 0:
+                if i % (batches // rounds) == 0:
                     life.maintain()
             return life.figures(folder, f"{batches} batches of {life.changes:,} changes on {rows:,} rows")
 
@@ -95,7 +104,7 @@ class _Life:
         ).collect()
         if self._read(_OURS)[1] != self._read(_FRESH)[1]:
             raise SlotlakeError("the two tables differ")
-        reads = in_turns(lambda: self._read(_OURS)[0], lambda: self._read(_FRESH)[0], _READS)
+        reads = in_turns(lambda: self._read(_OURS)[0], lambda: self._read(_FRESH)[0], runs_asked(_READS))
         sizes = [
             _megabytes(folder / "warehouse" / name / "orders") for name in (NAMESPACE, f"{NAMESPACE}_fresh")
         ]
