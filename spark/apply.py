@@ -27,7 +27,7 @@ from spark.commits import Point
 from spark.conflicts import Choices, Conflicts
 from spark.fold import stretches
 from spark.lake import LakeSettings
-from spark.modes import feed
+from spark.modes import Fed, feed
 from spark.names import LakeName, postgres_name
 from spark.publish import folded_at, is_pending, point_of, remove_folded, touched
 from spark.publish_swap import Loaded, load, require_owner, reset_stage, still_lack
@@ -208,8 +208,8 @@ def _apply_table(
     for mode, table in target.beside.items():
         if table in target.lacking:
             reach("apply.between_modes")
-            final = settled(schema, schema_of(work.table.metadata, work.table.name)).schema
-            feed(replace(work, table=table), mode, final, changes, batch, choice)
+            names = settled(schema, schema_of(work.table.metadata, work.table.name)).names
+            feed(replace(work, table=table), mode, Fed(schema, names, changes), batch, choice)
     return TableApplied(
         source_table=schema.source_name,
         changes=sum(relation.rows for relation in relations),

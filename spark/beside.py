@@ -5,6 +5,8 @@ A table beside a mirror has no shape of its own: its columns follow the mirror's
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,7 +15,10 @@ from typing import Any
 from spark.catalog_metadata import Metadata
 from spark.names import CHANGES_SUFFIX, HISTORY_SUFFIX, LakeName, beside, literal, quote
 from spark.tables import PIPELINE_PROPERTY, LakeColumn, TableSchema
+from spark.tables_change import promotes
+from spark.tables_settle import STAGED_FIELDS_PROPERTY
 
+_SPARK_NAMES = {"long": "bigint", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
 MODE_PROPERTY = "slotlake.mode"
 SUFFIXES = {"append": CHANGES_SUFFIX, "history": HISTORY_SUFFIX}
 
@@ -108,3 +113,60 @@ def nothing_new(name: LakeName, catalog: str) -> str:
     """A statement that makes a snapshot without a row: the point's name must stand on one."""
     branch = f"{name.sql(catalog)}.branch_stage"
     return f"INSERT INTO {branch} SELECT * FROM {branch} WHERE false"
+
+
+def following(
+    metadata: Metadata, images: Sequence[str], wanted: Sequence[Field], names: Mapping[str, str]
+) -> list[str]:
+    """What ALTER TABLE must do so that the table has these fields.
+
+    A field of another type than the mirror's, because the mirror's was dropped and made anew, steps aside and
+    keeps its values.  Those that get another name do so in the swap that publishes the rows, as the mirror's.
+
+    Args:
+        images: the structs that hold a row; none if the table's own columns do.
+        names: fields that get another name with the publication, and that name.
+    """
+    changes: list[str] = []
+    known: set[str] = set()
+    for image in images or ("",):
+        place = f"{quote(image)}." if image else ""
+        held = _types(metadata, image)
+        known |= {*held, *(field.name for field in wanted)}
+        for field in wanted:
+            present_type, name = held.get(field.name), f"{place}{quote(field.name)}"
+            if present_type is not None and promotes(present_type, field.kind):
+                changes.append(f"ALTER COLUMN {name} TYPE {field.kind}")
+            elif present_type is not None and _other(present_type, field.kind):
+                changes.append(f"RENAME COLUMN {name} TO {quote(aside(field.name, held))}")
+                present_type = None
+            if present_type is None:
+                changes.append(f"ADD COLUMNS ({place}{field.definition})")
+    plan = {old: new for old, new in names.items() if old in known}
+    plan |= {new: aside(new, known) for new in plan.values() if new in known and new not in plan}
+    if plan:
+        told = json.dumps({"names": plan, "gone": [], "inside": list(images)}, ensure_ascii=False)
+        changes.append(f"SET TBLPROPERTIES ('{STAGED_FIELDS_PROPERTY}' = {literal(told)})")
+    return changes
+
+
+def aside(name: str, taken: Container[str]) -> str:
+    """Another name for a field whose own is needed."""
+    names = (f"{name}__dropped{number or ''}" for number in itertools.count())
+    return next(found for found in names if found not in taken)
+
+
+def _types(metadata: Metadata, image: str) -> dict[str, str]:
+    """Field → its type as Spark SQL writes it; a list's or a struct's is not told."""
+    columns = present(metadata)
+    if image:
+        columns = {field["name"]: field["type"] for field in columns[image]["fields"]}
+    return {name: _written(kind) if isinstance(kind, str) else "" for name, kind in columns.items()}
+
+
+def _written(kind: str) -> str:
+    return _SPARK_NAMES.get(kind, kind).replace(" ", "")
+
+
+def _other(held: str, wanted: str) -> bool:
+    return bool(held) and held != wanted.lower().replace(" ", "")

@@ -9,7 +9,7 @@ if that shows it; else it is NULL and its column is named in ``unchanged``: the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -30,13 +30,16 @@ FROM_TRANSACTION = {
 }
 
 
-def change_rows(schema: TableSchema, parts: Sequence[Part], transactions: pa.Table) -> pa.Table | None:
+def change_rows(
+    schema: TableSchema, parts: Sequence[Part], transactions: pa.Table, names: Mapping[str, str]
+) -> pa.Table | None:
     """All changes of one table; None if there are none.
 
     Args:
         schema: the table's shape after the changes; numbers of columns index ``schema.columns``.
         parts: (relation version, its rows as in the change log).
         transactions: as `decoder.changelog.Batch.transaction_table` has them.
+        names: fields that get another name with the publication, and that name.
 
     Returns:
         ``op``, ``seq``, ``change_lsn``, the columns of the transaction, ``unchanged`` (names), ``old_row``
@@ -45,7 +48,9 @@ def change_rows(schema: TableSchema, parts: Sequence[Part], transactions: pa.Tab
     filled = [part for part in parts if part[1].num_rows]
     if not filled:
         return None
-    rows = pa.concat_tables([_of_version(schema, part) for part in filled], promote_options="permissive")
+    rows = pa.concat_tables(
+        [_of_version(schema, part, names) for part in filled], promote_options="permissive"
+    )
     txn = rows["txn"].to_numpy()
     arrays = {"seq": pa.array(_numbered(rows["seq"].to_numpy(), txn))}
     taken = transactions.take(pa.array(txn))
@@ -65,7 +70,7 @@ def _numbered(seq: Array, txn: Array) -> Array:
     return numbers
 
 
-def _of_version(schema: TableSchema, part: Part) -> pa.Table:
+def _of_version(schema: TableSchema, part: Part, names: Mapping[str, str]) -> pa.Table:
     relation, rows = part
     merged = merge([part])
     order = pa.array(np.argsort(rows["seq"].to_numpy(), kind="stable"))
@@ -77,7 +82,7 @@ def _of_version(schema: TableSchema, part: Part) -> pa.Table:
     arrays["has_new"] = pa.array(np.isin(merged.op, _SHOWS_NEW))
     arrays["old_row"] = pa.array([_OLD_NAMES.get(old) for old in merged.old.tolist()], pa.string())
     columns = [schema.column(column.name) for column in relation.columns]
-    arrays["unchanged"] = _unchanged(merged, columns)
+    arrays["unchanged"] = _unchanged(merged, [names.get(c.lake_name, c.lake_name) for c in columns])
     for position, column in enumerate(columns):
         arrays |= _values(merged, position, column, schema.columns.index(column))
     return pa.table(arrays)
@@ -88,7 +93,7 @@ def _unsent(merged: Merged, position: int) -> Array | None:
     return None if unchanged is None else unchanged & ~merged.carried[position]
 
 
-def _unchanged(merged: Merged, columns: Sequence[LakeColumn]) -> pa.Array:
+def _unchanged(merged: Merged, columns: Sequence[str]) -> pa.Array:
     """Per change the lake names of the columns whose new value nobody told; NULL if there are none."""
     rows: list[Array] = []
     names: list[str] = []
@@ -96,7 +101,7 @@ def _unchanged(merged: Merged, columns: Sequence[LakeColumn]) -> pa.Array:
         unsent = _unsent(merged, position)
         found = np.flatnonzero(unsent) if unsent is not None else np.empty(0, np.int64)
         rows.append(found)
-        names += [column.lake_name] * len(found)
+        names += [column] * len(found)
     which = np.concatenate(rows) if rows else np.empty(0, np.int64)
     order = np.argsort(which, kind="stable")
     counts = np.bincount(which, minlength=len(merged.op))

@@ -21,7 +21,7 @@ import pyarrow as pa
 from spark.beside import Field, Source, create, fields_of, present, timestamp
 from spark.catalog_metadata import Metadata
 from spark.names import LakeName, literal, quote
-from spark.tables import TableSchema
+from spark.tables import LakeColumn, TableSchema
 
 _COLUMNS = {
     "op": "string",
@@ -35,14 +35,15 @@ _COLUMNS = {
     "old_row": "string",
     "unchanged": "array<string>",
 }
-_IMAGES = {"new": "n", "old": "o"}
+_SIDES = {"new": "n", "old": "o"}
+IMAGES: Sequence[str] = tuple(_SIDES)
 
 
 def definition(name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str) -> str:
     """The SQL that makes the table."""
     inner = ", ".join(f"{quote(field.name)}: {field.kind}" for field in fields_of(schema))
     columns = [f"{quote(column)} {kind}" for column, kind in _COLUMNS.items()]
-    columns += [f"{quote(image)} struct<{inner}>" for image in _IMAGES]
+    columns += [f"{quote(image)} struct<{inner}>" for image in _SIDES]
     options = {
         "mode": "append",
         "pipeline": pipeline,
@@ -52,14 +53,14 @@ def definition(name: LakeName, catalog: str, schema: TableSchema, pipeline: str,
     return create(name, catalog, columns, options)
 
 
-def missing(schema: TableSchema, metadata: Metadata) -> list[str]:
-    """Definitions of the columns that the mirror has and this table lacks."""
-    columns = present(metadata)
-    lacking = []
-    for image in _IMAGES:
-        held = _inner(columns[image])
-        lacking += [f"{quote(image)}.{f.definition}" for f in fields_of(schema) if f.name not in held]
-    return lacking
+def field_here(name: str) -> str:
+    """What a field of the mirror is called within an image."""
+    return name
+
+
+def column_here(column: LakeColumn) -> LakeColumn:
+    """A column of the mirror, likewise."""
+    return column
 
 
 def copied(metadata: Metadata, target: str, source: Source) -> list[str]:
@@ -83,13 +84,13 @@ def appended(schema: TableSchema, metadata: Metadata, target: str, rows: pa.Tabl
     numbers = {field.name: _number(schema, field) for field in fields_of(schema)}
     given = set(rows.column_names)
     images = []
-    for image, side in _IMAGES.items():
+    for image, side in _SIDES.items():
         names = _inner(present(metadata)[image])
         held = [(name, numbers.get(name, "{}").format(side)) for name in names]
         row = _row([(name, f"s.{value}" if value in given else "NULL") for name, value in held])
         shown = "s.has_new" if image == "new" else "s.old_row IS NOT NULL"
         images.append(f"CASE WHEN {shown} THEN {row} END")
-    columns = ", ".join([*_COLUMNS, *_IMAGES])
+    columns = ", ".join([*_COLUMNS, *_SIDES])
     values = ", ".join([*(f"s.{column}" for column in _COLUMNS), *images])
     return f"INSERT INTO {target} ({columns}) SELECT {values} FROM {quote(view)} AS s"
 
@@ -98,7 +99,7 @@ def view_schema(schema: TableSchema, rows: pa.Table) -> str:
     """DDL of the view's columns."""
     kinds = {**_COLUMNS, "has_new": "boolean"}
     for number, column in enumerate(schema.columns):
-        for side in _IMAGES.values():
+        for side in _SIDES.values():
             kinds |= {f"{side}{number}": column.kept.spark, f"x{side}{number}": "string"}
     return ", ".join(f"{name} {kinds[name]}" for name in rows.column_names)
 

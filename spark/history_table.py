@@ -25,7 +25,7 @@ from spark.conflicts import Conflicts
 from spark.fold import FoldCounts, Folded
 from spark.fold_history import Versions
 from spark.names import EXACT_SUFFIX, LakeName, quote, unreserve
-from spark.tables import TableSchema
+from spark.tables import LakeColumn, TableSchema
 
 _BOUNDS = {
     "valid_from_lsn": "bigint",
@@ -34,40 +34,37 @@ _BOUNDS = {
     "valid_to_time": "timestamp",
 }
 _OPEN = "is_open"
+IMAGES: Sequence[str] = ()
 _OWN = {**_BOUNDS, _OPEN: "boolean"}
 _GIVEN = {"from_lsn": "bigint", "to_lsn": "bigint", "from_time": "timestamp", "to_time": "timestamp"}
 
 
-def history_name(lake_name: str) -> str:
+def field_here(name: str) -> str:
     """What a field of the mirror is called here."""
-    base = lake_name.removesuffix(EXACT_SUFFIX)
-    return unreserve(base, base) + lake_name[len(base) :] if base.lower() in _OWN else lake_name
+    base = name.removesuffix(EXACT_SUFFIX)
+    return unreserve(base, base) + name[len(base) :] if base.lower() in _OWN else name
 
 
-def history_schema(schema: TableSchema) -> TableSchema:
-    """The mirror's shape with the names of the columns here."""
-    return replace(
-        schema, columns=tuple(replace(c, lake_name=history_name(c.lake_name)) for c in schema.columns)
-    )
+def column_here(column: LakeColumn) -> LakeColumn:
+    """A column of the mirror as it is here."""
+    return replace(column, lake_name=field_here(column.lake_name))
+
+
+def _here(schema: TableSchema) -> TableSchema:
+    return replace(schema, columns=tuple(map(column_here, schema.columns)))
 
 
 def definition(name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str) -> str:
     """The SQL that makes the table."""
     columns = [f"{quote(column)} {kind}" for column, kind in _OWN.items()]
-    columns += [field.definition for field in fields_of(history_schema(schema))]
+    columns += [field.definition for field in fields_of(_here(schema))]
     options = {"mode": "history", "pipeline": pipeline, "location": location, "partitioned": _OPEN}
     return create(name, catalog, columns, options)
 
 
-def missing(schema: TableSchema, metadata: Metadata) -> list[str]:
-    """Definitions of the columns that the mirror has and this table lacks."""
-    held = present(metadata)
-    return [field.definition for field in fields_of(history_schema(schema)) if field.name not in held]
-
-
 def copied(metadata: Metadata, target: str, source: Source) -> list[str]:
     """The SQL that takes in a copy: all versions that were open end with it, and its rows begin."""
-    own = {history_name(field): field for field in sorted(source.fields)}
+    own = {field_here(field): field for field in sorted(source.fields)}
     names = [name for name in present(metadata) if name in own]
     into = ", ".join(["valid_from_lsn", "valid_from_time", _OPEN, *map(quote, names)])
     when = timestamp(source.time)
@@ -88,7 +85,7 @@ def target_of(
     Args:
         schema: the mirror's shape after the changes.
     """
-    schema = history_schema(schema)
+    schema = _here(schema)
     rows, counts = versions.rows, FoldCounts(versions.rows.num_rows, Conflicts())
     fold = Folded(
         str(name), versions.columns, versions.key, False, rows, counts, np.empty(0, np.int64), versions.bag

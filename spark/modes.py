@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pyarrow as pa
 from spark import changes_table, history_table
 from spark.apply_run import Work, answered, run, run_statements, run_steps, view_of
 from spark.apply_sql import Target
-from spark.beside import Source, nothing_new
+from spark.beside import Source, fields_of, following, nothing_new
 from spark.catalog import open_catalog
 from spark.catalog_metadata import Metadata
 from spark.changes_rows import change_rows
@@ -29,19 +29,24 @@ from spark.kept import as_kept
 from spark.names import LakeName
 from spark.publish_swap import load
 from spark.shapes import ChangeBatch
-from spark.tables import TableSchema, add_columns
+from spark.tables import LakeColumn, TableSchema
 
 
 class Mode(Protocol):
-    """A kind of table beside a mirror; its module."""
+    """A kind of table beside a mirror; its module. ``IMAGES``: the structs that hold a row, if any do."""
 
     def definition(
         self, name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str
     ) -> str:
         """The SQL that makes the table."""
 
-    def missing(self, schema: TableSchema, metadata: Metadata) -> list[str]:
-        """Definitions of the columns that the mirror has and this table lacks."""
+    IMAGES: Sequence[str]
+
+    def field_here(self, name: str) -> str:
+        """What a field of the mirror is called in this table."""
+
+    def column_here(self, column: LakeColumn) -> LakeColumn:
+        """A column of the mirror as this table names it."""
 
     def copied(self, metadata: Metadata, target: str, source: Source) -> list[str]:
         """The SQL that takes in a copy of the mirror's rows; the last one completes it."""
@@ -50,38 +55,54 @@ class Mode(Protocol):
 MODES: Mapping[str, Mode] = {"append": changes_table, "history": history_table}
 
 
-def feed(
-    work: Work, mode: str, schema: TableSchema, parts: Sequence[Part], batch: ChangeBatch, choice: OnConflict
-) -> None:
+@dataclass(frozen=True)
+class Fed:
+    """What a batch has for a mirror.
+
+    Attributes:
+        schema: the mirror's shape after the changes, as it is staged.
+        names: fields that get another name with the publication, and that name.
+        parts: the changes as the lake takes them.
+    """
+
+    schema: TableSchema
+    names: Mapping[str, str]
+    parts: Sequence[Part]
+
+
+def feed(work: Work, mode: str, fed: Fed, batch: ChangeBatch, choice: OnConflict) -> None:
     """Stage a batch's changes in a table beside the mirror.
 
     Args:
         work: with that table.
-        schema: the mirror's shape after the changes.
-        parts: the changes as the lake takes them.
 
     Raises:
         LakeError: Spark failed.
     """
-    work = shaped(work, mode, schema)
+    work = shaped(work, mode, fed.schema, fed.names)
     if mode == "append":
-        _append(work, schema, parts, batch)
+        _append(work, fed, batch)
     else:
-        _versions(work, schema, parts, batch, choice)
+        _versions(work, fed, batch, choice)
 
 
-def shaped(work: Work, mode: str, schema: TableSchema) -> Work:
-    """The same work, on a table that has all the columns that the mirror has."""
-    definitions = MODES[mode].missing(schema, work.table.metadata)
-    if not definitions:
+def shaped(work: Work, mode: str, schema: TableSchema, names: Mapping[str, str]) -> Work:
+    """The same work, on a table that has all the fields that the mirror has."""
+    table, kind = work.table, MODES[mode]
+    wanted = fields_of(replace(schema, columns=tuple(map(kind.column_here, schema.columns))))
+    plan = {kind.field_here(old): kind.field_here(new) for old, new in names.items()}
+    changes = following(table.metadata, kind.IMAGES, wanted, plan)
+    if not changes:
         return work
-    run(work.session, work.table, add_columns(work.table.name, work.lake.catalog, definitions))
+    for change in changes:
+        run(work.session, table, f"ALTER TABLE {table.name.sql(work.lake.catalog)} {change}")
     with open_catalog(work.lake) as catalog:
-        return replace(work, table=load(catalog.pointers(), work.table.name))
+        return replace(work, table=load(catalog.pointers(), table.name))
 
 
-def _append(work: Work, schema: TableSchema, parts: Sequence[Part], batch: ChangeBatch) -> None:
-    rows = change_rows(schema, parts, batch.transaction_table())
+def _append(work: Work, fed: Fed, batch: ChangeBatch) -> None:
+    schema = fed.schema
+    rows = change_rows(schema, fed.parts, batch.transaction_table(), fed.names)
     name, catalog = work.table.name, work.lake.catalog
     if rows is None:
         run_statements(work, [nothing_new(name, catalog)])
@@ -91,9 +112,8 @@ def _append(work: Work, schema: TableSchema, parts: Sequence[Part], batch: Chang
         run_statements(work, [changes_table.appended(schema, work.table.metadata, branch, rows, view)])
 
 
-def _versions(
-    work: Work, schema: TableSchema, parts: Sequence[Part], batch: ChangeBatch, choice: OnConflict
-) -> None:
+def _versions(work: Work, fed: Fed, batch: ChangeBatch, choice: OnConflict) -> None:
+    schema, parts = fed.schema, fed.parts
     name, catalog = work.table.name, work.lake.catalog
     stretches = history_stretches([part for part in parts if part[1].num_rows])
     if not stretches:

@@ -6,7 +6,7 @@ It begins at the position at which it becomes visible, with the rows that the mi
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
@@ -19,10 +19,10 @@ from spark.catalog_base import Loaded, load
 from spark.commits import Point, commits_name
 from spark.lake import LakeSettings
 from spark.modes import MODES, shaped
-from spark.names import LakeName, beside, copying, lake_table, parse_postgres_name, quote
+from spark.names import LakeName, beside, copying, lake_table, parse_postgres_name
 from spark.points import COMMITTED
 from spark.publish_swap import require_owner, reset_stage
-from spark.tables import TableSchema, add_columns, schema_of
+from spark.tables import TableSchema, schema_of
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,9 @@ def fill(
         LakeError: Spark failed.
     """
     mode, hidden = MODES[made.mode], copying(made.name)
-    table = _load(lake, hidden)
-    definitions = mode.missing(copied or made.schema, table.metadata)
-    if definitions:
-        run(session, table, add_columns(hidden, lake.catalog, definitions))
-        table = _load(lake, hidden)
+    directory = lake_files.control_directory(lake, point.pipeline, point.batch)
+    work = Work(session, lake, point, _load(lake, hidden), directory)
+    table = shaped(work, made.mode, copied or made.schema, {}).table
     mirror = copying(made.mirror) if copied is not None else made.mirror
     source = copy_of(lake, _load(lake, mirror), mirror.sql(lake.catalog), point)
     for statement in mode.copied(table.metadata, hidden.sql(lake.catalog), source):
@@ -109,7 +107,9 @@ def stage_left(
         reset_stage(catalog, [table for table, _, _ in left])
     for table, mode, mirror in left:
         directory = lake_files.control_directory(lake, point.pipeline, point.batch)
-        work = shaped(Work(session, lake, point, _load(lake, table.name), directory), mode, tables[mirror])
+        work = shaped(
+            Work(session, lake, point, _load(lake, table.name), directory), mode, tables[mirror], {}
+        )
         hidden = _load(lake, copying(mirror))
         source = copy_of(lake, hidden, hidden.name.sql(lake.catalog), point)
         branch = f"{table.name.sql(lake.catalog)}.branch_stage"
@@ -122,34 +122,22 @@ def copy_of(lake: LakeSettings, mirror: Loaded, name: str, point: Point) -> Sour
     return Source(name, fields_present(mirror.metadata), point.position, point.commit_time or _clock(lake))
 
 
-def take_copy(
-    work: Work, mode: str, schema: TableSchema, mirror: LakeName, names: Mapping[str, str] | None = None
-) -> None:
+def take_copy(work: Work, mode: str, schema: TableSchema, mirror: LakeName, names: Mapping[str, str]) -> None:
     """Stage the rows that are staged of a mirror, as those of a copy.
 
     Args:
         work: with the table beside it.
-        schema: the mirror's shape once these rows are published.
-        names: fields that the mirror has under another name until then → what they will be called.
+        schema: the mirror's shape as it is staged.
+        names: fields that get another name with the publication, and that name.
 
     Raises:
         LakeError: Spark failed.
     """
-    work = shaped(work, mode, schema)
+    work = shaped(work, mode, schema, names)
     catalog = work.lake.catalog
     source = copy_of(work.lake, _load(work.lake, mirror), f"{mirror.sql(catalog)}.branch_stage", work.point)
-    source = _named(source, names) if names else source
     branch = f"{work.table.name.sql(catalog)}.branch_stage"
     run_statements(work, MODES[mode].copied(work.table.metadata, branch, source))
-
-
-def _named(source: Source, names: Mapping[str, str]) -> Source:
-    """The same rows with fields under the names that they will have."""
-    fields = {field: names.get(field, field) for field in sorted(source.fields)}
-    # A field that leaves gives its name to the one that takes its place.
-    wanted = {new: field for field, new in fields.items()} | {names[f]: f for f in names if f in fields}
-    listed = ", ".join(f"{quote(field)} AS {quote(name)}" for name, field in wanted.items())
-    return replace(source, name=f"(SELECT {listed} FROM {source.name})", fields=frozenset(wanted))
 
 
 def _clock(lake: LakeSettings) -> datetime:

@@ -130,7 +130,7 @@ def stage_copy(work: Work, copied: Copied, beside: Mapping[str, Loaded]) -> Tabl
         work.session.catalog.dropTempView(view)
     final = settled(schema, before)
     for mode, each in beside.items():
-        take_copy(replace(work, table=each), mode, final.schema, work.table.name, final.names)
+        take_copy(replace(work, table=each), mode, schema, work.table.name, final.names)
     return final.schema
 
 

@@ -9,7 +9,7 @@ table had before stays readable, by position, for those who stand at an older po
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,11 +91,12 @@ def with_settled_fields(metadata: Metadata, snapshot_id: int | None) -> Metadata
         return metadata
     told = json.loads(plan)
     current = _current(metadata)
-    fields = [
-        {**field, "name": told["names"].get(field["name"], field["name"])}
+    kept = [
+        field
         for field in current["fields"]
         if field["name"] not in told["gone"] or field["id"] in _held(metadata)
     ]
+    fields = _renamed(kept, told["names"], told.get("inside", ()))
     number = 1 + max(schema["schema-id"] for schema in metadata["schemas"])
     return {
         **metadata,
@@ -106,6 +107,18 @@ def with_settled_fields(metadata: Metadata, snapshot_id: int | None) -> Metadata
             for s in metadata["snapshots"]
         ],
     }
+
+
+def _renamed(fields: Iterable[Any], names: Mapping[str, str], inside: Collection[str]) -> list[Any]:
+    """Fields under other names; with ``inside``, those within these structs instead."""
+    if not inside:
+        return [{**field, "name": names.get(field["name"], field["name"])} for field in fields]
+    return [
+        {**field, "type": {**field["type"], "fields": _renamed(field["type"]["fields"], names, ())}}
+        if field["name"] in inside
+        else field
+        for field in fields
+    ]
 
 
 def _current(metadata: Metadata) -> dict[str, Any]:
@@ -128,9 +141,9 @@ def with_shape(metadata: Metadata, position: int, kept: Collection[int]) -> Meta
     properties = metadata.get("properties", {})
     shape = properties.get(STAGED_SCHEMA_PROPERTY)
     told: dict[str, str | None] = {STAGED_SCHEMA_PROPERTY: None, STAGED_FIELDS_PROPERTY: None}
-    if shape is None:
-        return with_properties(metadata, told)
     settled_metadata = with_settled_fields(metadata, ref(metadata, "main"))
+    if shape is None:  # a table beside a mirror has none of its own
+        return with_properties(settled_metadata, told)
     history = _history(metadata)
     before = properties.get(SCHEMA_PROPERTY)
     if before is not None and _columns(before) != _columns(shape):
