@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 from decoder.lsn import format_lsn
 from decoder.types_written import written
 from infra.reports import Report
+from infra.types_chosen import on_lossy
 from spark.names import lake_table
 
 if TYPE_CHECKING:
     from infra.pipeline import Pipeline
+    from spark.lossy import OnLossy
     from spark.read import Cut, Pinned
     from spark.tables import LakeColumn
 
@@ -30,7 +32,8 @@ class ColumnTypes(Report):
         column, lake_column: its name in the source and in the lake.
         postgres, arrow, iceberg: its type there, in a reader's memory, and in the lake.
         exact: every value of the type fits the lake's column.
-        otherwise: how a value that does not fit is kept, "" where every one does.
+        on_lossy: the pipeline file's choice for values that do not fit, where there can be some.
+        otherwise: what becomes of such a value, "" where every one fits.
         companion: the lake column with the exact text of those, None while there is none.
         exact_texts: rows that have one; an upper bound while deleted rows are still in the files, None in a
             table of so many columns that Iceberg counts only some.
@@ -42,6 +45,7 @@ class ColumnTypes(Report):
     arrow: str
     iceberg: str
     exact: bool
+    on_lossy: str | None = None
     otherwise: str = ""
     companion: str | None = None
     exact_texts: int | None = 0
@@ -79,30 +83,41 @@ def types_report(pipeline: Pipeline) -> TypesReport:
 
 
 def _tables(pipeline: Pipeline, cut: Cut) -> list[TableTypes]:
-    found = []
+    found, lossy = [], on_lossy(pipeline.file)
     for table in cut.tables():
         name = lake_table(pipeline.lake.namespace, table.schema, table.table)
         pinned = cut.pinned[cut.find(table.source_name)]
         present = [column for column in table.live if column.lake_name in pinned.field_ids]
         counted = _exact_texts(pinned, [column for column in present if column.exact])
-        columns = [_column(pinned, column, counted.get(column.name, 0)) for column in present]
+        columns = [
+            _column(pinned, c, counted.get(c.name, 0), lossy.of(table.schema, table.table, c.name))
+            for c in present
+        ]
         found.append(TableTypes(table.source_name, str(name), columns))
     return found
 
 
-def _column(pinned: Pinned, column: LakeColumn, exact_texts: int | None) -> ColumnTypes:
+def _column(pinned: Pinned, column: LakeColumn, exact_texts: int | None, choice: OnLossy) -> ColumnTypes:
     companion = column.exact_name if column.exact and column.exact_name in pinned.field_ids else None
     return ColumnTypes(
         column=column.name,
         lake_column=column.lake_name,
         postgres=written(column.type_name, column.type_oid, column.typmod),
-        arrow=str(column.type.arrow),
+        arrow=str(column.kept.arrow),
         iceberg=_iceberg(pinned, column.lake_name),
-        exact=not column.type.inexact,
-        otherwise=f"NULL, its text in {column.exact_name}" if column.type.inexact else "",
+        exact=not column.kept.inexact,
+        on_lossy=choice if column.kept.inexact or column.form else None,
+        otherwise=_otherwise(column, choice),
         companion=companion,
         exact_texts=exact_texts,
     )
+
+
+def _otherwise(column: LakeColumn, choice: OnLossy) -> str:
+    if not column.kept.inexact:
+        return ""
+    beside = f"NULL, its text in {column.exact_name}"
+    return "refused with its batch" if choice == "fail" else beside
 
 
 def _iceberg(pinned: Pinned, lake_column: str) -> str:
