@@ -18,12 +18,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from decoder.batch_writer import incoming_path
 from decoder.errors import ChangeLogError
 from spark import lake_files
 from spark.initial_place import CopyTarget
 from spark.tables import TableSchema
 
-_SUFFIX, _INCOMING, _FILE = ".annex", ".incoming-annex", "annex.json"
+_SUFFIX, _FILE = ".annex", "annex.json"
 _FORMAT = 1
 # Of the companions, which share a file with the columns.
 _EXACT_IDS = 100_000
@@ -115,10 +116,10 @@ def read(batch: Any) -> Annex:
 
 
 def begin(batch: Path) -> Path:
-    """A directory to fill, empty; what crashed attempts left goes."""
-    for left in batch.parent.glob(f"{_INCOMING}-*"):
-        lake_files.remove_tree(left)
-    return lake_files.make_directory(batch.with_name(f"{_INCOMING}-{os.getpid()}-{batch.name}"))
+    """A directory to fill, empty; the next pull removes it if this process ends before."""
+    incoming = incoming_path(batch.parent, batch.name + _SUFFIX)
+    lake_files.remove_tree(incoming)
+    return lake_files.make_directory(incoming)
 
 
 def finish(batch: Path, incoming: Path, annex: Annex) -> Annex:
