@@ -18,6 +18,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from decoder.errors import PipelineFileError
+from infra.model_types import Kept, Lossy, TypesSection, one_form
 
 _PIPELINE_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
 _SLOT_NAME = re.compile(r"^[a-z0-9_]{1,63}$")
@@ -109,25 +110,6 @@ class LakeSection(_Section):
         return self
 
 
-Lossy = Literal["text", "quarantine", "fail"]
-
-
-class TypesSection(_Section):
-    """What becomes of columns of types that Iceberg has no scalar for (docs/types.md)."""
-
-    arrays: Literal["text", "list"] = "text"
-    ranges: Literal["text", "struct"] = "text"
-    composites: Literal["text", "struct"] = "text"
-    jsonb: Literal["text", "variant"] = "text"
-
-    @field_validator("jsonb")
-    @classmethod
-    def _no_variant(cls, value: str) -> str:
-        if value == "variant":
-            raise ValueError("pyiceberg cannot read a table with a VARIANT, so only text (docs/types.md)")
-        return value
-
-
 class TableSection(_Section):
     """What one table does differently from the default, an exact mirror of all of it."""
 
@@ -135,7 +117,7 @@ class TableSection(_Section):
     on_conflict: Literal["apply", "skip", "fail"] | None = None
     on_drop: Literal["keep", "drop"] | None = None
     on_lossy: Lossy | dict[str, Lossy] | None = None
-    types: dict[str, Literal["text", "list", "struct"]] = Field(default_factory=dict)
+    types: dict[str, Kept] = Field(default_factory=dict)
     filter: Annotated[tuple[str, ...], Field(strict=False)] = ()
     columns: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
     operations: Annotated[tuple[Operation, ...], Field(min_length=1, strict=False)] | None = None
@@ -151,6 +133,11 @@ class TableSection(_Section):
         if not all(each.strip() for each in value):
             raise ValueError("a SQL condition, or a list of them, none empty")
         return tuple(each.strip() for each in value)
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        one_form(self.types, self.on_lossy)
+        return self
 
     @field_validator("columns", "operations", "mode")
     @classmethod
