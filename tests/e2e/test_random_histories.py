@@ -23,7 +23,7 @@ from tests.e2e.scenarios import big
 
 pytestmark = pytest.mark.timeout(600)
 
-TABLES = ["by_key", "by_index", "by_pair", "full_with_key", "bag", "switching"]
+TABLES = ["by_key", "by_index", "by_pair", "full_with_key", "bag", "switching", "shifting"]
 EXAMPLES = int(os.environ.get("SLOTLAKE_TEST_HISTORIES", "12"))
 _SETUP = """
 CREATE TABLE by_key (k int PRIMARY KEY, a text, big text, n numeric(8,2));
@@ -32,6 +32,7 @@ ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_k;
 CREATE TABLE by_pair (big text, k int, k2 text DEFAULT 'x', a text, n numeric(8,2), PRIMARY KEY (k2, k));
 CREATE TABLE full_with_key (k int PRIMARY KEY, a text, big text, n numeric(8,2)); ALTER TABLE full_with_key REPLICA IDENTITY FULL;
 CREATE TABLE bag (k int, a text, big text, n numeric(8,2)); ALTER TABLE bag REPLICA IDENTITY FULL;
+CREATE TABLE shifting (k int PRIMARY KEY, a text, big text, n numeric(8,2), c int, d text);
 CREATE TABLE switching (k int PRIMARY KEY, code int NOT NULL UNIQUE GENERATED ALWAYS AS IDENTITY, a text, big text, n numeric(8,2));
 """
 # What names a row of `switching`; a key goes only where whole rows are sent, and comes back where it can.
@@ -41,6 +42,27 @@ _SWITCHES = [
     "DO $$ BEGIN IF EXISTS (SELECT FROM pg_index WHERE indrelid = 'switching'::regclass AND indisprimary) THEN ALTER TABLE switching REPLICA IDENTITY NOTHING; INSERT INTO switching (k) VALUES (5) ON CONFLICT DO NOTHING; ALTER TABLE switching REPLICA IDENTITY DEFAULT; END IF; END $$",
     "ALTER TABLE switching REPLICA IDENTITY FULL; ALTER TABLE switching DROP CONSTRAINT IF EXISTS switching_pkey",
     "DO $$ BEGIN ALTER TABLE switching ADD PRIMARY KEY (k); EXCEPTION WHEN unique_violation OR invalid_table_definition OR not_null_violation THEN NULL; END $$",
+]
+
+# What happens to columns of `shifting`, each time with a row that changes after it: that is when a column is seen.
+_COLUMNS = [
+    f"DO $$ BEGIN {ddl}; INSERT INTO shifting (k) VALUES (7) ON CONFLICT (k) DO UPDATE SET n = coalesce(shifting.n, 0) + 1; "
+    "EXCEPTION WHEN undefined_column OR duplicate_column OR invalid_text_representation OR numeric_value_out_of_range THEN NULL; END $$"
+    for ddl in (
+        "ALTER TABLE shifting ADD c int",
+        "ALTER TABLE shifting ADD d text DEFAULT 'old'",
+        "ALTER TABLE shifting ADD c text DEFAULT md5(random()::text)",
+        "ALTER TABLE shifting DROP c",
+        "ALTER TABLE shifting DROP d",
+        "ALTER TABLE shifting RENAME c TO d",
+        "ALTER TABLE shifting RENAME d TO c",
+        "ALTER TABLE shifting ALTER c TYPE text USING 'x' || c",
+        "ALTER TABLE shifting ALTER c TYPE int USING length(c::text)",
+        "ALTER TABLE shifting ALTER d TYPE varchar(9) USING left(d::text, 3)",
+        "ALTER TABLE shifting ALTER n TYPE numeric(9,2)",
+        "UPDATE shifting SET c = k",
+        "UPDATE shifting SET d = k::text WHERE k < 4",
+    )
 ]
 
 _key = st.integers(1, 5)
@@ -73,7 +95,7 @@ _statement = st.one_of(
     st.just("TRUNCATE {t}"),
 )
 _change = st.tuples(st.sampled_from(TABLES), _statement).map(lambda pair: pair[1].format(t=pair[0]))
-_work = st.one_of(_change, _change, _change, _change, st.sampled_from(_SWITCHES))
+_work = st.one_of(_change, _change, _change, _change, st.sampled_from(_SWITCHES), st.sampled_from(_COLUMNS))
 _lost = st.lists(_work, min_size=1, max_size=3).map(lambda s: ["SAVEPOINT s", *s, "ROLLBACK TO SAVEPOINT s"])
 _transaction = st.lists(st.one_of(_work.map(lambda s: [s]), _lost), min_size=1, max_size=5).map(
     lambda parts: [statement for part in parts for statement in part]
