@@ -113,7 +113,8 @@ def refuse_changed(pipeline: Pipeline) -> None:
     changed = [name for name, kept in held.items() if kept.asked != _words(asked.get(name)).asked]
     if changed:
         raise _changed(changed, "the pipeline file takes something else of a table than the lake holds")
-    retyped = [(t.schema, t.table) for t in tables if t.types != types_of(pipeline.file, t.schema, t.table)]
+    wanted = types_of(pipeline.file, held)
+    retyped = [(t.schema, t.table) for t in tables if t.types != wanted[t.schema, t.table]]
     if retyped:
         raise _changed(retyped, "the pipeline file wants other types of a table's columns than the lake has")
     if not any(kept.expression is not None for kept in held.values()):

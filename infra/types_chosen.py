@@ -41,7 +41,7 @@ ORDER BY t.oid, a.attnum
 
 def chooses_types(file: PipelineFile) -> bool:
     """Does the file want columns in another form than the usual?"""
-    return _usual(file) != TypeRules() or any(types_of(file, *name) for name in choosing_types(file))
+    return _usual(file) != TypeRules() or any(rules != TypeRules() for rules in _rules(file).values())
 
 
 def choosing_types(file: PipelineFile) -> set[Name]:
@@ -53,9 +53,10 @@ def choosing_types(file: PipelineFile) -> set[Name]:
     }
 
 
-def types_of(file: PipelineFile, schema: str, table: str) -> str:
-    """The rules for a table, as `TableSchema.types` keeps them."""
-    return _rules(file, _section(file, schema, table)).to_json()
+def types_of(file: PipelineFile, tables: Iterable[Name]) -> dict[Name, str]:
+    """The rules for tables, as `TableSchema.types` keeps them."""
+    usual, own = _usual(file).to_json(), {name: rules.to_json() for name, rules in _rules(file).items()}
+    return {name: own.get(name, usual) for name in tables}
 
 
 def on_lossy(file: PipelineFile) -> Lossy:
@@ -74,7 +75,8 @@ def forms_of(
     Raises:
         PipelineFileError: a column that is named is not there, or cannot become what is asked.
     """
-    rules = {table: _rules(file, _section(file, table.schema, table.table)) for table in tables}
+    usual, own = _usual(file), _rules(file)
+    rules = {table: own.get((table.schema, table.table), usual) for table in tables}
     chosen = {table: each for table, each in rules.items() if each != TypeRules()}
     if not chosen:
         return {}
@@ -108,10 +110,17 @@ def _usual(file: PipelineFile) -> TypeRules:
     return TypeRules(types.arrays, types.ranges, types.composites, inexact)
 
 
-def _rules(file: PipelineFile, section: TableSection | None) -> TypeRules:
+def _rules(file: PipelineFile) -> dict[Name, TypeRules]:
+    """Of the tables of which the file says something."""
     usual = _usual(file)
-    if section is None or not (section.types or section.on_lossy):
-        return usual
+    return {
+        parse_postgres_name(name): _rules_of(file, section, usual)
+        for name, section in file.tables.items()
+        if section.types or section.on_lossy
+    }
+
+
+def _rules_of(file: PipelineFile, section: TableSection, usual: TypeRules) -> TypeRules:
     lossy = dict(_lossy(section))
     every = lossy.pop(EVERY, file.on_lossy)
     inexact: Any = "text" if every == "text" else "typed"
@@ -126,13 +135,6 @@ def _rules(file: PipelineFile, section: TableSection | None) -> TypeRules:
 def _lossy(section: TableSection) -> Mapping[str, OnLossy]:
     chosen = section.on_lossy
     return {EVERY: chosen} if isinstance(chosen, str) else chosen or {}
-
-
-def _section(file: PipelineFile, schema: str, table: str) -> TableSection | None:
-    for name, section in file.tables.items():
-        if parse_postgres_name(name) == (schema, table):
-            return section
-    return None
 
 
 def _fields_of(
