@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import Collection
 from pathlib import PurePosixPath
 from typing import Any
@@ -28,15 +30,57 @@ MAIN, STAGE = "main", "stage"
 LSN = "slotlake.lsn"
 _PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
 _PREVIOUS_VERSIONS_DEFAULT = 100
+# Parsed they take several times as much.
+_RECENT_BYTES_MAX = 16 * 1024 * 1024
+
+
+class _Recent:
+    """Metadata files read lately, by location: a file of this kind is never changed once it is there.
+
+    Of a thousand tables a batch changes ten, and all of them are looked at several times in it.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._found: OrderedDict[str, tuple[Metadata, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, location: str) -> Metadata | None:
+        with self._lock:
+            if location not in self._found:
+                return None
+            self._found.move_to_end(location)
+            return self._found[location][0]
+
+    def put(self, location: str, metadata: Metadata, size: int) -> None:
+        with self._lock:
+            if location not in self._found:
+                self._found[location] = metadata, size
+                self._bytes += size
+            while self._bytes > self._bytes_max:
+                self._bytes -= self._found.popitem(last=False)[1][1]
+
+
+_recent = _Recent(_RECENT_BYTES_MAX)
 
 
 def load(location: str) -> Metadata:
-    """Read a metadata file, compressed or not.
+    """Read a metadata file, compressed or not. What is returned may be another caller's too.
 
     Raises:
         LakeError: it cannot be read, or is no table metadata.
     """
+    known = _recent.get(location)
+    if known is not None:
+        return known
     content = lake_files.read(location)
+    metadata = _parsed(content, location)
+    _recent.put(location, metadata, len(content))
+    return metadata
+
+
+def _parsed(content: bytes, location: str) -> Metadata:
     try:
         metadata = json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
     except (OSError, ValueError) as error:
