@@ -132,38 +132,21 @@ def _put_interval(out: Bytes, at: int, microseconds: int, days: int, months: int
     return put_time(out, at, abs(microseconds))
 
 
-@compiled
-def print_clocks(
-    data: Bytes, start: Ints, length: Lengths, kind: int, out: Bytes, offsets: Ints, odd: Bytes
-) -> None:
-    """Values of time, timetz or interval."""
-    at = signed(0)
-    for i in range(len(length)):
-        offsets[i] = at
-        odd[i] = 0
-        if length[i] < 0:
-            continue
-        p, size = start[i], length[i]
-        if size != (8 if kind == TIME else 12 if kind == TIMETZ else 16):
-            odd[i] = 1
-            continue
-        microseconds = read_int64(data, p)
-        if kind == INTERVAL:
-            days, months = _signed4(data, p + 8), _signed4(data, p + 12)
-            # The extremes are infinities, or have no positive counterpart.
-            if microseconds in (-(2**63), 2**63 - 1):
-                odd[i] = 1
-            else:
-                at = _put_interval(out, at, microseconds, days, months)
-            continue
-        west = _signed4(data, p + 8) if kind == TIMETZ else 0
-        if microseconds < 0 or microseconds > _DAY or abs(west) >= _ZONE_SECONDS_END:
-            odd[i] = 1
-            continue
-        at = put_time(out, at, microseconds)
-        if kind == TIMETZ:
-            at = _put_zone(out, at, west)
-    offsets[len(length)] = at
+@inlined
+def _put_clock(data: Bytes, p: int, end: int, kind: int, out: Bytes, at: int) -> int:
+    if end - p != (8 if kind == TIME else 12 if kind == TIMETZ else 16):
+        return -1
+    microseconds = read_int64(data, p)
+    if kind == INTERVAL:
+        # The extremes are infinities, or have no positive counterpart.
+        if microseconds in (-(2**63), 2**63 - 1):
+            return -1
+        return _put_interval(out, at, microseconds, _signed4(data, p + 8), _signed4(data, p + 12))
+    west = _signed4(data, p + 8) if kind == TIMETZ else 0
+    if microseconds < 0 or microseconds > _DAY or abs(west) >= _ZONE_SECONDS_END:
+        return -1
+    at = put_time(out, at, microseconds)
+    return _put_zone(out, at, west) if kind == TIMETZ else at
 
 
 @inlined
@@ -338,16 +321,20 @@ def _put_range(data: Bytes, p: int, end: int, form: int, out: Bytes, at: int) ->
 
 
 @compiled
-def print_ranges(
-    data: Bytes, start: Ints, length: Lengths, form: int, out: Bytes, offsets: Ints, odd: Bytes
+def print_clocks_or_ranges(
+    data: Bytes, start: Ints, length: Lengths, ranges: bool, form: int, out: Bytes, offsets: Ints, odd: Bytes
 ) -> None:
-    """Ranges of integers, dates or timestamps."""
+    """Values of time, timetz or interval; or ranges of integers, dates or timestamps."""
     at = signed(0)
     for i in range(len(length)):
         offsets[i] = at
         odd[i] = 0
         if length[i] >= 0:
-            after = _put_range(data, start[i], start[i] + length[i], form, out, at)
+            p, end = start[i], start[i] + length[i]
+            if ranges:
+                after = _put_range(data, p, end, form, out, at)
+            else:
+                after = _put_clock(data, p, end, form, out, at)
             if after < 0:
                 odd[i] = 1
             else:

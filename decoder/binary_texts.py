@@ -81,13 +81,15 @@ def _with_others(texts: pa.Array, others: pa.Array) -> pa.Array:
 
 def _way(entry: TypeEntry, catalog: TypeCatalog) -> _Way | None:
     if entry.kind is Kind.BASE and entry.name in _CLOCKS:
-        return _Way(kernels.print_clocks, (_CLOCKS[entry.name],), 0, kernels.CLOCK_BYTES_MAX)
+        return _Way(kernels.print_clocks_or_ranges, (False, _CLOCKS[entry.name]), 0, kernels.CLOCK_BYTES_MAX)
     inner = catalog.resolved(entry.of) if entry.kind in {Kind.ARRAY, Kind.RANGE} else None
     if inner is None:
         return None
     if entry.kind is Kind.RANGE:
         form = _BOUNDS.get(inner.name)
-        return None if form is None else _Way(kernels.print_ranges, (form,), 0, kernels.RANGE_BYTES_MAX)
+        if form is None:
+            return None
+        return _Way(kernels.print_clocks_or_ranges, (True, form), 0, kernels.RANGE_BYTES_MAX)
     form = _INTEGERS.get(inner.name, kernels.TEXT if _is_text(entry.of, catalog) else None)
     if form is None or inner.delimiter != ",":
         return None

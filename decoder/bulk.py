@@ -21,13 +21,13 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import replace
-from types import TracebackType
 
 import numpy as np
 import psycopg
 from psycopg import pq, sql
 
 from decoder.bulk_rows import CopiedRows, keepalive
+from decoder.closing import Closes
 from decoder.compiled import Bytes, Ints
 from decoder.copy_data import CopyReader, Frames
 from decoder.errors import BulkError, SlotlakeError, SourceUnavailableError
@@ -61,7 +61,7 @@ def worth_bulk(source: SourceSettings, slot: SlotState, start: int, until: int) 
     return source.bulk and not slot.two_phase and size >= BULK_MIN_BYTES and cheap
 
 
-class BulkStream:
+class BulkStream(Closes):
     """The changes between two positions, handed out like a `receive.Stream`; use as a context manager.
 
     Args:
@@ -215,10 +215,6 @@ class BulkStream:
     def report(self, written: int, *, now: bool = False) -> None:
         """Nothing: a server that answers a query waits for no word from the reader."""
 
-    def confirm(self, lsn: int) -> None:
-        """Not over this connection: it does not hold the pipeline's slot."""
-        raise NotImplementedError
-
     def close(self) -> None:
         """End the connection, and with it the copy of the slot; a query under way is cancelled."""
         with suppress(psycopg.Error):
@@ -235,17 +231,6 @@ class BulkStream:
                 way_out="run the same command again: nothing of the unfinished batch was kept",
             )
         return BulkError(known.what, where=redact(self._source.dsn), way_out="set source.bulk: false")
-
-    def __enter__(self) -> BulkStream:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def window_query(source: SourceSettings, options: Options, slot: str, end: int) -> bytes:

@@ -10,7 +10,7 @@ import numpy as np
 
 from decoder import scan
 from decoder.buffer import MessageBuffer
-from decoder.compiled import Bytes, Ints, frozen
+from decoder.compiled import Ints, frozen
 from decoder.errors import ProtocolError
 from decoder.lsn import format_lsn
 from decoder.type_catalog import TypeCatalog
@@ -21,7 +21,6 @@ class Notes:
 
     def __init__(self) -> None:
         self._room = 0
-        self._bytes = np.empty(0, dtype=np.uint8)
 
     def room_for(self, messages: int) -> tuple[Ints, Ints, Ints]:
         """int64[fields, at least ``messages``] of rows, of transactions and of rare messages."""
@@ -31,12 +30,6 @@ class Notes:
             self._txns = np.empty((scan.TXN_FIELDS, self._room), dtype=np.int64)
             self._rares = np.empty((scan.RARE_FIELDS, self._room), dtype=np.int64)
         return self._rows, self._txns, self._rares
-
-    def bytes_for(self, size: int) -> Bytes:
-        """uint8[at least ``size``], for messages in another order."""
-        if size > len(self._bytes):
-            self._bytes = np.empty(size + size // 4, dtype=np.uint8)
-        return self._bytes
 
 
 class Chunk:

@@ -37,10 +37,14 @@ class WidthError(Exception):
 
 @dataclass(frozen=True)
 class Tuples:
-    """One tuple a row, at ``at`` (negative: the row has none); ``cursor``: where each is read on."""
+    """One tuple a row, at ``at`` (negative: the row has none); ``cursor``: where each is read on.
+
+    ``place``: which row's the values of each become, within the same block; empty: its own.
+    """
 
     data: Bytes
     at: Ints
+    place: Ints
     cursor: Ints
     catalog: TypeCatalog | None
 
@@ -165,8 +169,10 @@ class Located:
         rows = np.array([(each.first, each.behind) for each in blocks], np.int64)
         first = np.cumsum([0, *(each.end - each.begin for each in blocks)], dtype=np.int64)
         widths = np.array([-1 if each.begin else len(each.relation.columns) for each in blocks], np.int64)
-        inputs = tuples.data, tuples.at, tuples.cursor, frozen(rows), frozen(first), frozen(widths)
-        row = read_rows(*inputs, ways, frozen(to), frozen(mark), *out)
+        inputs = tuples.data, tuples.at, tuples.cursor, tuples.place
+        row = read_rows(
+            *inputs, frozen(rows), frozen(first), frozen(widths), ways, frozen(to), frozen(mark), *out
+        )
         if row >= 0:
             raise WidthError(row)
 
@@ -184,7 +190,8 @@ class Located:
         run, left = self.runs[i], self._passes[i]
         if not left.unchanged or left.ways[i] != LIES:
             return None
-        return left.length[left.place[i] : left.place[i] + run.behind - run.begin] == UNCHANGED
+        flags: Flags = left.length[left.place[i] : left.place[i] + run.behind - run.begin] == UNCHANGED
+        return flags
 
     def parsed(self, i: int) -> Parsed:
         """The values of run ``i``; raises TextError."""

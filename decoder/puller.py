@@ -18,7 +18,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from decoder.assembly import Assembler
@@ -26,6 +25,7 @@ from decoder.batch_writer import BatchIdentity, BatchWriter, incoming_path
 from decoder.buffer import MessageBuffer
 from decoder.bulk import BulkStream
 from decoder.changelog import Batch
+from decoder.closing import Closes
 from decoder.columnar import Decoder
 from decoder.copy_data import Frames
 from decoder.errors import ProtocolError
@@ -69,11 +69,10 @@ class _Sender(Protocol):
     def drain(self) -> Frames: ...
     def rest(self, seconds_max: float) -> None: ...
     def report(self, written: int, *, now: bool = False) -> None: ...
-    def confirm(self, lsn: int) -> None: ...
     def close(self) -> None: ...
 
 
-class Puller:
+class Puller(Closes):
     """A running stream from a slot, from which batches are cut; use as a context manager.
 
     Args:
@@ -160,7 +159,11 @@ class Puller:
         self._stream.report(self._framing.seen)
 
     def confirm(self, lsn: int) -> None:
-        """Tell the server over this connection that the lake has everything before ``lsn``."""
+        """Tell the server over this connection that the lake has everything before ``lsn``.
+
+        Of a running stream only: who reads a backlog through SQL does not hold the pipeline's slot.
+        """
+        assert isinstance(self._stream, Stream)
         self._stream.confirm(lsn)
 
     @property
@@ -228,17 +231,6 @@ class Puller:
         """End the stream; transactions that are open will be sent again."""
         self._decoding.stop()
         self._stream.close()
-
-    def __enter__(self) -> Puller:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _decoder(source: SourceSettings, options: Options) -> Decoder:

@@ -15,12 +15,12 @@ import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 import psycopg
 from psycopg import pq
 
+from decoder.closing import Closes
 from decoder.copy_data import CopyReader, Frames
 from decoder.errors import (
     SlotBusyError,
@@ -46,7 +46,7 @@ _END_SECONDS = 0.5
 _LOOPBACK_RECEIVE_BYTES = 64 << 10
 
 
-class Stream:
+class Stream(Closes):
     """A running logical replication stream; use as a context manager.
 
     Args:
@@ -233,17 +233,6 @@ class Stream:
             where=known.where,
             way_out="run the same command again: nothing of the unfinished batch was kept",
         )
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def start_command(source: SourceSettings, options: Options, start: int) -> bytes:

@@ -83,7 +83,7 @@ def _read_short(  # noqa: PLR0913, PLR0917
     data: Bytes, size: int, p: int, long: int, way: int, at: int, ints: Lengths, longs: Unsigned, tens: Ints
 ) -> bool:
     """Keep a number of up to eight digits without a sign; False where it is none."""
-    if long < 1 or long > 9 or p + 9 > size:
+    if unsigned(long - 1) > unsigned(8) or p + 9 > size:
         return False
     word = word_at(data, p)
     if way == INT4 or way == INT8:  # noqa: PLR1714, SIM109 - numba compares numbers, not sets
@@ -123,14 +123,14 @@ def _keep_none(  # noqa: PLR0913, PLR0917
 
 @inlined
 def _rows(  # noqa: PLR0913, PLR0917
-    data: Bytes, size: int, tuples: Ints, cursor: Ints, begin: int, behind: int, width: int,
-    first: int, end: int, ways: Ints, to: Ints, mark: Ints, ints: Lengths, longs: Unsigned, flags: Bytes,
-    valid: Bytes, start: Ints, length: Lengths, kinds: bool, binary: Bytes, notes: Ints, found: Ints,
-    known: Unsigned, tens: Ints,
+    data: Bytes, size: int, tuples: Ints, cursor: Ints, place: Ints, placed: bool, begin: int, behind: int,
+    width: int, first: int, end: int, ways: Ints, to: Ints, mark: Ints, ints: Lengths, longs: Unsigned,
+    flags: Bytes, valid: Bytes, start: Ints, length: Lengths, kinds: bool, binary: Bytes, notes: Ints,
+    found: Ints, known: Unsigned, tens: Ints,
 ) -> int:  # fmt: skip
     """`read_rows` for one block: rows ``begin`` to ``behind``, segments ``first`` to ``end``."""
     for i in range(begin, behind):
-        p, row = tuples[i] if width >= 0 else cursor[i], i - begin
+        p, row = tuples[i] if width >= 0 else cursor[i], (place[i] if placed else i) - begin
         if width >= 0 and p >= 0:
             if read_uint16(data, p) != width:
                 return i
@@ -162,7 +162,7 @@ def _rows(  # noqa: PLR0913, PLR0917
 
 @compiled
 def read_rows(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
-    data: Bytes, tuples: Ints, cursor: Ints, rows: Ints, segments: Ints, widths: Ints,
+    data: Bytes, tuples: Ints, cursor: Ints, place: Ints, rows: Ints, segments: Ints, widths: Ints,
     ways: Ints, to: Ints, mark: Ints, ints: Lengths, longs: Unsigned, flags: Bytes, valid: Bytes,
     start: Ints, length: Lengths, binary: Bytes, notes: Ints, found: Ints,
 ) -> int:  # fmt: skip
@@ -171,6 +171,7 @@ def read_rows(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
     Args:
         tuples: int64[rows], where each row's tuple lies, -1 for none.
         cursor: int64[rows], where each row's next value lies, -1 for no tuple; moved on.
+        place: int64[rows], which row's the values become; or of length 0, for the same one's.
         rows: int64[blocks, 2], the first of each block and behind the last.
         segments: int64[blocks + 1], the columns of block k are segments ``segments[k]`` and following.
         widths: int64[blocks], how many values the tuples of a block have that begins with the first; -1 for
@@ -189,15 +190,16 @@ def read_rows(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
     Returns:
         The first row of another width than its block's, or -1.
     """
-    blocks, size, kinds, odd = len(rows), len(data), len(binary) > 0, -1
+    blocks, size, kinds, placed, odd = len(rows), len(data), len(binary) > 0, len(place) > 0, -1
     days = np.zeros(4 * len(ways) + 4, dtype=np.uint64)
     data, tuples, cursor, rows, segments = bare(data), bare(tuples), bare(cursor), bare(rows), bare(segments)
     widths, ways, to, mark, ints = bare(widths), bare(ways), bare(to), bare(mark), bare(ints)
     longs, flags, valid, start, length = bare(longs), bare(flags), bare(valid), bare(start), bare(length)
     binary, notes, found, known, tens = bare(binary), bare(notes), bare(found), bare(days), bare(TENS)
+    place = bare(place)
     for k in range(blocks):
         odd = _rows(
-            data, size, tuples, cursor, rows[2 * k], rows[2 * k + 1], widths[k], segments[k],
+            data, size, tuples, cursor, place, placed, rows[2 * k], rows[2 * k + 1], widths[k], segments[k],
             segments[k + 1], ways, to, mark, ints, longs, flags, valid, start, length, kinds, binary, notes,
             found, known, tens,
         )  # fmt: skip

@@ -8,16 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 from decoder import scan, scan_values
-from decoder.arrays import arrow, integers
+from decoder.arrays import arrow
 from decoder.chunk import Chunk
-from decoder.compiled import Bytes, Ints, frozen
+from decoder.compiled import Ints, frozen
 from decoder.rare import Rare
 from decoder.relations import Relation
 from decoder.rows import RowSets
 
 _TRUNCATE = ord("T")
-# From so many versions on each value would be fetched from far away, once a column.
-_MANY, _TOGETHER_BYTES_MAX = 16, 32 << 20
 
 
 def row_sets(chunk: Chunk, rare: Rare) -> RowSets:
@@ -28,21 +26,36 @@ def row_sets(chunk: Chunk, rare: Rare) -> RowSets:
     order = np.array([number for members in alike for number in members], dtype=np.int64)
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
+    groups = np.cumsum([0, *map(len, alike)])
+    first, by_version, walked, place = np.array([0, len(numbers)][: 1 + len(versions)]), None, None, None
     if len(versions) > 1:
-        # Up to 16 bits numpy sorts by radix, several times faster.
-        numbers = rank[numbers].astype(np.uint16 if len(versions) <= 1 << 16 else np.int64)
-        rows = rows.take(np.argsort(numbers, kind="stable"), axis=1)
+        numbers = rank[numbers]
+        first = np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=len(versions)))])
+        by_version, place = _stable(numbers, len(versions)), np.empty(len(numbers), np.int64)
+        place[by_version] = np.arange(len(numbers))
+        if len(alike) > 1:
+            walked = _stable(np.repeat(np.arange(len(alike)), np.diff(groups))[numbers], len(alike))
+            place = place[walked]
     return RowSets(
         versions=[versions[number] for number in order.tolist()],
         rank=rank,
-        first=np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=len(versions)))]),
-        groups=np.cumsum([0, *map(len, alike)]).tolist(),
+        first=first,
+        groups=groups.tolist(),
         rows=rows,
-        data=_together(chunk, rows) if len(versions) >= _MANY else chunk.data,
+        order=by_version,
+        walked=walked,
+        place=place,
+        data=chunk.data,
         lsns=chunk.lsns,
         catalog=chunk.catalog,
         error=chunk.error,
     )
+
+
+def _stable(numbers: Ints, count: int) -> Ints:
+    """Where the numbers, below ``count``, stand in order; up to 16 bits numpy sorts several times faster."""
+    order: Ints = np.argsort(numbers.astype(np.uint16 if count <= 1 << 16 else np.int64), kind="stable")
+    return order
 
 
 def _alike(versions: list[Relation]) -> list[list[int]]:
@@ -56,27 +69,22 @@ def _alike(versions: list[Relation]) -> list[list[int]]:
     return list(alike.values())
 
 
-def _together(chunk: Chunk, rows: Ints) -> Bytes:
-    """The sorted rows' messages in this order, copied; their tuples' positions are moved along."""
-    messages = rows[scan.ROW_MESSAGE]
-    size = int((chunk.ends[messages + 1] - chunk.ends[messages]).sum())
-    if size > _TOGETHER_BYTES_MAX:
-        return chunk.data
-    into = chunk.notes.bytes_for(size + 16)
-    old_at, new_at = rows[scan.ROW_OLD_AT], rows[scan.ROW_NEW_AT]
-    used = scan_values.sorted_copy(chunk.data, chunk.ends, frozen(messages), old_at, new_at, into)
-    return frozen(into[:used])
-
-
 def _versions(chunk: Chunk, rare: Rare, rows: Ints) -> tuple[Ints, list[Relation]]:
     """For each row the number of its relation version, counted by first appearance; and the versions."""
     messages, ids = rows[scan.ROW_MESSAGE], rows[scan.ROW_RELATION]
     if len(ids) == 0:
         return np.empty(0, np.int64), []
-    codes, known, firsts = _numbered(ids)
+    if (ids == ids[0]).all() and len(rare.versions.get(int(ids[0]), ())) == 1:
+        at, version = rare.versions[int(ids[0])][0]
+        if at < messages[0]:
+            return np.zeros(len(ids), np.int64), [version]
+    # One more than are described: where so many are met, the loop below meets one that is not.
+    first, codes = np.empty(len(rare.versions) + 1, np.int64), np.empty(len(ids), np.int64)
+    slots = np.full(4 << len(first).bit_length(), -1, np.int64)
+    first = first[: scan_values.number(frozen(ids), slots, codes, first)]
     current: list[Relation] = []
     later: list[tuple[int, int, Relation]] = []
-    for code, (relation_id, at) in enumerate(zip(known, messages[firsts].tolist(), strict=True)):
+    for code, (relation_id, at) in enumerate(zip(ids[first].tolist(), messages[first].tolist(), strict=True)):
         history = rare.versions.get(relation_id, [])
         if not history or at < history[0][0]:
             raise chunk.error(f"relation {relation_id} was not described", at, 1)
@@ -84,16 +92,6 @@ def _versions(chunk: Chunk, rare: Rare, rows: Ints) -> tuple[Ints, list[Relation
         if len(history) > 1:
             later += [(where, code, version) for where, version in history[1:]]
     return _renumbered(codes, messages, current, later) if later else (codes, current)
-
-
-def _numbered(ids: Ints) -> tuple[Ints, list[int], Ints]:
-    """Each value as a number, up by first appearance; the values of the numbers; where each comes first."""
-    if (ids == ids[0]).all():
-        return np.zeros(len(ids), np.int64), [int(ids[0])], np.zeros(1, np.int64)
-    encoded = arrow(ids).dictionary_encode()
-    codes, known = integers(encoded.indices).astype(np.int64), encoded.dictionary.to_pylist()
-    # Numbers go up by first appearance, so the first of each is where the greatest so far changes.
-    return codes, known, np.searchsorted(np.maximum.accumulate(codes), np.arange(len(known)))
 
 
 def _renumbered(

@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from decoder import scan
+from decoder import scan, scan_values
 from decoder.arrays import arrow, valid
 from decoder.binary_containers import AS_TEXT
 from decoder.compiled import Bytes, Ints, Unsigned, frozen
@@ -35,6 +35,9 @@ from decoder.types_parse import Parsed, TextError
 # columns, since each pass goes over all rows.  Values that are read as their rows are walked count less.
 _LOCATED_MAX, _COLUMNS_MIN, _READ_SHARE = 1 << 17, 16, 1 / 32
 
+_FIXED = {"seq": np.int64, "op": np.int8, "txn": np.int32, "lsn": np.int64, "old": np.int8}
+_NOTED = scan.ROW_SEQ, scan.ROW_OP, scan.ROW_TXN, scan.ROW_MESSAGE, scan.ROW_OLD
+
 _BINARY_OFF = (
     "the type was dropped after the change was made, or has no readable binary form: run the same command "
     "with `source.binary: false`; once the lake is past this change, binary may be on again"
@@ -45,14 +48,18 @@ Fault = Callable[[str, int, int], ProtocolError]
 
 @dataclass(frozen=True)
 class RowSets:
-    """A chunk's rows, sorted by relation version, and within one in order.
+    """A chunk's rows, and how they stand sorted by relation version, within one in order.
 
     Attributes:
         versions: each version once; those whose columns have the same types, in order, stand together.
         rank: int64[versions], in the order in which the tables are wanted, the place of each in ``versions``.
         first: int64[versions + 1], where the rows of each begin; each has at least one.
         groups: where in ``versions`` each group begins, and the end.
-        rows: the fields of the sorted rows.
+        rows: the fields of the rows as they came.
+        order: int64[rows], which row stands where; None: where it came.
+        walked: int64[rows], the rows of each group together, but as they came, so that their bytes are read
+            one after the other, however many tables came in turn; None: as they came.
+        place: int64[rows], where each of those stands; None: there.
         catalog: what is known of types; None when no binary values were asked for.
         error: ``error(what, message, offset)`` makes the exception that names a message.
     """
@@ -62,10 +69,22 @@ class RowSets:
     first: Ints
     groups: Sequence[int]
     rows: Ints
+    order: Ints | None
+    walked: Ints | None
+    place: Ints | None
     data: Bytes
     lsns: Unsigned
     catalog: TypeCatalog | None
     error: Fault
+
+    def walk(self, number: int) -> Ints:
+        """One field of the rows in the order in which they are walked."""
+        values = self.rows[number]
+        return np.ascontiguousarray(values) if self.walked is None else values.take(self.walked)
+
+    def message(self, row: int) -> int:
+        """The number of a sorted row's message."""
+        return int(self.rows[scan.ROW_MESSAGE, row if self.order is None else self.order[row]])
 
 
 def build_tables(sets: RowSets) -> dict[RelationVersion, pa.Table]:
@@ -79,14 +98,13 @@ def build_tables(sets: RowSets) -> dict[RelationVersion, pa.Table]:
 
 
 def _fixed_columns(sets: RowSets) -> dict[str, pa.Array]:
-    rows = sets.rows
-    return {
-        "seq": arrow(rows[scan.ROW_SEQ].copy()),  # else it keeps the whole chunk's notes alive
-        "op": arrow(rows[scan.ROW_OP].astype(np.int8)),
-        "txn": arrow(rows[scan.ROW_TXN].astype(np.int32)),
-        "lsn": arrow(sets.lsns[rows[scan.ROW_MESSAGE]].view(np.int64)),
-        "old": arrow(rows[scan.ROW_OLD].astype(np.int8)),
-    }
+    columns = {name: np.empty(sets.rows.shape[1], kind) for name, kind in _FIXED.items()}
+    noted = tuple(frozen(np.ascontiguousarray(sets.rows[field])) for field in _NOTED)
+    lsns = frozen(np.ascontiguousarray(sets.lsns))
+    order = np.empty(0, np.int64) if sets.order is None else sets.order
+    inputs = *noted, lsns, frozen(order)
+    scan_values.fixed_columns(*inputs, *columns.values())
+    return {name: arrow(values) for name, values in columns.items()}
 
 
 class _Group:
@@ -162,15 +180,16 @@ def _new_names(width: int) -> tuple[str, ...]:
 
 def _read_columns(sets: RowSets, groups: Sequence[_Group], tuple_field: int, old: bool) -> None:
     """Every column of the new or of the old tuples; an old one only where a row has a value for it."""
-    at = np.ascontiguousarray(sets.rows[tuple_field])
+    at = sets.walk(tuple_field)
     if old and not (at >= 0).any():
         return
-    tuples = Tuples(sets.data, frozen(at), np.empty(len(at), np.int64), sets.catalog)
+    place = np.empty(0, np.int64) if sets.place is None else sets.place
+    tuples = Tuples(sets.data, frozen(at), frozen(place), np.empty(len(at), np.int64), sets.catalog)
     for owners, blocks in _blocks(groups, sets.catalog is not None):
         try:
             located = Located(tuples, blocks)
         except WidthError as error:
-            message = int(sets.rows[scan.ROW_MESSAGE, error.row])
+            message = int(sets.walk(scan.ROW_MESSAGE)[error.row])
             raise sets.error("a tuple of another width than its table", message, 5) from None
         _Columns(sets, owners, located).keep(old)
 
@@ -223,10 +242,11 @@ class _Columns:
 
     def _keep_all(self, run: Run, typed: pa.Array) -> None:
         """What `_keep` comes to for new tuples that have nothing out of the ordinary."""
-        begin = 0
-        for segment in range(run.first, run.end):
-            group = self._owners[self._located.block[segment]]
-            group.always[self._located.column[segment]] = typed.slice(begin, group.count)
+        located, begin = self._located, 0
+        blocks, columns = located.block[run.first : run.end], located.column[run.first : run.end]
+        for block, column in zip(blocks, columns, strict=True):
+            group = self._owners[block]
+            group.always[column] = typed.slice(begin, group.count)
             begin += group.count
 
     def _keep(
@@ -268,7 +288,7 @@ class _Columns:
             except TextError as error:
                 table = f"{version.schema}.{version.table}"
                 what = f"{error.reason}, in column {version.columns[column].name!r} of {table}"
-                message = int(self._sets.rows[scan.ROW_MESSAGE, row + max(error.row, 0)])
+                message = self._sets.message(row + max(error.row, 0))
                 failure = self._sets.error(what, message, 0)
                 failure.way_out = _BINARY_OFF if AS_TEXT in error.reason else failure.way_out
                 raise failure from None

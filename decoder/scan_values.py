@@ -1,35 +1,66 @@
-"""Rows that `scan.walk` has checked, put in order, and where each one's first value lies.
+"""Rows that `scan.walk` has noted, by table and in the form in which their columns are handed over.
 
-Invariant: every position given is that of a tuple that lies whole within its message, so nothing here needs
-to check an end.
+Invariant: every row number and message number given exists, so nothing here needs to check one.
 """
 
 from __future__ import annotations
 
-from decoder.compiled import Bytes, Ints, compiled
+from decoder.compiled import Bytes, Ints, Lengths, Unsigned, compiled, unsigned
 from decoder.memory import bare
-from decoder.words import copy_bytes
+
+_SPREAD = 0x9E3779B97F4A7C15
 
 
 @compiled
-def sorted_copy(data: Bytes, ends: Ints, messages: Ints, old_at: Ints, new_at: Ints, into: Bytes) -> int:
-    """Copy messages in this order, and move the positions of their tuples (negative: none) along.
+def number(ids: Ints, slots: Ints, codes: Ints, first: Ints) -> int:
+    """Number ids by first appearance.
 
     Args:
-        messages: int64[rows], which.
-        old_at, new_at: int64[rows], where the tuples lie: in ``data``, and then in ``into``.
-        into: uint8, with room for all.
+        ids: int64[n].
+        slots: int64[2 ** k], all -1, more than two for each of ``first``.
+        codes: int64[n], filled in.
+        first: int64, filled in: for each number the row in which it comes first.
 
     Returns:
-        How many bytes.
+        How many numbers there are; or, where one more than ``first`` has room for was met, that many.
     """
-    count, target, data_end, into_end = len(messages), 0, len(data), len(into)
-    data, ends, messages, into = bare(data), bare(ends), bare(messages), bare(into)
-    old_at, new_at = bare(old_at), bare(new_at)
+    rows, room, mask = len(ids), len(first), len(slots) - 1
+    ids, slots, codes, first = bare(ids), bare(slots), bare(codes), bare(first)
+    count = 0
+    for i in range(rows):
+        if i > 0 and ids[i] == ids[i - 1]:
+            codes[i] = codes[i - 1]
+            continue
+        at = ((unsigned(ids[i]) * unsigned(_SPREAD)) >> unsigned(32)) & unsigned(mask)
+        while slots[at] >= 0 and ids[first[slots[at]]] != ids[i]:
+            at = (at + unsigned(1)) & unsigned(mask)
+        if slots[at] < 0:
+            if count == room:
+                return count
+            slots[at], first[count] = count, i
+            count += 1
+        codes[i] = slots[at]
+    return count
+
+
+@compiled
+def fixed_columns(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
+    seqs: Ints, ops: Ints, txns: Ints, messages: Ints, olds: Ints, lsns: Unsigned, order: Ints,
+    seq: Ints, op: Bytes, txn: Lengths, lsn: Ints, old: Bytes,
+) -> None:  # fmt: skip
+    """What is told of each row besides its values.
+
+    Args:
+        seqs, ops, txns, messages, olds: int64[n], as noted.
+        lsns: uint64[messages].
+        order: int64[n], which row comes where; or of length 0, for as they are.
+        seq, op, txn, lsn, old: filled in.
+    """
+    count, given = len(seq), len(order) > 0
+    seqs, ops, txns, messages, olds = bare(seqs), bare(ops), bare(txns), bare(messages), bare(olds)
+    lsns, order, seq, op, txn = bare(lsns), bare(order), bare(seq), bare(op), bare(txn)
+    lsn, old = bare(lsn), bare(old)
     for i in range(count):
-        source, end = ends[messages[i]], ends[messages[i] + 1]
-        old_at[i] += target - source if old_at[i] >= 0 else 0
-        new_at[i] += target - source if new_at[i] >= 0 else 0
-        copy_bytes(data, source, end, data_end, into, target, into_end)
-        target += end - source
-    return target
+        row = order[i] if given else i
+        seq[i], op[i], txn[i], old[i] = seqs[row], ops[row], txns[row], olds[row]
+        lsn[i] = lsns[messages[row]]

@@ -15,11 +15,11 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import psycopg
 
+from decoder.closing import Closes
 from decoder.errors import SlotBusyError, SlotError, SourceError
 from decoder.lsn import format_lsn, parse_lsn
 from decoder.slot_waits import held_up, time_limit
@@ -66,7 +66,7 @@ class SlotState:
         return self.wal_status == "lost" or self.conflicting or self.invalidation_reason is not None
 
 
-class ExportedSnapshot:
+class ExportedSnapshot(Closes):
     """A pair (position L, snapshot S): a transaction is visible in S exactly if it commits before L.
 
     The snapshot can be taken up (`SET TRANSACTION SNAPSHOT`) only while this object is open; sessions
@@ -82,17 +82,6 @@ class ExportedSnapshot:
     def close(self) -> None:
         """End the exporting session."""
         self._connection.close()
-
-    def __enter__(self) -> ExportedSnapshot:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def inspect_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | None:

@@ -81,7 +81,7 @@ def gather(slices: Slices) -> pa.Array:
     length, count = frozen(slices.length), len(slices)
     size, nulls = _measure(length)
     wide = size > _INT32_MAX
-    offsets = np.empty(count + 1, dtype=np.int64 if wide else np.int32)
+    offsets: npt.NDArray[Any] = np.empty(count + 1, dtype=np.int64 if wide else np.int32)
     out = np.empty(size + _SPARE, dtype=np.uint8)
     _copy(frozen(slices.data), frozen(slices.start), length, offsets, out)
     bitmap = pa.py_buffer(np.packbits(slices.present, bitorder="little")) if nulls else None

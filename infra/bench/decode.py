@@ -93,7 +93,7 @@ def captured(dsn: str, backlog: Backlog, *, binary: bool = False) -> list[Messag
             (SLOT, format_lsn(backlog.until), PUBLICATION, str(binary)),
         )
         for (message,) in cursor:
-            if chunks[-1].size_bytes >= CHUNK_BYTES:
+            if chunks[-1].full(CHUNK_BYTES):
                 chunks.append(MessageBuffer())
             chunks[-1].append(message, backlog.start)
     return chunks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from decoder.slots import inspect_slot
 from decoder.source import SourceSettings, connect
 from tests.conftest import Database
 from tests.decoder.sources import confirmed_flush, insert_position, pulled, replayed, slotted, through_sql
-from tests.decoder.test_streaming import TABLES, Twins, fill
+from tests.decoder.test_streaming import Twins, fill
 
 MODES: dict[str, dict[str, Any]] = {
     "streamed": {"bulk": False},
@@ -47,14 +46,6 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     through_sql(monkeypatch, 64 << 10)
     monkeypatch.setattr(BulkStream, "_next_window", noted)
     return asked
-
-
-@pytest.fixture
-def sessions(database: Database) -> Iterator[list[psycopg.Connection[Any]]]:
-    database.execute(TABLES)
-    database.execute(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'")
-    with ExitStack() as stack:
-        yield [stack.enter_context(psycopg.connect(database.dsn)) for _ in range(4)]
 
 
 def slots_of(database: Database) -> list[str]:

@@ -9,8 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +24,6 @@ from decoder.types import column_type, to_text
 from tests.conftest import Database
 from tests.decoder.sources import insert_position, pulled
 
-TABLES = """
-CREATE TABLE a (id int PRIMARY KEY, v text);
-CREATE TABLE b (id int PRIMARY KEY, v text, n numeric);
-ALTER TABLE b REPLICA IDENTITY FULL;
-CREATE PUBLICATION p FOR ALL TABLES;
-"""
 MODES: dict[str, dict[str, Any]] = {
     "plain": {"streaming": "off"},
     "on": {"streaming": "on"},
@@ -102,15 +94,6 @@ class Twins:
         for name, other in held.items():
             assert other == first, name
         return first
-
-
-@pytest.fixture
-def sessions(database: Database) -> Iterator[list[psycopg.Connection[Any]]]:
-    database.execute(TABLES)
-    name = database.name
-    database.execute(f"ALTER DATABASE {name} SET logical_decoding_work_mem = '64kB'")
-    with ExitStack() as stack:
-        yield [stack.enter_context(psycopg.connect(database.dsn)) for _ in range(4)]
 
 
 def fill(session: psycopg.Connection[Any], table: str, first: int, count: int) -> None:
