@@ -47,7 +47,7 @@ _SWITCHES = [
 # What happens to columns of `shifting`, each time with a row that changes after it: that is when a column is seen.
 _COLUMNS = [
     f"DO $$ BEGIN {ddl}; INSERT INTO shifting (k) VALUES (7) ON CONFLICT (k) DO UPDATE SET n = coalesce(shifting.n, 0) + 1; "
-    "EXCEPTION WHEN undefined_column OR duplicate_column OR invalid_text_representation OR numeric_value_out_of_range THEN NULL; END $$"
+    "EXCEPTION WHEN undefined_column OR duplicate_column OR datatype_mismatch OR invalid_text_representation OR numeric_value_out_of_range THEN NULL; END $$"
     for ddl in (
         "ALTER TABLE shifting ADD c int",
         "ALTER TABLE shifting ADD d text DEFAULT 'old'",

@@ -107,7 +107,8 @@ def test_every_change_step_by_step(database: Database, session: Any, tmp_path: P
             f"CREATE TABLE {change.table} ({change.setup}); INSERT INTO {change.table} {change.fill}"
         )
     database.execute(f"CREATE TABLE {LEFT} (id int PRIMARY KEY, a text); INSERT INTO {LEFT} VALUES (1, 'a')")
-    listed = [*(table for table in tables if table != "leaner"), LEFT]
+    database.execute("CREATE TABLE here (id int PRIMARY KEY, a text); INSERT INTO here VALUES (1, 'a')")
+    listed = [*(table for table in tables if table != "leaner"), LEFT, "here"]
     file = pipeline_file(tmp_path, database, listed, extra="  leaner: {on_drop: drop}\n")
     wrong: dict[str, Any] = {}
     past: dict[str, dict[str, Rows]] = {}
@@ -119,6 +120,7 @@ def test_every_change_step_by_step(database: Database, session: Any, tmp_path: P
         first = pipeline.sync()
         copied = _copied(pipeline)
         wrong["after step 0"] = differences(database, pipeline, tables)
+        wrong["renamed"] = differences(database, pipeline, ["elsewhere"])
         _remember(database, pipeline, tables, past)
         _step(database, 1)
         _step_by_step(pipeline)
@@ -135,7 +137,7 @@ def test_every_change_step_by_step(database: Database, session: Any, tmp_path: P
         status = {entry.table: entry for entry in pipeline.status().tables}
     assert {when: found for when, found in wrong.items() if found} == {}
     assert copied == {change.table for change in CHANGES.values() if change.copied}
-    assert status["public.gone"].state == "not published any more"
+    assert {n for n, entry in status.items() if entry.state != "ready"} == {"public.gone", "public.here"}
     assert status["public.retyped"].copied_again.endswith(": its rows were rewritten")
     assert status["public.added"].copied_again == ""
     fields = {table: _fields(pipeline, table) for table in ("back", "leaner", "widened")}
@@ -173,6 +175,9 @@ def _leaves(database: Database) -> None:
             f"ALTER TABLE {LEFT} RENAME a TO z",
             f"UPDATE {LEFT} SET z = 'b'",
             f"DROP TABLE {LEFT}",
+            "UPDATE here SET a = 'b'",
+            "ALTER TABLE here RENAME TO elsewhere",
+            "UPDATE elsewhere SET a = 'c'",
         ):
             connection.execute(statement)
 
