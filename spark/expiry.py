@@ -8,8 +8,8 @@ snapshot of a point (its summary tells the position, and rows of `commits` name 
 was made, a moment ago: a reader may stand there.
 
 Three kinds of files go: what only the snapshots let go of led to, at once; metadata files that are current no
-more, after the same time as snapshots; and what nothing ever led to (a killed run's, a lost race's) when it is
-old, because a statement that is still at work has written files that nothing leads to yet.
+more, after the same time as snapshots; and what nothing ever led to (a killed run's, a lost race's) when it
+is old, because a statement that is still at work has written files that nothing leads to yet.
 """
 
 from __future__ import annotations
