@@ -21,7 +21,7 @@ from decoder.failpoints import reach
 from spark import lake_files
 from spark.annex import NOTHING, Annex, Copied
 from spark.apply_run import StageConflictError, Staged, Work, stage
-from spark.beside import tables_beside
+from spark.beside import load_beside
 from spark.catalog import Catalog, open_catalog
 from spark.commits import Point
 from spark.conflicts import Choices, Conflicts
@@ -165,7 +165,7 @@ def _targets(
         if name not in pointers:
             continue
         mirror = load(pointers, name)
-        beside = {mode: load(pointers, table) for mode, table in tables_beside(pointers, name).items()}
+        beside = load_beside(pointers, name)
         for table in (mirror, *beside.values()):
             require_owner(table, pipeline)
         lacking = still_lack((mirror, *beside.values()), point, start)

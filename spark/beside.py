@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from decoder.errors import LakeError
+from spark.catalog_base import Loaded, load
 from spark.catalog_metadata import Metadata
 from spark.names import CHANGES_SUFFIX, HISTORY_SUFFIX, LakeName, beside, literal, quote
 from spark.tables import PIPELINE_PROPERTY, LakeColumn, TableSchema
@@ -27,6 +29,24 @@ def tables_beside(names: Container[LakeName], mirror: LakeName) -> dict[str, Lak
     """The tables that the lake keeps beside a mirror, by mode."""
     found = {mode: beside(mirror, suffix) for mode, suffix in SUFFIXES.items()}
     return {mode: name for mode, name in found.items() if name in names}
+
+
+def load_beside(pointers: Mapping[LakeName, str], mirror: LakeName) -> dict[str, Loaded]:
+    """The tables that the lake keeps beside a mirror, by mode.
+
+    Raises:
+        LakeError: a table that has such a name was not made for that.
+    """
+    found = {mode: load(pointers, name) for mode, name in tables_beside(pointers, mirror).items()}
+    for mode, table in found.items():
+        if table.metadata.get("properties", {}).get(MODE_PROPERTY) != mode:
+            raise LakeError(
+                "a table is not what its name says",
+                where=f"table {table.name}, which should be the {mode} beside {mirror}",
+                way_out="move it to another namespace; or, if an earlier version of slotlake made it of a "
+                "source table of that name, make the lake anew",
+            )
+    return found
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark import catalog_metadata, lake_files
 from spark.apply_run import Work, run, run_statements
-from spark.beside import SUFFIXES, Source, fields_present, tables_beside
+from spark.beside import SUFFIXES, Source, fields_present, load_beside, tables_beside
 from spark.catalog import Catalog, open_catalog
 from spark.catalog_base import Loaded, load
 from spark.commits import Point, commits_name
@@ -98,9 +98,9 @@ def stage_left(
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
         left = [
-            (load(pointers, name), mode, mirror)
+            (table, mode, mirror)
             for mirror in tables
-            for mode, name in tables_beside(pointers, mirror).items()
+            for mode, table in load_beside(pointers, mirror).items()
         ]
         for table, _, _ in left:
             require_owner(table, point.pipeline)

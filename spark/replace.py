@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from spark import lake_files
 from spark.annex import Copied
 from spark.apply_run import Work, run_statements, shape
-from spark.beside import tables_beside
+from spark.beside import load_beside
 from spark.catalog import open_catalog
 from spark.commits import Point
 from spark.initial_place import CopyTarget, companions_in
@@ -84,8 +84,7 @@ class Replacement:
         with open_catalog(self._lake) as catalog:
             pointers = catalog.pointers()
             table = load(pointers, self._name)
-            found = tables_beside(pointers, self._name)
-            beside = {mode: load(pointers, name) for mode, name in found.items()}
+            beside = load_beside(pointers, self._name)
             reset_stage(catalog, [table, *beside.values()])
         work = Work(self._session, self._lake, point, table, self._copied.directory)
         stage_copy(work, self._copied, beside)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -161,10 +161,15 @@ class Lab:
         use_lake(own, lake)
         return cls(own, lake)
 
-    def init(self, tables: Mapping[BatchRelation, Sequence[Row]], publish: bool = True) -> InitialCopy:
+    def init(
+        self,
+        tables: Mapping[BatchRelation, Sequence[Row]],
+        publish: bool = True,
+        modes: Mapping[str, Collection[str]] | None = None,
+    ) -> InitialCopy:
         """The initial copy: rows as PostgreSQL text."""
         schemas = {TableSchema.of(table): (table, rows) for table, rows in tables.items()}
-        copy = InitialCopy.begin(self.session, self.lake, PIPELINE, list(schemas))
+        copy = InitialCopy.begin(self.session, self.lake, PIPELINE, list(schemas), modes or {})
         for schema, (table, rows) in schemas.items():
             write_rows(copy.target(schema), table, rows)
             copy.register(schema)

@@ -78,6 +78,26 @@ def test_a_batch_that_was_killed(connected: Lab, connect: str, failpoint: str, p
     assert lab.rows("log") == log
 
 
+@pytest.mark.skipif("SLOTLAKE_TEST_HISTORIES" not in os.environ, reason="test_modes.py has the short version")
+def test_a_batch_that_was_killed_between_the_modes_of_a_table(connected: Lab, connect: str) -> None:
+    lab, modes = connected, {"public.items": ["append", "history"]}
+    lab.init(crash_child.contents(), modes=modes)
+    _killed("batch", lab.lake, connect, "apply.between_modes:2")
+    assert _beside(lab) == {"R": 2000, True: 2000}
+    batch = crash_child.batch(lab)
+    lab.apply(batch)
+    lab.publish(batch)
+    assert _beside(lab) == {"R": 2000, "U": 500, "D": 500, "I": 100, True: 1600, False: 1000}
+    assert lab.rows("items") == sorted(crash_child.expected()[0])
+
+
+def _beside(lab: Lab) -> dict[object, int]:
+    """Changes by kind, and versions by whether they hold."""
+    changes = "SELECT op, count(*) FROM lake.shop.items__changes WHERE op <> 'C' GROUP BY op"
+    versions = "SELECT is_open, count(*) FROM lake.shop.items__history GROUP BY is_open"
+    return {row[0]: row[1] for sql in (changes, versions) for row in lab.session.sql(sql).collect()}
+
+
 def _killed(task: str, lake: LakeSettings, remote: str, failpoint: str) -> None:
     settings = {name: getattr(lake, name) for name in ("catalog", "uri", "warehouse", "namespace")}
     child = subprocess.run(
