@@ -130,6 +130,13 @@ class _Group:
         """Columns ``begin`` to ``end``."""
         return Block(int(self.first[0]), int(self.first[-1]), begin, end, self.versions[0])
 
+    def check_empty(self, tuples: Tuples) -> None:
+        """No tuple of a table without columns has a value; no block of columns would tell."""
+        at = tuples.at[self.first[0] : self.first[-1]]
+        odd = (at >= 0) & ((tuples.data[at] != 0) | (tuples.data[at + 1] != 0))
+        if odd.any():
+            raise WidthError(int(self.first[0] + np.argmax(odd)))
+
     def load(self, binary: bool) -> int:
         """What a column of all rows counts for, on the average: as many values, or fewer."""
         if binary or self.width == 0:
@@ -185,13 +192,15 @@ def _read_columns(sets: RowSets, groups: Sequence[_Group], tuple_field: int, old
         return
     place = np.empty(0, np.int64) if sets.place is None else sets.place
     tuples = Tuples(sets.data, frozen(at), frozen(place), np.empty(len(at), np.int64), sets.catalog)
-    for owners, blocks in _blocks(groups, sets.catalog is not None):
-        try:
-            located = Located(tuples, blocks)
-        except WidthError as error:
-            message = int(sets.walk(scan.ROW_MESSAGE)[error.row])
-            raise sets.error("a tuple of another width than its table", message, 5) from None
-        _Columns(sets, owners, located).keep(old)
+    try:
+        for group in groups:
+            if group.width == 0:
+                group.check_empty(tuples)
+        for owners, blocks in _blocks(groups, sets.catalog is not None):
+            _Columns(sets, owners, Located(tuples, blocks)).keep(old)
+    except WidthError as error:
+        message = int(sets.walk(scan.ROW_MESSAGE)[error.row])
+        raise sets.error("a tuple of another width than its table", message, 5) from None
 
 
 def _blocks(groups: Sequence[_Group], binary: bool) -> Iterator[tuple[list[_Group], list[Block]]]:

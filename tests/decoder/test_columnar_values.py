@@ -148,6 +148,17 @@ def test_what_no_output_function_prints_is_refused(kind: tuple[int, int], text: 
         columnar(stream)
 
 
+def test_a_table_without_columns_has_no_values() -> None:
+    empty, full = table(3, []), table(7, [INT4])
+    described = [RelationMessage(empty), RelationMessage(full)]
+    fine = stream_of(*described, Insert(7, ("1",)), Insert(3, ()), Update(3, "O", (), ()), Delete(3, "O", ()))
+    assert columnar(fine) == plain(fine)
+    odd: list[Message] = [Insert(3, ("1",)), Update(3, "O", (NoValue.NULL,), ()), Delete(3, "K", ("1",))]
+    for message in odd:
+        with pytest.raises(ProtocolError, match="another width than its table"):
+            columnar(stream_of(*described, Insert(7, ("1",)), message))
+
+
 @pytest.mark.parametrize("kind", list(VALUES), ids=repr)
 def test_each_value_alone_and_among_others(kind: tuple[int, int]) -> None:
     relation = table(7, [kind])
