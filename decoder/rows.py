@@ -89,6 +89,8 @@ class RowSets:
 
 def build_tables(sets: RowSets) -> dict[RelationVersion, pa.Table]:
     """All changes of each relation version; raises ProtocolError when a value does not parse."""
+    if not sets.versions:  # of an idle slot: no compiled code is loaded for it
+        return {}
     groups = [_Group(sets, *bounds) for bounds in pairwise(sets.groups)]
     for old, field in ((False, scan.ROW_NEW_AT), (True, scan.ROW_OLD_AT)):
         _read_columns(sets, groups, field, old)
