@@ -239,7 +239,6 @@ class _Reading:
             seconds = time.monotonic() - self._begun
             self._progress(CopyProgress(self._table.quoted, self._writer.rows, self._received, seconds))
 
-
     def _parsed(self, column: SourceColumn, slices: Any) -> tuple[pa.Array, pa.Array | None]:
         kind = column_type(column.type_oid, column.typmod)
         parsed: tuple[pa.Array, pa.Array | None] = from_slices(slices, kind, column=column.name)

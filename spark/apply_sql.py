@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark.fold import ACTIONS, Folded
-from spark.names import LakeName, literal, quote
 from spark.kept import as_kept
+from spark.names import LakeName, literal, quote
 from spark.tables import LakeColumn, TableSchema
 
 DELETE, WHOLE, IN_PLACE, MOVED = (ACTIONS[name] for name in ("delete", "whole", "in_place", "moved"))

@@ -49,9 +49,7 @@ class Lossy:
         return "fail" in {own.get(EVERY, self.default), *own.values()}
 
 
-def refuse_lossy_batch(
-    lake: LakeSettings, batch: ChangeBatch, lossy: Lossy, annex: Annex = NOTHING
-) -> None:
+def refuse_lossy_batch(lake: LakeSettings, batch: ChangeBatch, lossy: Lossy, annex: Annex = NOTHING) -> None:
     """Look at a batch before any of it is staged; one that is published already is left alone.
 
     Raises:
