@@ -15,6 +15,7 @@ import json
 import threading
 import time
 import uuid
+import zlib
 from collections import OrderedDict
 from collections.abc import Collection
 from pathlib import PurePosixPath
@@ -83,7 +84,7 @@ def load(location: str) -> Metadata:
 def _parsed(content: bytes, location: str) -> Metadata:
     try:
         metadata = json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
-    except (OSError, ValueError) as error:
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         raise LakeError("a table's metadata file is damaged", where=location) from error
     if not isinstance(metadata, dict) or "format-version" not in metadata:
         raise LakeError("a table's metadata file is damaged", where=location)
