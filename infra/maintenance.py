@@ -79,10 +79,11 @@ def _names(pipeline: Pipeline, table: str | None) -> list[LakeName]:
 def _turn(pipeline: Pipeline, names: list[LakeName]) -> list[LakeName]:
     """Those first that the last run had no time for."""
     try:
-        left = set((pipeline.file.state_dir / _LAST_LEFT).read_text().splitlines())
+        left = (pipeline.file.state_dir / _LAST_LEFT).read_text().splitlines()
     except OSError:
-        left = set()
-    return sorted(names, key=lambda name: str(name) not in left)
+        left = []
+    turn = {name: number for number, name in enumerate(left)}
+    return sorted(names, key=lambda name: turn.get(str(name), len(left)))
 
 
 def _remember(pipeline: Pipeline, left: list[str]) -> None:
