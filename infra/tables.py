@@ -71,9 +71,7 @@ def schemas_at(
     partitions = partitions_at(pipeline, snapshot.snapshot, tables)
     marks = marks_at(pipeline, [table.relation_id for table in tables], snapshot.snapshot)
     schemas = {
-        table: marked(
-            replace(lake_schema(table), partitions=partitions[table]), marks.get(table.relation_id)
-        )
+        table: marked(replace(lake_schema(table), partitions=partitions[table]), marks.get(table.relation_id))
         for table in tables
     }
     return schemas, marks

@@ -33,9 +33,7 @@ def pending(lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> bool:
         return is_pending(catalog, point_of(batch, pipeline), batch.start_lsn)
 
 
-def publish_batch(
-    lake: LakeSettings, batch: ChangeBatch, pipeline: str, annex: Annex = NOTHING
-) -> Published:
+def publish_batch(lake: LakeSettings, batch: ChangeBatch, pipeline: str, annex: Annex = NOTHING) -> Published:
     """Publish what :func:`spark.apply.apply_batch` staged for this batch. Needs no Spark.
 
     Tables that the lake lacks are passed over, as apply did.
