@@ -168,3 +168,15 @@ def test_a_difference_fails_the_task_and_names_no_row(folder: Path, monkeypatch:
     )
     with pytest.raises(AirflowFailException, match=r"differ at 0/1.*public\.t"):
         scheduling.verify(str(_write(folder, "p")), [])
+
+
+def test_of_maintenance_only_what_was_done_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from infra import steps
+
+    nothing = {"rewritten_files": 0, "expired_snapshots": 0, "removed_files": 0}
+    tables = [{"lake_table": "n.a", **nothing}, {"lake_table": "n.b", **nothing, "removed_files": 2}]
+    monkeypatch.setattr(steps, "maintain", lambda file: {"pipeline": "p", "tables": tables, "left": []})
+    report = scheduling.maintain(str(_write(folder, "p", "{maintenance: 900}")))
+    assert (report["tables"], report["all_tables"]) == (tables[1:], 2)
+    (pipeline,) = scheduling.pipelines()
+    assert scheduling.schedule_of(pipeline.airflow.maintenance) == timedelta(minutes=15)
