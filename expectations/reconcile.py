@@ -10,13 +10,14 @@ missing and one extra.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 import psycopg
+import pyarrow as pa
 
 from decoder.lsn import format_lsn
 from expectations.hashing import Hashes
@@ -25,6 +26,7 @@ from expectations.results import (
     DIFFERENT,
     DUPLICATED,
     EXTRA,
+    HISTORY,
     MISSING,
     NO_COLUMN,
     NO_TABLE,
@@ -32,7 +34,7 @@ from expectations.results import (
     Report,
     TableResult,
 )
-from expectations.shapes import Compared, LakeCut, SourceTableShape
+from expectations.shapes import Compared, LakeCut, Reading, SourceTableShape
 from expectations.source_side import BUCKETS, RowDetail, SourceTable, Sums, snapshot_session
 from spark.names import postgres_name
 
@@ -45,6 +47,10 @@ def _silent(step: str, done: int, total: int | None = None) -> None:
     """Progress that nobody watches."""
 
 
+def _no_history(table: str, columns: Sequence[str]) -> None:
+    """The lake keeps no versions."""
+
+
 def reconcile(
     dsn: str,
     snapshot: str,
@@ -54,6 +60,7 @@ def reconcile(
     lsn: int,
     progress: Callable[[str, int, int | None], None] = _silent,
     differences_max: int = DIFFERENCES_MAX,
+    history: Reading = _no_history,
 ) -> Report:
     """Compare published tables.
 
@@ -64,6 +71,7 @@ def reconcile(
         cut: the lake at ``lsn``.
         progress: told (step, tables done, tables in all).
         differences_max: differing rows listed per table; the totals are exact whatever it is.
+        history: the versions that hold at ``lsn``, as `LakeCut.text_batches`; None for a table without any.
 
     Raises:
         SourceError: the server cannot be reached, or may not be read in full.
@@ -80,7 +88,7 @@ def reconcile(
             if lake is None:
                 results[name] = TableResult(name, 0, 0, {NO_TABLE: 1}, (Difference(NO_TABLE),))
             else:
-                runs.append(_Run.begin(Compared.of(name, table, lake), connection, cut, server))
+                runs.append(_Run.begin(Compared.of(name, table, lake), connection, cut, server, history))
         try:
             for done, run in enumerate(runs):
                 progress("compare", done, len(runs))
@@ -103,15 +111,22 @@ class _Run:
     source: Callable[[], SourceTable]
     lake: LakeTable
     expected: Future[tuple[Sums, float]]
+    history: Reading
 
     @classmethod
     def begin(
-        cls, table: Compared, connection: psycopg.Connection[object], cut: LakeCut, server: ThreadPoolExecutor
+        cls,
+        table: Compared,
+        connection: psycopg.Connection[object],
+        cut: LakeCut,
+        server: ThreadPoolExecutor,
+        history: Reading,
     ) -> _Run:
         def source() -> SourceTable:
             return SourceTable(connection, table)
 
-        return cls(table, source, LakeTable(cut, table), server.submit(_timed, lambda: source().sums()))
+        expected = server.submit(_timed, lambda: source().sums())
+        return cls(table, source, LakeTable(cut, table), expected, history)
 
     def result(self, differences_max: int) -> TableResult:
         """Compare; look closer where needed."""
@@ -129,7 +144,25 @@ class _Run:
             source_seconds=round(source_seconds, 3),
             lake_seconds=round(lake_seconds, 3),
         )
-        return self._closer(result, sorted(differing), differences_max) if differing else result
+        result = self._closer(result, sorted(differing), differences_max) if differing else result
+        return self._with_history(result, expected)
+
+    def _with_history(self, result: TableResult, expected: Sums) -> TableResult:
+        """Are the versions that hold what the source holds?"""
+        if self.history(self.table.name, self.table.column_names) is None:
+            return result
+        versions = replace(self.lake, rows=self._versions)
+        actual = versions.sums()
+        differing = sorted(b for b in expected.keys() | actual.keys() if expected.get(b) != actual.get(b))
+        if not differing:
+            return result
+        found = differing_rows(self.source().hashes(differing), versions.hashes(differing))
+        rows = sum(count for _, _, count in found)
+        told = (*result.differences, Difference(HISTORY, rows=rows))
+        return replace(result, totals={**result.totals, HISTORY: rows}, differences=told)
+
+    def _versions(self, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        return self.history(table, columns) or iter(())
 
     def _closer(self, result: TableResult, buckets: list[int], differences_max: int) -> TableResult:
         source = self.source()

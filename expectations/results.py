@@ -16,7 +16,8 @@ DIFFERENT = "different"
 DUPLICATED = "duplicated in lake"
 NO_COLUMN = "column missing in lake"
 NO_TABLE = "table missing in lake"
-KINDS = (MISSING, EXTRA, DIFFERENT, DUPLICATED, NO_COLUMN, NO_TABLE)
+HISTORY = "different in the open versions of its history"
+KINDS = (MISSING, EXTRA, DIFFERENT, DUPLICATED, NO_COLUMN, NO_TABLE, HISTORY)
 
 
 @dataclass(frozen=True)

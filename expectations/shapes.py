@@ -6,7 +6,7 @@ the source publishes, as far as the lake has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -67,6 +67,9 @@ class LakeCut(Protocol):
 
     def text_batches(self, table: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """A table's rows: string columns of PostgreSQL's text, named by source columns."""
+
+
+Reading = Callable[[str, Sequence[str]], Iterator[pa.RecordBatch] | None]
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,15 @@ def _compared(pipeline: Pipeline, snapshot: ExportedSnapshot, progress: Progress
     if pipeline.file.new_tables == "ignore":
         held = {(table.schema, table.table) for table in cut.tables()}
         tables = [table for table in tables if (table.schema, table.table) in held]
-    return reconcile(pipeline.source.dsn, snapshot.snapshot, tables, cut, lsn=snapshot.lsn, progress=progress)
+    return reconcile(
+        pipeline.source.dsn,
+        snapshot.snapshot,
+        tables,
+        cut,
+        lsn=snapshot.lsn,
+        progress=progress,
+        history=cut.open_versions,
+    )
 
 
 def summary(report: Report) -> dict[str, Any]:

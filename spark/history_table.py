@@ -6,7 +6,7 @@ the end of a commit record, the first position at which readers of the source se
 versions that hold now (``is_open``) have a partition of their own, so that neither reading the present nor
 applying a batch looks at the past.
 
-The columns are the mirror's; one of a name that this table needs itself has its first letter escaped.
+The columns are the mirror's, under the names that spark/history_columns.py gives them.
 """
 
 from __future__ import annotations
@@ -24,30 +24,25 @@ from spark.catalog_metadata import Metadata
 from spark.conflicts import Conflicts
 from spark.fold import FoldCounts, Folded
 from spark.fold_history import Versions
-from spark.names import EXACT_SUFFIX, LakeName, quote, unreserve
-from spark.tables import LakeColumn, TableSchema
+from spark.history_columns import IS_OPEN as _OPEN
+from spark.history_columns import OWN as _OWN
+from spark.history_columns import column_here, field_here
+from spark.names import LakeName, quote
+from spark.tables import TableSchema
 
-_BOUNDS = {
-    "valid_from_lsn": "bigint",
-    "valid_to_lsn": "bigint",
-    "valid_from_time": "timestamp",
-    "valid_to_time": "timestamp",
-}
-_OPEN = "is_open"
+__all__ = [
+    "IMAGES",
+    "column_here",
+    "copied",
+    "definition",
+    "field_here",
+    "question",
+    "statements",
+    "target_of",
+    "view_schema",
+]
 IMAGES: Sequence[str] = ()
-_OWN = {**_BOUNDS, _OPEN: "boolean"}
 _GIVEN = {"from_lsn": "bigint", "to_lsn": "bigint", "from_time": "timestamp", "to_time": "timestamp"}
-
-
-def field_here(name: str) -> str:
-    """What a field of the mirror is called here."""
-    base = name.removesuffix(EXACT_SUFFIX)
-    return unreserve(base, base) + name[len(base) :] if base.lower() in _OWN else name
-
-
-def column_here(column: LakeColumn) -> LakeColumn:
-    """A column of the mirror as it is here."""
-    return replace(column, lake_name=field_here(column.lake_name))
 
 
 def _here(schema: TableSchema) -> TableSchema:

@@ -24,6 +24,7 @@ from spark.catalog import open_catalog
 from spark.catalog_metadata import Metadata
 from spark.commits import LSN, commits_name, position_of, read_points
 from spark.conflicts import Conflicts
+from spark.history_columns import HOLDS, column_here
 from spark.lake import LakeSettings
 from spark.names import COMMITS, LakeName, belongs, lake_table, parse_postgres_name
 from spark.points import choose
@@ -243,6 +244,21 @@ class Cut:
     def _snapshot_id(self, name: LakeName) -> int:
         return int((self.pinned[name].snapshot or {})["snapshot-id"])
 
+    def open_versions(self, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch] | None:
+        """The versions that hold at the cut, of a table with a history; as :meth:`text_batches`.
+
+        Raises:
+            KeyError: no such table, or column.
+        """
+        name = self.beside(table).get("history")
+        if name is None:
+            return None
+        held = self._schema(self.find(table))
+        by_name = {column.name: column_here(column) for column in held.live}
+        chosen, wanted = _wanted(self.pinned[name].field_ids, [by_name[column] for column in columns])
+        typed = scan(self.pinned[name].location, self._snapshot_id(name), wanted, HOLDS)
+        return (_as_text(batch, chosen) for batch in typed)
+
     def _chosen(
         self, table: str, columns: Sequence[str] | None
     ) -> tuple[list[tuple[LakeColumn, bool]], Iterator[pa.RecordBatch]]:
@@ -254,15 +270,21 @@ class Cut:
         if columns is not None:
             by_name = {column.name: column for column in present}
             present = [by_name[column] for column in columns]
-        chosen = [(column, column.exact and column.exact_name in ids) for column in present]
-        wanted = []
-        for column, exact in chosen:
-            wanted.append(ScanColumn(ids[column.lake_name], pa.field(column.name, column.kept.arrow)))
-            if exact:
-                wanted.append(
-                    ScanColumn(ids[column.exact_name], pa.field(f"{column.name}__exact", pa.string()))
-                )
+        chosen, wanted = _wanted(ids, present)
         return chosen, scan(self.pinned[name].location, self._snapshot_id(name), wanted)
+
+
+def _wanted(
+    ids: Mapping[str, int], columns: Sequence[LakeColumn]
+) -> tuple[list[tuple[LakeColumn, bool]], list[ScanColumn]]:
+    """Columns, whether each has a companion, and what is to be read for them."""
+    chosen = [(column, column.exact and column.exact_name in ids) for column in columns]
+    wanted = []
+    for column, exact in chosen:
+        wanted.append(ScanColumn(ids[column.lake_name], pa.field(column.name, column.kept.arrow)))
+        if exact:
+            wanted.append(ScanColumn(ids[column.exact_name], pa.field(f"{column.name}__exact", pa.string())))
+    return chosen, wanted
 
 
 def _as_text(batch: pa.RecordBatch, chosen: Sequence[tuple[LakeColumn, bool]]) -> pa.RecordBatch:

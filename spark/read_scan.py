@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.table import FileScanTask, StaticTable
 from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
@@ -23,6 +24,7 @@ from decoder.errors import LakeError
 from spark import lake_files
 
 BATCH_ROWS = 64 * 1024
+_ALL: BooleanExpression = AlwaysTrue()
 _FIELD_ID = b"PARQUET:field_id"
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -35,15 +37,23 @@ class ScanColumn:
     field: pa.Field
 
 
-def scan(metadata_location: str, snapshot_id: int, columns: Sequence[ScanColumn]) -> Iterator[pa.RecordBatch]:
+def scan(
+    metadata_location: str,
+    snapshot_id: int,
+    columns: Sequence[ScanColumn],
+    partitions: str | BooleanExpression = _ALL,
+) -> Iterator[pa.RecordBatch]:
     """Every live row of a snapshot, in no particular order; batches of at most `BATCH_ROWS` rows.
+
+    Args:
+        partitions: only files of which this holds; of the columns that the table is partitioned by.
 
     Raises:
         LakeError: a file is missing or of a kind that this version does not read.
     """
     table = StaticTable.from_metadata(metadata_location)
     try:
-        for task in table.scan(snapshot_id=snapshot_id).plan_files():
+        for task in table.scan(partitions, snapshot_id=snapshot_id).plan_files():
             yield from _live_rows(task, columns)
     except OSError as error:
         raise LakeError(
