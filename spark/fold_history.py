@@ -99,7 +99,7 @@ class HistoryStretch(Stretch):
     def _counted(self, events: Events, held: Array, transactions: pa.Table) -> Versions:
         assert self._codes is not None
         representative = self._codes.representative
-        ended, ending, opened, until = _paired(events, held)
+        ended, ending, opened, until = _paired(events, held, self._cuts[1])
         nothing = np.full(len(ended), -1, np.int64)
         begun = np.concatenate([nothing, events.txn[opened]])
         codes = events.key[ended]
@@ -193,8 +193,10 @@ def _widest(parts: Sequence[Part]) -> list[Part]:
     return [(replace(relation, columns=(*relation.columns, *past)), parts[-1][1].slice(0, 0))]
 
 
-def _paired(events: Events, held: Array) -> tuple[Array, Array, Array, Array]:
+def _paired(events: Events, held: Array, truncating: Array) -> tuple[Array, Array, Array, Array]:
     """Of a bag: which copies of a row begin and end, the oldest ending first.
+
+    A transaction ends or begins as many as it leaves less or more; one that truncates ends all there were.
 
     Returns:
         The events that end a copy which the lake has, and which of its copies (1 is the oldest); the events
@@ -202,8 +204,9 @@ def _paired(events: Events, held: Array) -> tuple[Array, Array, Array, Array]:
     """
     before = np.where(events.first, held[events.key], np.append(0, events.last[:-1])[: len(events.key)])
     change = events.last - before
-    opens = np.repeat(np.arange(len(change)), np.maximum(change, 0))
-    closes = np.repeat(np.arange(len(change)), np.maximum(-change, 0))
+    anew = np.isin(events.txn, truncating)
+    opens = np.repeat(np.arange(len(change)), np.where(anew, events.last, np.maximum(change, 0)))
+    closes = np.repeat(np.arange(len(change)), np.where(anew, before, np.maximum(-change, 0)))
     closed = events.key[closes]
     rank = _rank(closed)
     ours = rank >= held[closed]

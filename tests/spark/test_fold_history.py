@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from decoder.columnar import TRANSACTIONS_SCHEMA
@@ -141,6 +141,7 @@ def bag(steps: Sequence[tuple[str, int, int]], lake: Counter[str]) -> Course:
 
 @settings(deadline=None)
 @given(STEPS, st.lists(st.sampled_from("abcd"), max_size=4))
+@example([("truncate", 0, 0), ("insert", 0, 0), ("update", 0, 0)], ["a"])
 def test_versions_of_a_bag(steps: Sequence[tuple[str, int, int]], rows: list[str]) -> None:
     lake = Counter(rows)
     course = bag(steps, lake)
