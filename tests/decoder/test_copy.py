@@ -16,6 +16,7 @@ import pytest
 from decoder.copy import CopiedFile, copy_query, copy_table
 from decoder.copy_frames import CopyFrames
 from decoder.errors import ChangeLogError, ProtocolError, SourceError
+from decoder.forms import Form
 from decoder.publications import SourceTable, source_tables
 from decoder.slots import create_slot
 from decoder.source import connect
@@ -35,6 +36,10 @@ class Place:
     @property
     def names(self) -> dict[str, str]:
         return {column.name: f"lake {column.name}" for column in self.table.columns}
+
+    @property
+    def forms(self) -> dict[str, Form]:
+        return {}
 
     @property
     def field_ids(self) -> dict[str, int]:
