@@ -76,11 +76,11 @@ def test_random_histories(database: Database, session: Any, tmp_path: Path) -> N
             for table in TABLES:
                 assert told[table].at(parse_lsn(lsn)) == expected[table], (table, lsn)
                 assert told[table].replayed(parse_lsn(lsn)) == expected[table], (table, lsn)
-        assert pipeline.verify().equal
         items = "lake.shop.items__history"
         pipeline.session.sql(f"UPDATE {items} SET v = 0 WHERE is_open AND a < 5").collect()
-        told_of = pipeline.verify().tables["public.items"]
-        assert list(told_of.totals) == ["different in the open versions of its history"]
+        found = {name: list(table.totals) for name, table in pipeline.verify().tables.items()}
+        changed = ["different in the open versions of its history"]
+        assert found == {"public.items": changed, "public.bag": []}
         pipeline.replay("scratch", start=copied, transactions=1000)
         scratch = replace(pipeline.lake, namespace="scratch")
         assert {table: _told(pipeline, scratch, table) for table in TABLES} == told
