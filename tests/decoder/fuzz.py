@@ -44,6 +44,7 @@ _LETTERS = {tag: f"{'small-' if tag.islower() else ''}{tag}" for tag in "BCORYIU
 _MUTANTS = 250  # of each generated stream
 _OPEN_COMPARED = 4  # of the mutants that end inside a transaction every so many-th is compared by value
 _STUCK_SECONDS = 60
+_COLD_STREAMS = 20_000
 _MEMORY_BYTES_MAX = 3 << 30
 
 
@@ -175,7 +176,8 @@ class Fuzzer:
 
     def round(self) -> None:
         """All mutants of one generated stream."""
-        faulthandler.dump_traceback_later(_STUCK_SECONDS, exit=True)
+        cold = self.report.streams < _COLD_STREAMS  # loops may still have to be compiled
+        faulthandler.dump_traceback_later(_STUCK_SECONDS * (10 if cold else 1), exit=True)
         draw = self._draw
         options = Options("off", False, draw.random() < 0.3)
         options = random_options(draw) if draw.random() < 0.05 else options
