@@ -15,6 +15,7 @@ from infra.launch.folders import CHECKOUT, home
 
 _SETUP_ERROR = 10  # the same as decoder.errors.SetupError.exit_code, which cannot be imported yet
 _INTERRUPTED = 130
+_TEST_PROCESSES = 2  # each has a Spark and several PostgreSQL servers of its own
 
 
 def main(arguments: list[str]) -> int:
@@ -32,11 +33,17 @@ def main(arguments: list[str]) -> int:
         return check.run(environment.python, variables, cache, arguments[1:])
     if arguments[:1] == ["test"]:
         os.chdir(CHECKOUT)
-        arguments = ["-P", "-m", "pytest", *arguments[1:]]
+        arguments = ["-P", "-m", "pytest", *_in_parallel(arguments[1:]), *arguments[1:]]
     else:
         arguments = ["-P", "-m", "infra.cli", *arguments]
     sys.stdout.flush()
     return os.execve(environment.python, [str(environment.python), *arguments], variables)  # noqa: S606
+
+
+def _in_parallel(arguments: list[str]) -> list[str]:
+    """Options for a whole run: each file's tests in one of two processes, which wait for servers a lot."""
+    whole = all(argument.startswith("-") for argument in arguments)
+    return ["-n", str(min(_TEST_PROCESSES, os.cpu_count() or 1)), "--dist", "loadfile"] if whole else []
 
 
 def run_variables(environment: Environment, cache: Path) -> dict[str, str]:

@@ -164,6 +164,12 @@ def test_tests_run_in_the_checkout_and_their_exit_code_is_the_launchers(quick):
     assert (code, out) == (5, f"pytest tests/x.py -q {quick.root}\n")
 
 
+def test_a_whole_run_takes_two_processes(quick):
+    count = min(2, os.cpu_count())
+    _, out, _ = quick.run("test", "--durations=3")
+    assert out == f"pytest -n {count} --dist loadfile --durations=3 {quick.root}\n"
+
+
 def test_a_link_to_the_launcher_works_from_anywhere(quick, tmp_path):
     (tmp_path / "elsewhere").symlink_to(quick.root / "slotlake")
     done = subprocess.run(
