@@ -69,11 +69,37 @@ def demo(
 
 
 @app.command(rich_help_panel=WORK)
-def init(pipeline: PipelineArgument, as_json: JsonOption = False) -> None:
+def init(
+    pipeline: PipelineArgument,
+    as_json: JsonOption = False,
+    ddl_trigger: Annotated[
+        bool, typer.Option("--ddl-trigger", help="Only install the optional event trigger (docs/schema.md).")
+    ] = False,
+    print_sql: Annotated[
+        bool, typer.Option("--print-sql", help="Only print the SQL that installs it.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Install it without asking.")] = False,
+) -> None:
     """Make publication, slot and lake tables, and copy what the source holds now."""
+    if ddl_trigger or print_sql:
+        _trigger(pipeline, as_json, only_print=print_sql, yes=yes)
+        return
     with _open(pipeline) as opened, output.progress(as_json) as progress:
         report = opened.init(progress=progress)
     output.show(report, as_json, output.init_text)
+
+
+def _trigger(pipeline: Path, as_json: bool, *, only_print: bool, yes: bool) -> None:
+    from infra.ddl_trigger import INSTALL
+
+    typer.echo(INSTALL, err=as_json)
+    if only_print:
+        return
+    with _open(pipeline) as opened:
+        if not yes:
+            typer.confirm(f"Install this in the source of pipeline {opened.name}?", abort=True)
+        report = opened.install_trigger()
+    output.show(report, as_json, output.trigger_text)
 
 
 @app.command(rich_help_panel=WORK)

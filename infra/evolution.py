@@ -21,6 +21,7 @@ from decoder.lsn import format_lsn
 from decoder.publications import SourceTable
 from decoder.slots import ExportedSnapshot, create_slot
 from decoder.table_marks import TableMark
+from infra.ddl_events import Altered, altered_tables, row_places, told_numbers
 from infra.evolution_rules import Found, judge, left_behind
 from infra.marks import Mark, marks_at, require_unchanged
 
@@ -120,6 +121,7 @@ def _examine(pipeline: Pipeline, batch: Batch, snapshot: ExportedSnapshot | None
     published = {(table.schema, table.table): table for table in published_tables(pipeline)}
     unseen = [published[name].relation_id for name in doubtful if name in published]
     marks |= marks_at(pipeline, [oid for oid in unseen if oid not in marks], when)
+    told = altered_tables(batch)
     judged = {
         name: judge(
             table,
@@ -127,6 +129,7 @@ def _examine(pipeline: Pipeline, batch: Batch, snapshot: ExportedSnapshot | None
             published[name],
             relations.get(name, ()),
             at_end=snapshot is not None and snapshot.lsn == batch.end_lsn,
+            told=_told(batch, table, told, relations.get(name, ()), marks),
         )
         for name, table in doubtful.items()
         if name in published
@@ -134,6 +137,21 @@ def _examine(pipeline: Pipeline, batch: Batch, snapshot: ExportedSnapshot | None
     away = [table for name, table in doubtful.items() if name not in published]
     left = [t.source_name for t in away if left_behind(t, relations.get((t.schema, t.table), ()))]
     return replace(_together(held, judged, published), left=frozenset(left))
+
+
+def _told(
+    batch: Batch,
+    table: TableSchema,
+    altered: Mapping[int, Sequence[Altered]],
+    relations: Sequence[BatchRelation],
+    marks: Mapping[int, TableMark],
+) -> Mapping[int, Mapping[str, int]] | None:
+    """What the event trigger proves of a table; None without it."""
+    oid = _relation_id(table)
+    if oid not in altered or oid not in marks:
+        return None
+    placed = [(relation, row_places(batch, relation)) for relation in relations]
+    return told_numbers(table, altered[oid], placed, marks[oid])
 
 
 def _together(

@@ -47,6 +47,7 @@ def judge(
     relations: Sequence[BatchRelation],
     *,
     at_end: bool,
+    told: Mapping[int, Numbers] | None = None,
 ) -> Found:
     """What a batch, and the catalog behind it, ask for.
 
@@ -56,6 +57,7 @@ def judge(
         published: the source's table of this name.
         relations: the batch's relation versions of it that have rows, oldest first.
         at_end: the catalog was read exactly where the batch ends.
+        told: each version's numbers, if the event trigger proves them (`infra.ddl_events`).
     """
     mark = Mark.from_json(held.mark)
     if mark is None:
@@ -64,8 +66,8 @@ def judge(
     if why or now is None:
         return Found(copy=why)
     table = _Columns.of(held, mark, now, published)
-    numbers = {relation.ordinal: table.match(relation) or {} for relation in relations}
-    why = table.doubtful(held) or _rewritten(mark, now, table)
+    numbers = told or {relation.ordinal: table.match(relation) or {} for relation in relations}
+    why = (table.unseen() if told else table.doubtful(held)) or _rewritten(mark, now, table)
     if why or not all(numbers.values()):
         return Found(copy=why or "the table's columns changed more than once")
     last = list(numbers.values())[-1] if numbers else {c.name: c.number for c in held.live}
@@ -153,15 +155,19 @@ class _Columns:
         """Why a message's columns would not tell which they are; "" if they would."""
         if self.new and self.gone:
             return "columns are gone and others are new"
-        if any(number <= self.last for number in self.new):
-            return "columns are published that were not before"
-        passing = [n for n, a in self.now.attributes.items() if n > self.last and a.dropped]
-        if self.new and passing:
-            return "columns came and went"
+        if self.new and (why := self.unseen()):
+            return why
         renamed = [n for n, c in self.before.items() if n in self.after and self.after[n].name != c.name]
         if held.selection and (self.gone or renamed):
             return "the columns of a table with a filter or a list of columns changed"
         return ""
+
+    def unseen(self) -> str:
+        """What the lake cannot follow, even told which column is which; "" for nothing."""
+        if any(number <= self.last for number in self.new):
+            return "columns are published that were not before"
+        passing = any(number > self.last and a.dropped for number, a in self.now.attributes.items())
+        return "columns came and went" if passing else ""
 
     def match(self, relation: BatchRelation) -> Numbers | None:
         """The numbers of a message's columns; None if they are not certain."""

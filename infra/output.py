@@ -112,6 +112,11 @@ def init_text(report: Any, console: Console) -> None:
     _warnings(report.warnings, console)
 
 
+def trigger_text(report: Any, console: Console) -> None:
+    """Text of a TriggerReport."""
+    console.print(f"the event trigger {'was' if report.already else 'is'} {report.state}")
+
+
 def replay_text(report: Any, console: Console) -> None:
     """Text of a ReplayReport."""
     console.print(
@@ -192,6 +197,8 @@ def status_text(report: Any, console: Console) -> None:
         console.print("  slot")
         for name, value in report.slot.items():
             console.print(f"    {name:<24}{'-' if value is None else escape(str(value))}")
+    if report.ddl_trigger is not None:
+        console.print(f"  {'event trigger':<26}{report.ddl_trigger}")
     if report.standing_puller is not None:
         console.print(f"  {'standing puller':<26}process {report.standing_puller}")
     for waiting in report.prepared:

@@ -12,7 +12,7 @@ from decoder.prepared import PreparedStore
 from decoder.publications import published_names
 from decoder.slots import SlotState, inspect_slot
 from decoder.source import connect, source_errors
-from infra import follow
+from infra import ddl_trigger, follow
 from infra.batches import source_position
 from infra.marks import Mark
 from infra.reports import StatusReport, TableStatus
@@ -34,7 +34,7 @@ def overview(pipeline: Pipeline) -> StatusReport:
 
     warnings: list[str] = []
     cut = Cut.latest(pipeline.lake) if initialised(pipeline.lake, pipeline.name) else None
-    slot, source_lsn = _source_side(pipeline, warnings)
+    slot, source_lsn, trigger = _source_side(pipeline, warnings)
     position = None if cut is None else cut.position
     _judge(pipeline, position, slot, warnings)
     if cut is not None and source_lsn is not None:
@@ -60,18 +60,20 @@ def overview(pipeline: Pipeline) -> StatusReport:
         tables=_tables(pipeline, cut, published),
         prepared=_prepared(pipeline, position),
         standing_puller=follow.process(pipeline),
+        ddl_trigger=trigger,
         warnings=warnings,
     )
 
 
-def _source_side(pipeline: Pipeline, warnings: list[str]) -> tuple[SlotState | None, int | None]:
+def _source_side(pipeline: Pipeline, warnings: list[str]) -> tuple[SlotState | None, int | None, str | None]:
     try:
         with connect(pipeline.source.dsn) as connection, source_errors(pipeline.source.dsn):
             state = inspect_slot(connection, pipeline.source.slot)
-        return state, source_position(pipeline.source)
+            trigger = ddl_trigger.state(connection)
+        return state, source_position(pipeline.source), trigger
     except SourceError as error:
         warnings.append(str(error).replace("\n", ";"))
-        return None, None
+        return None, None, None
 
 
 def _judge(pipeline: Pipeline, position: int | None, slot: SlotState | None, warnings: list[str]) -> None:

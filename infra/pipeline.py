@@ -11,7 +11,9 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -31,6 +33,7 @@ from infra.reports import (
     PullReport,
     StatusReport,
     SyncReport,
+    TriggerReport,
 )
 from infra.standing import PullSettings, StandingStream
 from spark.lake import KeepPoints, LakeSettings
@@ -56,7 +59,6 @@ class Pipeline:
         file: the checked pipeline file.
         source: connection and slot.
         lake: catalog, warehouse, namespace.
-        stream: the connection to the slot that is kept while a transaction stays open, if any.
     """
 
     def __init__(self, file: PipelineFile, *, remote: str | None = None) -> None:
@@ -75,14 +77,6 @@ class Pipeline:
             bulk=file.source.bulk,
         )
         self.lake = lake_settings(file)
-        self.pulling = PullSettings(
-            self.source,
-            self.name,
-            file.changelog_dir,
-            batch_bytes_max=file.changelog.batch_bytes_max,
-            memory_bytes=file.source.memory_mb << 20,
-        )
-        self.stream = StandingStream(self.pulling)
         self._remote = remote or os.environ.get("SLOTLAKE_SPARK_REMOTE") or file.spark.remote
         self._session: SparkSession | None = None
         self._closing = ExitStack()
@@ -110,9 +104,34 @@ class Pipeline:
 
     def close(self) -> None:
         """Let go of the slot; end the Spark session, if this pipeline started one."""
-        self.stream.end()
+        if "stream" in vars(self):
+            self.stream.end()
         self._closing.close()
         self._session = None
+
+    @cached_property
+    def pulling(self) -> PullSettings:
+        """What its pulls have in common; logical messages are asked for if an event trigger writes some.
+
+        Raises:
+            SourceError: the source cannot be asked.
+        """
+        from infra.ddl_trigger import is_installed
+
+        source, file = self.source, self.file
+        told = source.messages or (source.plugin == "pgoutput" and is_installed(source.dsn))
+        return PullSettings(
+            replace(source, messages=told),
+            self.name,
+            file.changelog_dir,
+            batch_bytes_max=file.changelog.batch_bytes_max,
+            memory_bytes=file.source.memory_mb << 20,
+        )
+
+    @cached_property
+    def stream(self) -> StandingStream:
+        """The connection to the slot that is kept while a transaction stays open, if any."""
+        return StandingStream(self.pulling)
 
     @property
     def session(self) -> SparkSession:
@@ -156,6 +175,12 @@ class Pipeline:
 
         with self.exclusively():
             return initialise(self, progress)
+
+    def install_trigger(self) -> TriggerReport:
+        """Install the event trigger that numbers the columns of altered tables (docs/schema.md)."""
+        from infra.ddl_trigger import install
+
+        return install(self)
 
     def pull(self, *, progress: Progressing = _silent, wait_seconds: float = 0.0) -> PullReport:
         """Write the next change log batch up to the source's position now; or find one written before."""

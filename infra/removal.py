@@ -17,7 +17,7 @@ from decoder.errors import SlotBusyError, SlotError
 from decoder.lsn import format_lsn
 from decoder.slots import check_slot, drop_slot
 from decoder.source import connect, source_errors
-from infra import follow
+from infra import ddl_trigger, follow
 from infra.bootstrap import initialise, publications_made
 from infra.reports import Report
 
@@ -54,6 +54,7 @@ def drop(pipeline: Pipeline, *, lake: bool) -> DropReport:
         with connect(pipeline.source.dsn) as connection, source_errors(pipeline.source.dsn):
             connection.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
         done.append(f"dropped the publication {name}")
+    done += ddl_trigger.remove(pipeline)
     (pipeline.file.state_dir / "made.json").unlink(missing_ok=True)
     if lake:
         done += _drop_lake(pipeline)

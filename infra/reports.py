@@ -45,6 +45,15 @@ class InitReport(Report):
 
 
 @dataclass(frozen=True)
+class TriggerReport(Report):
+    """The event trigger: ``installed``, or ``disabled`` by someone; ``already``: it was there before."""
+
+    pipeline: str
+    state: str
+    already: bool
+
+
+@dataclass(frozen=True)
 class PullReport(Report):
     """A batch in the change log; ``batch`` is None when the lake is where the source is."""
 
@@ -186,4 +195,5 @@ class StatusReport(Report):
     tables: list[TableStatus]
     prepared: list[dict[str, Any]] = field(default_factory=list)
     standing_puller: int | None = None
+    ddl_trigger: str | None = None
     warnings: list[str] = field(default_factory=list)

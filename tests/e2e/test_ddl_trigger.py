@@ -1,0 +1,171 @@
+# ruff: noqa: E501  (a statement is read as a line)
+"""The event trigger: what it tells, at its place in any kind of transaction, and what is followed by it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from decoder.changelog import Batch, batches
+from decoder.errors import SourceError
+from decoder.lsn import format_lsn
+from decoder.pull import pull
+from decoder.slots import create_slot
+from decoder.source import SourceSettings
+from infra import ddl_trigger
+from infra.cli import main
+from infra.ddl_events import altered_tables, row_places
+from infra.pipeline import Pipeline
+from spark import annex
+from tests.conftest import Database
+from tests.e2e.oracle import differences, pipeline_file
+
+pytestmark = pytest.mark.timeout(300)
+
+TABLES = ("together", "again", "back", "off", "bare")
+SETUP = "(id int PRIMARY KEY, a text, b int)"
+
+
+def test_events_come_in_order(database: Database, tmp_path: Path) -> None:
+    """Plain, streamed and rolled-back transactions, and parts of them."""
+    database.execute(f"CREATE TABLE t {SETUP}; CREATE TABLE other (id int); CREATE PUBLICATION p FOR TABLE t")
+    database.execute(ddl_trigger.INSTALL)
+    slot = SourceSettings(database.dsn, ("p",), f"slot_{database.name}", streaming="on", messages=True)
+    with create_slot(slot) as snapshot:
+        start = snapshot.lsn
+    with database.connect() as connection:
+        connection.execute("INSERT INTO t VALUES (1, 'plain', 1)")
+        connection.execute("ALTER TABLE t ADD c int")
+        connection.execute("INSERT INTO t VALUES (2, 'plain', 1, 1)")
+        with pytest.raises(psycopg.errors.DuplicateColumn):
+            connection.execute("ALTER TABLE t ADD c int")
+    _many(database, "ALTER TABLE t RENAME c TO lost", 1000, commit=False)
+    _many(database, "ALTER TABLE t RENAME c TO d", 2000, commit=True)
+    made = pull(slot, "p", tmp_path, start=start, until=None)
+    (oid,) = database.execute("SELECT 't'::regclass::oid::int8")[0]
+    told = altered_tables(made)[oid]
+    assert [list(event.columns.values())[3][0] for event in told] == ["c", "d"]
+    assert [list(event.columns) for event in told] == [[1, 2, 3, 4]] * 2
+    places = {tuple(c.name for c in r.columns): row_places(made, r) for r in made.relations if r.rows}
+    before, added, renamed = (
+        places[names] for names in (("id", "a", "b"), ("id", "a", "b", "c"), ("id", "a", "b", "d"))
+    )
+    assert before[-1] < told[0].seq < added[0]
+    assert added[-1] < told[1].seq < renamed[0]
+    assert (len(added), len(renamed)) == (1 + 3000, 3000)
+
+
+def _many(database: Database, alter: str, first: int, *, commit: bool) -> None:
+    """More than fits the server's memory for decoding; with parts that are rolled back."""
+    rows = "INSERT INTO t SELECT g, repeat('x', 200), 1 FROM generate_series({}, {}) g"
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET logical_decoding_work_mem = '64kB'")
+        cursor.execute("BEGIN")
+        cursor.execute(rows.format(first * 10, first * 10 + 2999))
+        cursor.execute("SAVEPOINT s")
+        cursor.execute("ALTER TABLE t ADD never int DEFAULT 7")
+        cursor.execute("ROLLBACK TO s")
+        cursor.execute(alter)
+        cursor.execute(rows.format(first * 10 + 3000, first * 10 + 5999))
+        cursor.execute("COMMIT" if commit else "ROLLBACK")
+
+
+def _steps(database: Database, steps: dict[str, str], first: int = 2) -> None:
+    """A row before and after each statement."""
+    with database.connect() as connection:
+        for table, text in steps.items():
+            connection.execute(f"UPDATE {table} SET id = id WHERE id = 1".encode())
+            for number, statement in enumerate(text.split("; ")):
+                connection.execute(statement.format(t=table).encode())
+                connection.execute(f"UPDATE {table} SET id = -id WHERE id = {first + number}".encode())
+
+
+CHANGES = {
+    # Without the trigger each of these is copied again.
+    "together": "ALTER TABLE {t} RENAME b TO z; ALTER TABLE {t} ADD c text; ALTER TABLE {t} RENAME a TO b; UPDATE {t} SET c = 'c' WHERE id = 7",
+    "again": "ALTER TABLE {t} RENAME a TO x; ALTER TABLE {t} RENAME x TO y; ALTER TABLE {t} DROP b; ALTER TABLE {t} ADD n int",
+    # And these with it.
+    "back": "ALTER TABLE {t} RENAME a TO x; UPDATE {t} SET x = 'x'; ALTER TABLE {t} RENAME x TO a; UPDATE {t} SET a = 'y' WHERE id = 8",
+    "bare": "ALTER TABLE {t} DROP b; ALTER TABLE {t} ADD b int",
+}
+
+
+def test_followed_by_it(database: Database, session: Any, tmp_path: Path) -> None:
+    for table in TABLES:
+        database.execute(
+            f"CREATE TABLE {table} {SETUP}; INSERT INTO {table} SELECT g, 'a' || g, g FROM generate_series(1, 20) g"
+        )
+    file = pipeline_file(tmp_path, database, list(TABLES))
+    wrong: dict[str, Any] = {}
+    with Pipeline.open(file) as pipeline:
+        pipeline.init()
+        assert pipeline.status().ddl_trigger == "not installed"
+    assert main(["init", str(file), "--ddl-trigger", "--yes"]) == 0
+    with Pipeline.open(file) as pipeline:
+        assert pipeline.install_trigger().already
+        start = pipeline.position()
+        _steps(database, CHANGES)
+        # What happens while it is disabled is told by the marks alone.
+        database.execute("ALTER EVENT TRIGGER slotlake_ddl DISABLE")
+        _steps(database, {"off": "ALTER TABLE {t} RENAME b TO z"})
+        assert pipeline.status().ddl_trigger == "disabled"
+        database.execute("ALTER EVENT TRIGGER slotlake_ddl ENABLE ALWAYS")
+        _steps(database, {"off": "ALTER TABLE {t} ADD c text"})
+        report = pipeline.sync()
+        wrong["after"] = differences(database, pipeline, list(TABLES))
+        wrong["old point"] = [r for r in pipeline.rows("together", at=format_lsn(start)) if len(r) != 3]
+        copied = {
+            c.schema.table
+            for path in batches(pipeline.file.changelog_dir)
+            for c in annex.read(Batch.open(path)).copies
+        }
+        status = pipeline.status()
+        _steps(database, {"together": "ALTER TABLE {t} RENAME b TO a; ALTER TABLE {t} ADD e int"}, 10)
+        pipeline.sync()
+        wrong["later"] = differences(database, pipeline, list(TABLES))
+        done = pipeline.drop().done
+    assert {when: found for when, found in wrong.items() if found} == {}
+    assert copied == {"back", "bare", "off"}
+    assert report.transactions
+    assert status.ddl_trigger == "installed"
+    assert "dropped the event trigger slotlake_ddl" in done
+    assert database.execute("SELECT count(*) FROM pg_event_trigger")[0] == (0,)
+
+
+def test_shown_and_asked(database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    file = pipeline_file(tmp_path, database, ["t"])
+    assert main(["init", str(file), "--print-sql"]) == 0
+    assert "CREATE EVENT TRIGGER slotlake_ddl" in capsys.readouterr().out
+    assert database.execute("SELECT count(*) FROM pg_event_trigger")[0] == (0,)
+    assert main(["init", str(file), "--ddl-trigger", "--yes", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "installed"
+
+
+def test_not_a_superuser(database: Database, tmp_path: Path) -> None:
+    role = sql.Identifier(f"mortal_{database.name}")
+    with database.connect() as connection:
+        connection.execute(sql.SQL("CREATE ROLE {}").format(role))
+        connection.execute(
+            sql.SQL("GRANT CREATE ON DATABASE {} TO {}").format(sql.Identifier(database.name), role)
+        )
+        try:
+            file = pipeline_file(tmp_path, database, ["t"])
+            with Pipeline.open(file) as pipeline:
+                pipeline.source = SourceSettings(
+                    make_conninfo(database.dsn, options=f"-c role=mortal_{database.name}"), ("p",), "s"
+                )
+                with pytest.raises(SourceError, match="have one run what"):
+                    pipeline.install_trigger()
+            assert connection.execute(
+                "SELECT count(*) FROM pg_namespace WHERE nspname = 'slotlake_ddl'"
+            ).fetchone() == (0,)
+        finally:
+            connection.execute(sql.SQL("DROP OWNED BY {}").format(role))
+            connection.execute(sql.SQL("DROP ROLE {}").format(role))
