@@ -28,6 +28,7 @@ class Attribute:
         since: the transaction that last changed its description.
         missing: rows from before the column hold a constant that is kept beside the table.
         has_default: it has a default now, an identity, or a generated value.
+        constant: what those rows hold, as PostgreSQL writes it; None if that is not known.
     """
 
     number: int
@@ -38,6 +39,7 @@ class Attribute:
     missing: bool
     has_default: bool
     dropped: bool
+    constant: str | None = None
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,12 @@ class TableMark:
 
 _ATTRIBUTES = """
 SELECT c.oid, n.nspname, c.relname, c.relfilenode, a.attnum, a.attname, a.atttypid, a.atttypmod, a.xmin::text,
-       a.atthasmissing, a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '', a.attisdropped
+       a.atthasmissing, a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '', a.attisdropped,
+       CASE WHEN a.atthasmissing AND t.typdelim = ',' THEN (a.attmissingval::text::text[])[1] END
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+LEFT JOIN pg_type t ON t.oid = a.atttypid
 WHERE c.oid = ANY (%(tables)s)
 """
 # A partition is published by what publishes a table above it, too.

@@ -11,6 +11,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,6 +89,8 @@ def told_numbers(
     if any(number not in last and number < max(last, default=0) for number in present):
         return None
     shapes = _distinct(held, events)
+    if any(_leap(before, after) for (_, before), (_, after) in pairwise(shapes)):
+        return None
     found: dict[int, Numbers] = {}
     for relation, seqs in relations:
         places = {bisect_right([seq for seq, _ in shapes], int(end)) - 1 for end in (seqs[0], seqs[-1])}
@@ -111,6 +114,14 @@ def _distinct(held: TableSchema, events: Sequence[Altered]) -> list[tuple[int, C
         if event.columns != shapes[-1][1]:
             shapes.append((event.seq, event.columns))
     return shapes
+
+
+def _leap(before: Columns, after: Columns) -> bool:
+    """Are columns gone and others new at once? Then an event may be missing between.
+
+    A column that was dropped and made again unseen looks, by its name and type, like the one before.
+    """
+    return bool(before.keys() - after.keys()) and bool(after.keys() - before.keys())
 
 
 def _other_by_that_name(found: Mapping[int, Numbers], last: Columns) -> bool:

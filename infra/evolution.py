@@ -43,6 +43,7 @@ class Findings:
         copies: tables that must be copied again, and why.
         numbers: relation version → column name → attribute number.
         marks: table as PostgreSQL writes it → what it agrees with after the batch.
+        constants: table → new column's attribute number → what rows from before hold.
         moved: tables whose rows only moved, with what they agree with now.
         left: tables that are not published any more, and whose last changes the lake cannot take.
     """
@@ -50,6 +51,7 @@ class Findings:
     copies: Mapping[SourceTable, str] = field(default_factory=dict)
     numbers: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     marks: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     moved: Sequence[TableSchema] = ()
     left: frozenset[str] = frozenset()
 
@@ -104,7 +106,8 @@ def _examine(pipeline: Pipeline, batch: Batch, snapshot: ExportedSnapshot | None
     from infra.tables import published_tables
     from spark.read import Cut
 
-    held = {(table.schema, table.table): table for table in Cut.latest(pipeline.lake).tables()}
+    cut = Cut.latest(pipeline.lake)
+    held = {(table.schema, table.table): table for table in cut.tables()}
     when = None if snapshot is None else snapshot.snapshot
     marks = marks_at(pipeline, [_relation_id(table) for table in held.values()], when)
     relations: dict[Name, list[BatchRelation]] = {}
@@ -130,6 +133,7 @@ def _examine(pipeline: Pipeline, batch: Batch, snapshot: ExportedSnapshot | None
             relations.get(name, ()),
             at_end=snapshot is not None and snapshot.lsn == batch.end_lsn,
             told=_told(batch, table, told, relations.get(name, ()), marks),
+            alone=not cut.beside(table.source_name),
         )
         for name, table in doubtful.items()
         if name in published
@@ -161,6 +165,7 @@ def _together(
         {published[name]: found.copy for name, found in judged.items() if found.copy},
         {ordinal: named for found in judged.values() for ordinal, named in found.numbers.items()},
         {held[name].source_name: found.mark for name, found in judged.items() if found.mark},
+        {held[name].source_name: found.constants for name, found in judged.items() if found.constants},
         [found.moved for found in judged.values() if found.moved is not None],
     )
 
@@ -204,7 +209,7 @@ def _annex(pipeline: Pipeline, found: Findings) -> Annex:
     default = pipeline.file.on_drop
     names = [*found.marks, *(postgres_name(t.schema, t.table) for t in found.copies)]
     drops = frozenset(name for name in names if (own.get(name) or default) == "drop")
-    return Annex(numbers=found.numbers, marks=found.marks, drops=drops, left=found.left)
+    return Annex(found.numbers, found.marks, drops=drops, left=found.left, constants=found.constants)
 
 
 def _explained(schema: TableSchema, why: str) -> TableSchema:

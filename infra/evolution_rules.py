@@ -12,8 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from decoder.publications import SourceTable
 from decoder.table_marks import TableMark
+from decoder.types import column_type, from_text
 from infra.marks import Mark, marked
 
 if TYPE_CHECKING:
@@ -31,12 +34,14 @@ class Found:
         copy: why it must be copied again; "" if the lake can follow.
         numbers: relation version → column name → attribute number.
         mark: what it agrees with after the batch, if that is to be noted with the batch.
+        constants: attribute number of a new column → what older rows hold in it, as PostgreSQL writes it.
         moved: the table with what it agrees with already, if that is to be noted at once.
     """
 
     copy: str = ""
     numbers: Mapping[int, Numbers] = field(default_factory=dict)
     mark: str = ""
+    constants: Mapping[int, str] = field(default_factory=dict)
     moved: TableSchema | None = None
 
 
@@ -48,6 +53,7 @@ def judge(
     *,
     at_end: bool,
     told: Mapping[int, Numbers] | None = None,
+    alone: bool = False,
 ) -> Found:
     """What a batch, and the catalog behind it, ask for.
 
@@ -58,6 +64,7 @@ def judge(
         relations: the batch's relation versions of it that have rows, oldest first.
         at_end: the catalog was read exactly where the batch ends.
         told: each version's numbers, if the event trigger proves them (`infra.ddl_events`).
+        alone: nothing is kept beside the table that would have to be filled with a constant too.
     """
     mark = Mark.from_json(held.mark)
     if mark is None:
@@ -71,7 +78,8 @@ def judge(
     if why or not all(numbers.values()):
         return Found(copy=why or "the table's columns changed more than once")
     last = list(numbers.values())[-1] if numbers else {c.name: c.number for c in held.live}
-    why = _unfollowable(held, published, relations, numbers, now) or table.filled(last.values())
+    constants = _constants(held, table, last.values(), relations) if alone else {}
+    why = _unfollowable(held, published, relations, numbers, now) or table.filled(last.values(), constants)
     if not why and at_end and last != table.present:
         why = "the table's columns changed, and no row of it"
     if why:
@@ -79,7 +87,7 @@ def judge(
     after = _agreed(now, last, mark, table).to_json()
     mine = [_described(column) for column in held.live]
     if any([_described(c) for c in r.columns if c.name in numbers[r.ordinal]] != mine for r in relations):
-        return Found(numbers=numbers, mark=after)
+        return Found(numbers=numbers, mark=after, constants=constants)
     return Found(moved=replace(held, mark=after) if after != held.mark else None)
 
 
@@ -197,13 +205,34 @@ class _Columns:
             _described(c)[1:] == _described(column)[1:] for c in either
         )
 
-    def filled(self, numbers: Any) -> str:
-        """Which of these columns are new and had a value in rows from before; "" if none."""
+    def filled(self, numbers: Any, constants: Mapping[int, str]) -> str:
+        """Which of these columns are new and had another value in rows from before; "" if none."""
         for number in self.new:
             attribute = self.now.attributes[number]
-            if number in set(numbers) and (attribute.missing or attribute.has_default):
+            if number in set(numbers) - constants.keys() and (attribute.missing or attribute.has_default):
                 return f"column {attribute.name} was added with a default"
         return ""
+
+
+def _constants(
+    held: TableSchema, table: _Columns, numbers: Any, relations: Sequence[BatchRelation]
+) -> dict[int, str]:
+    """What rows from before hold in new columns, where the catalog proves it and the lake can be given it.
+
+    It is kept in the catalog from ADD COLUMN on until the rows are written anew, and never changed.  Old
+    tuples of a batch must not need it: under REPLICA IDENTITY FULL, and in a key, the table is copied again.
+    """
+    by_key = {name for relation in relations for name in relation.key}
+    if held.selection or any(relation.replica_identity not in ("d", "i") for relation in relations):
+        return {}
+    found = {}
+    for number in set(table.new) & set(numbers):
+        attribute = table.now.attributes[number]
+        text, kind = attribute.constant, column_type(attribute.type_oid, attribute.typmod)
+        if text is None or attribute.name in by_key or from_text(pa.array([text]), kind)[1] is not None:
+            continue
+        found[number] = text
+    return found
 
 
 def left_behind(held: TableSchema, relations: Sequence[BatchRelation]) -> bool:

@@ -71,6 +71,8 @@ class Annex:
         copies: tables that are replaced as a whole; their changes in the batch are in the copy.
         drops: tables of which columns that are gone leave the lake too.
         left: tables that the source publishes no more, of whose last changes nothing can be made.
+        constants: table as PostgreSQL writes it → attribute number of a column that joins in the batch →
+            what the rows from before hold in it, as PostgreSQL writes it.
     """
 
     numbers: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
@@ -78,6 +80,7 @@ class Annex:
     copies: tuple[Copied, ...] = ()
     drops: frozenset[str] = frozenset()
     left: frozenset[str] = frozenset()
+    constants: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
 
 NOTHING = Annex()
@@ -106,7 +109,12 @@ def read(batch: Any) -> Annex:
             for c in told["copies"]
         )
         numbers = {int(ordinal): dict(named) for ordinal, named in told["numbers"].items()}
-        return Annex(numbers, told["marks"], copies, frozenset(told["drops"]), frozenset(told["left"]))
+        constants = {
+            table: {int(number): str(text) for number, text in each.items()}
+            for table, each in told.get("constants", {}).items()
+        }
+        drops, left = frozenset(told["drops"]), frozenset(told["left"])
+        return Annex(numbers, told["marks"], copies, drops, left, constants)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ChangeLogError(
             f"what belongs to a batch cannot be read ({type(error).__name__})",
@@ -134,6 +142,7 @@ def finish(batch: Path, incoming: Path, annex: Annex) -> Annex:
         ],
         "drops": sorted(annex.drops),
         "left": sorted(annex.left),
+        "constants": annex.constants,
     }
     for file in incoming.rglob("*.parquet"):
         with file.open("rb") as handle:

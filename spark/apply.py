@@ -35,7 +35,7 @@ from spark.replace import stage_copy
 from spark.row_filter import taken
 from spark.shapes import BatchRelation, ChangeBatch
 from spark.tables import schema_of
-from spark.tables_follow import followed
+from spark.tables_follow import constants, followed
 from spark.tables_settle import settled
 
 # A killed run may have left a statement in a Spark server that is still at work on the same branch.
@@ -204,7 +204,7 @@ def _apply_table(
     choice = choices.of(schema.schema, schema.table)
     staged = Staged(0, Conflicts())
     if target.mirror in target.lacking:
-        staged = stage(work, schema, stretches(changes), choice)
+        staged = stage(work, schema, stretches(changes), choice, constants(schema, annex))
     for mode, table in target.beside.items():
         if table in target.lacking:
             reach("apply.between_modes")

@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from spark.publish_swap import Loaded, load, reset_stage, steps_staged
 from spark.session_errors import SPARK_ERRORS, is_conflict, reason
 from spark.tables import SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY, TableSchema, add_columns, schema_of
 from spark.tables_change import promotes
+from spark.tables_follow import Constant
 from spark.tables_settle import STAGED_FIELDS_PROPERTY, settled
 
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
@@ -72,7 +73,13 @@ class Staged:
     conflicts: Conflicts
 
 
-def stage(work: Work, schema: TableSchema, parts: Sequence[Stretch], choice: OnConflict) -> Staged:
+def stage(
+    work: Work,
+    schema: TableSchema,
+    parts: Sequence[Stretch],
+    choice: OnConflict,
+    constants: Sequence[Constant] = (),
+) -> Staged:
     """Bring a batch's changes into the table's branch ``stage``.
 
     The lake is trusted to have what the changes count on, which what the statements did then shows; it is
@@ -81,26 +88,35 @@ def stage(work: Work, schema: TableSchema, parts: Sequence[Stretch], choice: OnC
     Args:
         schema: the table's shape after the changes.
         parts: at least one; folded and applied one after the other.
+        constants: given to all rows first.
 
     Raises:
         ApplyError: a conflict, and the choice is ``fail``.
         LakeError: Spark failed.
     """
     before = Conflicts.total_in(map(summary, ancestry(work.table.metadata)))
-    if choice == "apply" and len(parts) == 1:
+    if choice == "apply" and len(parts) == 1 and not constants:
         fold = parts[0].fold()
         target = _target(work, schema, fold, shape(work, schema))
         _apply(work, target, fold.counts.conflicts.properties(before))
         if not counts_on_the_lake(fold) or as_expected(fold, _summaries(work)):
             return Staged(fold.rows.num_rows, fold.counts.conflicts)
         work = _anew(work)
-    return _ask_first(work, schema, parts, choice, before)
+    return _ask_first(work, schema, parts, choice, before, constants)
 
 
 def _ask_first(
-    work: Work, schema: TableSchema, parts: Sequence[Stretch], choice: OnConflict, before: Conflicts
+    work: Work,
+    schema: TableSchema,
+    parts: Sequence[Stretch],
+    choice: OnConflict,
+    before: Conflicts,
+    constants: Sequence[Constant],
 ) -> Staged:
     companions = shape(work, schema)
+    if constants:
+        fill(work, constants, companions)
+    alone = len(parts) == 1 and not constants
     rows, found = 0, Conflicts()
     for part in parts:
         held = _held(work, _target(work, schema, part.fold(), companions), part)
@@ -109,7 +125,7 @@ def _ask_first(
         if found and choice == "fail":
             raise refused(schema.source_name, found)
         final = found.properties(before) if part is parts[-1] else None
-        _apply(work, _target(work, schema, fold, companions), final, alone=len(parts) == 1)
+        _apply(work, _target(work, schema, fold, companions), final, alone=alone)
     return Staged(rows, found)
 
 
@@ -130,6 +146,23 @@ def _apply(work: Work, target: Target, final: Mapping[str, str] | None, *, alone
             run_steps(work, sql)
         else:
             run_statements(work, sql, final, alone=alone)
+
+
+def fill(work: Work, constants: Sequence[Constant], companions: Collection[str]) -> None:
+    """Give all rows of the table what those from before a column hold in it."""
+    columns = [constant.column for constant in constants]
+    given = pa.table({f"n{i}": constant.value for i, constant in enumerate(constants)})
+    rows = as_kept(columns, given)
+    kinds, taken = [], []
+    for name in rows.column_names:
+        column, exact = columns[int(name.lstrip("xn"))], name.startswith("x")
+        kinds.append(f"{name} {'string' if exact else column.kept.spark}")
+        if not exact or column.exact_name in companions:
+            taken.append(f"t.{quote(column.exact_name if exact else column.lake_name)} = s.{name}")
+    branch = f"{work.table.name.sql(work.lake.catalog)}.branch_stage"
+    with view_of(work, rows, ", ".join(kinds)) as view:
+        merge = f"MERGE INTO {branch} AS t USING {quote(view)} AS s ON true WHEN MATCHED THEN UPDATE SET"
+        run_steps(work, [f"{merge} {', '.join(taken)}"])
 
 
 def _held(work: Work, target: Target, part: Stretch) -> dict[int, int] | None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from decoder.changelog import BatchColumn
+from decoder.types import from_text
 from spark.annex import Annex
 from spark.fold_columns import Part
-from spark.tables import TableSchema
+from spark.tables import LakeColumn, TableSchema
 from spark.tables_change import follow
 
 
@@ -27,7 +32,44 @@ def followed(schema: TableSchema, changes: Sequence[Part], annex: Annex) -> tupl
         schema = follow(schema, relation, annex.numbers.get(relation.ordinal, {}))
     schema = replace(schema, mark=annex.marks.get(schema.source_name, schema.mark))
     names = {column.number: column.name for column in schema.columns[::-1] if column.number}
-    return [(_renamed(r, annex.numbers.get(r.ordinal, {}), names), rows) for r, rows in changes], schema
+    parts = [(_renamed(r, annex.numbers.get(r.ordinal, {}), names), rows) for r, rows in changes]
+    for constant in constants(schema, annex):
+        parts = [_filled(part, constant) for part in parts]
+    return parts, schema
+
+
+@dataclass(frozen=True)
+class Constant:
+    """What all rows from before a column hold in it, as one value of the change log."""
+
+    column: LakeColumn
+    value: pa.Array
+
+
+def constants(schema: TableSchema, annex: Annex) -> list[Constant]:
+    """Those of the columns that join a table in a batch; ``schema``: after it."""
+    known = annex.constants.get(schema.source_name, {})
+    return [
+        Constant(column, from_text(pa.array([known[column.number]]), column.type, column=column.name)[0])
+        for column in schema.live
+        if column.number in known
+    ]
+
+
+def _filled(part: Part, constant: Constant) -> Part:
+    """The changes made before a column was added, as if it had been there with its constant.
+
+    So a row that was inserted then has it, and an update then says nothing else.
+    """
+    relation: Any = part[0]
+    rows, column = part[1], constant.column
+    if any(each.name == column.name for each in relation.columns):
+        return part
+    added = BatchColumn(column.name, column.type_oid, column.typmod, column.type_name, in_key=False)
+    shown = pc.is_in(rows["op"], pa.array([ord("I"), ord("U")], pa.int8()))
+    value = pc.if_else(shown, constant.value[0], pa.scalar(None, constant.value.type))
+    columns = (*relation.columns, added)
+    return replace(relation, columns=columns), rows.append_column(f"n{len(relation.columns)}", value)
 
 
 def _renamed(relation: Any, numbers: Mapping[str, int], names: Mapping[int, str]) -> Any:

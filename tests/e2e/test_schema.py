@@ -40,7 +40,23 @@ class Change:
 # A row changes before and after each step, unless it says so itself; {t} is the table.
 CHANGES = {
     "a column is added": Change("added", ("ALTER TABLE {t} ADD c text",), False),
-    "a column with a constant": Change("constant", ("ALTER TABLE {t} ADD c numeric(8,2) DEFAULT 1.5",), True),
+    "a column with a constant": Change(
+        "constant",
+        (
+            "INSERT INTO {t} VALUES (70, 'early', 1); ALTER TABLE {t} ADD c numeric(8,2) DEFAULT 1.5, "
+            "ADD d text[] DEFAULT '{{a,\"b, c\"}}', ADD e timestamptz DEFAULT '2020-01-01 00:00+00', "
+            "ADD h boolean DEFAULT true, ADD k bytea DEFAULT '\\x00ff'; "
+            "ALTER TABLE {t} ALTER c SET DEFAULT 9; INSERT INTO {t} (id) VALUES (71)",
+            "UPDATE {t} SET a = 'n' WHERE id = 9; ALTER TABLE {t} ADD g text DEFAULT 'it''s'; INSERT INTO {t} (id) VALUES (72)",
+        ),
+        False,
+    ),
+    "a constant in a list of its own": Change(
+        "boxed", ("ALTER TABLE {t} ADD c box DEFAULT '(1,1),(0,0)'",), True
+    ),
+    "a constant, and old rows in the stream": Change(
+        "fully", ("ALTER TABLE {t} REPLICA IDENTITY FULL; ALTER TABLE {t} ADD c int DEFAULT 3",), True
+    ),
     "a column is dropped, and is back": Change(
         "back", ("ALTER TABLE {t} DROP b", "ALTER TABLE {t} ADD b text"), False
     ),

@@ -10,6 +10,7 @@ import pytest
 from decoder.changelog import BatchColumn, BatchRelation
 from decoder.publications import SourceColumn, SourceTable
 from decoder.table_marks import Attribute, TableMark
+from infra.ddl_events import Altered, told_numbers
 from infra.evolution_rules import Found, judge
 from infra.marks import Mark, marked
 from spark.tables import TableSchema
@@ -177,3 +178,71 @@ def test_a_lake_of_an_earlier_version() -> None:
         in judge(held, now, source(now), (message(id="int4", z="text", b="money"),), at_end=False).copy
     )
     assert judge(held, now, source(now), (OLD,), at_end=False) == Found()
+
+
+CONSTANT = {**BEFORE, 4: ("c", "text", "8")}
+SEEN = message(1, id="int4", a="text", b="money", c="text")
+
+
+def constant(*messages: BatchRelation, alone: bool = True, storage: int = 100, text: str = "k") -> Found:
+    columns = {**CONSTANT, 4: ("c", "money", "8")} if text == "NaN" else CONSTANT
+    now = catalog(columns, missing={4}, default={4}, storage=storage)
+    attributes = {**now.attributes, 4: replace(now.attributes[4], constant=text)}
+    now = replace(now, attributes=attributes)
+    return judge(HELD, now, source(now), messages, at_end=False, alone=alone)
+
+
+def test_a_constant_is_known() -> None:
+    assert (constant(OLD, SEEN).copy, constant(OLD, SEEN).constants) == ("", {4: "k"})
+    # Not met yet: it joins with its first row.
+    assert constant(OLD).constants == {}
+
+
+def test_a_constant_is_not_enough() -> None:
+    why = "column c was added with a default"
+    assert constant(OLD, SEEN, alone=False).copy == why
+    assert constant(replace(OLD, replica_identity="f"), SEEN).copy == why
+    assert constant(OLD, replace(SEEN, key=("id", "c"))).copy == why
+    inexact = message(1, id="int4", a="text", b="money", c="money")
+    assert constant(OLD, inexact, text="NaN").copy == why
+    assert constant(OLD, SEEN, storage=101).copy == "its rows were rewritten"
+
+
+def told(*events: Any, now: Any, rows: Any) -> Any:
+    """``events``: (place, columns); ``rows``: (relation version, places)."""
+    altered = [
+        Altered(seq, {n: (name, *TYPES[kind]) for n, (name, kind, _) in c.items()}) for seq, c in events
+    ]
+    return told_numbers(HELD, altered, rows, catalog(now))
+
+
+def test_told_which_column_is_which() -> None:
+    renamed = {**BEFORE, 3: ("z", "money", "9")}
+    added = {**renamed, 4: ("b", "money", "9")}
+    middle = message(1, id="int4", a="text", z="money")
+    last = message(2, id="int4", a="text", z="money", b="money")
+    events = (5, renamed), (5, renamed), (9, added)
+    found = told(*events, now=added, rows=[(OLD, [1, 4]), (middle, [6, 8]), (last, [10])])
+    assert found == {
+        0: {"id": 1, "a": 2, "b": 3},
+        1: {"id": 1, "a": 2, "z": 3},
+        2: {"id": 1, "a": 2, "z": 3, "b": 4},
+    }
+    # A row that does not stand where its columns do, a catalog that went on, a name that came back.
+    assert told(*events, now=added, rows=[(OLD, [1, 6]), (last, [10])]) is None
+    assert told(*events, now={**added, 2: ("y", "text", "11")}, rows=[(OLD, [1])]) is None
+    assert told((5, renamed), (9, BEFORE), now=BEFORE, rows=[(OLD, [1, 10]), (middle, [6])]) is None
+
+
+def test_an_event_may_be_missing() -> None:
+    """Unseen, b was dropped and made again; what is told then is of the other one."""
+    other = {1: BEFORE[1], 2: BEFORE[2], 4: ("z", "money", "9")}
+    after = message(1, id="int4", a="text", z="money")
+    assert told((5, other), now=other, rows=[(OLD, [1, 4]), (after, [6])]) is None
+    gone = {1: BEFORE[1], 2: BEFORE[2]}
+    found = told((5, gone), (7, other), now=other, rows=[(OLD, [1, 4]), (after, [8])])
+    assert found[1] == {"id": 1, "a": 2, "z": 4}
+    again = {**gone, 4: ("b", "money", "9")}
+    assert (
+        told((5, gone), (7, again), now=again, rows=[(OLD, [1, 4]), (replace(OLD, ordinal=1), [8])]) is None
+    )
