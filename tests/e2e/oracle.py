@@ -66,7 +66,7 @@ def source_rows(
     ).fetchone() == (True,)
     one = sql.SQL("{}" if partitioned else "ONLY {}").format(
         sql.SQL(table)
-    )  # children are tables of their own
+    )  # a child is by itself
     cursor = connection.execute(sql.SQL("SELECT * FROM {}").format(one), binary=False)
     result = cursor.pgresult
     assert result is not None
