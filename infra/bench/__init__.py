@@ -39,6 +39,7 @@ BENCHES = {
     "merge_100k_vs_plain_merge": "infra.bench.merge",
     "merge_1k_vs_plain_merge": "infra.bench.merge",
     "one_row_sync_s": "infra.bench.sync",
+    "ten_of_a_thousand_vs_ten": "infra.bench.many",
     "upkept_vs_fresh": "infra.bench.upkeep",
 }
 

@@ -23,21 +23,28 @@ def bench_pipeline(
     folder: Path,
     tables: Sequence[str],
     progress: Progressing,
+    *,
+    suffix: str = "",
     **sections: Mapping[str, Any],
 ) -> Iterator[Pipeline]:
     """A pipeline over these tables (names in schema public), initialised; Spark runs in this process.
 
     Args:
+        suffix: of all names, where there is more than one pipeline.
         sections: further ones of the pipeline file.
     """
-    file = folder / "bench.yaml"
+    file = folder / f"bench{suffix}.yaml"
     contents = {
-        "name": "bench",
-        "source": {"dsn": server.url(DATABASE), "publications": [PUBLICATION], "slot": SLOT},
+        "name": f"bench{suffix}",
+        "source": {
+            "dsn": server.url(DATABASE),
+            "publications": [f"{PUBLICATION}{suffix}"],
+            "slot": f"{SLOT}{suffix}",
+        },
         "lake": {
-            "catalog": "lake",
-            "uri": f"sqlite:///{folder}/catalog.db",
-            "warehouse": f"file://{folder}/warehouse",
+            "catalog": f"lake{suffix}",
+            "uri": f"sqlite:///{folder}/catalog{suffix}.db",
+            "warehouse": f"file://{folder}/warehouse{suffix}",
             "namespace": NAMESPACE,
         },
         "tables": {f"public.{table}": {} for table in tables},

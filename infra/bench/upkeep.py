@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from infra.output import Progressing
     from infra.pipeline import Pipeline
 
-ROWS = 1_000_000
+ROWS = 5_000_000
 _BATCHES, _BATCHES_SHORT = 500, 6
 _ROUNDS = 10  # of maintenance
 _ROUNDS_SHORT = 2
@@ -67,7 +67,7 @@ class _Life:
         self._pipeline, self._connection, self._rows = pipeline, connection, rows
         self._number = 0
         self._maintained: list[float] = []
-        self.changes = max(10, rows // 1000)
+        self.changes = max(10, min(1000, rows // 1000))
 
     def batch(self) -> None:
         """Half inserts, four tenths updates, one tenth deletes of rows that no other batch touches."""
@@ -134,7 +134,6 @@ class _Life:
                 better="less",
                 wanted=_STORAGE_WANTED,
                 parts={"MB, as init wrote the rows that were there": copied},
-                note="init compresses less than Spark, for speed",
             ),
         ]
 

@@ -61,7 +61,13 @@ def source_rows(
 ) -> tuple[list[str], Counter[tuple[str | None, ...]]]:
     """Column names and the bag of rows of a table, each value in the text of PostgreSQL's output function."""
     connection.execute(_SETTINGS)
-    cursor = connection.execute(sql.SQL("SELECT * FROM {}").format(sql.SQL(table)), binary=False)
+    partitioned = connection.execute(
+        "SELECT relkind = 'p' FROM pg_class WHERE oid = %s::regclass", [table]
+    ).fetchone() == (True,)
+    one = sql.SQL("{}" if partitioned else "ONLY {}").format(
+        sql.SQL(table)
+    )  # a child is by itself
+    cursor = connection.execute(sql.SQL("SELECT * FROM {}").format(one), binary=False)
     result = cursor.pgresult
     assert result is not None
     names = [(result.fname(i) or b"").decode() for i in range(result.nfields)]

@@ -110,6 +110,19 @@ CHANGES = {
         ),
         True,
     ),
+    "another key, and no NULLs": Change(
+        "rekeyed",
+        ("ALTER TABLE {t} DROP CONSTRAINT rekeyed_pkey, ADD PRIMARY KEY (b), ALTER a SET NOT NULL",),
+        False,
+    ),
+    "a parent of others": Change(
+        "parent",
+        (
+            "CREATE TABLE child (c int) INHERITS (parent); INSERT INTO child VALUES (100, 'not the parent''s', 1, 1); "
+            "ALTER TABLE {t} ADD d text; UPDATE {t} SET d = 'both' WHERE id IN (3, 100)",
+        ),
+        False,
+    ),
     "only looked at": Change("quiet", (), False),
 }
 # What cannot be taken any more, of a table that is gone, holds nothing up.
