@@ -258,9 +258,7 @@ def staged_move(catalog: Catalog, table: Loaded, point: Point, kept: Collection[
 
 def _staged_move(catalog: Catalog, table: Loaded, point: Point, kept: Collection[int]) -> Move:
     """The move that makes what is staged of a table its content."""
-    metadata = tagged(
-        _published(table.metadata, point.position, kept), table.metadata, point.position, kept
-    )
+    metadata = tagged(_published(table.metadata, point.position, kept), table.metadata, point.position, kept)
     return catalog.prepared(table, metadata)
 
 

@@ -64,9 +64,7 @@ def source_rows(
     partitioned = connection.execute(
         "SELECT relkind = 'p' FROM pg_class WHERE oid = %s::regclass", [table]
     ).fetchone() == (True,)
-    one = sql.SQL("{}" if partitioned else "ONLY {}").format(
-        sql.SQL(table)
-    )  # a child is by itself
+    one = sql.SQL("{}" if partitioned else "ONLY {}").format(sql.SQL(table))  # a child is by itself
     cursor = connection.execute(sql.SQL("SELECT * FROM {}").format(one), binary=False)
     result = cursor.pgresult
     assert result is not None
