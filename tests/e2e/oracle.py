@@ -61,7 +61,11 @@ def source_rows(
 ) -> tuple[list[str], Counter[tuple[str | None, ...]]]:
     """Column names and the bag of rows of a table, each value in the text of PostgreSQL's output function."""
     connection.execute(_SETTINGS)
-    cursor = connection.execute(sql.SQL("SELECT * FROM {}").format(_one(connection, table)), binary=False)
+    partitioned = connection.execute(
+        "SELECT relkind = 'p' FROM pg_class WHERE oid = %s::regclass", [table]
+    ).fetchone() == (True,)
+    one = sql.SQL("{}" if partitioned else "ONLY {}").format(sql.SQL(table))  # a child is by itself
+    cursor = connection.execute(sql.SQL("SELECT * FROM {}").format(one), binary=False)
     result = cursor.pgresult
     assert result is not None
     names = [(result.fname(i) or b"").decode() for i in range(result.nfields)]
@@ -70,16 +74,6 @@ def source_rows(
         for row in range(result.ntuples)
     )
     return names, rows
-
-
-def _one(connection: psycopg.Connection[Any], table: str) -> sql.Composable:
-    """A table without those that inherit from it: a child is by itself. A query is what it is."""
-    found = sql.SQL(table)
-    if table.startswith("("):
-        return found
-    asked = "SELECT relkind = 'p' FROM pg_class WHERE oid = %s::regclass"
-    partitioned = connection.execute(asked, [table]).fetchone() == (True,)
-    return found if partitioned else sql.SQL("ONLY {}").format(found)
 
 
 def _text(value: bytes | None) -> str | None:
