@@ -59,12 +59,13 @@ def _quoted(table: str) -> str:
 def source_rows(
     connection: psycopg.Connection[Any], table: str
 ) -> tuple[list[str], Counter[tuple[str | None, ...]]]:
-    """Column names and the bag of rows of a table, each value in the text of PostgreSQL's output function."""
+    """Column names and the bag of rows, each value in the text of PostgreSQL's output function.
+
+    Args:
+        table: its own rows, without those of its children; or a query in parentheses with a name.
+    """
     connection.execute(_SETTINGS)
-    partitioned = connection.execute(
-        "SELECT relkind = 'p' FROM pg_class WHERE oid = %s::regclass", [table]
-    ).fetchone() == (True,)
-    one = sql.SQL("{}" if partitioned else "ONLY {}").format(sql.SQL(table))  # a child is by itself
+    one = sql.SQL("ONLY {}" if _is_plain(connection, table) else "{}").format(sql.SQL(table))
     cursor = connection.execute(sql.SQL("SELECT * FROM {}").format(one), binary=False)
     result = cursor.pgresult
     assert result is not None
@@ -74,6 +75,11 @@ def source_rows(
         for row in range(result.ntuples)
     )
     return names, rows
+
+
+def _is_plain(connection: psycopg.Connection[Any], table: str) -> bool:
+    query = "SELECT relkind <> 'p' FROM pg_class WHERE oid = %s::regclass"
+    return not table.startswith("(") and connection.execute(query, [table]).fetchone() == (True,)
 
 
 def _text(value: bytes | None) -> str | None:
