@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -28,8 +29,9 @@ ROOT = Path(__file__).resolve().parents[1]
 _numbers = itertools.count(1)
 # A whole run tries the same examples each time, so that it says something about the change at hand alone.
 # SLOTLAKE_TEST_RANDOM=1 looks for new ones.
+_RANDOM = bool(os.environ.get("SLOTLAKE_TEST_RANDOM"))
 settings.register_profile("same", derandomize=True)
-if not os.environ.get("SLOTLAKE_TEST_RANDOM"):
+if not _RANDOM:
     settings.load_profile("same")
 # py4j says at the very end that it closes, to handlers that pytest has closed before.
 logging.getLogger("py4j").setLevel(logging.ERROR)
@@ -50,6 +52,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marked = any(item.get_closest_marker(name) for name in _NOT_FAST)
         if not (marked or fixtures & _SERVER_FIXTURES or names & _SERVER_NAMES):
             item.add_marker("fast")
+
+
+def seed_of_the_run() -> int:
+    """For what draws by itself: always the same, a new one, or the one that SLOTLAKE_SEED names."""
+    chosen = random.SystemRandom().randrange(1, 1 << 30) if _RANDOM else 1
+    return int(os.environ.get("SLOTLAKE_SEED", "0")) or chosen
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import os
-import random
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import seed_of_the_run
 from tests.decoder.fuzz import CORPUS, judge, read_case, reason_of, run
 
 CASES = sorted(CORPUS.glob("*.hex"))
@@ -25,7 +25,7 @@ def test_a_damaged_stream_is_refused_for_the_same_reason_by_all(path: Path) -> N
 
 @pytest.mark.slow
 def test_new_damage_brings_nothing_but_protocol_errors(tmp_path: Path) -> None:
-    seed = int(os.environ.get("SLOTLAKE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+    seed = seed_of_the_run()
     seconds = float(os.environ.get("SLOTLAKE_FUZZ_SECONDS", "20"))
     report = run(seed, 1 << 60, seconds, tmp_path)
     print(f"SLOTLAKE_SEED={seed}: {report.streams} streams, {len(report.reasons)} reasons")

@@ -18,7 +18,7 @@ import pytest
 from decoder.messages import Insert
 from decoder.transactions import Result, Transaction, reference_transactions
 from infra.local.postgres import EmbeddedPostgres, temporary_postgres
-from tests.conftest import Database
+from tests.conftest import Database, seed_of_the_run
 from tests.decoder.assembling import assembled, scratch
 from tests.decoder.comparing import comparable
 from tests.decoder.live import IMMEDIATE, SMALL, VARIANTS, History, LiveSlot, live_slots, meaning_of
@@ -124,7 +124,7 @@ def test_what_is_published_may_change_while_a_transaction_is_streamed(
 
 @pytest.mark.parametrize("number", range(int(os.environ.get("SLOTLAKE_HISTORIES", "2"))))
 def test_random_sessions_give_the_same_transactions(database: Database, number: int) -> None:
-    seed = int(os.environ.get("SLOTLAKE_SEED", "0")) or random.SystemRandom().randrange(1, 10**9)
+    seed = seed_of_the_run()
     print(f"SLOTLAKE_SEED={seed} gives history {number} again")
     with live_slots(database, VARIANTS) as slots:
         history = History(database, slots)

@@ -23,7 +23,7 @@ from decoder.silence import Silence, Verdict, limit_seconds
 from decoder.slots import create_slot
 from decoder.source import SourceSettings, connect
 from infra.local.postgres import Version, temporary_postgres
-from tests.conftest import Database, fresh_database
+from tests.conftest import Database, fresh_database, seed_of_the_run
 from tests.decoder.servers.proxy import Fault, Proxy
 from tests.decoder.sources import replayed, through_sql
 
@@ -205,7 +205,7 @@ def test_nothing_is_twice_or_missing_whatever_happens(
     """Batch after batch, some confirmed, while the network and the server fail at random."""
     if bulk:
         through_sql(monkeypatch, 256 << 10)
-    seed = int(os.environ.get("SLOTLAKE_SEED", "0")) or random.SystemRandom().randrange(1 << 30)
+    seed = seed_of_the_run()
     steps = int(os.environ.get("SLOTLAKE_FAULTS", "6"))
     print(f"SLOTLAKE_SEED={seed} gives this run again")
     chance = random.Random(seed)

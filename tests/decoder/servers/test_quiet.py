@@ -80,9 +80,18 @@ def test_wal_of_others_is_let_go(
     state = state_of(source)
     assert state.confirmed_flush_lsn == batch.end_lsn
     assert state.restart_lsn is not None
+    end = batch.end_lsn
+    if state.restart_lsn - start <= grown * 0.9:
+        # The server had noted an earlier place to go on from, and notes no other until that one is confirmed.
+        database.execute("CHECKPOINT")
+        database.execute("SELECT txid_current()")
+        end = pulled(source, tmp_path, end, monkeypatch)[0].end_lsn
+        confirm(source, end)
+        state = state_of(source)
+    assert state.restart_lsn is not None
     assert state.restart_lsn - start > grown * 0.9, "the WAL before the last checkpoint is let go"
     database.execute("INSERT INTO t VALUES (1)")
-    assert pull(source, "test", tmp_path, start=batch.end_lsn).transactions == 1
+    assert pull(source, "test", tmp_path, start=end).transactions == 1
 
 
 @pytest.mark.parametrize("streaming", ["off", None])
