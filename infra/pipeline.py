@@ -7,22 +7,15 @@ when the first step needs it and stays warm until the pipeline is closed.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from decoder.errors import LakeError, PipelineFileError
 from decoder.lsn import format_lsn, parse_lsn
-from decoder.source import SourceSettings
-from infra.lock import exclusive
-from infra.model import PipelineFile, load_pipeline
+from infra.pipeline_open import OpenPipeline
 from infra.reports import (
     ApplyReport,
     BackfillReport,
@@ -35,12 +28,8 @@ from infra.reports import (
     SyncReport,
     TriggerReport,
 )
-from infra.standing import PullSettings, StandingStream
-from spark.lake import KeepPoints, LakeSettings
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from expectations.results import Report
     from infra.output import Progressing
     from infra.removal import DropReport, RecoverReport
@@ -52,120 +41,8 @@ def _silent(step: str, done: int, total: int | None = None) -> None:
     """Progress that nobody watches."""
 
 
-class Pipeline:
-    """A pipeline file and what it takes to run it. Use as a context manager.
-
-    Attributes:
-        file: the checked pipeline file.
-        source: connection and slot.
-        lake: catalog, warehouse, namespace.
-    """
-
-    def __init__(self, file: PipelineFile, *, remote: str | None = None) -> None:
-        self.file = file
-        self.name = file.name
-        self.source = SourceSettings(
-            dsn=file.dsn(),
-            publications=file.source.publications,
-            slot=file.source.slot,
-            streaming=file.source.streaming,
-            two_phase=file.source.two_phase,
-            binary=file.source.binary,
-            messages=file.source.messages,
-            origin=file.source.origin,
-            plugin=file.source.plugin,
-            bulk=file.source.bulk,
-        )
-        self.lake = lake_settings(file)
-        self._remote = remote or os.environ.get("SLOTLAKE_SPARK_REMOTE") or file.spark.remote
-        self._session: SparkSession | None = None
-        self._closing = ExitStack()
-
-    @classmethod
-    def open(cls, path: str | os.PathLike[str], *, remote: str | None = None) -> Self:
-        """Read and check a pipeline file; nothing is connected to yet.
-
-        Args:
-            path: the pipeline file.
-            remote: a Spark Connect server (``sc://host:port``), before the file's or this process's own.
-
-        Raises:
-            PipelineFileError: the file is not a pipeline file.
-        """
-        return cls(load_pipeline(path), remote=remote)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let go of the slot; end the Spark session, if this pipeline started one."""
-        if "stream" in vars(self):
-            self.stream.end()
-        self._closing.close()
-        self._session = None
-
-    @cached_property
-    def pulling(self) -> PullSettings:
-        """What its pulls have in common; logical messages are asked for if an event trigger writes some.
-
-        Raises:
-            SourceError: the source cannot be asked.
-        """
-        from infra.ddl_trigger import is_installed
-
-        source, file = self.source, self.file
-        told = source.messages or (source.plugin == "pgoutput" and is_installed(source.dsn))
-        return PullSettings(
-            replace(source, messages=told),
-            self.name,
-            file.changelog_dir,
-            batch_bytes_max=file.changelog.batch_bytes_max,
-            memory_bytes=file.source.memory_mb << 20,
-        )
-
-    @cached_property
-    def stream(self) -> StandingStream:
-        """The connection to the slot that is kept while a transaction stays open, if any."""
-        return StandingStream(self.pulling)
-
-    @property
-    def session(self) -> SparkSession:
-        """The Spark session, started on first use."""
-        if self._session is None:
-            from infra.engine import open_engine
-
-            self._session = open_engine(self.file, self.lake, self._remote, self._closing)
-        return self._session
-
-    def exclusively(self, wait_seconds: float = 0.0) -> AbstractContextManager[None]:
-        """Keep other runs of this pipeline away.
-
-        Raises:
-            BusyError: another run is at work.
-        """
-        return exclusive(self.file.state_dir, self.name, wait_seconds)
-
-    def position(self) -> int:
-        """The lake's position.
-
-        Raises:
-            LakeError: this pipeline has not been initialised, or the lake cannot be reached.
-        """
-        from spark.initial import initialised
-        from spark.read import Cut
-
-        if not initialised(self.lake, self.name):
-            raise LakeError(
-                f"pipeline {self.name!r} has no tables in this lake yet",
-                where=self.lake.place,
-                way_out=f"run: slotlake init {self.file.path.name}",
-            )
-        return Cut.latest(self.lake).position
+class Pipeline(OpenPipeline):
+    """A pipeline file and what it takes to run it: each step, each look, each repair is a method."""
 
     # -- the steps ------------------------------------------------------------------------------------
 
@@ -361,20 +238,6 @@ class QueryResult:
         self.lsn = lsn
         self.columns = columns
         self.rows = rows
-
-
-def lake_settings(file: PipelineFile) -> LakeSettings:
-    """Where a pipeline file's lake is."""
-    lake = file.lake
-    return LakeSettings(
-        lake.catalog,
-        file.lake_uri(),
-        file.warehouse(),
-        lake.namespace,
-        keep=KeepPoints(lake.keep_points.count, lake.keep_points.days),
-        publish=lake.publish,
-        rest=file.lake_rest(),
-    )
 
 
 def _at(given: str | datetime | None) -> int | datetime | None:

@@ -1,0 +1,104 @@
+"""Commands that repair and remove: backfill, replay, maintain, drop, recover, ddl."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from decoder.errors import PipelineFileError
+from infra import output
+from infra.cli_options import CARE, JsonOption, PipelineArgument, open_pipeline
+
+commands = typer.Typer()
+
+
+@commands.command(rich_help_panel=CARE)
+def backfill(
+    pipeline: PipelineArgument,
+    table: Annotated[str, typer.Option(help="The table, as PostgreSQL writes it: public.orders.")],
+    where: Annotated[str | None, typer.Option(help="Only these rows (not in this version).")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read one table again from the source, at an exact LSN, and replace it in the lake."""
+    if where is not None:
+        raise PipelineFileError(
+            "--where is not supported by this version",
+            where="slotlake backfill",
+            way_out="leave it out: the whole table is copied again",
+        )
+    with open_pipeline(pipeline) as opened, output.progress(as_json) as progress:
+        report = opened.backfill(table, progress=progress)
+    output.show(report, as_json, output.backfill_text)
+
+
+@commands.command(rich_help_panel=CARE)
+def replay(
+    pipeline: PipelineArgument,
+    into: Annotated[str, typer.Option(help="A namespace for the scratch tables.")],
+    begin: Annotated[
+        str | None, typer.Option("--from", help="An LSN or a time; the oldest kept point.")
+    ] = None,
+    end: Annotated[str, typer.Option("--to", help="An LSN, a time, or 'latest'.")] = "latest",
+    transactions: Annotated[
+        int | None, typer.Option(min=1, help="In batches of so many; else in those they were.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Apply archived batches once more, in a scratch namespace; the live tables are not touched."""
+    with open_pipeline(pipeline) as opened, output.progress(as_json) as progress:
+        report = opened.replay(into, start=begin, end=end, transactions=transactions, progress=progress)
+    output.show(report, as_json, output.replay_text)
+
+
+@commands.command(rich_help_panel=CARE)
+def maintain(
+    pipeline: PipelineArgument,
+    table: Annotated[
+        str | None, typer.Option(help="Only this table, as PostgreSQL writes it: public.orders.")
+    ] = None,
+    as_json: JsonOption = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for another run to end.")] = 60.0,
+) -> None:
+    """Keep the lake's tables quick to read and small: compact, expire, remove what nothing needs."""
+    with open_pipeline(pipeline) as opened, output.progress(as_json) as progress:
+        report = opened.maintain(table, progress=progress, wait_seconds=wait)
+    output.show(report, as_json, output.maintain_text)
+
+
+@commands.command(rich_help_panel=CARE)
+def drop(
+    pipeline: PipelineArgument,
+    lake: Annotated[bool, typer.Option("--lake", help="Also remove the lake's tables.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """End the pipeline: drop its slot and the publications it made; keep the lake unless told otherwise."""
+    with open_pipeline(pipeline) as opened:
+        if not yes:
+            what = "the slot and the lake tables" if lake else "the slot"
+            typer.confirm(f"Drop {what} of pipeline {opened.name}?", abort=True)
+        report = opened.drop(lake=lake)
+    output.show(report, as_json, output.drop_text)
+
+
+@commands.command(rich_help_panel=CARE)
+def recover(
+    pipeline: PipelineArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Carry out the plan.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """After a lost or invalidated slot: show the plan, and with --yes copy all tables again."""
+    with open_pipeline(pipeline) as opened, output.progress(as_json) as progress:
+        report = opened.recover(carry_out=yes, progress=progress)
+    output.show(report, as_json, output.recover_text)
+
+
+@commands.command(rich_help_panel=CARE)
+def ddl(pipeline: PipelineArgument) -> None:
+    """Pending schema changes (not in this version: added columns are followed, others are refused)."""
+    raise PipelineFileError(
+        "the ddl command is not in this version",
+        where=str(pipeline),
+        way_out="added columns are followed by sync; after other changes: slotlake backfill --table T",
+    )

@@ -1,0 +1,109 @@
+"""Commands that run a pipeline: init, sync, pull, verify."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from infra import output
+from infra.cli_options import WORK, JsonOption, PipelineArgument, open_pipeline
+
+commands = typer.Typer()
+
+
+@commands.command(rich_help_panel=WORK)
+def init(
+    pipeline: PipelineArgument,
+    as_json: JsonOption = False,
+    ddl_trigger: Annotated[
+        bool, typer.Option("--ddl-trigger", help="Only install the optional event trigger (docs/schema.md).")
+    ] = False,
+    print_sql: Annotated[
+        bool, typer.Option("--print-sql", help="Only print the SQL that installs it.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Install it without asking.")] = False,
+) -> None:
+    """Make publication, slot and lake tables, and copy what the source holds now."""
+    if ddl_trigger or print_sql:
+        _trigger(pipeline, as_json, only_print=print_sql, yes=yes)
+        return
+    with open_pipeline(pipeline) as opened, output.progress(as_json) as progress:
+        report = opened.init(progress=progress)
+    output.show(report, as_json, output.init_text)
+
+
+def _trigger(pipeline: Path, as_json: bool, *, only_print: bool, yes: bool) -> None:
+    from infra.ddl_trigger import INSTALL
+
+    typer.echo(INSTALL, err=as_json)
+    if only_print:
+        return
+    with open_pipeline(pipeline) as opened:
+        if not yes:
+            typer.confirm(f"Install this in the source of pipeline {opened.name}?", abort=True)
+        report = opened.install_trigger()
+    output.show(report, as_json, output.trigger_text)
+
+
+@commands.command(rich_help_panel=WORK)
+def sync(
+    pipeline: PipelineArgument,
+    as_json: JsonOption = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for another run to end.")] = 0.0,
+) -> None:
+    """One micro-batch: catch up with the source's WAL position now, apply, publish, confirm."""
+    with open_pipeline(pipeline) as opened, output.progress(as_json) as progress:
+        report = opened.sync(progress=progress, wait_seconds=wait)
+    output.show(report, as_json, output.sync_text)
+
+
+@commands.command(rich_help_panel=WORK)
+def pull(
+    pipeline: PipelineArgument,
+    as_json: JsonOption = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Stay connected, and give the pipeline's runs their batches.")
+    ] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="End the one that follows.")] = False,
+) -> None:
+    """Only the first step of sync: write the next change log batch; nothing is applied or confirmed.
+
+    With --follow, one connection serves all later runs: transactions that stay open over many
+    micro-batches are then sent and decoded once.
+    """
+    with open_pipeline(pipeline) as opened:
+        if follow or stop:
+            _follow(opened, stop)
+            return
+        with output.progress(as_json) as progress:
+            report = opened.pull(progress=progress)
+    output.show(report, as_json, output.pull_text)
+
+
+def _follow(pipeline: Any, stop: bool) -> None:
+    from infra import follow
+
+    if stop:
+        ended = follow.stop(pipeline)
+        typer.echo("ended" if ended else f"no standing puller serves {pipeline.name!r}", err=True)
+        return
+    with follow.ended_by_signals():
+        follow.follow(pipeline, lambda line: typer.echo(line, err=True))
+
+
+@commands.command(rich_help_panel=WORK)
+def verify(
+    pipeline: PipelineArgument,
+    as_json: JsonOption = False,
+    slot_timeout: Annotated[
+        float, typer.Option(help="Seconds to wait for transactions that are open at the start.")
+    ] = 60.0,
+) -> None:
+    """Compare lake and source at an exact LSN; exit code 1 and the differing keys if not equal."""
+    with open_pipeline(pipeline) as opened, output.progress(as_json) as progress:
+        report = opened.verify(progress=progress, slot_timeout_seconds=slot_timeout)
+    output.show(report, as_json, output.verify_text)
+    if not report.equal:
+        raise typer.Exit(1)

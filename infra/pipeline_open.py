@@ -1,0 +1,154 @@
+"""A pipeline that is open: its settings, its Spark session, its lock, and where its lake is.
+
+Owns what lives as long as the pipeline is open, and lets go of it at the end; the steps are in
+infra/pipeline.py.  Spark starts when the first step needs it.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from decoder.errors import LakeError
+from decoder.source import SourceSettings
+from infra.lock import exclusive
+from infra.model import PipelineFile, load_pipeline
+from infra.standing import PullSettings, StandingStream
+from spark.lake import KeepPoints, LakeSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class OpenPipeline:
+    """A pipeline file and what it takes to run it. Use as a context manager.
+
+    Attributes:
+        file: the checked pipeline file.
+        source: connection and slot.
+        lake: catalog, warehouse, namespace.
+    """
+
+    def __init__(self, file: PipelineFile, *, remote: str | None = None) -> None:
+        self.file = file
+        self.name = file.name
+        self.source = SourceSettings(
+            dsn=file.dsn(),
+            publications=file.source.publications,
+            slot=file.source.slot,
+            streaming=file.source.streaming,
+            two_phase=file.source.two_phase,
+            binary=file.source.binary,
+            messages=file.source.messages,
+            origin=file.source.origin,
+            plugin=file.source.plugin,
+            bulk=file.source.bulk,
+        )
+        self.lake = lake_settings(file)
+        self._remote = remote or os.environ.get("SLOTLAKE_SPARK_REMOTE") or file.spark.remote
+        self._session: SparkSession | None = None
+        self._closing = ExitStack()
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, remote: str | None = None) -> Self:
+        """Read and check a pipeline file; nothing is connected to yet.
+
+        Args:
+            path: the pipeline file.
+            remote: a Spark Connect server (``sc://host:port``), before the file's or this process's own.
+
+        Raises:
+            PipelineFileError: the file is not a pipeline file.
+        """
+        return cls(load_pipeline(path), remote=remote)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the slot; end the Spark session, if this pipeline started one."""
+        if "stream" in vars(self):
+            self.stream.end()
+        self._closing.close()
+        self._session = None
+
+    @cached_property
+    def pulling(self) -> PullSettings:
+        """What its pulls have in common; logical messages are asked for if an event trigger writes some.
+
+        Raises:
+            SourceError: the source cannot be asked.
+        """
+        from infra.ddl_trigger import is_installed
+
+        source, file = self.source, self.file
+        told = source.messages or (source.plugin == "pgoutput" and is_installed(source.dsn))
+        return PullSettings(
+            replace(source, messages=told),
+            self.name,
+            file.changelog_dir,
+            batch_bytes_max=file.changelog.batch_bytes_max,
+            memory_bytes=file.source.memory_mb << 20,
+        )
+
+    @cached_property
+    def stream(self) -> StandingStream:
+        """The connection to the slot that is kept while a transaction stays open, if any."""
+        return StandingStream(self.pulling)
+
+    @property
+    def session(self) -> SparkSession:
+        """The Spark session, started on first use."""
+        if self._session is None:
+            from infra.engine import open_engine
+
+            self._session = open_engine(self.file, self.lake, self._remote, self._closing)
+        return self._session
+
+    def exclusively(self, wait_seconds: float = 0.0) -> AbstractContextManager[None]:
+        """Keep other runs of this pipeline away.
+
+        Raises:
+            BusyError: another run is at work.
+        """
+        return exclusive(self.file.state_dir, self.name, wait_seconds)
+
+    def position(self) -> int:
+        """The lake's position.
+
+        Raises:
+            LakeError: this pipeline has not been initialised, or the lake cannot be reached.
+        """
+        from spark.initial import initialised
+        from spark.read import Cut
+
+        if not initialised(self.lake, self.name):
+            raise LakeError(
+                f"pipeline {self.name!r} has no tables in this lake yet",
+                where=self.lake.place,
+                way_out=f"run: slotlake init {self.file.path.name}",
+            )
+        return Cut.latest(self.lake).position
+
+
+def lake_settings(file: PipelineFile) -> LakeSettings:
+    """Where a pipeline file's lake is."""
+    lake = file.lake
+    return LakeSettings(
+        lake.catalog,
+        file.lake_uri(),
+        file.warehouse(),
+        lake.namespace,
+        keep=KeepPoints(lake.keep_points.count, lake.keep_points.days),
+        publish=lake.publish,
+        rest=file.lake_rest(),
+    )
