@@ -25,7 +25,8 @@ from spark.row_filter_plan import plan
 from spark.tables import TableSchema
 
 if TYPE_CHECKING:
-    from infra.model import PipelineFile, TableSection
+    from infra.model import PipelineFile
+    from infra.model_sections import TableSection
     from infra.pipeline import Pipeline
 
 

@@ -24,7 +24,8 @@ from spark.type_rules import Fields, TypeRules, Word
 if TYPE_CHECKING:
     from decoder.copy import CopiedFile
     from decoder.slots import ExportedSnapshot
-    from infra.model import PipelineFile, TableSection
+    from infra.model import PipelineFile
+    from infra.model_sections import TableSection
     from infra.pipeline import Pipeline
     from spark.lossy import Lossy, OnLossy
 
