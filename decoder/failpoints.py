@@ -14,6 +14,9 @@ NAMES = frozenset(
         "pull.mid",  # messages received, some written, no commit of the batch yet
         "pull.prepared",  # prepared transactions are durable; the batch has no name yet
         "pull.renamed",  # the batch has its final name; nothing applied
+        "evolve.copying",  # a table that must be copied again: the batch ends at the copy, nothing is copied
+        "evolve.copied",  # it is copied; what belongs to the batch has no name yet
+        "evolve.noted",  # what belongs to the batch has its name
         "apply.mid_merge",  # while Spark runs a MERGE
         "apply.between_tables",  # one table staged, the next not
         "apply.between_modes",  # the mirror staged, a table beside it not

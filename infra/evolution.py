@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from decoder.changelog import Batch, BatchRelation
+from decoder.failpoints import reach
 from decoder.lsn import format_lsn
 from decoder.publications import SourceTable
 from decoder.slots import ExportedSnapshot, create_slot
@@ -93,6 +94,7 @@ def _to_the_copy(
 
     if batch.end_lsn != snapshot.lsn:
         batch = cut(pipeline, batch.start_lsn, snapshot.lsn, progress, whole=True)
+    reach("evolve.copying")
     found = _examine(pipeline, batch, snapshot)
     if batch.empty:
         for table in found.copies:
@@ -237,4 +239,6 @@ def _write(
         files = copy_into(pipeline, table, snapshot, copied.target, progress)
         copies.append(replace(copied, rows=sum(file.rows for file in files)))
     require_unchanged(pipeline, marks, tables)
+    reach("evolve.copied")
     annex.finish(batch.path, incoming, replace(told, copies=tuple(copies)))
+    reach("evolve.noted")

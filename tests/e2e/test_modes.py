@@ -121,7 +121,7 @@ class Told:
                 rows.remove(kept)
             if op in "RIU":
                 rows.append(
-                    [kept[i] if f'"{self.names[i]}"' in (unchanged or "") else v for i, v in enumerate(new)]
+                    [kept[i] if kept and f'"{self.names[i]}"' in (unchanged or "") else v for i, v in enumerate(new)]
                 )
         return Counter(map(tuple, rows))
 
