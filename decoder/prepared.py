@@ -129,6 +129,13 @@ def forget_settled(changelog: Path, position: int) -> None:
                 (changelog / DIRECTORY / which.file_name).unlink(missing_ok=True)
 
 
+def forget_from(changelog: Path, position: int) -> None:
+    """Remove transactions that were prepared at a position or behind it: the server sends them again."""
+    for path in (changelog / DIRECTORY).glob("*.arrow"):
+        if int(path.name.partition("-")[0], 16) >= position:
+            path.unlink(missing_ok=True)
+
+
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """A damaged file becomes a ChangeLogError."""

@@ -39,6 +39,7 @@ from decoder.row_keys import keys_of
 from decoder.source import SourceSettings
 from decoder.source_types import source_types
 from decoder.spool import MEMORY_BYTES, SpoolRoom
+from decoder.timeline import Origin
 
 CHUNK_BYTES = 16 << 20
 _BUFFERS = 3
@@ -108,7 +109,7 @@ class Puller(Closes):
         self._progress: Progress | None = None
         try:
             self._stream: _Sender = (
-                Stream(source, start, options=options)
+                Stream(source, start, options=options, origin=_origin(identity))
                 if bulk_until is None
                 else BulkStream(source, options, start, bulk_until)
             )
@@ -231,6 +232,10 @@ class Puller(Closes):
         """End the stream; transactions that are open will be sent again."""
         self._decoding.stop()
         self._stream.close()
+
+
+def _origin(identity: BatchIdentity) -> Origin:
+    return Origin(identity.system_identifier, identity.timeline)
 
 
 def _decoder(source: SourceSettings, options: Options) -> Decoder:

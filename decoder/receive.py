@@ -36,6 +36,7 @@ from decoder.nap import FIRST_LOOPBACK_SECONDS, FIRST_SECONDS, FIRST_UNIX_SECOND
 from decoder.options import Options, negotiate
 from decoder.silence import Silence, Verdict, limit_seconds
 from decoder.source import SourceSettings, connect_replication, explain, redact, source_errors
+from decoder.timeline import Origin, require_same
 from decoder.waiting import no_answer, readable
 
 STATUS_SECONDS = 5.0
@@ -52,6 +53,7 @@ class Stream(Closes):
     Args:
         options: what is asked of pgoutput; without it, what the source's settings come to on this server.
         plugin_options: what is asked of another plugin, by name.
+        origin: the server that is to answer.
 
     Attributes:
         status_seconds: a status update is due this long after the last.
@@ -67,6 +69,7 @@ class Stream(Closes):
         *,
         options: Options | None = None,
         plugin_options: Sequence[tuple[str, str]] | None = None,
+        origin: Origin | None = None,
     ) -> None:
         self._source = source
         self._start = start
@@ -81,6 +84,8 @@ class Stream(Closes):
         self._pgconn.notice_handler = self._notice
         try:
             with source_errors(source.dsn, "starting replication"):
+                if origin is not None:
+                    require_same(self._connection, origin, source.dsn)
                 self._begin(self._command(options, plugin_options))
         except BaseException:
             self._connection.close()

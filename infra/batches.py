@@ -25,6 +25,7 @@ from decoder.source import SourceSettings, connect, source_errors
 from infra import follow
 from infra.reports import ApplyReport, ConfirmReport, PublishReport, PullReport, SyncReport
 from infra.types_chosen import on_lossy
+from infra.watch import note_source
 
 if TYPE_CHECKING:
     from infra.output import Progressing
@@ -48,10 +49,12 @@ def pull_next(
     from infra.evolution import evolved
     from infra.modes import begin_modes
     from infra.selection import refuse_changed
+    from infra.source_history import follow_history
     from infra.tables import add_new_tables, fill_added_columns
 
     started = time.monotonic()
     position = pipeline.position()
+    follow_history(pipeline, position)
     if until is None:
         refuse_changed(pipeline)
     added = add_new_tables(pipeline, progress) if until is None else []
@@ -207,7 +210,9 @@ def catch_up(
 
     started = time.monotonic()
     first = pipeline.position()
+    asked = time.time()
     target = source_position(pipeline.source) if until is None else until
+    note_source(pipeline, target, asked)
     seconds: dict[str, float] = {}
     tables: dict[str, int] = {}
     conflicts: dict[str, dict[str, int]] = {}

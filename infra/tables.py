@@ -109,10 +109,12 @@ def copy_into(
 def copy_point(pipeline: Pipeline, lsn: int, kind: str, rows: int, name: str = "") -> Point:
     """The consistency point of a copy at an LSN."""
     from decoder.lsn import format_lsn
+    from infra.source_history import server_origin
     from spark.commits import Point
 
+    origin = server_origin(pipeline)
     batch = "-".join(part for part in (kind, format_lsn(lsn).replace("/", "_"), name) if part)
-    return Point(pipeline=pipeline.name, position=lsn, batch=batch, digest="", kind=kind, changes=rows)
+    return Point(pipeline.name, lsn, batch, digest="", kind=kind, changes=rows, origin=origin)
 
 
 def add_new_tables(pipeline: Pipeline, progress: Progressing) -> list[str]:

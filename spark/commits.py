@@ -31,6 +31,7 @@ from pyiceberg.types import LongType, MapType, NestedField, StringType, Timestam
 
 from decoder.errors import LakeError
 from decoder.lsn import format_lsn, parse_lsn
+from decoder.timeline import Origin
 from spark import catalog_metadata, lake_files
 from spark.catalog_base import Loaded
 from spark.catalog_metadata import MAIN, Metadata
@@ -40,6 +41,8 @@ from spark.tables import PIPELINE_PROPERTY
 
 LSN = catalog_metadata.LSN
 BATCH, DIGEST, PIPELINE = "slotlake.batch", "slotlake.digest", "slotlake.pipeline"
+SYSTEM, TIMELINE = "slotlake.system-identifier", "slotlake.timeline"
+LEFT_PROPERTY = "slotlake.left"  # histories that the source gave up (spark/lowering.py)
 STEPS, RUN = "slotlake.steps", "slotlake.run"  # how many snapshots make up what is staged, and whose they are
 _FIELDS = (
     ("lsn", StringType()),
@@ -94,6 +97,7 @@ class Point:
         kind: copy | batch | backfill.
         commit_time: when the last transaction in it was committed in the source, if there was one.
         changed: lake table ("namespace.table") → how many changes it got.
+        origin: the server that it was read from; that of the point before when not given.
     """
 
     pipeline: str
@@ -105,6 +109,7 @@ class Point:
     transactions: int = 0
     changes: int = 0
     changed: Mapping[str, int] = field(default_factory=dict)
+    origin: Origin | None = None
 
     @property
     def summary(self) -> dict[str, str]:
@@ -159,7 +164,11 @@ def with_point(
     changes = Transaction(iceberg)
     changes.append(
         pa.Table.from_pylist([_row(point, pins)], schema=_ARROW),
-        snapshot_properties={**point.summary, **_committed(point, table.metadata)},
+        snapshot_properties={
+            **point.summary,
+            **_committed(point, table.metadata),
+            **_read_from(point, table.metadata),
+        },
     )
     (added,) = (update.snapshot for update in changes._updates if isinstance(update, AddSnapshotUpdate))
     snapshot = json.loads(added.model_dump_json(by_alias=True, exclude_none=True))
@@ -212,6 +221,27 @@ def _committed(point: Point, present: Metadata) -> dict[str, str]:
     return {COMMITTED: before} if before else {}
 
 
+def _read_from(point: Point, present: Metadata) -> dict[str, str]:
+    """The server that the lake was fed from last."""
+    origin = point.origin or origin_of(present)
+    return {} if origin is None else {SYSTEM: origin.system_identifier, TIMELINE: str(origin.timeline)}
+
+
+def origin_of(metadata: Metadata) -> Origin | None:
+    """The server that the lake was fed from last; None if it was written before it said so."""
+    summary = catalog_metadata.summary(catalog_metadata.newest_of_a_point(metadata))
+    if SYSTEM not in summary or TIMELINE not in summary:
+        return None
+    return Origin(summary[SYSTEM], int(summary[TIMELINE]))
+
+
+def pins_of(table: Loaded) -> dict[LakeName, int]:
+    """The snapshot that the newest point gives each table of the lake."""
+    shown = _without_past(table.metadata, catalog_metadata.ref(table.metadata, MAIN))
+    pins = newest_pins(_seen_by_pyiceberg(shown, table.location))
+    return {LakeName.parse(text): snapshot for text, snapshot in pins.items()}
+
+
 def newest_pins(table: Table) -> dict[str, int]:
     """Lake table → snapshot id, of the newest row; read from the one file that was added last."""
     present = table.metadata.current_snapshot()
@@ -224,7 +254,7 @@ def newest_pins(table: Table) -> dict[str, int]:
                     path = lake_files.local_path(entry.data_file.file_path)
                     rows = pq.read_table(path, columns=list(_ORDER)).to_pylist()
                     return dict(max(rows, key=lambda row: [row[c] for c in _ORDER[:2]])["tables"])
-    rows = _points(table.scan(snapshot_id=present.snapshot_id).to_arrow())
+    rows = _points(table.scan(snapshot_id=present.snapshot_id).to_arrow(), table.properties)
     return rows[-1]["tables"] if rows else {}
 
 
@@ -249,12 +279,17 @@ def position_of(metadata: Metadata, name: LakeName) -> int:
 
 def read_points(metadata_location: str, snapshot_id: int) -> list[dict[str, Any]]:
     """The rows of the table at one of its snapshots, oldest point first."""
-    return _points(StaticTable.from_metadata(metadata_location).scan(snapshot_id=snapshot_id).to_arrow())
+    table = StaticTable.from_metadata(metadata_location)
+    return _points(table.scan(snapshot_id=snapshot_id).to_arrow(), table.properties)
 
 
-def _points(rows: pa.Table) -> list[dict[str, Any]]:
+def _points(rows: pa.Table, properties: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Oldest first, without those of histories that the source gave up."""
     maps = ("tables", "changed")
     found: list[dict[str, Any]] = [
         {**row, **{name: dict(row[name] or ()) for name in maps}} for row in rows.to_pylist()
     ]
+    for left in json.loads(properties.get(LEFT_PROPERTY, "[]")):
+        above, at = parse_lsn(left["lsn"]), datetime.fromisoformat(left["at"])
+        found = [row for row in found if row["position"] <= above or row["published_at"] > at]
     return sorted(found, key=lambda row: [row[column] for column in _ORDER[:2]])

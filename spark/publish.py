@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
+from decoder.timeline import Origin
 from spark import lake_files
 from spark.annex import NOTHING, Annex
 from spark.beside import tables_beside
@@ -68,7 +69,14 @@ def point_of(batch: ChangeBatch, pipeline: str) -> Point:
         commit_time=datetime.fromisoformat(committed) if committed else None,
         transactions=int(batch.manifest.get("transactions", 0)),
         changes=int(batch.manifest.get("changes", 0)),
+        origin=_origin(batch),
     )
+
+
+def _origin(batch: ChangeBatch) -> Origin | None:
+    told = batch.manifest
+    known = "system_identifier" in told and "timeline" in told
+    return Origin(str(told["system_identifier"]), int(told["timeline"])) if known else None
 
 
 def is_pending(catalog: Catalog, point: Point, start: int) -> bool:
