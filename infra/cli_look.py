@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from decoder.errors import LakeError, SlotError, SourceError
 from infra import output
 from infra.cli_options import LOOK, JsonOption, PipelineArgument, open_pipeline
 
@@ -19,12 +20,27 @@ commands = typer.Typer()
 def status(
     pipeline: PipelineArgument,
     types: Annotated[bool, typer.Option("--types", help="What became of each column's type.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with 12 if something needs attention (docs/operations.md).")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Lag, retained WAL, the slot's state, tables and the last consistent LSN."""
+    """Lag, retained WAL, what holds it back and what is ahead, the tables, the last consistent LSN."""
     with open_pipeline(pipeline) as opened:
         report = opened.types() if types else opened.status()
     output.show(report, as_json, output.types_text if types else output.status_text)
+    if check and not types:
+        raise typer.Exit(_CODES.get(report.state, 0) or (ATTENTION if report.alarms else 0))
+
+
+# A monitor outside of Airflow asks with --check; what cannot go on has its error's own code.
+ATTENTION = 12
+_CODES = {
+    "source unreachable": SourceError.exit_code,
+    "slot missing": SlotError.exit_code,
+    "slot lost": SlotError.exit_code,
+    "not initialised": LakeError.exit_code,
+}
 
 
 @commands.command(rich_help_panel=LOOK)

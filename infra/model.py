@@ -24,6 +24,7 @@ from infra.model_sections import (
     LakeSection,
     MaintenanceSection,
     Mode,
+    MonitorSection,
     Section,
     SourceSection,
     SparkSection,
@@ -51,6 +52,7 @@ class PipelineFile(Section):
     changelog: ChangeLogSection = ChangeLogSection()
     airflow: AirflowSection = AirflowSection()
     maintenance: MaintenanceSection = MaintenanceSection()
+    monitor: MonitorSection = MonitorSection()
     spark: SparkSection = SparkSection()
     path: Annotated[Path, Field(strict=False, exclude=True)]
 
@@ -129,7 +131,7 @@ class PipelineFile(Section):
 
 _OPTIONAL_SECTIONS = frozenset(
     {
-        *("tables", "changelog", "airflow", "maintenance", "spark"),
+        *("tables", "changelog", "airflow", "maintenance", "monitor", "spark"),
         *("new_tables", "on_conflict", "on_drop", "on_lossy", "types"),
     }
 )

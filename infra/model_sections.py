@@ -16,6 +16,7 @@ _SLOT_NAME = re.compile(r"^[a-z0-9_]{1,63}$")
 Operation = Literal["insert", "update", "delete", "truncate"]
 Mode = Literal["mirror", "history", "append"]
 _NAMESPACE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")
+_FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 
 
 class Section(BaseModel):
@@ -168,6 +169,34 @@ class MaintenanceSection(Section):
     minutes_max: Annotated[float, Field(gt=0, strict=False)] = 15.0
     unused_minutes: Annotated[float, Field(ge=0, strict=False)] = 5.0
     orphan_hours: Annotated[float, Field(ge=1, strict=False)] = 24.0
+
+
+class MonitorSection(Section):
+    """When `cdc_monitor` looks, and what it warns of (docs/operations.md); null: never.
+
+    ``on_warning``: a function (``package.module:function``) that Airflow calls when it does.
+    """
+
+    schedule: str | int | None = 300
+    warn_lag_seconds: Annotated[float, Field(gt=0, strict=False)] | None = 3600.0
+    warn_retained_bytes: Annotated[int, Field(gt=0)] | None = 10 << 30
+    warn_invalidation_minutes: Annotated[float, Field(gt=0, strict=False)] | None = 60.0
+    warn_transaction_seconds: Annotated[float, Field(gt=0, strict=False)] | None = 1800.0
+    on_warning: str | None = None
+
+    @field_validator("schedule")
+    @classmethod
+    def _positive(cls, value: str | int | None) -> str | int | None:
+        if isinstance(value, int) and value < 1:
+            raise ValueError("a number of seconds, 1 or more")
+        return value
+
+    @field_validator("on_warning")
+    @classmethod
+    def _function(cls, value: str | None) -> str | None:
+        if value is not None and not _FUNCTION.match(value):
+            raise ValueError("a function as package.module:function")
+        return value
 
 
 class SparkSection(Section):

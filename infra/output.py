@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from decoder.slot_pressure import Holder, span
 from infra.reports import Report
 
 
@@ -187,8 +188,10 @@ def status_text(report: Any, console: Console) -> None:
         "source commit time there": report.last_commit_time,
         "published at": report.published_at,
         "source is at": report.source_lsn,
-        "lag": _bytes(report.lag_bytes),
+        "lag": _lag(report),
         "WAL retained by the slot": _bytes(report.retained_wal_bytes),
+        "WAL written": None if (rate := report.wal_bytes_per_second) is None else f"{_bytes(round(rate))}/s",
+        "slot invalidated in": _invalidation(report),
         "archived batches": f"{report.changelog_batches} ({_bytes(report.changelog_bytes)})",
     }
     for name, value in rows.items():
@@ -205,8 +208,23 @@ def status_text(report: Any, console: Console) -> None:
         console.print(
             f"  prepared transaction {escape(waiting['gid'])!r} waits since {waiting['prepare_lsn']}"
         )
+    for holder in report.held_back_by:
+        console.print(f"  held back by {escape(str(Holder(**holder)))}")
+    if not report.sees_all_transactions:
+        console.print("  transactions of other users are not seen: GRANT pg_read_all_stats to this role")
     _status_tables(report, console)
     _warnings(report.warnings, console)
+
+
+def _lag(report: Any) -> str | None:
+    parts = [_bytes(report.lag_bytes), None if report.lag_seconds is None else span(report.lag_seconds)]
+    return ", ".join(part for part in parts if part is not None) or None
+
+
+def _invalidation(report: Any) -> str | None:
+    if report.invalidation_by is None:
+        return None
+    return f"about {span(report.seconds_to_invalidation)} ({report.invalidation_by})"
 
 
 def _status_tables(report: Any, console: Console) -> None:

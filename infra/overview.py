@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from decoder.changelog import batches
@@ -15,9 +15,12 @@ from decoder.source import connect, source_errors
 from infra import ddl_trigger, follow
 from infra.batches import source_position
 from infra.marks import Mark
-from infra.reports import StatusReport, TableStatus
+from infra.reports import Alarm, StatusReport, TableStatus, Watched
+from infra.watch import watched
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from infra.pipeline import Pipeline
     from spark.read import Cut
 
@@ -34,9 +37,12 @@ def overview(pipeline: Pipeline) -> StatusReport:
 
     warnings: list[str] = []
     cut = Cut.latest(pipeline.lake) if initialised(pipeline.lake, pipeline.name) else None
-    slot, source_lsn, trigger = _source_side(pipeline, warnings)
     position = None if cut is None else cut.position
-    _judge(pipeline, position, slot, warnings)
+    point = cut.commits()[-1] if cut is not None else {}
+    slot, source_lsn, trigger, watch = _source_side(pipeline, (position, point.get("commit_time")), warnings)
+    state = _state(cut is not None, slot, source_lsn)
+    watch = _judge(pipeline, position, slot, watch)
+    warnings += [str(alarm) for alarm in watch.alarms]
     if cut is not None and source_lsn is not None:
         _compare_choices(pipeline, warnings)
     warnings += [] if cut is None else _unasked(pipeline, cut)
@@ -44,10 +50,10 @@ def overview(pipeline: Pipeline) -> StatusReport:
     if pipeline.lake.publish == "per_table":
         warnings.append(_ONE_BY_ONE)
     archived = batches(pipeline.file.changelog_dir)
-    point = cut.commits()[-1] if cut is not None else {}
     return StatusReport(
+        **vars(watch),
         pipeline=pipeline.name,
-        state=_state(cut is not None, slot, source_lsn),
+        state=state,
         last_consistent_lsn=None if position is None else format_lsn(position),
         last_commit_time=_iso(point.get("commit_time")),
         published_at=_iso(point.get("published_at")),
@@ -55,6 +61,8 @@ def overview(pipeline: Pipeline) -> StatusReport:
         lag_bytes=None if position is None or source_lsn is None else max(0, source_lsn - position),
         slot=None if slot is None else _slot_fields(slot),
         retained_wal_bytes=None if slot is None else slot.retained_bytes,
+        wal_status=None if slot is None else slot.wal_status,
+        safe_wal_size=None if slot is None else slot.safe_wal_size,
         changelog_batches=len(archived),
         changelog_bytes=sum(f.stat().st_size for path in archived for f in path.iterdir()),
         tables=_tables(pipeline, cut, published),
@@ -65,28 +73,26 @@ def overview(pipeline: Pipeline) -> StatusReport:
     )
 
 
-def _source_side(pipeline: Pipeline, warnings: list[str]) -> tuple[SlotState | None, int | None, str | None]:
+def _source_side(
+    pipeline: Pipeline, lake: tuple[int | None, datetime | None], warnings: list[str]
+) -> tuple[SlotState | None, int | None, str | None, Watched]:
     try:
         with connect(pipeline.source.dsn) as connection, source_errors(pipeline.source.dsn):
             state = inspect_slot(connection, pipeline.source.slot)
             trigger = ddl_trigger.state(connection)
-        return state, source_position(pipeline.source), trigger
+        watch = watched(pipeline, state, *lake)
+        return state, source_position(pipeline.source), trigger, watch
     except SourceError as error:
         warnings.append(str(error).replace("\n", ";"))
-        return None, None, None
+        return None, None, None, Watched()
 
 
-def _judge(pipeline: Pipeline, position: int | None, slot: SlotState | None, warnings: list[str]) -> None:
-    if slot is None:
-        return
-    if slot.lost:
-        warnings.append(f"the slot is lost ({slot.invalidation_reason or slot.wal_status}): slotlake recover")
-    if position is not None and (slot.confirmed_flush_lsn or 0) > position:
-        warnings.append("the slot is confirmed beyond the lake's position: slotlake recover")
-    if slot.wal_status in ("extended", "unreserved"):
-        warnings.append(
-            f"the slot holds back more WAL than max_wal_size (wal_status {slot.wal_status}): sync soon"
-        )
+def _judge(pipeline: Pipeline, position: int | None, slot: SlotState | None, watch: Watched) -> Watched:
+    """The alarms with what only both sides together tell."""
+    if slot is None or position is None or (slot.confirmed_flush_lsn or 0) <= position:
+        return watch
+    beyond = Alarm("slot ahead", "the slot is confirmed beyond the lake's position", "slotlake recover")
+    return replace(watch, alarms=[beyond, *watch.alarms])
 
 
 def _unasked(pipeline: Pipeline, cut: Cut) -> list[str]:

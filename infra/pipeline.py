@@ -62,8 +62,10 @@ class Pipeline(OpenPipeline):
     def pull(self, *, progress: Progressing = _silent, wait_seconds: float = 0.0) -> PullReport:
         """Write the next change log batch up to the source's position now; or find one written before."""
         from infra.batches import pull_next
+        from infra.watch import note_source
 
         with self.exclusively(wait_seconds):
+            note_source(self)
             return pull_next(self, progress=progress)
 
     def apply(self, batch: str, *, wait_seconds: float = 60.0) -> ApplyReport:

@@ -178,8 +178,48 @@ class TableStatus(Report):
 
 
 @dataclass(frozen=True)
-class StatusReport(Report):
-    """Where the pipeline stands, seen from both sides."""
+class Alarm(Report):
+    """Something that needs a person soon; ``kind`` for machines, ``what`` and ``way_out`` for that person."""
+
+    kind: str
+    what: str
+    way_out: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.way_out}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched(Report):
+    """What the slot costs the source, and what is ahead; None where it is not known, or not so.
+
+    ``lag_seconds``: for how long what is not in the lake has at most been in the source.
+    ``wal_bytes_per_second``: measured (infra/wal_notes.py).  ``seconds_to_invalidation``: until the server
+    gives the slot up because of the setting ``invalidation_by``.  ``held_back_by``: transactions that keep
+    slots from moving on, the oldest first; ``sees_all_transactions``: whether this role sees those of others.
+    ``other_slots``: the server's other slots.
+    """
+
+    lag_seconds: float | None = None
+    wal_bytes_per_second: float | None = None
+    max_slot_wal_keep_bytes: int | None = None
+    idle_timeout_seconds: float | None = None
+    slot_inactive_seconds: float | None = None
+    seconds_to_invalidation: float | None = None
+    invalidation_by: str | None = None
+    held_back_by: list[dict[str, Any]] = field(default_factory=list)
+    sees_all_transactions: bool = True
+    other_slots: list[dict[str, Any]] = field(default_factory=list)
+    alarms: list[Alarm] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class StatusReport(Watched):
+    """Where the pipeline stands, seen from both sides.
+
+    ``alarms`` need somebody; ``warnings`` are these in words, and what else is worth knowing.
+    ``wal_status``, ``safe_wal_size``: the slot's (pg_replication_slots).
+    """
 
     pipeline: str
     state: str
@@ -190,6 +230,8 @@ class StatusReport(Report):
     lag_bytes: int | None
     slot: dict[str, Any] | None
     retained_wal_bytes: int | None
+    wal_status: str | None
+    safe_wal_size: int | None
     changelog_batches: int
     changelog_bytes: int
     tables: list[TableStatus]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -132,6 +132,26 @@ def maintain(pipeline_file: str) -> dict[str, Any]:
     counts = ("rewritten_files", "expired_snapshots", "removed_files")
     tables = [table for table in report["tables"] if any(table[count] for count in counts)]
     return {**report, "tables": tables, "all_tables": len(report["tables"])}
+
+
+def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
+    """The step ``status``, its gauges sent; fails when somebody is needed (infra/monitoring.py)."""
+    from infra.monitoring import watch as look
+
+    return look(pipeline_file, task_instance)
+
+
+def on_warning(pipeline: PipelineFile) -> Callable[[Any], None] | None:
+    """What Airflow is to call when the monitor warns: the file's ``monitor.on_warning``, imported then."""
+    named = pipeline.monitor.on_warning
+    if named is None:
+        return None
+    module, _, function = named.partition(":")
+
+    def call(context: Any) -> None:
+        getattr(importlib.import_module(module), function)(context)
+
+    return call
 
 
 def covered(ranges: Iterable[Mapping[str, Any]]) -> dict[str, str]:

@@ -60,6 +60,12 @@ def maintain(pipeline_file: str) -> dict[str, Any]:
         return pipeline.maintain(wait_seconds=60.0).as_dict()
 
 
+def status(pipeline_file: str) -> dict[str, Any]:
+    """Where the pipeline stands; changes nothing, waits for nobody."""
+    with Pipeline.open(pipeline_file) as pipeline:
+        return pipeline.status().as_dict()
+
+
 def backfill(pipeline_file: str, table: str) -> dict[str, Any]:
     """Read one table again from the source, at an exact LSN, while the stream goes on."""
     with Pipeline.open(pipeline_file) as pipeline:

@@ -1,0 +1,88 @@
+"""The monitor as an Airflow task: look, send gauges where Airflow sends its own, fail when someone is needed.
+
+Failing is the warning: a task's failure is what Airflow's callbacks, alerts and listeners hang on.
+Invariant: it takes no place in the slot's pool and no lock, so it never waits for a micro-batch, and goes on
+while `cdc_sync` is paused, which is when it matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from decoder.slot_pressure import span
+from infra.model import load_pipeline
+from infra.reports import Alarm
+from infra.scheduling import run_step
+from infra.watch import gauges, megabytes
+
+_PAUSED_SECONDS = 60.0
+
+
+def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
+    """Look once; what is returned holds numbers and kinds of alarms.
+
+    Args:
+        task_instance: Airflow's, to ask whether `cdc_sync` is paused.
+
+    Raises:
+        AirflowSkipException: there is nothing to watch yet.
+        AirflowException: the source cannot be reached; it may be tried again.
+        AirflowFailException: somebody is needed; the message says for what.
+    """
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+    name = load_pipeline(pipeline_file).name
+    report = run_step("status", pipeline_file)
+    numbers = gauges(report)
+    send(name, numbers)
+    state = str(report["state"])
+    if state == "not initialised":
+        raise AirflowSkipException(f"{name} is not initialised: trigger cdc_bootstrap_{name}")
+    if state == "source unreachable":
+        raise AirflowException("\n".join(report["warnings"]))
+    alarms = [Alarm(**alarm) for alarm in report["alarms"]]
+    alarms += [] if state == "ready" else [Alarm("state", f"the pipeline's state is: {state}", "recover")]
+    alarms += paused(name, report, task_instance)
+    if alarms:
+        told = [f"{alarm.what}\n  what to do: {alarm.way_out}" for alarm in alarms]
+        raise AirflowFailException("\n".join(told))
+    return {"state": state, "last_consistent_lsn": report["last_consistent_lsn"], **numbers}
+
+
+def paused(name: str, report: Mapping[str, Any], task_instance: Any) -> list[Alarm]:
+    """Nothing is synced while `cdc_sync` is paused, and the slot goes on holding WAL.
+
+    Not so when something else syncs: the lag says it.
+    """
+    dag = f"cdc_sync_{name}"
+    try:
+        is_paused = bool(task_instance.get_dag(dag).is_paused)
+    except Exception:
+        return []
+    lag = report["lag_seconds"]
+    if not is_paused or (lag is not None and lag <= _PAUSED_SECONDS):
+        return []
+    held = megabytes(report["retained_wal_bytes"] or 0)
+    since = "" if lag is None else f", and nothing newer than {span(lag)} ago is in the lake"
+    return [
+        Alarm(
+            "paused",
+            f"{dag} is paused{since}; its slot goes on holding WAL ({held} now)",
+            f"switch {dag} on again; if the pipeline is to end: slotlake drop",
+        )
+    ]
+
+
+def send(name: str, numbers: Mapping[str, float]) -> None:
+    """Gauges ``slotlake.<pipeline>.<what>``, to where Airflow sends its own (StatsD, OpenTelemetry)."""
+    from airflow.sdk.observability import stats
+
+    for what, value in numbers.items():
+        stats.gauge(f"slotlake.{name}.{what}", value, tags={"pipeline": name})
+    with suppress(Exception):
+        # OpenTelemetry gathers and sends each half minute; a task may be gone by then.
+        from opentelemetry.metrics import get_meter_provider
+
+        get_meter_provider().force_flush()  # type: ignore[attr-defined]  # the SDK's has it

@@ -1,0 +1,93 @@
+"""What is foretold of a slot, from numbers: rate, lag, time left, and which of it is a warning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from decoder.slot_pressure import Holder, Pressure, span
+from decoder.slots import SlotState
+from infra.wal_notes import Seen, lag_seconds, note, seen, wal_rate
+from infra.watch import gauges, time_left
+
+MB = 1 << 20
+NOBODY = Pressure(None, None, None, (), (), sees_all=True)
+
+
+def _slot(safe: int | None, status: str = "reserved") -> SlotState:
+    return SlotState(
+        "s", "pgoutput", "logical", "d", False, None, 1, 1, status, safe, 5 * MB, False, False, False, None
+    )
+
+
+def test_the_rate_is_the_greater_of_the_hour_and_the_last_minute() -> None:
+    quiet = [Seen(0, 0), Seen(1800, 1800 * 100), Seen(3600, 3600 * 100)]
+    assert wal_rate(quiet) == 100
+    assert wal_rate([*quiet, Seen(3660, 3600 * 100 + 60 * 5000)]) == 5000
+    assert wal_rate([*quiet, Seen(3660, 3600 * 100)]) == pytest.approx(3600 * 100 / 3660)
+    assert wal_rate([]) is None
+    assert wal_rate([Seen(10, 5), Seen(10.5, 500)]) is None  # too near to say
+
+
+def test_what_was_seen_is_kept_for_an_hour_and_bounded(tmp_path: Path) -> None:
+    for second in range(0, 8000, 40):
+        known = note(tmp_path, Seen(second, second))
+    assert known == seen(tmp_path)
+    assert len(known) <= 250
+    assert known[0].time < 7960 - 3600 <= known[1].time
+    assert note(tmp_path, Seen(8000, 50)) == [Seen(8000, 50)] or min(known).position <= 50
+    (tmp_path / "wal-seen.json").write_text("{")
+    assert note(tmp_path, Seen(9000, 1)) == [Seen(9000, 1)]
+    assert note(tmp_path / "nowhere", Seen(1, 1)) == [Seen(1, 1)]
+
+
+def test_a_source_that_stands_before_what_was_seen_is_another_one(tmp_path: Path) -> None:
+    note(tmp_path, Seen(100, 1000))
+    assert note(tmp_path, Seen(200, 500)) == [Seen(200, 500)]
+
+
+def test_the_lag_is_since_the_last_moment_at_which_the_lake_had_all() -> None:
+    known = [Seen(100, 1000), Seen(200, 2000), Seen(300, 3000)]
+    assert lag_seconds(known, 2500, 3000, None, 310) == 110
+    assert lag_seconds(known, 2500, 3000, 250.0, 310) == 60  # a commit of then is in the lake
+    assert lag_seconds(known, 3000, 3000, None, 310) == 0
+    assert lag_seconds(known, 500, 3000, None, 310) is None
+    assert lag_seconds([], 500, 3000, 300.0, 310) == 10
+
+
+def test_the_time_left_is_what_may_be_written_over_the_rate() -> None:
+    assert time_left(_slot(64 * MB), NOBODY, MB) == (64.0, "max_slot_wal_keep_size")
+    assert time_left(_slot(64 * MB), NOBODY, None) == (None, None)
+    assert time_left(_slot(64 * MB), NOBODY, 0.0) == (None, None)
+    assert time_left(_slot(None), NOBODY, MB) == (None, None)
+    assert time_left(_slot(-5, "unreserved"), NOBODY, 0.0) == (0.0, "max_slot_wal_keep_size")
+    assert time_left(_slot(None, "lost"), NOBODY, MB) == (None, None)
+
+
+def test_a_slot_that_nobody_reads_has_its_own_time() -> None:
+    idle = Pressure(None, 600.0, 500.0, (), (), sees_all=True)
+    assert time_left(_slot(None), idle, MB) == (100.0, "idle_replication_slot_timeout")
+    assert time_left(_slot(MB), idle, MB) == (1.0, "max_slot_wal_keep_size")  # the nearer one
+    read = Pressure(None, 600.0, None, (), (), sees_all=True)
+    assert time_left(_slot(None), read, MB) == (None, None)
+
+
+def test_durations_and_holders_in_words() -> None:
+    assert [span(s) for s in (0.4, 59, 119, 120, 7199, 7200, 172800)] == [
+        *("0 s", "59 s", "119 s", "2 min", "120 min", "2.0 h", "2.0 days"),
+    ]
+    session = Holder("idle in transaction", 7, None, "u", None, "d", 300.0)
+    assert (
+        str(session) == "pid 7 (user u, application unnamed, database d, idle in transaction, open for 5 min)"
+    )
+
+
+def test_the_gauges_leave_out_what_is_not_known() -> None:
+    report = {
+        **dict.fromkeys(("lag_seconds", "safe_wal_size", "wal_bytes_per_second"), None),
+        **{"lag_bytes": 5, "retained_wal_bytes": 7, "seconds_to_invalidation": 1.5},
+        **{"alarms": [1, 2], "state": "slot lost"},
+    }
+    expected = {"lag_bytes": 5, "retained_wal_bytes": 7, "seconds_to_invalidation": 1.5}
+    assert gauges(report) == {**expected, "alarms": 2, "ready": 0}
