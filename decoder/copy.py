@@ -6,73 +6,42 @@ and the same row streamed are equal to the last bit.  The files carry Iceberg's 
 registered in place as the table's data.
 
 Invariant: the rows are exactly those that the publication's filter lets through as the snapshot sees
-them; memory is bounded by a few chunks; on failure none of the files is left.
+them; memory is bounded by a few chunks for each part that is read at once; of a part that failed no file
+is left.
 """
 
 from __future__ import annotations
 
-import os
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Self
 
 import psycopg
 import pyarrow as pa
 from psycopg import pq, sql
-from pyarrow import parquet
 
 from decoder.copy_data import CopyReader
+from decoder.copy_files import ROWS_PER_FILE, CopiedFile, CopyPlace, PartFiles, unwritable
 from decoder.copy_frames import CopyFrames
-from decoder.errors import ChangeLogError, SourceError
+from decoder.copy_parts import Part, part_query, plan_parts, whole_part
+from decoder.errors import SourceError
 from decoder.failpoints import reach
-from decoder.forms import Form
 from decoder.nap import Nap
 from decoder.publications import SourceColumn, SourceTable
 from decoder.source import connect, explain, redact, source_errors
-from decoder.types import column_type, from_slices, sql_text
+from decoder.types import column_type, from_slices
 from decoder.waiting import Patience, WatchedConnection, readable
 
+__all__ = ["CopiedFile", "CopyCrew", "CopyJob", "CopyPlace", "CopyProgress", "copy_query", "copy_table"]
+
+WORKERS = 2
 CHUNK_BYTES = 16 << 20
-ROWS_PER_FILE = 2_000_000
-_PARQUET: dict[str, Any] = {
-    "compression": "zstd",
-    "compression_level": 3,
-    "store_decimal_as_integer": True,
-    "write_statistics": True,
-}
-
-
-class CopyPlace(Protocol):
-    """Where one table's files go and what stands in them; keys are source column names."""
-
-    @property
-    def directory(self) -> Path: ...
-    @property
-    def names(self) -> Mapping[str, str]: ...
-    @property
-    def field_ids(self) -> Mapping[str, int]: ...
-    @property
-    def exact_names(self) -> Mapping[str, str]: ...
-    @property
-    def exact_field_ids(self) -> Mapping[str, int]: ...
-    @property
-    def forms(self) -> Mapping[str, Form]: ...
-    @property
-    def inner_ids(self) -> Mapping[str, Sequence[int]]: ...
-
-
-@dataclass(frozen=True)
-class CopiedFile:
-    """A finished file; ``exact``: source columns for which it has an exact-text companion."""
-
-    path: Path
-    rows: int
-    bytes: int
-    exact: tuple[str, ...]
+_CHUNKS_BYTES = 32 << 20  # of all parts that are read at once
+_CHUNK_BYTES_MIN = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -85,6 +54,32 @@ class CopyProgress:
     seconds: float
 
 
+@dataclass(frozen=True, eq=False)
+class CopyJob:
+    """A part to be copied.
+
+    Attributes:
+        place: an existing directory, and names and field ids; arrays are typed as
+            `types.column_type` says (decimals, timestamps in microseconds, UTC-adjusted or not).
+        stem: of the names of its files; no two jobs with one directory have the same.
+        condition: a further condition that its rows meet, as SQL.
+    """
+
+    table: SourceTable
+    place: CopyPlace
+    part: Part
+    stem: str
+    condition: str | None = None
+
+
+Told = Callable[[CopyJob, int, int], None]
+Done = Callable[[CopyJob, list[CopiedFile]], None]
+
+
+def _nothing(*told: object) -> None:
+    """Nobody asks."""
+
+
 def copy_table(
     dsn: str,
     snapshot: str,
@@ -92,45 +87,162 @@ def copy_table(
     place: CopyPlace,
     *,
     rows_per_file: int = ROWS_PER_FILE,
+    workers: int = WORKERS,
     progress: Callable[[CopyProgress], None] | None = None,
 ) -> list[CopiedFile]:
     """Copy the published rows and columns of a table, as the snapshot sees them.
 
     Args:
         snapshot: name of an exported snapshot that is still held (`slots.ExportedSnapshot`).
-        place: an existing directory, and names and field ids; arrays are typed as
-            `types.column_type` says (decimals, timestamps in microseconds, UTC-adjusted or not).
+        place: as in `CopyJob`.
         rows_per_file: a file ends at the first chunk after this many rows.
+        workers: how many parts are read at once.
 
     Returns:
-        The files, in order; none when there are no rows.
+        The files, in order; none when there are no rows. On failure none is left.
 
     Raises:
         SourceError: the server refuses: privileges, row-level security, a snapshot that is gone.
         ChangeLogError: the files cannot be written.
     """
-    writer = _Files(table, place, rows_per_file)
-    reading = _Reading(dsn, table, writer, progress)
+    with connect(dsn) as connection, source_errors(dsn, f"looking at {table.quoted}"):
+        parts = plan_parts(connection, [table])[table]
+    jobs = [CopyJob(table, place, part, f"copy-{part.number:05d}") for part in parts]
+    finished: dict[CopyJob, list[CopiedFile]] = {}
     try:
-        # Closed, not committed: in the middle of a COPY nothing else can be said to the server.
-        with closing(connect(dsn)) as connection, source_errors(dsn, f"copying {table.quoted}"):
-            _take_snapshot(connection, snapshot)
-            reading.run(connection)
-        return writer.finish()
-    except BaseException as error:
-        reading.stop()
-        writer.abandon()
-        if isinstance(error, OSError | pa.ArrowException):
-            raise _unwritable(place.directory, error) from None
+        with CopyCrew(
+            dsn,
+            snapshot,
+            jobs,
+            workers=workers,
+            rows_per_file=rows_per_file,
+            done=finished.__setitem__,
+            told=_Sum(table, progress).add if progress is not None else _nothing,
+        ) as crew:
+            crew.wait(jobs)
+    except BaseException:
+        for file in (file for files in finished.values() for file in files):
+            file.path.unlink(missing_ok=True)
         raise
+    return [file for job in jobs for file in finished[job]]
 
 
 def copy_query(table: SourceTable) -> str:
-    """The COPY command for a table; ONLY for a plain one, whose children are published by themselves."""
-    columns = ", ".join(sql_text(sql.Identifier(c.name).as_string(None), c.type_oid) for c in table.columns)
-    only = "" if table.kind == "p" else "ONLY "
-    where = f" WHERE {table.row_filter}" if table.row_filter is not None else ""
-    return f"COPY (SELECT {columns} FROM {only}{table.quoted}{where}) TO STDOUT (FORMAT binary)"
+    """The COPY command for a whole table."""
+    return part_query(table, whole_part(table))
+
+
+class _Sum:
+    """What the parts of a table tell, as one."""
+
+    def __init__(self, table: SourceTable, progress: Callable[[CopyProgress], None]) -> None:
+        self._table, self._progress = table, progress
+        self._lock = threading.Lock()
+        self._rows = self._bytes = 0
+        self._begun = time.monotonic()
+
+    def add(self, job: CopyJob, rows: int, received: int) -> None:
+        with self._lock:
+            self._rows, self._bytes = self._rows + rows, self._bytes + received
+            seconds = time.monotonic() - self._begun
+            self._progress(CopyProgress(self._table.quoted, self._rows, self._bytes, seconds))
+
+
+class _Stopped(Exception):
+    """Another part has failed."""
+
+
+class CopyCrew:
+    """Reads parts under one snapshot, several at once, in the order given; use as a context manager.
+
+    Leaving it by an exception ends what is under way; files of parts that were finished stay.
+
+    Args:
+        done: called, in a thread of the crew, with the files of each part once they are on disk.
+        told: called with how many more rows and bytes of a part have come.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        snapshot: str,
+        jobs: Iterable[CopyJob],
+        *,
+        workers: int = WORKERS,
+        rows_per_file: int = ROWS_PER_FILE,
+        done: Done = _nothing,
+        told: Told = _nothing,
+    ) -> None:
+        self._dsn, self._snapshot, self._rows_per_file = dsn, snapshot, rows_per_file
+        self._done, self._told = done, told
+        self._chunk_bytes = min(CHUNK_BYTES, max(_CHUNK_BYTES_MIN, _CHUNKS_BYTES // workers))
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._local = threading.local()
+        self._connections: list[WatchedConnection] = []
+        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="slotlake-copy")
+        self._futures = {job: self._pool.submit(self._work, job) for job in jobs}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._stop.set()
+        self._pool.shutdown(wait=True, cancel_futures=kind is not None)
+        for connection in self._connections:
+            connection.close()
+
+    def wait(self, jobs: Iterable[CopyJob]) -> None:
+        """Until these parts are done.
+
+        Raises:
+            SourceError, ChangeLogError: as `copy_table`; of any part, also of one that was not asked for.
+        """
+        for job in jobs:
+            try:
+                self._futures[job].result()
+            except BaseException as error:
+                raise self._failure or error from None
+
+    def _work(self, job: CopyJob) -> None:
+        try:
+            if self._stop.is_set():
+                raise _Stopped
+            self._done(job, self._copied(job))
+            reach("init.part_done")
+        except BaseException as error:
+            if not self._stop.is_set():
+                self._failure = error
+            self._stop.set()
+            raise
+
+    def _copied(self, job: CopyJob) -> list[CopiedFile]:
+        writer = PartFiles(job.table, job.place, job.stem, self._rows_per_file)
+        reading = _Reading(self._dsn, job, writer, (self._told, self._stop, self._chunk_bytes))
+        try:
+            with source_errors(self._dsn, f"copying {job.table.quoted}"):
+                connection = self._connection()
+                _take_snapshot(connection, self._snapshot)
+                reading.run(connection)
+                connection.execute("COMMIT")
+            return writer.finish()
+        except BaseException as error:
+            reading.stop()
+            writer.abandon()
+            if isinstance(error, OSError | pa.ArrowException):
+                raise unwritable(job.place.directory, error) from None
+            raise
+
+    def _connection(self) -> WatchedConnection:
+        """This thread's; one is closed, not rolled back: in the middle of a COPY nothing else can be said."""
+        found: WatchedConnection | None = getattr(self._local, "connection", None)
+        if found is None:
+            found = self._local.connection = connect(self._dsn)
+            self._connections.append(found)
+        return found
 
 
 def _take_snapshot(connection: psycopg.Connection[Any], snapshot: str) -> None:
@@ -151,28 +263,25 @@ class _Reading:
     """Receives here, decodes and writes in another thread, one chunk ahead."""
 
     def __init__(
-        self,
-        dsn: str,
-        table: SourceTable,
-        writer: _Files,
-        progress: Callable[[CopyProgress], None] | None,
+        self, dsn: str, job: CopyJob, writer: PartFiles, crew: tuple[Told, threading.Event, int]
     ) -> None:
-        self._dsn, self._table, self._writer, self._progress = dsn, table, writer, progress
-        self._frames = CopyFrames(len(table.columns))
+        self._dsn, self._job, self._table, self._writer = dsn, job, job.table, writer
+        self._told, self._stop, self._chunk_bytes = crew
+        self._frames = CopyFrames(len(job.table.columns))
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="slotlake-copy")
         self._under_way: Future[None] | None = None
-        self._received = 0
-        self._begun = time.monotonic()
 
     def run(self, connection: WatchedConnection) -> None:
         pgconn = connection.pgconn
-        pgconn.send_query(copy_query(self._table).encode())
+        pgconn.send_query(part_query(self._table, self._job.part, self._job.condition).encode())
         self._expect(connection, pq.ExecStatus.COPY_OUT)
         nap, reader, patience = Nap(), CopyReader(pgconn), Patience(connection)
         pieces: list[bytes] = []
         size = messages = 0
         ended, drained = False, time.monotonic()
         while not ended:
+            if self._stop.is_set():
+                raise _Stopped
             frames = reader.drain()
             ended = frames.ended
             now = time.monotonic()
@@ -180,7 +289,7 @@ class _Reading:
             drained = now
             pieces.append(frames.data.tobytes())
             size, messages = size + len(frames.data), messages + len(frames.lengths)
-            if size >= CHUNK_BYTES or ended:
+            if size >= self._chunk_bytes or ended:
                 self._submit(b"".join(pieces), messages)
                 pieces, size, messages = [], 0, 0
             elif nap.idle:
@@ -188,11 +297,14 @@ class _Reading:
             else:
                 time.sleep(nap.seconds)
         self._expect(connection, pq.ExecStatus.COMMAND_OK)
+        while pgconn.get_result() is not None:  # the connection takes its next command only then
+            pass
         self._wait()
         self._thread.shutdown()
         self._frames.end()
 
     def stop(self) -> None:
+        """Give up; what has begun is waited for."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _expect(self, connection: WatchedConnection, wanted: int) -> None:
@@ -226,7 +338,6 @@ class _Reading:
             self._under_way.result()
 
     def _decode(self, raw: bytes, messages: int) -> None:
-        self._received += len(raw)
         # One message is one row, but for the header before the first and the end mark.
         rows, slices = self._frames.take(raw, messages + 1)
         if rows:
@@ -234,9 +345,7 @@ class _Reading:
                 rows, [self._parsed(c, s) for c, s in zip(self._table.columns, slices, strict=True)]
             )
             reach("init.mid_copy")
-        if self._progress is not None:
-            seconds = time.monotonic() - self._begun
-            self._progress(CopyProgress(self._table.quoted, self._writer.rows, self._received, seconds))
+        self._told(self._job, rows, len(raw))
 
     def _parsed(self, column: SourceColumn, slices: Any) -> tuple[pa.Array, pa.Array | None]:
         kind = column_type(column.type_oid, column.typmod)
@@ -251,107 +360,3 @@ def _wait(connection: WatchedConnection, patience: Patience) -> None:
         patience.heard()
     else:
         patience.nothing()
-
-
-class _Files:
-    """The Parquet files of one table; a new one when the last is long enough or lacks a column."""
-
-    def __init__(self, table: SourceTable, place: CopyPlace, rows_per_file: int) -> None:
-        self._table, self.place, self._rows_per_file = table, place, rows_per_file
-        self._done: list[CopiedFile] = []
-        self._writer: parquet.ParquetWriter | None = None
-        self._path = place.directory
-        self._exact: tuple[str, ...] = ()
-        self._file_rows = 0
-        self.rows = 0
-
-    def append(self, rows: int, columns: list[tuple[pa.Array, pa.Array | None]]) -> None:
-        named = list(zip(self._table.columns, columns, strict=True))
-        exact = tuple(column.name for column, (_, text) in named if text is not None)
-        if self._writer is None or not set(exact) <= set(self._exact):
-            self._next_file(tuple(c.name for c in self._table.columns if c.name in {*exact, *self._exact}))
-        assert self._writer is not None
-        arrays = [typed for _, (typed, _) in named]
-        texts = {column.name: text for column, (_, text) in named if text is not None}
-        arrays += [texts.get(name, pa.nulls(rows, pa.string())) for name in self._exact]
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._writer.schema))
-        self._file_rows += rows
-        self.rows += rows
-        if self._file_rows >= self._rows_per_file:
-            self._close()
-
-    def _next_file(self, exact: tuple[str, ...]) -> None:
-        self._close()
-        self._exact = exact
-        self._path = self.place.directory / f"copy-{len(self._done):05d}.parquet"
-        schema = self._schema()
-        # Numbers and times are smaller, and written faster, without a dictionary that most of them overflow.
-        texts = [field.name for field in schema if pa.types.is_string(field.type)]
-        self._writer = parquet.ParquetWriter(self._path, schema, use_dictionary=texts, **_PARQUET)
-
-    def _schema(self) -> pa.Schema:
-        place = self.place
-        fields = [
-            _field(place.names[c.name], _kept(place, c), place.field_ids[c.name]) for c in self._table.columns
-        ]
-        fields += [
-            _field(place.exact_names[name], pa.string(), place.exact_field_ids[name]) for name in self._exact
-        ]
-        return pa.schema(fields)
-
-    def _close(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is None:
-            return
-        writer.close()
-        handle = os.open(self._path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        size = self._path.stat().st_size
-        self._done.append(CopiedFile(self._path, self._file_rows, size, self._exact))
-        self._file_rows = 0
-
-    def finish(self) -> list[CopiedFile]:
-        self._close()
-        return self._done
-
-    def abandon(self) -> None:
-        writer, self._writer = self._writer, None
-        try:
-            if writer is not None:
-                writer.close()
-        except (OSError, pa.ArrowException):
-            pass
-        for path in [*(file.path for file in self._done), self._path]:
-            if path.suffix == ".parquet":
-                path.unlink(missing_ok=True)
-
-
-def _field(name: str, kind: pa.DataType, field_id: int) -> pa.Field:
-    return pa.field(name, kind, metadata={b"PARQUET:field_id": str(field_id).encode()})
-
-
-def _kept(place: CopyPlace, column: SourceColumn) -> pa.DataType:
-    """The column's type in the files; within it the field ids of its parts."""
-    form = place.forms.get(column.name)
-    if form is None:
-        return column_type(column.type_oid, column.typmod).arrow
-    kind, ids = form.arrow, list(place.inner_ids.get(column.name, ()))
-    if ids and pa.types.is_list(kind):
-        return pa.list_(_field(kind.value_field.name, kind.value_type, ids[0]))
-    if ids and pa.types.is_struct(kind):
-        return pa.struct([_field(part.name, part.type, id_) for part, id_ in zip(kind, ids, strict=True)])
-    return kind
-
-
-def _unwritable(directory: Path, error: Exception) -> ChangeLogError:
-    number = getattr(error, "errno", None)
-    reason = os.strerror(number) if number else str(error)
-    return ChangeLogError(
-        f"the copied table cannot be written: {reason}",
-        where=str(directory),
-        way_out="free or enlarge the disk (or correct its permissions), then run the same command again; "
-        "the files written so far were removed",
-    )

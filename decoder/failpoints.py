@@ -22,7 +22,11 @@ NAMES = frozenset(
         "apply.between_modes",  # the mirror staged, a table beside it not
         "publish.before_swap",  # next metadata files written, pointers not moved
         "publish.after_swap",  # pointers moved, slot not confirmed
-        "init.mid_copy",
+        "init.slot_made",  # the slot is made and noted; nothing copied
+        "init.mid_copy",  # rows of a part written, the part not finished
+        "init.part_done",  # a part is on disk and noted
+        "init.forwarded",  # what was copied earlier is known to be brought forward; nothing registered
+        "init.registered",  # a table's files are registered out of sight
         "init.before_publish",
         "maintain.rewritten",  # a table's files rewritten, nothing let go of
         "maintain.expired",  # snapshots gone from its metadata, their files not removed
