@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from decoder.source import SourceSettings
 from infra import ddl_trigger
 from infra.cli import main
 from infra.ddl_events import altered_tables, row_places
+from infra.local.postgres import Version
 from infra.pipeline import Pipeline
 from spark import annex
 from tests.conftest import Database
@@ -32,8 +34,12 @@ TABLES = ("together", "again", "back", "off", "hidden", "bare")
 SETUP = "(id int PRIMARY KEY, a text, b int)"
 
 
-def test_events_come_in_order(database: Database, tmp_path: Path) -> None:
-    """Plain, streamed and rolled-back transactions, and parts of them."""
+@pytest.mark.parametrize("version", [14, 16, 18])
+def test_events_come_in_order(
+    database_on: Callable[[Version], Database], tmp_path: Path, version: Version
+) -> None:
+    """Plain, streamed and rolled-back transactions, and parts of them; installed anew, and gone without a trace."""
+    database = database_on(version)
     database.execute(f"CREATE TABLE t {SETUP}; CREATE TABLE other (id int); CREATE PUBLICATION p FOR TABLE t")
     database.execute(ddl_trigger.INSTALL)
     slot = SourceSettings(database.dsn, ("p",), f"slot_{database.name}", streaming="on", messages=True)
@@ -59,6 +65,9 @@ def test_events_come_in_order(database: Database, tmp_path: Path) -> None:
     assert before[-1] < told[0].seq < added[0]
     assert added[-1] < told[1].seq < renamed[0]
     assert (len(added), len(renamed)) == (1 + 3000, 3000)
+    database.execute(ddl_trigger.REMOVE + ddl_trigger.INSTALL + ddl_trigger.REMOVE)
+    left = "SELECT (SELECT count(*) FROM pg_event_trigger) + (SELECT count(*) FROM pg_namespace WHERE nspname = 'slotlake_ddl')"
+    assert database.execute(left) == [(0,)]
 
 
 def _many(database: Database, alter: str, first: int, *, commit: bool) -> None:

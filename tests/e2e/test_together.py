@@ -24,7 +24,7 @@ from spark.replay import scratch_of
 from tests.conftest import Database, _drop_slots
 from tests.e2e.oracle import pipeline_file
 from tests.e2e.test_modes import _told
-from tests.e2e.together import SETUP, STEADY, TABLES, held, histories, run, sections
+from tests.e2e.together import SETUP, STEADY, TABLES, held, histories, run, sections, seen
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -81,6 +81,7 @@ def test_any_history(
         with database.connect() as connection:
             for transaction in transactions:
                 run(connection, transaction)
+            seen(connection)
         if failpoint:
             _dies(file, failpoint, monkeypatch)
         with Pipeline.open(file) as pipeline:
@@ -90,7 +91,11 @@ def test_any_history(
     with Pipeline.open(file) as pipeline:
         wrong |= _past(pipeline, points)
         wrong |= _replayed(pipeline, next(iter(points)), len(history[0][0]))
-    assert wrong == {}, _written(history)
+    assert not wrong, f"{_told_of(wrong)}\n{_written(history)}"
+
+
+def _told_of(wrong: dict[str, Any]) -> str:
+    return "\n".join(f"{where}: {what}" for where, what in wrong.items())
 
 
 def _written(history: list[tuple[list[list[str]], str]]) -> str:
@@ -177,7 +182,6 @@ def _replayed(pipeline: Any, start: str, transactions: int) -> dict[str, Any]:
             told = [_told(pipeline, lake, table) for lake in (pipeline.lake, scratch)]
             if told[0] != told[1]:
                 found[f"{table}, beside, replayed"] = [
-                    (len(t.versions - o.versions), len(t.changes - o.changes))
-                    for t, o in (told, told[::-1])
+                    (len(t.versions - o.versions), len(t.changes - o.changes)) for t, o in (told, told[::-1])
                 ]
     return found

@@ -26,7 +26,7 @@ TABLES = {
 # Of these the columns stay as they are: what held at any past point can be compared.
 STEADY = ("chosen", "wholly", "bag")
 SETUP = """
-CREATE TABLE chosen (k int PRIMARY KEY, a text, big text, n numeric(8,2));
+CREATE SEQUENCE rows START 1000; CREATE TABLE chosen (k int PRIMARY KEY, a text, big text, n numeric(8,2));
 CREATE TABLE wholly (k int PRIMARY KEY, a text, big text, n numeric(8,2)); ALTER TABLE wholly REPLICA IDENTITY FULL;
 CREATE TABLE bag (k int, a text, big text, n numeric(8,2)); ALTER TABLE bag REPLICA IDENTITY FULL;
 CREATE TABLE shifting (k int PRIMARY KEY, a text, big text, n numeric(8,2), c int, d text);
@@ -114,6 +114,12 @@ def run(connection: psycopg.Connection[Any], transaction: list[str]) -> None:
                 continue
             with suppress(psycopg.Error), connection.transaction():
                 connection.execute(statement.encode())
+
+
+def seen(connection: psycopg.Connection[Any]) -> None:
+    """Columns join and leave with the next change of a row: each table that may have altered gets one."""
+    for table in sorted(TABLES.keys() - set(STEADY)):
+        connection.execute(f"INSERT INTO {table} (k) VALUES (nextval('rows'))".encode())
 
 
 def held(database: Database) -> dict[str, Counter[Any]]:
