@@ -28,6 +28,8 @@ NAMES = frozenset(
         "init.forwarded",  # what was copied earlier is known to be brought forward; nothing registered
         "init.registered",  # a table's files are registered out of sight
         "init.before_publish",
+        "drop.source",  # slot and publications gone, the lake still there
+        "drop.catalog",  # the catalog has forgotten the tables, their files are there
         "maintain.rewritten",  # a table's files rewritten, nothing let go of
         "maintain.expired",  # snapshots gone from its metadata, their files not removed
     }

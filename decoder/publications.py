@@ -15,6 +15,7 @@ import psycopg
 from psycopg import sql
 
 from decoder.errors import SourceError
+from decoder.privileges import require_readable
 from decoder.types import type_name
 
 _FIRST_WITH_LISTS = 150000  # column lists and row filters
@@ -148,8 +149,8 @@ def create_publication(
         raise SourceError(
             f"the publication {name!r} cannot be made: {error.diag.message_primary}",
             where="the role in source.dsn",
-            way_out="have the tables' owner run CREATE PUBLICATION (it needs CREATE on the database and "
-            "ownership of the tables), then run the same command again",
+            way_out="have a superuser, or the tables' owner (who needs CREATE on the database), run what "
+            "`slotlake init PIPELINE.yaml --print-sql` prints, then run the same command again",
         ) from None
     except psycopg.errors.InvalidParameterValue as error:
         raise SourceError(
@@ -174,6 +175,7 @@ def source_tables(connection: psycopg.Connection[Any], publications: Sequence[st
     found: dict[int, list[tuple[Any, ...]]] = {}
     for row in connection.execute(query.encode(), (list(publications),)).fetchall():
         found.setdefault(int(row[0]), []).append(row)
+    require_readable(connection, dict.fromkeys(found), rows_only=True)
     columns = _columns(connection, list(found))
     return [_table(rows, columns.get(oid, [])) for oid, rows in found.items()]
 
@@ -189,7 +191,7 @@ def _columns(connection: psycopg.Connection[Any], oids: list[int]) -> dict[int, 
 
 _TABLES = """
 SELECT c.oid, n.nspname, c.relname, c.relkind, c.relreplident, {attnames}, {filter},
-       p.pubupdate, p.pubdelete, pg_catalog.row_security_active(c.oid)
+       p.pubupdate, p.pubdelete
 FROM pg_publication_tables t
 JOIN pg_publication p ON p.pubname = t.pubname
 JOIN pg_namespace n ON n.nspname = t.schemaname
@@ -213,10 +215,8 @@ ORDER BY a.attrelid, a.attnum
 
 
 def _table(rows: list[tuple[Any, ...]], columns: list[tuple[Any, ...]]) -> SourceTable:
-    oid, schema, name, kind, identity, _, _, _, _, secured = rows[0]
+    oid, schema, name, kind, identity, *_ = rows[0]
     quoted = sql.Identifier(schema, name).as_string(None)
-    if secured:
-        raise _row_security(quoted)
     attnames = rows[0][5]
     if any(row[5] != attnames for row in rows):
         raise SourceError(
@@ -253,14 +253,6 @@ def _column(row: tuple[Any, ...], identity: str) -> SourceColumn:
     in_key = {"d": primary, "i": index, "f": True}.get(identity, False)
     named = type_name(int(oid)) or f"{type_schema}.{type_named}"
     return SourceColumn(name, int(oid), int(typmod), named, bool(not_null), bool(in_key), bool(default))
-
-
-def _row_security(quoted: str) -> SourceError:
-    return SourceError(
-        f"row-level security hides rows of {quoted} from this role, so a copy would lack them",
-        where=quoted,
-        way_out="ALTER ROLE … BYPASSRLS, or use the table's owner",
-    )
 
 
 def unfit_tables(tables: Sequence[SourceTable]) -> list[TableWarning]:

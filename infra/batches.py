@@ -189,7 +189,8 @@ def publish_named(pipeline: Pipeline, name: str) -> PublishReport:
 def confirm_position(pipeline: Pipeline) -> ConfirmReport:
     """Confirm the lake's position to the server, then let go of batches that are old enough."""
     position = pipeline.position()
-    if not (follow.confirm(pipeline, position) or pipeline.stream.confirm(position)):
+    held = "stream" in vars(pipeline) and pipeline.stream.confirm(position)
+    if not (held or follow.confirm(pipeline, position)):
         confirm(pipeline.source, position)
     _forget_old_batches(pipeline, position)
     return ConfirmReport(pipeline.source.slot, format_lsn(position))

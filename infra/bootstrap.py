@@ -11,8 +11,12 @@ import json
 import time
 from typing import TYPE_CHECKING
 
-from decoder.errors import SlotError, SlotlakeError
+from psycopg import sql
+
+from decoder.errors import SlotError, SlotlakeError, SourceError
 from decoder.lsn import format_lsn
+from decoder.options import negotiate
+from decoder.privileges import require_readable
 from decoder.publications import SourceTable, create_publication, missing_publications, unfit_tables
 from decoder.slots import create_slot, drop_slot, inspect_slot
 from decoder.source import connect, identify, source_errors
@@ -37,8 +41,13 @@ def initialise(pipeline: Pipeline, progress: Progressing) -> InitReport:
     started = time.monotonic()
     if initialised(pipeline.lake, pipeline.name):
         position = format_lsn(pipeline.position())
-        return InitReport(pipeline.name, already=True, lsn=position, slot=pipeline.source.slot)
+        warnings = _slot_missing(pipeline)
+        return InitReport(
+            pipeline.name, already=True, lsn=position, slot=pipeline.source.slot, warnings=warnings
+        )
     identity = identify(pipeline.source.dsn)
+    if pipeline.source.plugin == "pgoutput":
+        negotiate(pipeline.source, identity.server_version)
     _refuse_foreign_slot(pipeline, identity.system_identifier)
     made = _publications(pipeline)
     tables = published_tables(pipeline)
@@ -60,6 +69,19 @@ def initialise(pipeline: Pipeline, progress: Progressing) -> InitReport:
         raise
     note.rename(note.with_name("made.json"))
     return _report(pipeline, tables, copies, lsn, made, time.monotonic() - started)
+
+
+def _slot_missing(pipeline: Pipeline) -> list[str]:
+    """A lake that `drop` kept has its tables, and no slot any more."""
+    source = pipeline.source
+    try:
+        with connect(source.dsn) as connection, source_errors(source.dsn):
+            state = inspect_slot(connection, source.slot)
+    except SourceError:
+        return []  # nothing is to be made; the next sync says it
+    if state is not None:
+        return []
+    return [f"the lake is there, and the slot {source.slot} is not: slotlake recover begins again from there"]
 
 
 def publications_made(pipeline: Pipeline) -> list[str]:
@@ -99,6 +121,10 @@ def _publications(pipeline: Pipeline) -> list[str]:
     tables = [parse_postgres_name(name) for name in pipeline.file.tables]
     with connect(source.dsn) as connection, source_errors(source.dsn, "making the publication"):
         missing = missing_publications(connection, source.publications)
+        if missing:  # what cannot be copied is told before anything is made
+            named = [sql.Identifier(*table).as_string(None) for table in tables]
+            found = connection.execute("SELECT to_regclass(n)::oid FROM unnest(%s::text[]) n", (named,))
+            require_readable(connection, {int(oid): None for (oid,) in found.fetchall() if oid is not None})
         for name in missing:
             create_publication(connection, name, tables)
         return missing

@@ -80,6 +80,8 @@ def drop(
             typer.confirm(f"Drop {what} of pipeline {opened.name}?", abort=True)
         report = opened.drop(lake=lake)
     output.show(report, as_json, output.drop_text)
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)
 
 
 @commands.command(rich_help_panel=CARE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,33 +19,43 @@ def init(
     pipeline: PipelineArgument,
     as_json: JsonOption = False,
     ddl_trigger: Annotated[
-        bool, typer.Option("--ddl-trigger", help="Only install the optional event trigger (docs/schema.md).")
+        bool, typer.Option("--ddl-trigger", help="Also install the optional event trigger (docs/schema.md).")
     ] = False,
     print_sql: Annotated[
-        bool, typer.Option("--print-sql", help="Only print the SQL that installs it.")
+        bool, typer.Option("--print-sql", help="Only print what a DBA runs first: grants, publication.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Install it without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Install the event trigger without asking.")] = False,
 ) -> None:
-    """Make publication, slot and lake tables, and copy what the source holds now."""
-    if ddl_trigger or print_sql:
-        _trigger(pipeline, as_json, only_print=print_sql, yes=yes)
+    """Make publication, slot and lake tables, and copy what the source holds now.
+
+    The role of source.dsn needs REPLICATION and SELECT, and a publication that is there; --print-sql prints
+    the SQL that gives it these (with --ddl-trigger also the event trigger), to be run by a superuser.
+    """
+    if print_sql:
+        _print_sql(pipeline, ddl_trigger)
         return
     with open_pipeline(pipeline) as opened, output.progress(as_json) as progress:
-        report = opened.init(progress=progress)
+        trigger = _trigger(opened, as_json, yes=yes) if ddl_trigger else None
+        report = replace(opened.init(progress=progress), ddl_trigger=trigger)
     output.show(report, as_json, output.init_text)
 
 
-def _trigger(pipeline: Path, as_json: bool, *, only_print: bool, yes: bool) -> None:
+def _print_sql(pipeline: Path, ddl_trigger: bool) -> None:
+    from infra.ddl_trigger import INSTALL
+    from infra.grants import grants
+    from infra.model import load_pipeline
+
+    typer.echo(grants(load_pipeline(pipeline)) + (f"\n{INSTALL}" if ddl_trigger else ""))
+
+
+def _trigger(pipeline: Any, as_json: bool, *, yes: bool) -> str:
+    """Show it, ask, install it; what state it is in then."""
     from infra.ddl_trigger import INSTALL
 
     typer.echo(INSTALL, err=as_json)
-    if only_print:
-        return
-    with open_pipeline(pipeline) as opened:
-        if not yes:
-            typer.confirm(f"Install this in the source of pipeline {opened.name}?", abort=True)
-        report = opened.install_trigger()
-    output.show(report, as_json, output.trigger_text)
+    if not yes:
+        typer.confirm(f"Install this in the source of pipeline {pipeline.name}?", abort=True)
+    return str(pipeline.install_trigger().state)
 
 
 @commands.command(rich_help_panel=WORK)

@@ -93,6 +93,11 @@ class PipelineFile(Section):
         return self.path.parent / ".slotlake" / self.name
 
     @property
+    def dropped_note(self) -> Path:
+        """Its being there means that the pipeline has been dropped: no DAGs are made for it."""
+        return self.state_dir / "dropped.json"
+
+    @property
     def changelog_dir(self) -> Path:
         """The archive of change log batches."""
         if self.changelog.path is None:

@@ -100,8 +100,11 @@ def show_rows(result: Any, as_json: bool) -> None:
 
 def init_text(report: Any, console: Console) -> None:
     """Text of an InitReport."""
+    if report.ddl_trigger is not None:
+        console.print(f"the event trigger is {report.ddl_trigger}")
     if report.already:
         console.print(f"{report.pipeline} is already set up; the lake is at {report.lsn}")
+        _warnings(report.warnings, console)
         return
     table = Table(title=f"{report.pipeline}: copied at {report.lsn}")
     for name in ("source table", "lake table", "rows", "files"):
@@ -111,11 +114,6 @@ def init_text(report: Any, console: Console) -> None:
     console.print(table)
     console.print(f"{report.rows:,} rows in {report.seconds:.1f} s; slot {report.slot}")
     _warnings(report.warnings, console)
-
-
-def trigger_text(report: Any, console: Console) -> None:
-    """Text of a TriggerReport."""
-    console.print(f"the event trigger {'was' if report.already else 'is'} {report.state}")
 
 
 def replay_text(report: Any, console: Console) -> None:
@@ -285,6 +283,10 @@ def drop_text(report: Any, console: Console) -> None:
     """Text of what `drop` removed."""
     for line in report.done:
         console.print(escape(line))
+    if report.left:
+        console.print("[yellow]left to be done by hand[/yellow] (or run the same again later):")
+    for line in report.left:
+        console.print(f"  {escape(line)}")
 
 
 def recover_text(report: Any, console: Console) -> None:

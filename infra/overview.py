@@ -41,6 +41,8 @@ def overview(pipeline: Pipeline) -> StatusReport:
     point = cut.commits()[-1] if cut is not None else {}
     slot, source_lsn, trigger, watch = _source_side(pipeline, (position, point.get("commit_time")), warnings)
     state = _state(cut is not None, slot, source_lsn)
+    if cut is not None and slot is None and pipeline.file.dropped_note.exists():
+        state = "dropped"
     watch = _judge(pipeline, position, slot, watch)
     warnings += [str(alarm) for alarm in watch.alarms]
     if cut is not None and source_lsn is not None:

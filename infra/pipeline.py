@@ -32,7 +32,8 @@ from infra.reports import (
 if TYPE_CHECKING:
     from expectations.results import Report
     from infra.output import Progressing
-    from infra.removal import DropReport, RecoverReport
+    from infra.dropping import DropReport
+    from infra.removal import RecoverReport
     from infra.replay import ReplayReport
     from infra.types_report import TypesReport
 
@@ -49,8 +50,10 @@ class Pipeline(OpenPipeline):
     def init(self, *, progress: Progressing = _silent) -> InitReport:
         """Make publication, slot and lake tables, and copy what the source holds. Idempotent."""
         from infra.bootstrap import initialise
+        from infra.dropping import begin_again
 
         with self.exclusively():
+            begin_again(self)
             return initialise(self, progress)
 
     def install_trigger(self) -> TriggerReport:
@@ -214,7 +217,7 @@ class Pipeline(OpenPipeline):
 
     def drop(self, *, lake: bool = False) -> DropReport:
         """End the pipeline: its slot and the publications it made; with ``lake`` its tables too."""
-        from infra.removal import drop
+        from infra.dropping import drop
 
         with self.exclusively():
             return drop(self, lake=lake)

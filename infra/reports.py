@@ -42,6 +42,7 @@ class InitReport(Report):
     rows: int = 0
     seconds: float = 0.0
     warnings: list[str] = field(default_factory=list)
+    ddl_trigger: str | None = None
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ _PULLED = ("batch", "start_lsn", "end_lsn", "transactions", "changes")
 
 
 def pipelines() -> list[PipelineFile]:
-    """The pipelines whose files are right, by name."""
+    """The pipelines whose files are right and that have not been dropped, by name."""
     return _read()[0]
 
 
@@ -193,7 +193,8 @@ def _read() -> tuple[list[PipelineFile], list[PipelineFileError]]:
                     where=str(file),
                     way_out="give each pipeline a name of its own",
                 )
-            right[pipeline.name] = pipeline
+            if not pipeline.dropped_note.exists():
+                right[pipeline.name] = pipeline
         except PipelineFileError as error:
             wrong.append(error)
     return [right[name] for name in sorted(right)], wrong

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from decoder.copy import CopiedFile, copy_table
 from decoder.errors import SlotError
+from decoder.privileges import require_readable
 from decoder.publications import SourceTable, source_tables
 from decoder.slots import ExportedSnapshot
 from decoder.source import connect, source_errors
@@ -35,7 +36,9 @@ def published_tables(pipeline: Pipeline) -> list[SourceTable]:
     """The tables that the pipeline's publications publish now, as far as the lake takes them."""
     source = pipeline.source
     with connect(source.dsn) as connection, source_errors(source.dsn, "reading the publications"):
-        return selected(pipeline.file, connection, source_tables(connection, source.publications))
+        tables = selected(pipeline.file, connection, source_tables(connection, source.publications))
+        require_readable(connection, {t.relation_id: [c.name for c in t.columns] for t in tables})
+        return tables
     raise AssertionError("unreachable")
 
 

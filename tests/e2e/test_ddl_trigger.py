@@ -151,14 +151,17 @@ def test_followed_by_it(database: Database, session: Any, tmp_path: Path) -> Non
     assert database.execute("SELECT count(*) FROM pg_event_trigger")[0] == (0,)
 
 
-def test_shown_and_asked(database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shown_and_asked(
+    database: Database, session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     file = pipeline_file(tmp_path, database, ["t"])
-    assert main(["init", str(file), "--print-sql"]) == 0
+    assert main(["init", str(file), "--ddl-trigger", "--print-sql"]) == 0
     assert "CREATE EVENT TRIGGER slotlake_ddl" in capsys.readouterr().out
     assert database.execute("SELECT count(*) FROM pg_event_trigger")[0] == (0,)
     assert main(["init", str(file), "--ddl-trigger", "--yes", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["state"] == "installed"
+    report = json.loads(capsys.readouterr().out)
+    assert (report["ddl_trigger"], report["already"], report["rows"]) == ("installed", False, 0)
 
 
 def test_not_a_superuser(database: Database, tmp_path: Path) -> None:
