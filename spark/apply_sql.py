@@ -27,13 +27,15 @@ from spark.tables import LakeColumn, TableSchema
 DELETE, WHOLE, IN_PLACE, MOVED = (ACTIONS[name] for name in ("delete", "whole", "in_place", "moved"))
 # A longer key would make the statement, and the plan, larger than what it saves.
 _STRING_BOUND_CHARACTERS_MAX = 64
-# From these sizes on, two statements that only join inwards are cheaper than one MERGE.  To insert what
-# it does not find, MERGE must keep all folded rows, so Spark cannot broadcast them and shuffles the whole
-# table, file names included (5 M rows: 5.6 s of CPU instead of 2.4 s for 1 k changes, 7.6 instead of 5.0 s
-# for 100 k).  A batch too large to be broadcast, or a small table, gains nothing.
-_SPLIT_BATCH_ROWS_MIN = 500
-_SPLIT_BATCH_BYTES_MAX = 24 * 1024 * 1024
-_SPLIT_LAKE_ROWS_MIN = 1_000_000
+# From these sizes on, two statements are cheaper than one MERGE.  To insert what it does not find, MERGE must
+# keep all folded rows, so Spark cannot broadcast them and shuffles the whole table, file names included.
+# What goes is found with the keys alone, which are broadcast; what comes is appended without a join.  For 5 M
+# rows with keys in no order that is a third to a tenth of the CPU time (docs/adr/0018).
+_REPLACE_BATCH_ROWS_MIN = 500
+_REPLACE_ROWS_MIN = 1_000_000
+# In Java's heap, a tenth of what Spark has by default: what is broadcast is there twice for a moment.
+_BROADCAST_BYTES_MAX = 192 * 1024 * 1024
+_BROADCAST_ROW_BYTES = 48
 _NO_TEXT = "CAST(NULL AS STRING)"
 
 
@@ -99,7 +101,7 @@ def statements(target: Target, view: str) -> list[str]:
         return [f"DELETE FROM {target.branch}", _insert(target, view)]
     if not target.fold.key or not target.fold.rows.num_rows:
         return [_insert(target, view)]
-    return _split(target, view) if _splits(target) else [_merge(target, view)]
+    return _replace(target, view) if _replaces(target) else [_merge(target, view)]
 
 
 def view_schema(target: Target, names: Iterable[str]) -> str:
@@ -122,40 +124,39 @@ def _merge(target: Target, view: str) -> str:
     return f"MERGE INTO {target.branch} AS t USING {source} AS s ON {condition} {clauses}"
 
 
-def _splits(target: Target) -> bool:
-    """Is it cheaper to change what is there first, and insert the rest then?
+def _replaces(target: Target) -> bool:
+    """Is it cheaper to take away what is there first, and append what is to be there then?
 
-    Not with rows that moved: the lake's rows they come from would be changed by then.
+    Not with rows that moved: the lake's rows they come from would be gone by then.
     """
     rows = target.fold.rows
     actions = set(pc.unique(rows["action"]).to_pylist())
+    sought = rows.select(_sought(target, actions))
     return (
-        WHOLE in actions
-        and MOVED not in actions
-        and rows.num_rows >= _SPLIT_BATCH_ROWS_MIN
-        and rows.nbytes <= _SPLIT_BATCH_BYTES_MAX
-        and target.lake_rows >= _SPLIT_LAKE_ROWS_MIN
+        MOVED not in actions
+        and rows.num_rows >= _REPLACE_BATCH_ROWS_MIN
+        and target.lake_rows + rows.num_rows >= _REPLACE_ROWS_MIN
+        and rows.num_rows * _BROADCAST_ROW_BYTES + 2 * sought.nbytes <= _BROADCAST_BYTES_MAX
     )
 
 
-def _split(target: Target, view: str) -> list[str]:
+def _sought(target: Target, actions: set[int]) -> list[str]:
+    """The columns of ``s`` that the first statement needs: the keys, if no row stays partly as it is."""
+    if IN_PLACE in actions:
+        return sorted(target.given)
+    return [name for i, _ in target.keys for name, _, _ in target.pair(i, "n") if name in target.given]
+
+
+def _replace(target: Target, view: str) -> list[str]:
     actions = set(pc.unique(target.fold.rows["action"]).to_pylist())
     condition = " AND ".join(same_key(target, "t", "n") + _key_range(target, "t", "n"))
-    changes = _when_matched(target, actions)
-    merge = f"MERGE INTO {target.branch} AS t USING {quote(view)} AS s ON {condition} {changes}"
-    keys = [value for i, _ in target.keys for _, value, _ in target.pair(i, "n")]
-    named = ", ".join(f"{value} AS k{j}" for j, value in enumerate(keys))
-    there = (
-        f"SELECT /*+ BROADCAST(s) */ {named} FROM {target.branch} AS t "
-        f"JOIN {quote(view)} AS s ON {condition} AND s.action = {WHOLE}"
-    )
-    found = " AND ".join(f"{value} <=> p.k{j}" for j, value in enumerate(keys))
-    names, values = zip(*inserted(target), strict=True)
-    insert = (
-        f"INSERT INTO {target.branch} ({', '.join(names)}) SELECT {', '.join(values)} "
-        f"FROM {quote(view)} AS s LEFT ANTI JOIN ({there}) AS p ON {found} WHERE s.action = {WHOLE}"
-    )
-    return [merge, insert]
+    source = f"(SELECT /*+ BROADCAST */ {', '.join(_sought(target, actions))} FROM {quote(view)})"
+    clauses = "WHEN MATCHED THEN DELETE"
+    if IN_PLACE in actions:
+        assigned = ", ".join(_assignments(target))
+        clauses = f"WHEN MATCHED AND s.action = {IN_PLACE} THEN UPDATE SET {assigned} {clauses}"
+    merge = f"MERGE INTO {target.branch} AS t USING {source} AS s ON {condition} {clauses}"
+    return [merge, _insert(target, view)] if WHOLE in actions else [merge]
 
 
 def _when_matched(target: Target, actions: set[int]) -> str:

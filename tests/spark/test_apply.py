@@ -96,9 +96,15 @@ def test_the_copy_itself_can_hold_such_values(lab: Lab) -> None:
     assert lab.rows("orders") == [("1", "x", "NaN"), ("2", "x", "NaN")]
 
 
-def test_changing_first_and_inserting_then_gives_the_same(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apply_sql, "_SPLIT_BATCH_ROWS_MIN", 1)
-    monkeypatch.setattr(apply_sql, "_SPLIT_LAKE_ROWS_MIN", 0)
+@pytest.fixture
+def replacing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a large table."""
+    monkeypatch.setattr(apply_sql, "_REPLACE_BATCH_ROWS_MIN", 1)
+    monkeypatch.setattr(apply_sql, "_REPLACE_ROWS_MIN", 0)
+
+
+@pytest.mark.usefixtures("replacing")
+def test_taking_away_first_and_appending_then_gives_the_same(lab: Lab) -> None:
     keyed = relation("keyed", ["a", "k"], a="int4", k="numeric(10,2)", v="text")
     lab.init({ORDERS: [order(1), order(2, "long"), order(3)], keyed: [{"a": "1", "k": "NaN", "v": "x"}]})
     batch = lab.sync(
@@ -116,3 +122,19 @@ def test_changing_first_and_inserting_then_gives_the_same(lab: Lab, monkeypatch:
     assert lab.rows("keyed") == [("1", "0.00", "z"), ("1", "NaN", "new"), ("2", "NaN", "y")]
     snapshots = lab.session.sql("SELECT operation, summary['slotlake.batch'] FROM lake.shop.orders.snapshots")
     assert [tuple(row) for row in snapshots.collect()][1:] == [("overwrite", None), ("append", batch.name)]
+
+
+@pytest.mark.usefixtures("replacing")
+def test_what_taking_away_and_appending_meet_is_counted(lab: Lab) -> None:
+    lab.init({ORDERS: [order(1), order(2)]})
+    assert lab.conflicts(update(ORDERS, **order(1, "y")), insert(ORDERS, **order(3))) == {}
+    assert lab.conflicts(delete(ORDERS, id="3"), update(ORDERS, id="1", note=UNCHANGED, total="2.00")) == {}
+    assert lab.conflicts(insert(ORDERS, **order(2, "again"))) == {"insert_exists": 1}
+    assert lab.conflicts(update(ORDERS, **order(9)), insert(ORDERS, **order(4))) == {"update_missing": 1}
+    assert lab.conflicts(delete(ORDERS, id="8")) == {"delete_missing": 1}
+    assert lab.rows("orders") == [
+        ("1", "y", "2.00"),
+        ("2", "again", "1.00"),
+        ("4", "x", "1.00"),
+        ("9", "x", "1.00"),
+    ]
