@@ -20,6 +20,7 @@ from decoder.batch_writer import BatchIdentity, empty_batch, remove_leftovers
 from decoder.bulk import worth_bulk
 from decoder.changelog import Batch, batch_starting_at
 from decoder.errors import BulkError, ChangeLogError, SourceError, StreamingError
+from decoder.failover import await_standbys, turn_failover
 from decoder.failpoints import reach
 from decoder.lsn import format_lsn
 from decoder.options import Options, negotiate
@@ -89,6 +90,9 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
     until = _end(source, start, until, settled)
     if until == start:
         return empty_batch(changelog_dir, identity, start)
+    turn_failover(source, slot.failover, server.server_version)
+    if slot.failover or source.failover:
+        await_standbys(source, until)
     deadline = None if max_seconds is None else time.monotonic() + max_seconds
 
     def cut(options: Options, bulk_until: int | None = None) -> Batch:
@@ -143,7 +147,7 @@ def _end(source: SourceSettings, start: int, until: int | None, settled: int) ->
             f"the server's WAL ends at {format_lsn(settled)}, before {format_lsn(wanted)}",
             where=redact(source.dsn),
             way_out="this is not the server that the lake was fed from, or it was restored to an earlier "
-            "moment: connect to the right one, or make the lake anew with `slotlake init`",
+            "moment: connect to the right one, or run `slotlake recover`",
         )
     return max(start, settled) if until is None else until
 

@@ -21,6 +21,7 @@ import psycopg
 
 from decoder.closing import Closes
 from decoder.errors import SlotBusyError, SlotError, SourceError
+from decoder.failover import FIRST_WITH_FAILOVER, wants_failover
 from decoder.lsn import format_lsn, parse_lsn
 from decoder.slot_waits import held_up, time_limit
 from decoder.source import SourceSettings, connect, connect_replication, redact, source_errors
@@ -29,7 +30,6 @@ PLUGIN = "pgoutput"
 BUSY_WAIT_SECONDS = 5.0
 CREATE_WAIT_SECONDS = 60.0
 _FIRST_WITH_TWO_PHASE = 150000
-_FIRST_WITH_FAILOVER = 170000
 _FIRST_WITH_ALTER_TWO_PHASE = 180000
 _SLOT_NAME = re.compile(r"^[a-z0-9_]{1,63}$")
 
@@ -59,6 +59,7 @@ class SlotState:
     failover: bool
     conflicting: bool
     invalidation_reason: str | None
+    synced: bool = False  # a standby's copy of its primary's slot, or was that before the promotion
 
     @property
     def lost(self) -> bool:
@@ -118,6 +119,7 @@ def _state(row: dict[str, Any]) -> SlotState:
         failover=bool(row.get("failover")),
         conflicting=bool(row.get("conflicting")),
         invalidation_reason=row.get("invalidation_reason"),
+        synced=bool(row.get("synced")),
     )
 
 
@@ -154,8 +156,8 @@ def _judged(
         raise SlotError(
             f"the replication slot {source.slot!r} does not exist",
             where=where,
-            way_out="changes since it was dropped are gone for this lake: check source.slot, or make the "
-            "lake anew with `slotlake init`",
+            way_out="check source.slot; if it was dropped, run `slotlake recover`: it shows how lake and "
+            "source are brought together, and with --yes does it",
         )
     if state.slot_type != "logical" or state.plugin != source.plugin:
         plugin = state.plugin or "no plugin (it is a physical slot)"
@@ -164,6 +166,7 @@ def _judged(
             where=where,
             way_out="name another slot in source.slot; that one is used by something else",
         )
+    _check_promoted(connection, state, where)
     database = connection.execute("SELECT current_database()").fetchone()
     assert database is not None
     if state.database != database[0]:
@@ -181,11 +184,26 @@ def _judged(
     return state
 
 
+def _check_promoted(connection: psycopg.Connection[Any], state: SlotState, where: str) -> None:
+    """A standby's copy of a slot is nobody's to read while there is a primary."""
+    if not state.synced or connection.execute("SELECT pg_is_in_recovery()").fetchone() == (False,):
+        return
+    ready = "not complete yet: it would not outlive a promotion" if state.temporary else "complete"
+    error = SlotError(
+        f"the server is a standby, and the slot its copy of the primary's ({ready})",
+        where=where,
+        way_out="lead source.dsn to the primary (several hosts with target_session_attrs=read-write find "
+        "it), or promote this server if the primary is gone; then run the same command again",
+    )
+    error.retryable = True  # type: ignore[misc]  # a failover under way passes by itself
+    raise error
+
+
 def _not_two_phase(server_version: int, slot: str, where: str) -> SlotError:
     turn_on = (
         f'ALTER_REPLICATION_SLOT "{slot}" (TWO_PHASE true) over a replication connection turns it on'
         if server_version >= _FIRST_WITH_ALTER_TWO_PHASE
-        else "a slot is made so, or not at all: drop it and make the lake anew with `slotlake init`"
+        else "a slot is made so, or not at all: drop it, then run `slotlake recover`"
     )
     return SlotError(
         "the pipeline asks for two_phase, but the slot was made without it",
@@ -198,7 +216,7 @@ def _check_not_lost(state: SlotState, where: str) -> None:
     if not state.lost and state.restart_lsn is not None:
         return
     reason = state.invalidation_reason or state.wal_status or "no restart_lsn"
-    again = "drop the slot and make the lake anew with `slotlake init`; so that it does not happen again, "
+    again = "run `slotlake recover`; so that it does not happen again, "
     if state.conflicting:
         raise SlotError(
             f"the standby has given the slot up ({reason}): the primary has removed what decoding needs",
@@ -221,8 +239,8 @@ def _check_position(state: SlotState, position: int | None, where: str) -> None:
         f"the slot is confirmed up to {format_lsn(confirmed)}, but the lake is at {format_lsn(position)}: "
         "the changes between are gone for this lake",
         where=where,
-        way_out="something else has read from this slot; give each lake a slot of its own and make this "
-        "lake anew with `slotlake init`",
+        way_out="if something else has read from this slot, give each lake a slot of its own; then run "
+        "`slotlake recover`",
     )
 
 
@@ -245,13 +263,13 @@ def create_slot(
     source: SourceSettings,
     *,
     temporary: bool = False,
-    failover: bool = False,
+    failover: bool | None = None,
     wait_seconds: float = CREATE_WAIT_SECONDS,
 ) -> ExportedSnapshot:
     """Make the pipeline's slot, or with ``temporary`` one for a verification, and export its snapshot.
 
     A slot that is to stay decodes prepared transactions if the source says ``two_phase``; with
-    ``failover`` the server's standbys keep a copy of it.
+    ``failover`` the server's standbys keep a copy of it (None: as the source says; see failover.py).
 
     Raises:
         SlotError: the name is taken or not allowed, or open transactions held it up for
@@ -271,6 +289,8 @@ def create_slot(
         two_phase = source.two_phase and not temporary
         with source_errors(source.dsn):
             version = connection.info.server_version
+            if failover is None:
+                failover = not temporary and wants_failover(connection, source)
         options = _slot_options(version, two_phase=two_phase, failover=failover, where=redact(source.dsn))
         kind = "TEMPORARY " if temporary else ""
         command = f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL "{source.plugin}" {options}'
@@ -282,7 +302,7 @@ def create_slot(
 
 
 def _slot_options(server_version: int, *, two_phase: bool, failover: bool, where: str) -> str:
-    wanted = {"two_phase": (two_phase, _FIRST_WITH_TWO_PHASE), "failover": (failover, _FIRST_WITH_FAILOVER)}
+    wanted = {"two_phase": (two_phase, _FIRST_WITH_TWO_PHASE), "failover": (failover, FIRST_WITH_FAILOVER)}
     asked = {name: floor for name, (on, floor) in wanted.items() if on}
     for name, floor in asked.items():
         if server_version < floor:

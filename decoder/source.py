@@ -54,6 +54,7 @@ class SourceSettings:
         proto_version, streaming: None means the most that the server has (see options.py).
         plugin: the slot's output plugin.
         bulk: may a backlog be read through SQL (see bulk.py)?
+        failover: are standbys to keep the slot? None: where the server can (see failover.py).
     """
 
     dsn: str
@@ -67,6 +68,7 @@ class SourceSettings:
     origin: Origin = "any"
     plugin: str = "pgoutput"
     bulk: bool = True
+    failover: bool | None = None
 
     def __repr__(self) -> str:
         return f"SourceSettings({redact(self.dsn)}, slot={self.slot!r}, publications={self.publications!r})"

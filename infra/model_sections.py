@@ -41,6 +41,7 @@ class SourceSection(Section):
     binary: bool = False
     bulk: bool = True
     messages: bool = False
+    failover: Literal["auto"] | bool = "auto"
     plugin: Literal["pgoutput", "test_decoding", "wal2json"] = "pgoutput"
 
     @field_validator("slot")

@@ -47,6 +47,7 @@ class OpenPipeline:
             origin=file.source.origin,
             plugin=file.source.plugin,
             bulk=file.source.bulk,
+            failover=None if file.source.failover == "auto" else file.source.failover,
         )
         self.lake = lake_settings(file)
         self._remote = remote or os.environ.get("SLOTLAKE_SPARK_REMOTE") or file.spark.remote

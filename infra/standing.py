@@ -16,6 +16,7 @@ from decoder.batch_writer import empty_batch, remove_leftovers
 from decoder.bulk import BULK_MIN_BYTES
 from decoder.changelog import Batch, batch_starting_at
 from decoder.errors import SlotlakeError, SourceError, SourceUnavailableError, StreamingError
+from decoder.failover import await_standbys
 from decoder.lsn import format_lsn
 from decoder.options import negotiate
 from decoder.position import settled_position, writers_open
@@ -150,6 +151,7 @@ class StandingStream:
 
     def _cut_once(self, position: int, until: int, progress: Progress | None) -> Batch:
         limit = self._settings.batch_bytes_max
+        await_standbys(self._settings.source, until)
         try:
             return self.at(position).next_batch(until, max_bytes=limit, progress=progress)
         except BaseException:

@@ -28,6 +28,7 @@ from decoder.batch_writer import (
 )
 from decoder.changelog import Batch, batch_starting_at
 from decoder.errors import ChangeLogError, SourceError
+from decoder.failover import await_standbys, turn_failover
 from decoder.lsn import format_lsn
 from decoder.plugins import encode
 from decoder.plugins.consumer import FullConsumer
@@ -212,7 +213,7 @@ def pull_rows(
     remove_leftovers(changelog_dir)
     server = identify(source.dsn)
     with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
-        check_slot(connection, source, position=start)
+        slot = check_slot(connection, source, position=start)
         check_publications(connection, source.publications)
         published = published_columns(connection, source)
         settled = settled_position(connection)
@@ -225,6 +226,9 @@ def pull_rows(
     end = _end(source, start, until, settled)
     if end == start:
         return empty_batch(changelog_dir, identity, start)
+    turn_failover(source, slot.failover, server.server_version)
+    if slot.failover or source.failover:
+        await_standbys(source, end)
 
     def cut(chosen: Mapping[str, str]) -> Batch:
         place = (changelog_dir, identity, start, end)

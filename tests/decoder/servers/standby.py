@@ -9,28 +9,34 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
 
 from infra.local.postgres import USER, EmbeddedPostgres
-from infra.local.postgres_binaries import server_user
+from infra.local.postgres_binaries import binaries, server_user
 from infra.local.process import write_private
 
-_SLOT = "for_the_standby"
+SLOT = "for_the_standby"
 
 
 @contextmanager
-def standby_of(primary: EmbeddedPostgres, *, feedback: bool = True) -> Iterator[EmbeddedPostgres]:
-    """A running standby; with its end it is deleted, and its slot on the primary dropped."""
+def standby_of(
+    primary: EmbeddedPostgres, *, feedback: bool = True, keeps_slots: bool = False
+) -> Iterator[EmbeddedPostgres]:
+    """A running standby; with its end it is deleted, and its slot on the primary dropped.
+
+    ``keeps_slots``: it copies the primary's failover slots (17 on).
+    """
     folder = Path(tempfile.mkdtemp(prefix="slotlake-test-standby-"))
     user = server_user()
     user.own(folder)
     with psycopg.connect(primary.dsn(), autocommit=True) as admin:
-        admin.execute("SELECT pg_create_physical_replication_slot(%s)", [_SLOT])
+        admin.execute("SELECT pg_create_physical_replication_slot(%s, true)", [SLOT])
+        programs = binaries(16 if primary.version == 16 else 18, user).bin  # 18's work for 17 too
         subprocess.run(
-            [primary.program("pg_basebackup"), "-h", "127.0.0.1", "-p", str(primary.port), "-U", USER,
+            [str(programs / "pg_basebackup"), "-h", "127.0.0.1", "-p", str(primary.port), "-U", USER,
              "-D", str(folder / "data"), "-X", "stream", "-c", "fast", "--no-sync", "-w"],
             env={**os.environ, "PGPASSWORD": primary.password}, check=True, cwd="/", **user.popen_options(),
         )  # fmt: skip
@@ -42,10 +48,11 @@ def standby_of(primary: EmbeddedPostgres, *, feedback: bool = True) -> Iterator[
         conf = {
             **primary.conf,
             "fsync": "off",
-            "primary_conninfo": upstream,
-            "primary_slot_name": _SLOT,
+            "primary_conninfo": f"{upstream} dbname=postgres",
+            "primary_slot_name": SLOT,
             "hot_standby_feedback": "on" if feedback else "off",
             "wal_receiver_status_interval": "1s",
+            **({"sync_replication_slots": "on"} if keeps_slots else {}),
         }
         server = EmbeddedPostgres(folder, version=primary.version, conf=conf, dies_with_parent=True)
         try:
@@ -53,14 +60,15 @@ def standby_of(primary: EmbeddedPostgres, *, feedback: bool = True) -> Iterator[
         finally:
             server.stop("immediate")
             shutil.rmtree(folder, ignore_errors=True)
-            _drop(admin)
+            with suppress(psycopg.OperationalError):  # the primary may have failed
+                _drop(admin)
 
 
 def _drop(admin: psycopg.Connection[tuple[object, ...]]) -> None:
     """The walsender may need a moment to see that its standby has gone."""
     for _ in range(100):
         try:
-            admin.execute("SELECT pg_drop_replication_slot(%s)", [_SLOT])
+            admin.execute("SELECT pg_drop_replication_slot(%s)", [SLOT])
         except psycopg.errors.ObjectInUse:
             time.sleep(0.1)
         else:
