@@ -38,6 +38,7 @@ BENCHES = {
     "merge_1m_vs_plain_merge": "infra.bench.merge",
     "merge_100k_vs_plain_merge": "infra.bench.merge",
     "merge_1k_vs_plain_merge": "infra.bench.merge",
+    "merge_unclustered_vs_plain_merge": "infra.bench.merge",
     "one_row_sync_s": "infra.bench.sync",
     "ten_of_a_thousand_vs_ten": "infra.bench.many",
     "upkept_vs_fresh": "infra.bench.upkeep",

@@ -26,6 +26,8 @@ from infra.bench.lakes import NAMESPACE, bench_pipeline
 from infra.bench.workload import (
     COLUMNS,
     DATABASE,
+    IN_NO_ORDER,
+    IN_ORDER,
     bench_folder,
     bench_server,
     insert_rows,
@@ -59,13 +61,21 @@ def merge_1k_vs_plain_merge(progress: Progressing) -> list[Figure]:
     return _merges("merge_1k_vs_plain_merge", progress, [(5_000, False), (5_000, True)])
 
 
-def _merges(name: str, progress: Progressing, kinds: Sequence[tuple[int, bool]]) -> list[Figure]:
+def merge_unclustered_vs_plain_merge(progress: Progressing) -> list[Figure]:
+    """All three sizes, where no file can be left out: the keys come in no order."""
+    kinds = [(5, False), (50, False), (5_000, False)]
+    return _merges("merge_unclustered_vs_plain_merge", progress, kinds, IN_NO_ORDER)
+
+
+def _merges(
+    name: str, progress: Progressing, kinds: Sequence[tuple[int, bool]], key: str = IN_ORDER
+) -> list[Figure]:
     rows = rows_asked(ROWS)
     with bench_server() as server, bench_folder() as folder, connect(server.dsn(DATABASE)) as connection:
         progress(f"{name}: making the table", 0)
-        make_table(connection, "orders", rows)
+        make_table(connection, "orders", rows, key)
         with bench_pipeline(server, folder, ["orders"], progress) as pipeline:
-            race = _Race(pipeline, connection, folder, rows)
+            race = _Race(pipeline, connection, folder, rows, key)
             figures = [_figure(name, race, part, newest, progress) for part, newest in kinds]
             race.require_equal()
     return figures
@@ -81,7 +91,7 @@ def _figure(name: str, race: _Race, part: int, newest: bool, progress: Progressi
         progress(f"{name}: pair", i + 1, count)
         pairs.append(race.pair())
     ours = [dict(mine) for mine, _ in pairs]
-    where = " among the newest" if newest else ""
+    where = " among the newest" if newest else ", keys in no order," if race.key != IN_ORDER else ""
     return Figure(
         what=f"{race.changes:,} changes{where} applied to {race.rows:,} rows and published",
         peer="plain MERGE of folded rows",
@@ -96,9 +106,10 @@ def _figure(name: str, race: _Race, part: int, newest: bool, progress: Progressi
 
 class _Race:
     def __init__(
-        self, pipeline: Pipeline, connection: psycopg.Connection[Any], folder: Path, rows: int
+        self, pipeline: Pipeline, connection: psycopg.Connection[Any], folder: Path, rows: int, key: str
     ) -> None:
-        self._pipeline, self._connection, self._folder, self.rows = pipeline, connection, folder, rows
+        self._pipeline, self._connection, self._folder = pipeline, connection, folder
+        self.rows, self.key = rows, key
         self._round = 0
         self._next = rows + 1
         self.changes, self.newest = 0, False
@@ -139,7 +150,7 @@ class _Race:
         """Half inserts, four tenths updates, one tenth deletes, of keys that this round alone has."""
         inserts, deletes = self.changes // 2, self.changes // 10
         updates = self.changes - inserts - deletes
-        insert_rows(self._connection, "orders", self._next, self._next + inserts - 1)
+        insert_rows(self._connection, "orders", self._next, self._next + inserts - 1, self.key)
         self._next += inserts
         for keys, command in zip(
             self._newest(updates, deletes) if self.newest else self._spread(updates, deletes),
@@ -152,13 +163,15 @@ class _Race:
     def _spread(self, *counts: int) -> Iterator[str]:
         for i, count in enumerate(counts):
             place = 2 * self._round + i + 1
-            yield f"SELECT g * {self.rows // count} + {place} FROM generate_series(0, {count - 1}) g"
+            row = self.key.format(f"(g::bigint * {self.rows // count} + {place})")
+            yield f"SELECT {row} FROM generate_series(0, {count - 1}) g"
 
     def _newest(self, *counts: int) -> Iterator[str]:
         """Of the table's own last rows, a stretch a round; none of them is at a place of ``_spread``'s."""
         last = self.rows - self._round * 4 * sum(counts)
         for i, count in enumerate(counts):
-            yield f"SELECT {last} - g * 4 - {2 * i} FROM generate_series(0, {count - 1}) g"
+            row = self.key.format(f"({last} - g::bigint * 4 - {2 * i})")
+            yield f"SELECT {row} FROM generate_series(0, {count - 1}) g"
 
     def _plain(self, batch: Batch) -> float:
         file = self._folder / f"folded-{self._round}.parquet"

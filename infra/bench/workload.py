@@ -30,8 +30,9 @@ COLUMNS = (
 )
 ROWS_VARIABLE = "SLOTLAKE_BENCH_ROWS"
 RUNS_VARIABLE = "SLOTLAKE_BENCH_RUNS"
+IN_ORDER, IN_NO_ORDER = "{}", "hashint8extended({}, 0)"  # keys of rows 1, 2, 3, …
 _ROWS = (
-    "SELECT i, i % 1000, round((i % 100000) * 1.37, 2), 'a note on order ' || i, "
+    "SELECT {key}, i % 1000, round((i % 100000) * 1.37, 2), 'a note on order ' || i, "
     "'2026-01-01 00:00:00+00'::timestamptz + i * interval '1.000001 s', i % 3 = 0"
 )
 
@@ -89,16 +90,19 @@ def bench_server() -> Iterator[EmbeddedPostgres]:
         yield server
 
 
-def make_table(connection: psycopg.Connection[Any], name: str, rows: int) -> None:
-    """A table of six mixed columns with keys 1 to ``rows``."""
+def make_table(connection: psycopg.Connection[Any], name: str, rows: int, key: str = IN_ORDER) -> None:
+    """A table of six mixed columns with rows 1 to ``rows``."""
     connection.execute(f"CREATE TABLE {name} ({COLUMNS})".encode())
-    insert_rows(connection, name, 1, rows)
+    insert_rows(connection, name, 1, rows, key)
 
 
-def insert_rows(connection: psycopg.Connection[Any], name: str, first: int, last: int) -> None:
-    """Insert rows with these keys, in one transaction."""
+def insert_rows(
+    connection: psycopg.Connection[Any], name: str, first: int, last: int, key: str = IN_ORDER
+) -> None:
+    """Insert these rows, in one transaction; ``key``: of a row, by its number."""
     if first <= last:
-        connection.execute(f"INSERT INTO {name} {_ROWS} FROM generate_series({first}, {last}) i".encode())
+        selected = _ROWS.format(key=key.format("i"))
+        connection.execute(f"INSERT INTO {name} {selected} FROM generate_series({first}, {last}) i".encode())
 
 
 @dataclass(frozen=True)
