@@ -97,10 +97,8 @@ def recover(
 
 
 @commands.command(rich_help_panel=CARE)
-def ddl(pipeline: PipelineArgument) -> None:
-    """Pending schema changes (not in this version: added columns are followed, others are refused)."""
-    raise PipelineFileError(
-        "the ddl command is not in this version",
-        where=str(pipeline),
-        way_out="added columns are followed by sync; after other changes: slotlake backfill --table T",
-    )
+def ddl(pipeline: PipelineArgument, as_json: JsonOption = False) -> None:
+    """Changes of the tables' columns: those that the next sync will meet, and past ones with their LSN."""
+    with open_pipeline(pipeline) as opened:
+        report = opened.schema_changes()
+    output.show(report, as_json, output.ddl_text)

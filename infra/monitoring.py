@@ -33,7 +33,8 @@ def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
     """
     from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-    name = load_pipeline(pipeline_file).name
+    file = load_pipeline(pipeline_file)
+    name = file.name
     report = run_step("status", pipeline_file)
     numbers = gauges(report)
     send(name, numbers)
@@ -44,14 +45,17 @@ def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
         raise AirflowException("\n".join(report["warnings"]))
     alarms = [Alarm(**alarm) for alarm in report["alarms"]]
     alarms += [] if state == "ready" else [Alarm("state", f"the pipeline's state is: {state}", "recover")]
-    alarms += paused(name, report, task_instance)
+    patience = min(_PAUSED_SECONDS, file.monitor.warn_lag_seconds or _PAUSED_SECONDS)
+    alarms += paused(name, report, task_instance, patience)
     if alarms:
         told = [f"{alarm.what}\n  what to do: {alarm.way_out}" for alarm in alarms]
         raise AirflowFailException("\n".join(told))
     return {"state": state, "last_consistent_lsn": report["last_consistent_lsn"], **numbers}
 
 
-def paused(name: str, report: Mapping[str, Any], task_instance: Any) -> list[Alarm]:
+def paused(
+    name: str, report: Mapping[str, Any], task_instance: Any, patience_seconds: float = _PAUSED_SECONDS
+) -> list[Alarm]:
     """Nothing is synced while `cdc_sync` is paused, and the slot goes on holding WAL.
 
     Not so when something else syncs: the lag says it.
@@ -62,7 +66,7 @@ def paused(name: str, report: Mapping[str, Any], task_instance: Any) -> list[Ala
     except Exception:
         return []
     lag = report["lag_seconds"]
-    if not is_paused or (lag is not None and lag <= _PAUSED_SECONDS):
+    if not is_paused or (lag is not None and lag <= patience_seconds):
         return []
     held = megabytes(report["retained_wal_bytes"] or 0)
     since = "" if lag is None else f", and nothing newer than {span(lag)} ago is in the lake"

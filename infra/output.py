@@ -279,6 +279,16 @@ def maintain_text(report: Any, console: Console) -> None:
     console.print(f"{len(report.tables):,} tables maintained in {report.seconds:.1f} s")
 
 
+def ddl_text(report: Any, console: Console) -> None:
+    """Text of a SchemaReport."""
+    for change in report.pending:
+        console.print(f"pending: {escape(change.table)} {escape(change.change)}")
+    for change in report.past:
+        console.print(f"from {change.lsn}: {escape(change.table)} {escape(change.change)}")
+    if not report.pending and not report.past:
+        console.print("no table's columns have changed, as far back as points are kept")
+
+
 def drop_text(report: Any, console: Console) -> None:
     """Text of what `drop` removed."""
     for line in report.done:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from infra.dropping import DropReport
     from infra.removal import RecoverReport
     from infra.replay import ReplayReport
+    from infra.schema_changes import SchemaReport
     from infra.types_report import TypesReport
 
 
@@ -207,6 +208,12 @@ class Pipeline(OpenPipeline):
 
         return overview(self)
 
+    def schema_changes(self) -> SchemaReport:
+        """Changes of the tables' columns: those that the next sync will meet, and past ones."""
+        from infra.schema_changes import schema_changes
+
+        return schema_changes(self)
+
     def types(self) -> TypesReport:
         """What became of every column's type in the lake."""
         from infra.types_report import types_report
@@ -224,9 +231,12 @@ class Pipeline(OpenPipeline):
 
     def recover(self, *, carry_out: bool = False, progress: Progressing = _silent) -> RecoverReport:
         """Find out what is wrong, and with ``carry_out`` copy again what cannot be caught up."""
+        from infra.dropping import begin_again
         from infra.removal import recover
 
         with self.exclusively():
+            if carry_out:
+                begin_again(self)
             return recover(self, carry_out=carry_out, progress=progress)
 
     def verification_summary(self, report: Report) -> dict[str, Any]:

@@ -175,6 +175,14 @@ def _history(metadata: Metadata) -> list[dict[str, Any]]:
     return found
 
 
+def past_shapes(metadata: Metadata) -> list[tuple[str, TableSchema]]:
+    """The shapes that a table had, each with the LSN from which on, the oldest and the present one included.
+
+    Only a table whose columns changed has any, as far back as points are kept.
+    """
+    return [(entry["lsn"], TableSchema.from_json(entry["schema"])) for entry in _history(metadata)]
+
+
 def shape_at(metadata: Metadata, position: int) -> TableSchema | None:
     """The shape that a table had at a position; None if that is the one it has now."""
     entry = _entry_at(metadata, position)

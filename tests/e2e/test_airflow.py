@@ -25,11 +25,13 @@ from infra.pipeline import Pipeline
 pytestmark = pytest.mark.airflow
 
 BOOTSTRAP, SYNC, VERIFY = "cdc_bootstrap_shop", "cdc_sync_shop", "cdc_verify_shop"
+MONITOR = "cdc_monitor_shop"
 WRONG_PASSWORD = "wr0ng-Pa55word"
 FILE = """name: {name}
 source: {{dsn: "{dsn}", publications: [{name}], {slot}: slotlake_{name}}}
 lake: {{catalog: lake, uri: "sqlite:///lake-{name}.db", warehouse: "warehouse", namespace: {name}}}
 airflow: {{schedule: {schedule}, verify: every_batch}}
+monitor: {{schedule: null, warn_lag_seconds: 2, on_warning: "tests.e2e.warned:note"}}
 tables: {{public.orders: {{}}, public.log: {{}}}}
 """
 
@@ -43,6 +45,7 @@ class Stack:
     database: psycopg.Connection[Any]
     file: Path
     passwords: list[str]
+    warned: Path
 
     def rows(self, table: str) -> list[tuple[str | None, ...]]:
         with Pipeline.open(self.file) as pipeline:
@@ -86,6 +89,7 @@ def stack(pg: EmbeddedPostgres, connect: str, tmp_path_factory: pytest.TempPathF
         CHECKOUT / "dags",
         environment={
             "SLOTLAKE_PIPELINES": str(folder / "pipelines"),
+            "SLOTLAKE_TEST_WARNED": str(folder / "warned"),
             "SLOTLAKE_SPARK_REMOTE": connect,
             **{name: value for name, value in os.environ.items() if name.startswith("SPARK_CONNECT")},
         },
@@ -95,7 +99,9 @@ def stack(pg: EmbeddedPostgres, connect: str, tmp_path_factory: pytest.TempPathF
     )
     try:
         client = airflow.start().wait_ready()
-        yield Stack(airflow, client, database, files["shop"], [pg.password, WRONG_PASSWORD])
+        yield Stack(
+            airflow, client, database, files["shop"], [pg.password, WRONG_PASSWORD], folder / "warned"
+        )
         airflow.stop()
         assert airflow.members() == set()
         assert airflow.metadata.pid() is None
@@ -217,6 +223,23 @@ def test_two_runs_at_once_both_end_well(stack: Stack) -> None:
     runs = [stack.client.trigger(SYNC) for _ in range(2)]
     assert [_ended(stack, SYNC, run) for run in runs] == ["success", "success"]
     assert stack.equal()
+
+
+def test_the_monitor_fails_and_calls_back_while_sync_is_paused(stack: Stack) -> None:
+    """It does not wait for the pool's one place, which something else may hold for ever."""
+    stack.client.pause(SYNC, True)
+    stack.client.pause(MONITOR, False)
+    stack.database.execute("INSERT INTO orders VALUES (9000, 'nobody takes it')")
+    time.sleep(3)
+    run = stack.client.trigger(MONITOR)
+    assert _ended(stack, MONITOR, run) == "failed"
+    watch = stack.client.tasks(MONITOR, run)["watch"]
+    assert (watch["try_number"], watch["pool"]) == (1, "default_pool")
+    reason = stack.client.reason(MONITOR, run)
+    assert "cdc_sync_shop is paused" in reason
+    assert "its slot goes on holding WAL" in reason
+    assert "is paused" in stack.warned.read_text()
+    stack.client.pause(SYNC, False)
 
 
 def test_a_source_that_refuses_fails_the_task_at_once_with_its_reason(stack: Stack) -> None:

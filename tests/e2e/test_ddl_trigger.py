@@ -162,6 +162,48 @@ def test_shown_and_asked(
     assert main(["init", str(file), "--ddl-trigger", "--yes", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["ddl_trigger"], report["already"], report["rows"]) == ("installed", False, 0)
+    _what_changed(database, file, capsys)
+
+
+def _what_changed(database: Database, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`slotlake ddl`: pending before the sync, with its LSN behind it."""
+
+    def told() -> dict[str, list[tuple[str, str]]]:
+        capsys.readouterr()
+        assert main(["ddl", str(file), "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert all(
+            (each["lsn"] is None) == (when == "pending")
+            for when in ("pending", "past")
+            for each in report[when]
+        )
+        return {
+            when: [(each["table"], each["change"]) for each in report[when]] for when in ("pending", "past")
+        }
+
+    assert told() == {"pending": [], "past": []}
+    database.execute(
+        "ALTER TABLE t ADD v varchar(5); INSERT INTO t VALUES (1, 'x'); CREATE TABLE u (id int PRIMARY KEY);"
+        "ALTER PUBLICATION shop ADD TABLE u"
+    )
+    added = ("public.t", "column v (varchar) was added")
+    assert told() == {
+        "pending": [added, ("public.u", "is published: is copied by the next sync")],
+        "past": [],
+    }
+    with Pipeline.open(file) as pipeline:
+        pipeline.sync()
+        database.execute(
+            "ALTER TABLE t ALTER v TYPE text; ALTER TABLE t RENAME v TO w; INSERT INTO t VALUES (2, 'y')"
+        )
+        renamed = [
+            ("public.t", "column v was renamed to w"),
+            ("public.t", "column w changed its type from varchar to text"),
+        ]
+        assert told() == {"pending": renamed, "past": [added]}
+        pipeline.sync()
+    assert told()["pending"] == []
+    assert set(told()["past"]) == {added, *renamed}
 
 
 def test_not_a_superuser(database: Database, tmp_path: Path) -> None:
