@@ -266,6 +266,6 @@ def _damaged(path: Path, what: str) -> ChangeLogError:
     return ChangeLogError(
         f"the change log batch{place} is damaged: {what}",
         where=str(path),
-        way_out="if the lake does not hold this batch yet, remove the directory and run the same command "
-        "again: its changes are still in the slot; else restore the directory from a copy",
+        way_out="if the lake does not hold this batch yet, run `slotlake recover`: it moves the batch aside, "
+        "and its changes are still in the slot; else restore the directory from a copy",
     )

@@ -30,6 +30,11 @@ NAMES = frozenset(
         "init.before_publish",
         "drop.source",  # slot and publications gone, the lake still there
         "drop.catalog",  # the catalog has forgotten the tables, their files are there
+        "recover.slot_dropped",  # the old slot is gone, there is no new one
+        "recover.slot_made",  # the new slot is there, nothing compared
+        "recover.lowered",  # the lake's position is below the new slot's
+        "recover.batch_written",  # the difference is in the change log, the copies beside it are not
+        "recover.published",  # all is done, but the note that says that it was begun is there
         "maintain.rewritten",  # a table's files rewritten, nothing let go of
         "maintain.expired",  # snapshots gone from its metadata, their files not removed
     }

@@ -111,7 +111,8 @@ def check_publications(connection: psycopg.Connection[Any], names: Sequence[str]
             f"the source has no publication {', '.join(map(repr, missing))}",
             where="source.publications",
             way_out="CREATE PUBLICATION … FOR TABLE … before the slot is made, or let `slotlake init` make "
-            "it from `tables`; changes made while it did not exist are not in the stream",
+            "it from `tables`; if it was dropped, run `slotlake recover`: changes made while it did not "
+            "exist are not in the stream",
         )
 
 

@@ -314,17 +314,16 @@ def _meaning(state: str, said: str) -> tuple[type[SlotlakeError], str, str]:
         return (
             SourceError,
             "the server cannot find a publication that the slot's changes are read through",
-            "create it again under that name; if it did not exist when those changes were made, the slot "
-            "must be made anew after it (`slotlake init` does it in this order)",
+            "run `slotlake recover`: it makes the publication if it is missing, and a new slot, which it "
+            "must be older than",
         )
     if state == "42704":
-        return SlotError, "the replication slot is gone", "make the lake anew with `slotlake init`"
+        return SlotError, "the replication slot is gone", "run `slotlake recover`"
     if state in ("55000", "58P01") or "invalidat" in said:
         return (
             SlotError,
             "the server has given the slot up, or cannot read from it any more",
-            "drop the slot and make the lake anew with `slotlake init`; raise max_slot_wal_keep_size so that "
-            "it does not happen again",
+            "run `slotlake recover`; raise max_slot_wal_keep_size so that it does not happen again",
         )
     if state[:3] == "57P":
         return SourceUnavailableError, "the server ended the replication stream", again

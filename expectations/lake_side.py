@@ -24,7 +24,7 @@ class LakeTable:
     def sums(self) -> Sums:
         """As `SourceTable.sums`."""
         counts, totals = np.zeros(BUCKETS, np.int64), [0] * BUCKETS
-        for _, keys, rows in self._hashed():
+        for _, keys, rows in self.hashed():
             here, added = sums(keys & (BUCKETS - 1), rows, BUCKETS)
             counts += here
             totals = [total + more for total, more in zip(totals, added, strict=True)]
@@ -36,7 +36,7 @@ class LakeTable:
         wanted[list(buckets)] = True
         found = [
             (keys[here], rows[here])
-            for _, keys, rows in self._hashed()
+            for _, keys, rows in self.hashed()
             for here in [wanted[keys & (BUCKETS - 1)]]
         ]
         nothing = np.zeros(0, np.int64)
@@ -49,11 +49,15 @@ class LakeTable:
         """As `SourceTable.details`; of rows with the same key, the one that comes last."""
         wanted = np.array(sorted(keys), np.int64)
         found: dict[int, RowDetail] = {}
-        for batch, hashes, _ in self._hashed():
+        for batch, hashes, _ in self.hashed():
             here = np.flatnonzero(np.isin(hashes, wanted))
             if len(here):
                 found.update(self._detailed(batch.take(pa.array(here)), hashes[here]))
         return found
+
+    def keyed(self) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
+        """All rows, each with its key's hash."""
+        return ((batch, keys) for batch, keys, _ in self.hashed())
 
     def _detailed(self, batch: pa.RecordBatch, hashes: Hashes) -> Iterator[tuple[int, RowDetail]]:
         names = [(name, batch.column(name).to_pylist()) for name, _ in self.table.named]
@@ -64,7 +68,8 @@ class LakeTable:
             }
             yield key, RowDetail(label, tuple(column[row] for column in values))
 
-    def _hashed(self) -> Iterator[tuple[pa.RecordBatch, Hashes, Hashes]]:
+    def hashed(self) -> Iterator[tuple[pa.RecordBatch, Hashes, Hashes]]:
+        """The rows, and the key's and the row's hash of each."""
         read = self.rows or self.cut.text_batches
         for batch in read(self.table.name, self.table.column_names):
             if not batch.num_rows:

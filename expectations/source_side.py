@@ -23,6 +23,7 @@ from expectations.shapes import Compared
 
 BUCKETS = 8192
 NAME_TEXT_MAX = 60
+_ROWS_AT_ONCE = 5000
 _PAIR = np.dtype([("fields", ">i2"), ("a", ">i4"), ("key", ">i8"), ("b", ">i4"), ("row", ">i8")])
 _COPY_HEADER_BYTES, _COPY_TRAILER_BYTES = 19, 2
 
@@ -80,12 +81,14 @@ class SourceTable:
         rows = self._connection.execute(_plain(statement)).fetchall()
         return {int(bucket): (int(count), int(total)) for bucket, count, total in rows}
 
-    def hashes(self, buckets: Sequence[int]) -> tuple[Hashes, Hashes]:
-        """Key and row hash of each row in some buckets."""
-        wanted = ",".join(str(int(bucket)) for bucket in buckets)
+    def hashes(self, buckets: Sequence[int] | None) -> tuple[Hashes, Hashes]:
+        """Key and row hash of each row in some buckets; None: in all."""
         # OFFSET 0 keeps the planner from computing each hash twice.
         hashed = self._hashed().replace(") AS hashed", " OFFSET 0) AS hashed")
-        inner = f"SELECT k, r FROM {hashed} WHERE k & {BUCKETS - 1} = ANY ('{{{wanted}}}'::bigint[])"
+        inner = f"SELECT k, r FROM {hashed}"
+        if buckets is not None:
+            wanted = ",".join(str(int(bucket)) for bucket in buckets)
+            inner += f" WHERE k & {BUCKETS - 1} = ANY ('{{{wanted}}}'::bigint[])"
         received = bytearray()
         statement = _plain(f"COPY ({inner}) TO STDOUT (FORMAT binary)")
         with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
@@ -113,6 +116,22 @@ class SourceTable:
             row[0]: RowDetail(dict(zip(labels, row[2 : 2 + count], strict=True)), tuple(row[2 + count :]))
             for row in rows
         }
+
+    def rows(
+        self, keys: Sequence[int], columns: Sequence[str]
+    ) -> Iterator[tuple[int, tuple[str | None, ...]]]:
+        """The rows with these key hashes: the hash, and the whole text of these columns."""
+        oids = dict((*self._table.key, *self._table.values))
+        texts = [sql_text(name, oid) for name, oid in _quoted([(n, oids[n]) for n in columns])]
+        hashed = self._hashed(*(f"({text})::pg_catalog.text AS v{i}" for i, text in enumerate(texts)))
+        listed = ", ".join(f"v{i}" for i in range(len(texts)))
+        wanted = ",".join(map(str, keys))
+        with self._connection.cursor("slotlake_rows") as cursor:
+            cursor.itersize = _ROWS_AT_ONCE
+            chosen = f"k = ANY ('{{{wanted}}}'::bigint[])"
+            cursor.execute(_plain(f"SELECT k, {listed} FROM {hashed} WHERE {chosen}"))
+            for row in cursor:
+                yield int(row[0]), tuple(row[1:])
 
 
 def _quoted(columns: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:

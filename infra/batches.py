@@ -48,6 +48,7 @@ def pull_next(
     """
     from infra.evolution import evolved
     from infra.modes import begin_modes
+    from infra.recovery_findings import require_same_content, require_whole
     from infra.selection import refuse_changed
     from infra.source_history import follow_history
     from infra.tables import add_new_tables, fill_added_columns
@@ -55,6 +56,8 @@ def pull_next(
     started = time.monotonic()
     position = pipeline.position()
     follow_history(pipeline, position)
+    require_whole(pipeline)
+    require_same_content(pipeline, position)
     if until is None:
         refuse_changed(pipeline)
     added = add_new_tables(pipeline, progress) if until is None else []
@@ -137,8 +140,13 @@ def named(pipeline: Pipeline, name: str) -> Batch:
     return Batch.open(path)
 
 
-def apply_named(pipeline: Pipeline, name: str) -> ApplyReport:
-    """Stage a batch, after checking that it is what its manifest says."""
+def apply_named(pipeline: Pipeline, name: str, *, judged: bool = False) -> ApplyReport:
+    """Stage a batch, after checking that it is what its manifest says.
+
+    Args:
+        judged: the lake's tables have been looked at.
+    """
+    from infra.recovery_findings import require_whole
     from spark import annex
     from spark.apply import apply_batch
     from spark.lossy import refuse_lossy_batch
@@ -146,6 +154,8 @@ def apply_named(pipeline: Pipeline, name: str) -> ApplyReport:
     started = time.monotonic()
     batch = named(pipeline, name)
     batch.verify()
+    if not judged:
+        require_whole(pipeline)
     told = annex.read(batch)
     refuse_lossy_batch(pipeline.lake, batch, on_lossy(pipeline.file), told)
     applied = apply_batch(pipeline.session, pipeline.lake, batch, pipeline.name, on_conflict(pipeline), told)
@@ -256,7 +266,7 @@ def _one_batch(
     if pulled.batch is not None:
         with _timed(seconds, "apply"):
             progress("apply", 0)
-            applied = apply_named(pipeline, pulled.batch)
+            applied = apply_named(pipeline, pulled.batch, judged=True)
         for table, count in applied.tables.items():
             tables[table] = tables.get(table, 0) + count
         for table, counts in applied.conflicts.items():

@@ -87,10 +87,10 @@ def drop(
 @commands.command(rich_help_panel=CARE)
 def recover(
     pipeline: PipelineArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Carry out the plan.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Carry out the plan that it shows without.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """After a lost or invalidated slot: show the plan, and with --yes copy all tables again."""
+    """Whatever is wrong, show it, and the cheapest plan that mends it; with --yes do so (docs/runbook)."""
     with open_pipeline(pipeline) as opened, output.progress(as_json) as progress:
         report = opened.recover(carry_out=yes, progress=progress)
     output.show(report, as_json, output.recover_text)

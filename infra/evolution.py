@@ -104,6 +104,29 @@ def _to_the_copy(
     return batch
 
 
+def with_copies(
+    pipeline: Pipeline,
+    batch: Batch,
+    snapshot: ExportedSnapshot,
+    copies: Mapping[SourceTable, str],
+    progress: Progressing,
+    *,
+    examined: bool = True,
+) -> None:
+    """Write beside a batch, which ends where the snapshot is, copies of tables that are asked for.
+
+    Args:
+        copies: tables, and why they are copied.
+        examined: nothing else is to be found out about the batch; else those that it needs are copied too.
+    """
+    found = Findings() if examined else _examine(pipeline, batch, snapshot)
+    found = replace(found, copies={**found.copies, **copies})
+    if found.copies:
+        _write(pipeline, batch, found, snapshot, progress)
+    elif not examined:
+        _note(pipeline, batch, found)
+
+
 def _examine(pipeline: Pipeline, batch: Batch, snapshot: ExportedSnapshot | None) -> Findings:
     from infra.tables import published_tables
     from spark.read import Cut

@@ -301,9 +301,17 @@ def drop_text(report: Any, console: Console) -> None:
 
 def recover_text(report: Any, console: Console) -> None:
     """Text of a recovery plan or of what was done."""
-    console.print(escape(report.diagnosis))
+    for line in [finding.what for finding in report.findings] or [report.diagnosis]:
+        console.print(escape(line))
     for line in report.plan:
         console.print(f"  {'done' if report.carried_out else 'plan'}: {escape(line)}")
+    for line in report.lost:
+        console.print(f"  lost: {escape(line)}")
+    if report.plan:
+        tables = sum(table.rows > 0 for table in report.tables)
+        console.print(f"  in all: {report.rows:,} rows, about {_bytes(report.bytes)}, in {tables} tables")
+    if report.carried_out:
+        console.print(f"recovered at {report.lsn} in {report.seconds:.1f} s; slotlake verify proves it")
     if report.plan and not report.carried_out:
         console.print("run again with --yes to carry it out")
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from expectations.results import Report
     from infra.output import Progressing
     from infra.dropping import DropReport
-    from infra.removal import RecoverReport
+    from infra.recovery import RecoverReport
     from infra.replay import ReplayReport
     from infra.schema_changes import SchemaReport
     from infra.types_report import TypesReport
@@ -230,9 +230,9 @@ class Pipeline(OpenPipeline):
             return drop(self, lake=lake)
 
     def recover(self, *, carry_out: bool = False, progress: Progressing = _silent) -> RecoverReport:
-        """Find out what is wrong, and with ``carry_out`` copy again what cannot be caught up."""
+        """Find out what is wrong and what would mend it; with ``carry_out`` do so (docs/runbook)."""
         from infra.dropping import begin_again
-        from infra.removal import recover
+        from infra.recovery import recover
 
         with self.exclusively():
             if carry_out:

@@ -60,6 +60,12 @@ def maintain(pipeline_file: str) -> dict[str, Any]:
         return pipeline.maintain(wait_seconds=60.0).as_dict()
 
 
+def recover(pipeline_file: str, carry_out: bool = False) -> dict[str, Any]:
+    """What is wrong and what would mend it; with ``carry_out`` do so. Idempotent."""
+    with Pipeline.open(pipeline_file) as pipeline:
+        return pipeline.recover(carry_out=carry_out).as_dict()
+
+
 def status(pipeline_file: str) -> dict[str, Any]:
     """Where the pipeline stands; changes nothing, waits for nobody."""
     with Pipeline.open(pipeline_file) as pipeline:

@@ -1,0 +1,95 @@
+"""Does the slot still tell what the change log says? Asked where the two overlap.
+
+A server that was restored from a copy of its disks is the same cluster on the same timeline, and once it has
+written as much again, its positions are those of before with other content.  Its slot then stands before the
+lake's position, as it does after a crash between publishing and confirming; what tells the two apart is which
+transactions lie between.  A transaction is known by where its commit record starts and by its id.
+
+Invariant: the slot is looked at only (peeked), never moved; where nothing overlaps, nothing is said.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from decoder.changelog import Batch, batch_positions, batches
+from decoder.lsn import format_lsn
+from decoder.slots import SlotState
+from decoder.source import SourceSettings
+
+_FIRST_WITHOUT_EMPTY = 150000  # from here on transactions that publish nothing are not sent
+_FIRST_WITH_ORIGIN = 160000
+_BEGIN = struct.Struct(">QqI")
+_OF_A_DIFFERENCE = 0  # the id of a transaction that no server ever had (difference.py)
+Transaction = tuple[int, int]
+
+
+def contradiction(
+    connection: psycopg.Connection[Any],
+    source: SourceSettings,
+    slot: SlotState,
+    changelog: Path,
+    position: int,
+) -> str | None:
+    """What the slot tells otherwise than batches that are in the lake; None if nothing.
+
+    Args:
+        position: the lake's.
+    """
+    confirmed = slot.confirmed_flush_lsn
+    if (
+        confirmed is None
+        or confirmed >= position
+        or slot.active_pid is not None
+        or source.plugin != "pgoutput"
+    ):
+        return None
+    archived = [batch for batch in _published(changelog, position) if batch.end_lsn > confirmed]
+    if not archived:
+        return None
+    shown = _shown(connection, source, position)
+    for batch in archived:
+        known = {each for each in _transactions(batch) if each[0] >= confirmed}
+        if any(xid == _OF_A_DIFFERENCE for _, xid in known):
+            continue
+        now = {each for each in shown if batch.start_lsn <= each[0] < batch.end_lsn}
+        if connection.info.server_version < _FIRST_WITHOUT_EMPTY:
+            now &= known
+        if known != now:
+            first = min(known ^ now)[0]
+            return f"from {format_lsn(first)} on the server has other transactions than the lake"
+    return None
+
+
+def _published(changelog: Path, position: int) -> list[Batch]:
+    """The batches that the lake holds, as far as the archive has them."""
+    found = ((path, batch_positions(path.name)) for path in batches(changelog))
+    return [Batch.open(path) for path, ends in found if ends is not None and ends[1] <= position]
+
+
+def _transactions(batch: Batch) -> set[Transaction]:
+    table = batch.transaction_table()
+    return set(zip(table["commit_lsn"].to_pylist(), table["xid"].to_pylist(), strict=True))
+
+
+def _shown(connection: psycopg.Connection[Any], source: SourceSettings, position: int) -> set[Transaction]:
+    """The transactions that the slot has from its confirmed position up to the lake's."""
+    names = ",".join(sql.Identifier(name).as_string(None) for name in source.publications)
+    options = {"proto_version": "1", "publication_names": names}
+    if source.messages:
+        options["messages"] = "true"
+    if source.origin == "none" and connection.info.server_version >= _FIRST_WITH_ORIGIN:
+        options["origin"] = "none"
+    rows = connection.execute(
+        "SELECT substr(data, 2, 20) FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, NULL, "
+        "VARIADIC %s::text[]) WHERE get_byte(data, 0) = 66",
+        (source.slot, format_lsn(position), [text for pair in options.items() for text in pair]),
+        binary=True,
+    ).fetchall()
+    begun = (_BEGIN.unpack(row[0]) for row in rows)
+    return {(lsn, xid) for lsn, _, xid in begun}

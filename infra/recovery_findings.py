@@ -1,0 +1,244 @@
+"""What is wrong with a pipeline, judged in one place: by `recover`, by `status`, and before every pull.
+
+Everything is asked of the two sides and of the change log; nothing is remembered.  A *finding* has a kind,
+words for people, and what mends it: *mend* (move tables' main back to where slotlake left it), *renew* (a new
+slot, and the difference between lake and source), *copy* (some tables anew, in place), *pull* (a batch once
+more from the slot).  Invariant: judging changes nothing; what waiting, or the next sync, sets right is no
+finding.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import psycopg
+
+from decoder.changelog import batch_starting_at
+from decoder.errors import ChangeLogError, LakeError, SlotBusyError, SlotError, SlotlakeError
+from decoder.lsn import format_lsn
+from decoder.overlap import contradiction
+from decoder.position import page_floor
+from decoder.publications import missing_publications
+from decoder.slots import check_slot, inspect_slot
+from decoder.source import connect, redact, source_errors
+from decoder.timeline import HistoryError, require_history
+from infra import follow
+from infra.marks import Mark, marks_at
+from infra.reports import Report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from infra.pipeline import Pipeline
+    from spark.integrity import Damage
+
+Repair = Literal["mend", "renew", "copy", "pull"]
+WAY_OUT = "run `slotlake recover`: it shows what it will do, and with --yes does it"
+
+
+@dataclass(frozen=True)
+class Finding(Report):
+    """Something that is wrong; ``kind`` for machines, ``tables``: lake tables, if only some are concerned."""
+
+    kind: str
+    what: str
+    repair: Repair
+    tables: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """All that is wrong, and what was seen on the way.
+
+    Attributes:
+        position: the lake's, once its tables are mended.
+        damages: what is wrong with the lake's tables.
+    """
+
+    position: int
+    findings: list[Finding]
+    damages: list[Damage]
+
+    def needs(self, repair: Repair) -> bool:
+        """Is there something that is mended so?"""
+        return any(each.repair == repair for each in self.findings)
+
+
+def judge(pipeline: Pipeline, *, files: bool = False) -> Judged:
+    """Look at everything; with ``files`` also at every data file.
+
+    Raises:
+        LakeError, SourceError: a side cannot be asked, or must be set right by hand first.
+        SlotBusyError: somebody else reads the slot: waiting helps.
+    """
+    from spark.integrity import look
+
+    damages = look(pipeline.lake, pipeline.name, files=files)
+    moved = next((each.position for each in damages if each.position is not None), None)
+    position = pipeline.position() if moved is None else moved
+    findings = [_of_lake(each) for each in damages]
+    findings += _of_source(pipeline, position) or _unfinished(pipeline)
+    if not any(each.repair == "renew" for each in findings):
+        findings += _of_pending(pipeline, position)
+    return Judged(position, findings, damages)
+
+
+def require_whole(pipeline: Pipeline) -> None:
+    """Make sure that the lake is as slotlake left it, before anything is built on it.
+
+    Raises:
+        LakeError: it is not; nothing was changed.
+    """
+    from spark.integrity import look
+
+    for damage in look(pipeline.lake, pipeline.name):
+        if damage.kind != "missing":  # such a table is copied anew by the next sync
+            raise LakeError(
+                damage.what, where=f"table {damage.table}, {pipeline.lake.place}", way_out=WAY_OUT
+            )
+
+
+def note_of(pipeline: Pipeline) -> Path:
+    """Where a recovery under way says which batch it is to end with."""
+    return pipeline.file.state_dir / "recovering.json"
+
+
+def _unfinished(pipeline: Pipeline) -> list[Finding]:
+    """A recovery that was ended before it was published: its slot is new, and the lake is not."""
+    from spark.integrity import newest_batch
+
+    try:
+        wanted = json.loads(note_of(pipeline).read_text())["batch"]
+    except (OSError, ValueError, KeyError):
+        return []
+    if wanted is not None and newest_batch(pipeline.lake) == wanted:
+        note_of(pipeline).unlink(missing_ok=True)  # it was done: the note alone was left
+        return []
+    return [Finding("unfinished", "a recovery was begun, and ended before it was done", "renew")]
+
+
+def require_same_content(pipeline: Pipeline, position: int) -> None:
+    """Make sure that the server has what it had when the lake was fed from it.
+
+    Raises:
+        HistoryError: it was restored to an earlier state, or a recovery from that was not ended.
+    """
+    for finding in _unfinished(pipeline) or _restored(pipeline, position):
+        raise HistoryError(finding.what, where=redact(pipeline.source.dsn), way_out=WAY_OUT)
+
+
+def _of_lake(damage: Damage) -> Finding:
+    repair: Repair = "copy" if damage.snapshot is None else "mend"
+    return Finding(f"table {damage.kind}", damage.what, repair, [str(damage.table)])
+
+
+def _of_source(pipeline: Pipeline, position: int) -> list[Finding]:
+    from infra.source_history import lake_origin
+
+    try:
+        require_history(pipeline.source.dsn, lake_origin(pipeline), position)
+    except HistoryError as error:
+        return [Finding("history", error.what, "renew")]
+    found = _of_publications(pipeline) or [*_of_slot(pipeline, position)]
+    return found or [*_restored(pipeline, position)]
+
+
+def _of_publications(pipeline: Pipeline) -> list[Finding]:
+    source = pipeline.source
+    with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the publications"):
+        missing = missing_publications(connection, source.publications)
+    if missing:
+        listed = ", ".join(map(repr, missing))
+        return [Finding("publication", f"the source has no publication {listed} any more", "renew")]
+    if _all_left_and_came_back(pipeline):
+        what = (
+            "the publication was dropped and made again: what it did not publish meanwhile, the stream lacks"
+        )
+        return [Finding("publication", what, "renew")]
+    return []
+
+
+def _all_left_and_came_back(pipeline: Pipeline) -> bool:
+    """Is no table published by what it was published by? One alone would be copied again by the next sync."""
+    from spark.read import Cut
+
+    marks = [Mark.from_json(table.mark) for table in Cut.latest(pipeline.lake).tables()]
+    known = {mark.relation_id: mark.members for mark in marks if mark is not None and mark.members}
+    now = {oid: mark.members for oid, mark in marks_at(pipeline, known.keys(), None).items() if mark.members}
+    return bool(now) and all(not known[oid] & members for oid, members in now.items())
+
+
+def _of_slot(pipeline: Pipeline, position: int) -> Iterator[Finding]:
+    source = pipeline.source
+    ours = follow.process(pipeline) is not None or ("stream" in vars(pipeline) and pipeline.stream.connected)
+    with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
+        try:
+            check_slot(connection, source, position=position, wait_seconds=0.0 if ours else None)
+        except SlotBusyError:
+            if not ours:
+                raise
+        except SlotError as error:
+            if not _is_gone(connection, pipeline, position):
+                raise
+            yield Finding("slot", error.what, "renew")
+
+
+def _is_gone(connection: psycopg.Connection[Any], pipeline: Pipeline, position: int) -> bool:
+    """Is there no slot, or one of ours that is of no use? Somebody else's is not for us to replace."""
+    state = inspect_slot(connection, pipeline.source.slot)
+    if state is None:
+        return True
+    row = connection.execute("SELECT current_database()").fetchone()
+    ours = (state.plugin, state.database) == (pipeline.source.plugin, row and row[0])
+    lost = state.lost or state.restart_lsn is None
+    return ours and (lost or (state.confirmed_flush_lsn or 0) > position)
+
+
+def _restored(pipeline: Pipeline, position: int) -> Iterator[Finding]:
+    """The same cluster on the same timeline, but not what it was: a copy of its disks was put back."""
+    from decoder.source import identify
+
+    source = pipeline.source
+    server = identify(source.dsn)
+    if server.position < page_floor(position):
+        what = (
+            f"the server's WAL ends at {format_lsn(server.position)}, before the lake's position "
+            f"{format_lsn(position)}: it was restored to an earlier state"
+        )
+        yield Finding("restored", what, "renew")
+        return
+    with connect(source.dsn) as connection, source_errors(source.dsn, "comparing what the slot still has"):
+        state = inspect_slot(connection, source.slot)
+        if state is None or state.lost:
+            return
+        told = replace(source, messages=pipeline.pulling.source.messages)
+        try:
+            other = contradiction(connection, told, state, pipeline.file.changelog_dir, position)
+        except (psycopg.errors.ObjectInUse, psycopg.errors.UndefinedObject, ChangeLogError):
+            return  # someone reads it now, or the archive cannot be read: nothing to compare
+    if other is not None:
+        yield Finding(
+            "restored", f"{other}: it was restored to an earlier state, and went on from there", "renew"
+        )
+
+
+def _of_pending(pipeline: Pipeline, position: int) -> list[Finding]:
+    """A batch that waits to be applied must be what was written; the slot still has its changes."""
+    try:
+        batch = batch_starting_at(pipeline.file.changelog_dir, position)
+        if batch is not None:
+            batch.verify()
+    except ChangeLogError as error:
+        return [Finding("batch", error.what, "pull")]
+    return []
+
+
+def known_findings(pipeline: Pipeline) -> list[Finding]:
+    """For who only looks: as :func:`judge`, and nothing where that cannot be asked now."""
+    try:
+        return judge(pipeline).findings
+    except SlotlakeError:
+        return []

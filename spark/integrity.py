@@ -1,0 +1,176 @@
+"""Is the lake as slotlake left it: are its tables where their newest point says, and all their files there?
+
+The newest row of `commits` names the snapshot of every table.  A table is whole if its main is that snapshot,
+or compactions on top of it.  What else there can be has one name each: *rolled back* (the snapshot is there,
+but main is elsewhere), *written* (main leads to it, through what is no compaction), *lost* (the snapshot is
+gone), *damaged* (a file is missing), and of `commits` itself *rolled back*.
+
+Most of it is mended by moving main to where it was: that copies nothing, and changes nothing that slotlake
+wrote.  Invariant: looking changes nothing; mending moves pointers only, all in one catalog transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from decoder.errors import LakeError
+from decoder.lsn import parse_lsn
+from spark import catalog_metadata
+from spark.beside import SUFFIXES
+from spark.catalog import Catalog, open_catalog
+from spark.catalog_base import Loaded, load
+from spark.catalog_metadata import MAIN, STAGE
+from spark.commits import BATCH, LSN, commits_name, pins_of
+from spark.lake import LakeSettings
+from spark.names import LakeName, belongs
+from spark.table_files import TableFiles
+from spark.tables import PIPELINE_PROPERTY
+
+ROLLED_BACK, WRITTEN, LOST, DAMAGED, MISSING = "rolled back", "written", "lost", "damaged", "missing"
+_NAMED_FILES_MAX = 3
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Something that is not as slotlake left it.
+
+    Attributes:
+        kind: ROLLED_BACK, WRITTEN, LOST, DAMAGED or MISSING (the catalog has the table no more).
+        what: in words, with the table's name.
+        snapshot: where its main belongs, if that is there.
+        position: of `commits`, where the lake stands once it is mended.
+    """
+
+    kind: str
+    table: LakeName
+    what: str
+    snapshot: int | None = None
+    position: int | None = None
+
+    @property
+    def is_beside(self) -> bool:
+        """Is it a table beside a mirror?"""
+        return self.table.table.lower().endswith(tuple(SUFFIXES.values()))
+
+
+def look(lake: LakeSettings, pipeline: str, *, files: bool = False) -> list[Damage]:
+    """What is wrong with the lake's tables; nothing if all is as it was left.
+
+    Args:
+        files: also see that every data file is there, which takes a look at each.
+
+    Raises:
+        LakeError: the catalog cannot be reached, or `commits` cannot be read.
+    """
+    with open_catalog(lake) as catalog:
+        pointers = catalog.pointers()
+        name = commits_name(lake.namespace)
+        if name not in pointers:
+            return []
+        commits = load(pointers, name)
+        found = list(_of_commits(commits))
+        if found:
+            return found  # the others are to be judged by a row that is not the newest
+        pins = pins_of(commits)
+        for table in sorted(pins):
+            if belongs(table.namespace, lake.namespace):
+                found += _of_table(catalog, pointers, table, pins[table], pipeline)
+        if files:
+            whole = {table: table in pointers for table in pins} | {each.table: False for each in found}
+            found += [d for t in sorted(whole) if whole[t] for d in _files(load(pointers, t))]
+    return found
+
+
+def _of_commits(commits: Loaded) -> Iterator[Damage]:
+    """Its own newest snapshot is not its main: it was rolled back."""
+    told = [s for s in commits.metadata.get("snapshots", ()) if LSN in catalog_metadata.summary(s)]
+    main = catalog_metadata.newest_of_a_point(commits.metadata)
+    newest = max(told, key=lambda s: int(s.get("sequence-number", 0)), default=None)
+    if newest is None:
+        return
+    if main is None or newest["snapshot-id"] != main["snapshot-id"]:
+        lsn = catalog_metadata.summary(newest)[LSN]
+        at = catalog_metadata.summary(main).get(LSN, "no point at all")
+        what = f"{commits.name} was rolled back by hand to {at}; it had reached {lsn}"
+        yield Damage(ROLLED_BACK, commits.name, what, int(newest["snapshot-id"]), parse_lsn(lsn))
+
+
+def _of_table(
+    catalog: Catalog, pointers: Mapping[LakeName, str], name: LakeName, pin: int, pipeline: str
+) -> Iterator[Damage]:
+    if name not in pointers:
+        yield Damage(MISSING, name, f"{name} is not in the catalog any more")
+        return
+    table = load(pointers, name)
+    metadata = table.metadata
+    if metadata.get("properties", {}).get(PIPELINE_PROPERTY) != pipeline:
+        yield Damage(MISSING, name, f"{name} was replaced by a table that is not this pipeline's")
+        return
+    chain = catalog_metadata.ancestry(metadata)
+    at = next((i for i, s in enumerate(chain) if s["snapshot-id"] == pin), None)
+    if at is None:
+        if catalog.lake.publish == "per_table" and _ahead(chain, pointers, catalog.lake):
+            return
+        if catalog_metadata.snapshot(metadata, pin) is None:
+            yield Damage(LOST, name, f"the snapshot {pin} of {name}, its newest, was removed by hand")
+        else:
+            yield Damage(ROLLED_BACK, name, f"{name} was rolled back by hand", pin)
+        return
+    above = [s for s in chain[:at] if catalog_metadata.summary(s).get("operation") != "replace"]
+    if above and not (catalog.lake.publish == "per_table" and _ahead(chain, pointers, catalog.lake)):
+        many = f"{len(above)} commits" if len(above) > 1 else "a commit"
+        yield Damage(WRITTEN, name, f"{name} holds {many} that slotlake did not make", pin)
+
+
+def _ahead(chain: list[dict[str, object]], pointers: Mapping[LakeName, str], lake: LakeSettings) -> bool:
+    """Published alone, and the run ended before `commits`: the next run goes on with it."""
+    commits = load(pointers, commits_name(lake.namespace)).metadata
+    position = catalog_metadata.newest_position(commits) or 0
+    lsn = next((s[LSN] for s in map(catalog_metadata.summary, chain) if LSN in s), None)
+    return lsn is not None and parse_lsn(lsn) > position
+
+
+def _files(table: Loaded) -> Iterator[Damage]:
+    head = catalog_metadata.head(table.metadata)
+    try:
+        listed = TableFiles().reached([head] if head else [])
+    except LakeError as error:
+        yield Damage(DAMAGED, table.name, f"a metadata file of {table.name} cannot be read: {error.where}")
+        return
+    gone = sorted(path for path in listed if not Path(path).exists())
+    if gone:
+        named = ", ".join(Path(path).name for path in gone[:_NAMED_FILES_MAX])
+        more = f" and {len(gone) - _NAMED_FILES_MAX} more" if len(gone) > _NAMED_FILES_MAX else ""
+        what = f"{len(gone)} of {len(listed)} files of {table.name} are missing: {named}{more}"
+        yield Damage(DAMAGED, table.name, what)
+
+
+def newest_batch(lake: LakeSettings) -> str | None:
+    """The name of the newest point: a batch's, or what else led to it."""
+    with open_catalog(lake) as catalog:
+        name = commits_name(lake.namespace)
+        location = catalog.pointers().get(name)
+    if location is None:
+        return None
+    newest = catalog_metadata.newest_of_a_point(catalog_metadata.load(location))
+    return catalog_metadata.summary(newest).get(BATCH)
+
+
+def mend(lake: LakeSettings, damages: list[Damage]) -> list[str]:
+    """Move main of tables that were rolled back, or written to, to where it was; what was done, a line each.
+
+    Raises:
+        LakeError: someone else changed a table meanwhile; nothing was moved.
+    """
+    wanted = [each for each in damages if each.snapshot is not None]
+    with open_catalog(lake) as catalog:
+        pointers = catalog.pointers()
+        moves = []
+        for each in wanted:
+            table = load(pointers, each.table)
+            moved = catalog_metadata.with_ref(table.metadata, MAIN, each.snapshot)
+            moves.append(catalog.prepared(table, catalog_metadata.with_ref(moved, STAGE, None)))
+        catalog.move(moves)
+    return [f"moved {each.table} back to snapshot {each.snapshot}" for each in wanted]
