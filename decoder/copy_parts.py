@@ -4,7 +4,7 @@ A part is a range of ctids of one table file: the table itself, or a partition o
 through its root.  Together the parts are the whole table, whatever is written meanwhile: a version of a row
 never moves, the first range begins at the first page, the last has no end.  PostgreSQL reads a range of ctids
 without the rest of the table from 14 on (nodeTidrangescan.c); of what has no pages, or may be read through
-its root only, there is one part.
+its root only, or not by ctid (whoever may read some columns only), there is one part.
 """
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ _LEAVES = """
 SELECT root.oid::bigint, n.nspname, c.relname, root.relkind::text,
        coalesce(pg_relation_size(c.oid) / current_setting('block_size')::bigint, 0),
        greatest(c.reltuples, 0)::bigint, coalesce(pg_table_size(c.oid), 0),
-       c.relkind = 'r' AND coalesce(a.amname = 'heap', false),
-       coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), false)
+       c.relkind = 'r' AND coalesce(a.amname = 'heap', false) AND has_table_privilege(c.oid, 'SELECT'),
+       coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+                AND NOT row_security_active(c.oid), false)
 FROM pg_class root
 JOIN LATERAL (
     SELECT root.oid AS relid WHERE root.relkind <> 'p'

@@ -29,12 +29,15 @@ def status(
     with open_pipeline(pipeline) as opened:
         report = opened.types() if types else opened.status()
     output.show(report, as_json, output.types_text if types else output.status_text)
+    if not types and report.state == _NO_LAKE:
+        raise typer.Exit(LakeError.exit_code)
     if check and not types:
         raise typer.Exit(_CODES.get(report.state, 0) or (ATTENTION if report.alarms else 0))
 
 
 # A monitor outside of Airflow asks with --check; what cannot go on has its error's own code.
 ATTENTION = 12
+_NO_LAKE = "lake unreachable"  # an error also without --check: half of what was asked for is missing
 _CODES = {
     "source unreachable": SourceError.exit_code,
     "slot missing": SlotError.exit_code,

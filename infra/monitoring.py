@@ -28,7 +28,7 @@ def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
 
     Raises:
         AirflowSkipException: there is nothing to watch yet.
-        AirflowException: the source cannot be reached; it may be tried again.
+        AirflowException: source or lake cannot be reached; it may be tried again.
         AirflowFailException: somebody is needed; the message says for what.
     """
     from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
@@ -41,7 +41,7 @@ def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
     state = str(report["state"])
     if state == "not initialised":
         raise AirflowSkipException(f"{name} is not initialised: trigger cdc_bootstrap_{name}")
-    if state == "source unreachable":
+    if state.endswith("unreachable"):
         raise AirflowException("\n".join(report["warnings"]))
     alarms = [Alarm(**alarm) for alarm in report["alarms"]]
     alarms += [] if state == "ready" else [Alarm("state", f"the pipeline's state is: {state}", "recover")]

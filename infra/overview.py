@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from decoder.changelog import batches
-from decoder.errors import SlotlakeError, SourceError
+from decoder.errors import LakeError, SlotlakeError, SourceError
 from decoder.lsn import format_lsn
 from decoder.prepared import PreparedStore
 from decoder.publications import published_names
@@ -32,15 +32,12 @@ _ONE_BY_ONE = (
 
 def overview(pipeline: Pipeline) -> StatusReport:
     """Read the lake, the slot and the change log; change nothing."""
-    from spark.initial import initialised
-    from spark.read import Cut
-
     warnings: list[str] = []
-    cut = Cut.latest(pipeline.lake) if initialised(pipeline.lake, pipeline.name) else None
+    reached, cut = _lake_side(pipeline, warnings)
     position = None if cut is None else cut.position
     point = cut.commits()[-1] if cut is not None else {}
     slot, source_lsn, trigger, watch = _source_side(pipeline, (position, point.get("commit_time")), warnings)
-    state = _state(cut is not None, slot, source_lsn)
+    state = _state(cut is not None, slot, source_lsn) if reached else "lake unreachable"
     if cut is not None and slot is None and pipeline.file.dropped_note.exists():
         state = "dropped"
     watch = _judge(pipeline, position, slot, watch)
@@ -73,6 +70,18 @@ def overview(pipeline: Pipeline) -> StatusReport:
         ddl_trigger=trigger,
         warnings=warnings,
     )
+
+
+def _lake_side(pipeline: Pipeline, warnings: list[str]) -> tuple[bool, Cut | None]:
+    """Whether the lake can be read, and its newest cut, if this pipeline has one."""
+    from spark.initial import initialised
+    from spark.read import Cut
+
+    try:
+        return True, Cut.latest(pipeline.lake) if initialised(pipeline.lake, pipeline.name) else None
+    except LakeError as error:
+        warnings.append(str(error).replace("\n", ";"))
+        return False, None
 
 
 def _source_side(

@@ -113,6 +113,10 @@ def _a_slot_that_is_gone(database: Database, file: Path, capsys: pytest.CaptureF
     file.write_text(text.replace(f"port={database.server.port}", "port=1"))
     code, status = _checked(file, capsys)
     assert (code, status["state"]) == (3, "source unreachable")
+    file.write_text(text.replace("sqlite:///", "postgresql+psycopg://nobody@127.0.0.1:1/"))
+    code, status = _checked(file, capsys)
+    assert (code, status["state"]) == (7, "lake unreachable")
+    assert status["source_lsn"]  # one side is told without the other
     file.write_text(text)
 
 
