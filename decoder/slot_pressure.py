@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 
 from decoder.lsn import parse_lsn
+from decoder.position import page_floor
 
 _UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 _NAMED_MAX = 20
@@ -160,10 +161,10 @@ def _setting(connection: psycopg.Connection[Any], name: str) -> tuple[float, str
 
 
 def wal_now(connection: psycopg.Connection[Any]) -> int:
-    """Where the server writes next (a standby: up to where it has replayed)."""
+    """Up to where there is WAL (a standby: up to where it has replayed)."""
     row = connection.execute(
         "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() "
         "ELSE pg_current_wal_insert_lsn() END"
     ).fetchone()
     assert row is not None
-    return parse_lsn(str(row[0]))
+    return page_floor(parse_lsn(str(row[0])))

@@ -19,6 +19,7 @@ _KEPT_SECONDS = 3600.0
 _KEPT_MAX = 240
 _RECENT_SECONDS = 60.0
 _APART_SECONDS_MIN = 1.0
+_PAGE = 8192
 
 
 class Seen(NamedTuple):
@@ -39,8 +40,9 @@ def seen(folder: Path) -> list[Seen]:
 
 def note(folder: Path, now: Seen) -> list[Seen]:
     """Add what was seen just now; all that is known then, the oldest first."""
-    # A source that stands before what was seen of it is another one (or an earlier state of it).
-    kept = [old for old in seen(folder) if old.position <= now.position and old.time < now.time]
+    # A source that stands before what was seen of it is another one (or an earlier state of it); by less
+    # than a page it only was looked at in another way.
+    kept = [old for old in seen(folder) if old.position <= now.position + _PAGE and old.time < now.time]
     kept = [*_thinned(kept, now.time), now]
     with contextlib.suppress(OSError):
         if folder.is_dir():
@@ -74,7 +76,7 @@ def wal_rate(known: Sequence[Seen]) -> float | None:
         return None
     recent = [old for old in earlier if now.time - old.time >= _RECENT_SECONDS]
     bases = [earlier[0], recent[-1] if recent else earlier[-1]]
-    return max((now.position - base.position) / (now.time - base.time) for base in bases)
+    return max(0.0, *((now.position - base.position) / (now.time - base.time) for base in bases))
 
 
 def lag_seconds(

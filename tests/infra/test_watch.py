@@ -36,15 +36,17 @@ def test_what_was_seen_is_kept_for_an_hour_and_bounded(tmp_path: Path) -> None:
     assert known == seen(tmp_path)
     assert len(known) <= 250
     assert known[0].time < 7960 - 3600 <= known[1].time
-    assert note(tmp_path, Seen(8000, 50)) == [Seen(8000, 50)] or min(known).position <= 50
     (tmp_path / "wal-seen.json").write_text("{")
     assert note(tmp_path, Seen(9000, 1)) == [Seen(9000, 1)]
     assert note(tmp_path / "nowhere", Seen(1, 1)) == [Seen(1, 1)]
 
 
 def test_a_source_that_stands_before_what_was_seen_is_another_one(tmp_path: Path) -> None:
-    note(tmp_path, Seen(100, 1000))
-    assert note(tmp_path, Seen(200, 500)) == [Seen(200, 500)]
+    note(tmp_path, Seen(100, 9 * MB))
+    assert note(tmp_path, Seen(200, 5 * MB)) == [Seen(200, 5 * MB)]
+    known = note(tmp_path, Seen(300, 5 * MB - 24))  # looked at in another way, within a page
+    assert known == [Seen(200, 5 * MB), Seen(300, 5 * MB - 24)]
+    assert wal_rate(known) == 0
 
 
 def test_the_lag_is_since_the_last_moment_at_which_the_lake_had_all() -> None:
