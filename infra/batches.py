@@ -223,7 +223,8 @@ def catch_up(
     first = pipeline.position()
     asked = time.time()
     target = source_position(pipeline.source) if until is None else until
-    note_source(pipeline, target, asked)
+    if until is None:
+        note_source(pipeline, target, asked)
     seconds: dict[str, float] = {}
     tables: dict[str, int] = {}
     conflicts: dict[str, dict[str, int]] = {}
