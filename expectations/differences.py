@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import psycopg
+import pyarrow as pa
 
 from expectations.lake_side import LakeTable
 from expectations.reconcile import differing_rows
@@ -88,6 +89,6 @@ def lake_rows(
     found: dict[int, Row] = {}
     for batch, hashes in LakeTable(cut, table).keyed() if keys else ():
         here = np.flatnonzero(np.isin(hashes, wanted))
-        picked = [batch.column(name).take(here.tolist()).to_pylist() for name in columns]
+        picked = [batch.column(name).take(pa.array(here)).to_pylist() for name in columns]
         found.update(zip(hashes[here].tolist(), zip(*picked, strict=True), strict=True))
     return found

@@ -15,6 +15,7 @@ from decoder.source import connect, source_errors
 from infra import ddl_trigger, follow
 from infra.batches import source_position
 from infra.marks import Mark
+from infra.recovery_findings import known_findings
 from infra.reports import Alarm, StatusReport, TableStatus, Watched
 from infra.watch import watched
 
@@ -100,10 +101,13 @@ def _source_side(
 
 def _judge(pipeline: Pipeline, position: int | None, slot: SlotState | None, watch: Watched) -> Watched:
     """The alarms with what only both sides together tell."""
-    if slot is None or position is None or (slot.confirmed_flush_lsn or 0) <= position:
+    if position is None:
         return watch
-    beyond = Alarm("slot ahead", "the slot is confirmed beyond the lake's position", "slotlake recover")
-    return replace(watch, alarms=[beyond, *watch.alarms])
+    found = [Alarm(each.kind, each.what, "slotlake recover") for each in known_findings(pipeline)]
+    if slot is not None and (slot.confirmed_flush_lsn or 0) > position:
+        what = "the slot is confirmed beyond the lake's position"
+        found.append(Alarm("slot ahead", what, "slotlake recover"))
+    return replace(watch, alarms=[*found, *watch.alarms])
 
 
 def _unasked(pipeline: Pipeline, cut: Cut) -> list[str]:

@@ -88,6 +88,7 @@ def _bring(
     publish_named(pipeline, batch.name)
     reach("recover.published")
     note_of(pipeline).unlink(missing_ok=True)
+    pipeline.file.dropped_note.unlink(missing_ok=True)  # whoever recovers what was dropped wants it to go on
     fresh = [each.source for each in found if each.source is not None and each.repair.how == NEW]
     if fresh and pipeline.file.new_tables == "copy":
         copy_all(pipeline, fresh, snapshot, progress)

@@ -111,7 +111,7 @@ def _of_table(
     chain = catalog_metadata.ancestry(metadata)
     at = next((i for i, s in enumerate(chain) if s["snapshot-id"] == pin), None)
     if at is None:
-        if catalog.lake.publish == "per_table" and _ahead(chain, pointers, catalog.lake):
+        if _ahead(chain, pointers, catalog.lake):
             return
         if catalog_metadata.snapshot(metadata, pin) is None:
             yield Damage(LOST, name, f"the snapshot {pin} of {name}, its newest, was removed by hand")
@@ -119,13 +119,13 @@ def _of_table(
             yield Damage(ROLLED_BACK, name, f"{name} was rolled back by hand", pin)
         return
     above = [s for s in chain[:at] if catalog_metadata.summary(s).get("operation") != "replace"]
-    if above and not (catalog.lake.publish == "per_table" and _ahead(chain, pointers, catalog.lake)):
+    if above and not _ahead(chain, pointers, catalog.lake):
         many = f"{len(above)} commits" if len(above) > 1 else "a commit"
         yield Damage(WRITTEN, name, f"{name} holds {many} that slotlake did not make", pin)
 
 
 def _ahead(chain: list[dict[str, object]], pointers: Mapping[LakeName, str], lake: LakeSettings) -> bool:
-    """Published alone, and the run ended before `commits`: the next run goes on with it."""
+    """Published by a run that has not reached `commits` yet, or ended before it: the next one goes on."""
     commits = load(pointers, commits_name(lake.namespace)).metadata
     position = catalog_metadata.newest_position(commits) or 0
     lsn = next((s[LSN] for s in map(catalog_metadata.summary, chain) if LSN in s), None)
