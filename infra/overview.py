@@ -43,6 +43,8 @@ def overview(pipeline: Pipeline) -> StatusReport:
         state = "dropped"
     watch = _judge(pipeline, position, slot, watch)
     warnings += [str(alarm) for alarm in watch.alarms]
+    if slot is not None and slot.wal_status == "extended":
+        warnings.append("the slot holds back more WAL than max_wal_size (wal_status extended): sync soon")
     if cut is not None and source_lsn is not None:
         _compare_choices(pipeline, warnings)
     warnings += [] if cut is None else _unasked(pipeline, cut)

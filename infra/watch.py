@@ -140,9 +140,9 @@ def _of_slot(slot: SlotState, limits: MonitorSection) -> list[Alarm]:
         reason = slot.invalidation_reason or slot.wal_status
         return [Alarm("slot lost", f"the slot is lost ({reason})", "slotlake recover")]
     found = []
-    if slot.wal_status in ("extended", "unreserved"):
-        what = f"the slot holds back more WAL than max_wal_size (wal_status {slot.wal_status})"
-        found.append(Alarm("wal status", what, "sync soon"))
+    if slot.wal_status == "unreserved":
+        what = "the slot holds back more WAL than max_slot_wal_keep_size (wal_status unreserved)"
+        found.append(Alarm("wal status", what, "sync at once: the next checkpoint may invalidate it"))
     most, retained = limits.warn_retained_bytes, slot.retained_bytes
     if most is not None and retained is not None and retained > most:
         what = f"the slot holds back {megabytes(retained)} of WAL, more than monitor.warn_retained_bytes"
