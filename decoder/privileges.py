@@ -47,14 +47,11 @@ WHERE c.oid = ANY (%s) ORDER BY n.nspname, c.relname
 def require_readable(
     connection: psycopg.Connection[Any],
     tables: Mapping[int, Sequence[str] | None],
-    *,
-    rows_only: bool = False,
 ) -> None:
     """See that the role of this connection may read tables whole.
 
     Args:
         tables: OID → the columns that are read, None for all.
-        rows_only: look at row-level security only.
 
     Raises:
         SourceError: it may not; all tables are named, and what to run.
@@ -66,8 +63,7 @@ def require_readable(
         lacking = tuple(column for column in hidden if wanted is None or column in wanted)
         rights.append(_Rights(schema, name, usage, select, secured, lacking))
     _refuse_hidden_rows(rights, role)
-    if not rows_only:
-        _refuse_hidden_tables(rights, role)
+    _refuse_hidden_tables(rights, role)
 
 
 def _refuse_hidden_rows(rights: Sequence[_Rights], role: str) -> None:

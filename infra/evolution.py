@@ -146,7 +146,7 @@ def _examine(pipeline: Pipeline, batch: Batch, snapshot: ExportedSnapshot | None
     }
     if not doubtful:
         return Findings()
-    published = {(table.schema, table.table): table for table in published_tables(pipeline)}
+    published = {(table.schema, table.table): table for table in published_tables(pipeline, to_read=False)}
     unseen = [published[name].relation_id for name in doubtful if name in published]
     marks |= marks_at(pipeline, [oid for oid in unseen if oid not in marks], when)
     told = altered_tables(batch)

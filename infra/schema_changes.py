@@ -74,7 +74,8 @@ def _past(cut: Cut, table: TableSchema) -> Iterable[SchemaChange]:
 
 
 def _pending(pipeline: Pipeline, cut: Cut) -> list[SchemaChange]:
-    published = {(table.schema, table.table): table for table in published_tables(pipeline)}
+    found_now = published_tables(pipeline, to_read=False)
+    published = {(table.schema, table.table): table for table in found_now}
     held = {(table.schema, table.table): table for table in cut.tables()}
     marks = marks_at(pipeline, [table.relation_id for table in published.values()], None)
     found = []

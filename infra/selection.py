@@ -122,7 +122,7 @@ def refuse_changed(pipeline: Pipeline) -> None:
         if not chooses:
             _CHOOSING_NOTHING.add(pipeline)
         return
-    for table in published_tables(pipeline):
+    for table in published_tables(pipeline, to_read=False):
         name = (table.schema, table.table)
         if name in held and isinstance(table, SelectedTable):
             now, kept = Selection.from_json(table.selection), held[name]

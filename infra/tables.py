@@ -32,12 +32,20 @@ ADD_TABLE_WAIT_SECONDS = 10.0
 FILL_WAIT_SECONDS = 60.0
 
 
-def published_tables(pipeline: Pipeline) -> list[SourceTable]:
-    """The tables that the pipeline's publications publish now, as far as the lake takes them."""
+def published_tables(pipeline: Pipeline, *, to_read: bool = True) -> list[SourceTable]:
+    """The tables that the pipeline's publications publish now, as far as the lake takes them.
+
+    Args:
+        to_read: their rows are to be read, which this role must be allowed to; the stream obeys no rights.
+
+    Raises:
+        SourceError: a publication is missing; or the role may not read all that is published.
+    """
     source = pipeline.source
     with connect(source.dsn) as connection, source_errors(source.dsn, "reading the publications"):
         tables = selected(pipeline.file, connection, source_tables(connection, source.publications))
-        require_readable(connection, {t.relation_id: [c.name for c in t.columns] for t in tables})
+        if to_read:
+            require_readable(connection, {t.relation_id: [c.name for c in t.columns] for t in tables})
         return tables
     raise AssertionError("unreachable")
 
@@ -70,7 +78,14 @@ def copy_all(
 def schemas_at(
     pipeline: Pipeline, snapshot: ExportedSnapshot, tables: Sequence[SourceTable]
 ) -> tuple[dict[SourceTable, TableSchema], dict[int, TableMark]]:
-    """The lake tables of source tables as the snapshot shows them, and the catalog there."""
+    """The lake tables of source tables to be copied, as the snapshot shows them, and the catalog there.
+
+    Raises:
+        SourceError: the role may not read one of them whole.
+    """
+    dsn = pipeline.source.dsn
+    with connect(dsn) as connection, source_errors(dsn, "looking at privileges"):
+        require_readable(connection, {t.relation_id: [c.name for c in t.columns] for t in tables})
     partitions = partitions_at(pipeline, snapshot.snapshot, tables)
     marks = marks_at(pipeline, [table.relation_id for table in tables], snapshot.snapshot)
     schemas = {
@@ -132,7 +147,8 @@ def add_new_tables(pipeline: Pipeline, progress: Progressing) -> list[str]:
     if pipeline.file.new_tables == "ignore":
         return []
     known = {(table.schema, table.table) for table in Cut.latest(pipeline.lake).tables()}
-    fresh = [table for table in published_tables(pipeline) if (table.schema, table.table) not in known]
+    published = published_tables(pipeline, to_read=False)
+    fresh = [table for table in published if (table.schema, table.table) not in known]
     if not fresh:
         return []
     try:
@@ -183,7 +199,7 @@ def _unfilled(pipeline: Pipeline) -> list[SourceTable]:
         return []
     return [
         table
-        for table in published_tables(pipeline)
+        for table in published_tables(pipeline, to_read=False)
         if (table.schema, table.table) in lost
         or any(
             c.has_default and c.name in lacking.get((table.schema, table.table), ()) for c in table.columns
