@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from decoder.lsn import format_lsn
+from decoder.publications import missing_publications
+from decoder.source import connect, source_errors
 from infra import follow
 from infra.recovery_compare import LEFT, NEW, NOTHING, ROWS, WHOLE, TableRepair, compare, session_now
 from infra.recovery_findings import Finding, Judged, judge
@@ -76,7 +78,7 @@ def recover(pipeline: Pipeline, *, carry_out: bool, progress: Progressing) -> Re
     return RecoverReport(
         pipeline.name,
         diagnosis,
-        _plan(pipeline, judged, tables),
+        _plan(pipeline, judged, tables, carried_out=carry_out),
         carried_out=carry_out,
         findings=judged.findings,
         tables=tables,
@@ -97,15 +99,22 @@ def _planned(pipeline: Pipeline, judged: Judged, progress: Progressing) -> list[
         broken = unreadable(judged.damages)
         if any(each.position is not None for each in judged.damages):
             return []  # the lake as it will be compared is not what readers see now
-        missing = any(
-            finding.kind == "publication" and "any more" in finding.what for finding in judged.findings
-        )
-        tables = [] if missing else published_tables(pipeline)
+        if unpublished(pipeline):
+            return []  # which tables, and which of their rows, nobody can tell before the publication is made
+        tables = published_tables(pipeline)
         with session_now(pipeline.source.dsn) as connection:
             found = compare(connection, Cut.latest(pipeline.lake), tables, broken, progress)
-        return [] if missing else [each.repair for each in found]
+        return [each.repair for each in found]
     names = {name for each in judged.findings if each.repair == "copy" for name in each.tables}
     return [TableRepair(name, WHOLE, why="copied again in place") for name in sorted(names)]
+
+
+def unpublished(pipeline: Pipeline) -> list[str]:
+    """The pipeline's publications that the source does not have."""
+    source = pipeline.source
+    with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the publications"):
+        return missing_publications(connection, source.publications)
+    raise AssertionError("unreachable")
 
 
 def unreadable(damages: Collection[Damage]) -> set[LakeName]:
@@ -113,7 +122,9 @@ def unreadable(damages: Collection[Damage]) -> set[LakeName]:
     return {each.table for each in damages if each.snapshot is None}
 
 
-def _plan(pipeline: Pipeline, judged: Judged, tables: Sequence[TableRepair]) -> list[str]:
+def _plan(
+    pipeline: Pipeline, judged: Judged, tables: Sequence[TableRepair], *, carried_out: bool
+) -> list[str]:
     lines = [
         f"move {each.table} back to where slotlake left it (snapshot {each.snapshot}); no row is copied"
         for each in judged.damages
@@ -127,18 +138,18 @@ def _plan(pipeline: Pipeline, judged: Judged, tables: Sequence[TableRepair]) -> 
         if each.snapshot is None and each.is_beside
     ]
     if judged.needs("renew"):
-        lines += _renewal(pipeline, judged, tables)
+        lines += _renewal(pipeline, tables, carried_out=carried_out)
     else:
         lines += [f"copy {table.table} again in place, at an exact LSN" for table in tables]
     return lines
 
 
-def _renewal(pipeline: Pipeline, judged: Judged, tables: Sequence[TableRepair]) -> list[str]:
+def _renewal(pipeline: Pipeline, tables: Sequence[TableRepair], *, carried_out: bool) -> list[str]:
     slot = pipeline.source.slot
     lines = [
         f"make a new slot {slot}, in place of what is left of the old one, and compare lake and source there"
     ]
-    if any(finding.kind == "publication" for finding in judged.findings):
+    if not carried_out and unpublished(pipeline):
         lines.insert(0, "make the publications that are missing, of the tables that the pipeline file names")
     by_how = {
         how: [table for table in tables if table.how == how] for how in (ROWS, WHOLE, NEW, LEFT, NOTHING)

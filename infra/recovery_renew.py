@@ -56,8 +56,8 @@ def renew(
     pipeline.session  # noqa: B018  start Spark before the slot: no slot is made if it cannot start
     if salvage and not note_of(pipeline).exists():
         _apply_what_waits(pipeline, progress)
-    _note(pipeline, None)
     _publications(pipeline)
+    _note(pipeline, None)
     drop_slot(pipeline.source)
     reach("recover.slot_dropped")
     progress("waiting for a snapshot of the source", 0)

@@ -11,7 +11,8 @@ wrote.  Invariant: looking changes nothing; mending moves pointers only, all in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from spark import catalog_metadata
 from spark.beside import SUFFIXES
 from spark.catalog import Catalog, open_catalog
 from spark.catalog_base import Loaded, load
-from spark.catalog_metadata import MAIN, STAGE
+from spark.catalog_metadata import MAIN, STAGE, Metadata
 from spark.commits import BATCH, LSN, commits_name, pins_of
 from spark.lake import LakeSettings
 from spark.names import LakeName, belongs
@@ -84,17 +85,26 @@ def look(lake: LakeSettings, pipeline: str, *, files: bool = False) -> list[Dama
 
 
 def _of_commits(commits: Loaded) -> Iterator[Damage]:
-    """Its own newest snapshot is not its main: it was rolled back."""
+    """Its own newest snapshot is not its main, or somebody wrote on top of it."""
     told = [s for s in commits.metadata.get("snapshots", ()) if LSN in catalog_metadata.summary(s)]
     main = catalog_metadata.newest_of_a_point(commits.metadata)
     newest = max(told, key=lambda s: int(s.get("sequence-number", 0)), default=None)
     if newest is None:
         return
-    if main is None or newest["snapshot-id"] != main["snapshot-id"]:
-        lsn = catalog_metadata.summary(newest)[LSN]
+    lsn, id_ = catalog_metadata.summary(newest)[LSN], int(newest["snapshot-id"])
+    if main is None or int(main["snapshot-id"]) != id_:
         at = catalog_metadata.summary(main).get(LSN, "no point at all")
         what = f"{commits.name} was rolled back by hand to {at}; it had reached {lsn}"
-        yield Damage(ROLLED_BACK, commits.name, what, int(newest["snapshot-id"]), parse_lsn(lsn))
+        yield Damage(ROLLED_BACK, commits.name, what, id_, parse_lsn(lsn))
+    elif _foreign(catalog_metadata.ancestry(commits.metadata), id_):
+        what = f"{commits.name} holds a commit that slotlake did not make"
+        yield Damage(WRITTEN, commits.name, what, id_, parse_lsn(lsn))
+
+
+def _foreign(chain: Sequence[Metadata], pin: int) -> int:
+    """How many snapshots on top of a table's own are no compactions."""
+    above = itertools.takewhile(lambda snapshot: snapshot["snapshot-id"] != pin, chain)
+    return sum(catalog_metadata.summary(s).get("operation") != "replace" for s in above)
 
 
 def _of_table(
@@ -109,22 +119,19 @@ def _of_table(
         yield Damage(MISSING, name, f"{name} was replaced by a table that is not this pipeline's")
         return
     chain = catalog_metadata.ancestry(metadata)
-    at = next((i for i, s in enumerate(chain) if s["snapshot-id"] == pin), None)
-    if at is None:
-        if _ahead(chain, pointers, catalog.lake):
-            return
+    if _ahead(chain, pointers, catalog.lake):
+        return
+    if pin not in [snapshot["snapshot-id"] for snapshot in chain]:
         if catalog_metadata.snapshot(metadata, pin) is None:
             yield Damage(LOST, name, f"the snapshot {pin} of {name}, its newest, was removed by hand")
         else:
             yield Damage(ROLLED_BACK, name, f"{name} was rolled back by hand", pin)
-        return
-    above = [s for s in chain[:at] if catalog_metadata.summary(s).get("operation") != "replace"]
-    if above and not _ahead(chain, pointers, catalog.lake):
-        many = f"{len(above)} commits" if len(above) > 1 else "a commit"
+    elif count := _foreign(chain, pin):
+        many = f"{count} commits" if count > 1 else "a commit"
         yield Damage(WRITTEN, name, f"{name} holds {many} that slotlake did not make", pin)
 
 
-def _ahead(chain: list[dict[str, object]], pointers: Mapping[LakeName, str], lake: LakeSettings) -> bool:
+def _ahead(chain: Sequence[Metadata], pointers: Mapping[LakeName, str], lake: LakeSettings) -> bool:
     """Published by a run that has not reached `commits` yet, or ended before it: the next one goes on."""
     commits = load(pointers, commits_name(lake.namespace)).metadata
     position = catalog_metadata.newest_position(commits) or 0
