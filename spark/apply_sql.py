@@ -32,6 +32,8 @@ _STRING_BOUND_CHARACTERS_MAX = 64
 # What goes is found with the keys alone, which are broadcast; what comes is appended without a join.  For 5 M
 # rows with keys in no order that is a third to a tenth of the CPU time (docs/adr/0018).
 _REPLACE_BATCH_ROWS_MIN = 500
+# A smaller batch's range of keys leaves out nearly the whole table before the exchange, if it is this narrow.
+_NARROW_RANGE_MAX = 1_000_000
 _REPLACE_ROWS_MIN = 1_000_000
 # In Java's heap, a tenth of what Spark has by default: what is broadcast is there twice for a moment.
 _BROADCAST_BYTES_MAX = 192 * 1024 * 1024
@@ -134,10 +136,22 @@ def _replaces(target: Target) -> bool:
     sought = rows.select(_sought(target, actions))
     return (
         MOVED not in actions
-        and rows.num_rows >= _REPLACE_BATCH_ROWS_MIN
+        and (rows.num_rows >= _REPLACE_BATCH_ROWS_MIN or _is_spread(target))
         and target.lake_rows + rows.num_rows >= _REPLACE_ROWS_MIN
         and rows.num_rows * _BROADCAST_ROW_BYTES + 2 * sought.nbytes <= _BROADCAST_BYTES_MAX
     )
+
+
+def _is_spread(target: Target) -> bool:
+    """Do the batch's keys lie far apart, or may they?"""
+    for i, _ in target.keys:
+        values = target.fold.rows[f"n{i}"]
+        if not pa.types.is_integer(values.type):
+            return bool(len(values) > 1)
+        ends = pc.min_max(values)
+        if ends["max"].as_py() - ends["min"].as_py() > _NARROW_RANGE_MAX:
+            return True
+    return False
 
 
 def _sought(target: Target, actions: set[int]) -> list[str]:

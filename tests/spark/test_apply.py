@@ -138,3 +138,15 @@ def test_what_taking_away_and_appending_meet_is_counted(lab: Lab) -> None:
         ("4", "x", "1.00"),
         ("9", "x", "1.00"),
     ]
+
+
+def test_few_changes_are_replaced_too_where_their_keys_lie_far_apart(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply_sql, "_REPLACE_ROWS_MIN", 0)
+    lab.init({ORDERS: [order(1), order(9_000_000)]})
+    lab.sync(update(ORDERS, **order(1, "y")), insert(ORDERS, **order(2)))
+    lab.sync(update(ORDERS, **order(1, "z")), update(ORDERS, **order(9_000_000, "z")))
+    assert [row[:2] for row in lab.rows("orders")] == [("1", "z"), ("2", "x"), ("9000000", "z")]
+    snapshots = lab.session.sql("SELECT operation FROM lake.shop.orders.snapshots").collect()
+    assert [row[0] for row in snapshots][1:] == ["overwrite", "delete", "append"]
