@@ -22,7 +22,10 @@ from tests.e2e.oracle import assert_equal, pipeline_file
 pytestmark = pytest.mark.timeout(600)
 
 
-def test_two_pipelines_on_one_database(database: Database, session: Any, tmp_path: Path) -> None:
+def test_two_pipelines_on_one_database(
+    database: Database, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("decoder.slots.BUSY_WAIT_SECONDS", 0.5)
     for table in "abc":
         database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY); INSERT INTO {table} VALUES (1)")
     one = pipeline_file(tmp_path, database, ["a", "b"], name="one")
