@@ -1,4 +1,4 @@
-"""Named places at which a test can end the process as a crash would.
+"""Named places at which a test can end the process as a crash would, or make something else happen.
 
 ``SLOTLAKE_FAILPOINT=<name>`` or ``<name>:<n>`` kills the process with SIGKILL the first (or n-th)
 time it reaches that place.  Without the variable a failpoint costs one dictionary look-up.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 NAMES = frozenset(
     {
@@ -40,11 +42,25 @@ NAMES = frozenset(
     }
 )
 _reached: dict[str, int] = {}
+_happens: dict[str, Callable[[], None]] = {}
+
+
+@contextmanager
+def happening(name: str, action: Callable[[], None]) -> Iterator[None]:
+    """Within, ``action`` runs the first time this process reaches that place (a server crashes, say)."""
+    assert name in NAMES, name
+    _happens[name] = action
+    try:
+        yield
+    finally:
+        _happens.pop(name, None)
 
 
 def reach(name: str) -> None:
     """Die here if the environment asks for it."""
     assert name in NAMES, name
+    if name in _happens:
+        _happens.pop(name)()
     if armed(name):
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -54,7 +54,9 @@ def contradiction(
         return None
     shown = _shown(connection, source, position)
     for batch in archived:
-        known = {each for each in _transactions(batch) if each[0] >= confirmed}
+        # A two-phase slot shows their PREPARE and a COMMIT PREPARED, which names no place where they begin.
+        prepared = {entry["xid"] for entry in batch.manifest.get("resolved", ())}
+        known = {each for each in _transactions(batch) if each[0] >= confirmed and each[1] not in prepared}
         if any(xid == _OF_A_DIFFERENCE for _, xid in known):
             continue
         now = {each for each in shown if batch.start_lsn <= each[0] < batch.end_lsn}

@@ -325,8 +325,11 @@ def _meaning(state: str, said: str) -> tuple[type[SlotlakeError], str, str]:
             "the server has given the slot up, or cannot read from it any more",
             "run `slotlake recover`; raise max_slot_wal_keep_size so that it does not happen again",
         )
-    if state[:3] == "57P":
-        return SourceUnavailableError, "the server ended the replication stream", again
+    if state == "53100":
+        again = f"free or enlarge it (df on the server; pg_wal, the data directory), then {again}"
+    if state == "53100" or state[:3] == "57P":
+        full, ended = "a disk of the server is full", "the server ended the replication stream"
+        return SourceUnavailableError, full if state == "53100" else ended, again
     return (
         SourceError,
         "the server ended the replication stream with an error",

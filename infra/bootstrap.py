@@ -59,7 +59,9 @@ def initialise(pipeline: Pipeline, progress: Progressing) -> InitReport:
         "system_identifier": identity.system_identifier,
         "publications": made,
     }
-    note.write_text(json.dumps(noted))
+    whole = note.with_suffix(".new")  # a note cut short by a full disk would be taken for somebody else's
+    whole.write_text(json.dumps(noted))
+    whole.rename(note)
     try:
         with create_slot(pipeline.source, wait_seconds=SLOT_WAIT_SECONDS) as snapshot:
             copies = copy_all(pipeline, tables, snapshot, progress)

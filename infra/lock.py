@@ -10,7 +10,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from decoder.errors import BusyError, ChangeLogError
@@ -53,6 +53,7 @@ def _acquire(handle: int, pipeline: str, deadline: float) -> None:
                 ) from None
             time.sleep(0.05)
         else:
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, str(os.getpid()).encode(), 0)
+            with suppress(OSError):  # for people; the lock itself needs no room on a full disk
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, str(os.getpid()).encode(), 0)
             return

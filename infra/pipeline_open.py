@@ -7,7 +7,8 @@ infra/pipeline.py.  Spark starts when the first step needs it.
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from decoder.errors import LakeError
 from decoder.source import SourceSettings
+from infra.full_disk import told_if_full
 from infra.lock import exclusive
 from infra.model import PipelineFile, load_pipeline
 from infra.standing import PullSettings, StandingStream
@@ -115,13 +117,15 @@ class OpenPipeline:
             self._session = open_engine(self.file, self.lake, self._remote, self._closing)
         return self._session
 
-    def exclusively(self, wait_seconds: float = 0.0) -> AbstractContextManager[None]:
-        """Keep other runs of this pipeline away.
+    @contextmanager
+    def exclusively(self, wait_seconds: float = 0.0) -> Iterator[None]:
+        """Keep other runs of this pipeline away; a full disk within is told in full.
 
         Raises:
             BusyError: another run is at work.
         """
-        return exclusive(self.file.state_dir, self.name, wait_seconds)
+        with told_if_full(self), exclusive(self.file.state_dir, self.name, wait_seconds):
+            yield
 
     def position(self) -> int:
         """The lake's position.

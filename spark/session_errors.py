@@ -12,6 +12,7 @@ SPARK_ERRORS = (PySparkException, Py4JError)
 _JAVA_CLASS = re.compile(r"\(([a-z]\w*(?:\.[\w$]+)+(?:Exception|Error))\)")
 _CONFLICTS = ("ValidationException", "CommitFailedException", "CommitStateUnknownException")
 _NO_SPACE = "No space left on device"
+_CATALOG_FULL = ("SQLITE_FULL", "database or disk is full")
 
 
 def reason(error: Exception) -> str:
@@ -19,6 +20,8 @@ def reason(error: Exception) -> str:
     text = str(error)
     if _NO_SPACE in text:
         return "no space left on the device"
+    if any(said in text for said in _CATALOG_FULL):
+        return "the catalog's database or disk is full"
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.getClass().getName())
     java = _JAVA_CLASS.search(text)
