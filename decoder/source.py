@@ -268,8 +268,15 @@ _KNOWN = (
         _CHECK_REACH,
     ),
     _known(
+        r"No space left on device|disk is full|Disk quota exceeded",
+        SourceUnavailableError,
+        "a disk of the server is full",
+        "free or enlarge it (df on the server; pg_wal, the data directory, its temporary files), then run "
+        "the same command again: nothing of an unfinished batch was kept",
+    ),
+    _known(
         r"the database system is (starting up|shutting down|in recovery mode|not yet accepting)"
-        r"|terminating connection due to administrator command",
+        r"|terminating connection (due to (administrator command|immediate shutdown)|because of crash)",
         SourceUnavailableError,
         "the source is not serving now",
         "wait until it serves again, then run the same command again",
