@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
@@ -46,6 +47,8 @@ _CONFLICT = 409
 _LACKING = frozenset({404, 405, 501})
 _DENIED = frozenset({401, 403, 419})
 _OK_BELOW, _SERVERS_FAULT = 300, 500
+# A table asked for is a request that mostly waits; pyiceberg's session keeps ten connections.
+_AT_ONCE = 8
 
 
 class UnansweredError(LakeError):
@@ -256,7 +259,11 @@ class _Pointers(Mapping[LakeName, str]):
         return location
 
     def __iter__(self) -> Iterator[LakeName]:
-        return (name for name in sorted(self._catalog.names()) if name in self)
+        names = sorted(self._catalog.names())
+        unread = [name for name in names if name not in self._read]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            self._read.update(zip(unread, pool.map(self._catalog.location, unread), strict=True))
+        return (name for name in names if self._read[name] is not None)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -116,8 +116,10 @@ def _schemas(before: Metadata, after: Metadata) -> list[Change]:
     """The schema that the table is to have; the server gives it a number."""
     known = {schema["schema-id"] for schema in before["schemas"]}
     added = [schema for schema in after["schemas"] if schema["schema-id"] not in known]
-    if not added:
+    if not added and before["current-schema-id"] == after["current-schema-id"]:
         return []
+    if not added:
+        return [{"action": "set-current-schema", "schema-id": after["current-schema-id"]}]
     (schema,) = added
     return [
         {"action": "add-schema", "schema": schema, "last-column-id": after["last-column-id"]},

@@ -48,11 +48,12 @@ def publish_batch(lake: LakeSettings, batch: ChangeBatch, pipeline: str, annex: 
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
         held = sorted(name for name in changed if name in pointers)
-        beside = [table for name in held for table in tables_beside(pointers, name).values()]
+        # One after another, a mirror that is ahead would hide how what is beside it must change.
+        order = [each for name in held for each in (*tables_beside(pointers, name).values(), name)]
     rows = {str(name): sum(relation.rows for relation in changed[name]) for name in held}
     copied = {str(copy.schema.lake_name(lake.namespace)): copy.rows for copy in annex.copies}
     rows |= {name: count for name, count in copied.items() if name in rows}
-    published = publish_tables(lake, replace(point, changed=rows), [*held, *beside], start=batch.start_lsn)
+    published = publish_tables(lake, replace(point, changed=rows), order, start=batch.start_lsn)
     remove_folded(lake, point)
     return published
 

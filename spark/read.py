@@ -71,7 +71,8 @@ class Pinned:
     def schema_id(self) -> int:
         """The Iceberg schema that the snapshot is read by."""
         written: int = (self.snapshot or {}).get("schema-id", -1)
-        return schema_id_at(self.metadata, written, self.position)
+        lsn = catalog_metadata.summary(self.snapshot).get(LSN)
+        return schema_id_at(self.metadata, written, self.position, lsn)
 
     @cached_property
     def shape(self) -> TableSchema:

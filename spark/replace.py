@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
+from decoder.failpoints import reach
 from spark import lake_files
 from spark.annex import Copied
 from spark.apply_run import Work, run_statements, shape
@@ -81,6 +82,14 @@ class Replacement:
             ApplyError: the lake does not stand at the point.
             LakeError: Spark failed, or the lake was changed meanwhile; nothing was published.
         """
+        return publish_tables(self._lake, point, self.stage(point), start=point.position)
+
+    def stage(self, point: Point) -> list[LakeName]:
+        """Stage the new content; the tables to be published then, together with others if need be.
+
+        Raises:
+            LakeError: Spark failed.
+        """
         with open_catalog(self._lake) as catalog:
             pointers = catalog.pointers()
             table = load(pointers, self._name)
@@ -88,9 +97,7 @@ class Replacement:
             reset_stage(catalog, [table, *beside.values()])
         work = Work(self._session, self._lake, point, table, self._copied.directory)
         stage_copy(work, self._copied, beside)
-        return publish_tables(
-            self._lake, point, [self._name, *(each.name for each in beside.values())], start=point.position
-        )
+        return [*(each.name for each in beside.values()), self._name]
 
 
 def stage_copy(work: Work, copied: Copied, beside: Mapping[str, Loaded]) -> TableSchema:
@@ -129,6 +136,7 @@ def stage_copy(work: Work, copied: Copied, beside: Mapping[str, Loaded]) -> Tabl
         work.session.catalog.dropTempView(view)
     final = settled(schema, before)
     for mode, each in beside.items():
+        reach("apply.between_modes")
         take_copy(replace(work, table=each), mode, schema, work.table.name, final.names)
     return final.schema
 

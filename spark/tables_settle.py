@@ -97,10 +97,13 @@ def with_settled_fields(metadata: Metadata, snapshot_id: int | None) -> Metadata
         if field["name"] not in told["gone"] or field["id"] in _held(metadata)
     ]
     fields = _renamed(kept, told["names"], told.get("inside", ()))
-    number = 1 + max(schema["schema-id"] for schema in metadata["schemas"])
+    # Fields that are as they once were have that schema's number: a REST server adds no schema twice.
+    alike = [s["schema-id"] for s in metadata["schemas"] if {**current, **s, "fields": fields} == s]
+    number = alike[0] if alike else 1 + max(schema["schema-id"] for schema in metadata["schemas"])
+    added = [] if alike else [{**current, "schema-id": number, "fields": fields}]
     return {
         **metadata,
-        "schemas": [*metadata["schemas"], {**current, "schema-id": number, "fields": fields}],
+        "schemas": [*metadata["schemas"], *added],
         "current-schema-id": number,
         "snapshots": [
             {**s, "schema-id": number} if s["snapshot-id"] == snapshot_id else s
@@ -142,19 +145,19 @@ def with_shape(metadata: Metadata, position: int, kept: Collection[int]) -> Meta
     shape = properties.get(STAGED_SCHEMA_PROPERTY)
     told: dict[str, str | None] = {STAGED_SCHEMA_PROPERTY: None, STAGED_FIELDS_PROPERTY: None}
     settled_metadata = with_settled_fields(metadata, ref(metadata, "main"))
-    if shape is None:  # a table beside a mirror has none of its own
-        return with_properties(settled_metadata, told)
-    history = _history(metadata)
-    before = properties.get(SCHEMA_PROPERTY)
-    if before is not None and _columns(before) != _columns(shape):
-        history = history or [_entry(0, None, before)]
+    history, before = _history(metadata), properties.get(SCHEMA_PROPERTY)
+    if before is not None and shape is not None:
+        changed, history = _columns(before) != _columns(shape), history or [_entry(0, None, before)]
+    else:  # a table beside a mirror has no shape of its own
+        changed = STAGED_FIELDS_PROPERTY in properties and shape is None
+    if changed:
         history = [entry for entry in history if parse_lsn(entry["lsn"]) < position]
         history.append(_entry(position, settled_metadata["current-schema-id"], shape))
         told[HISTORY_PROPERTY] = json.dumps(_needed(history, kept), ensure_ascii=False)
-    return with_properties(settled_metadata, {**told, SCHEMA_PROPERTY: shape})
+    return with_properties(settled_metadata, told if shape is None else {**told, SCHEMA_PROPERTY: shape})
 
 
-def _entry(position: int, schema_id: int | None, shape: str) -> dict[str, Any]:
+def _entry(position: int, schema_id: int | None, shape: str | None) -> dict[str, Any]:
     return {"lsn": format_lsn(position), "schema-id": schema_id, "schema": shape}
 
 
@@ -192,15 +195,18 @@ def shape_at(metadata: Metadata, position: int) -> TableSchema | None:
     )
 
 
-def schema_id_at(metadata: Metadata, schema_id: int, position: int) -> int:
+def schema_id_at(metadata: Metadata, schema_id: int, position: int, lsn: str | None) -> int:
     """By which Iceberg schema a snapshot is to be read that says ``schema_id``.
 
     A REST server keeps the number that the snapshot was written by, before its fields were settled.
+
+    Args:
+        position: that is looked at; ``lsn``: that the snapshot says, if it says one.
     """
     entry = _entry_at(metadata, position)
-    settled_id = None if entry is None else entry["schema-id"]
+    settled_id = entry["schema-id"] if entry is not None and entry["lsn"] == lsn else None
     known = {schema["schema-id"] for schema in metadata["schemas"]}
-    wanted = schema_id if settled_id is None else max(schema_id, int(settled_id))
+    wanted = schema_id if settled_id is None else int(settled_id)
     return wanted if wanted in known else int(metadata["current-schema-id"])
 
 

@@ -34,12 +34,10 @@ ALL = [
     "publish.before_swap",
     "publish.after_swap",
 ]
-FEW = ["evolve.copied", "apply.between_modes:2", "publish.after_swap"]
+FEW = ["apply.between_modes:2"]  # the rest is among those of test_together.py, without a process of its own
 # What makes the tables be copied.
-_TO_TEXT, _TO_NUMBER = (
-    "text USING 'n' || b || '{}'",
-    "int USING regexp_replace(b, '\\D', '', 'g')::int % 1000",
-)
+_TO_TEXT = "text USING 'n' || b || '{}'"
+_TO_NUMBER = r"int USING regexp_replace(b, '\D', '', 'g')::int % 1000"
 _TYPE_OF_B = (
     "SELECT atttypid::regtype::text FROM pg_attribute WHERE attrelid = %s::regclass AND attname = 'b'"
 )

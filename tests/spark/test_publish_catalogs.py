@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -13,7 +13,6 @@ import pytest
 import requests
 
 from decoder.errors import LakeError
-from infra.local.rest_catalog import LocalRestCatalog
 from spark import catalog_tags
 from spark.catalog import check_lake, open_catalog
 from spark.catalog_rest import RestPointers
@@ -35,12 +34,6 @@ ONE = relation("one", ["id"], id="int8", n="numeric", v="int4")
 TWO = relation("Odd schema.Two", ["id"], id="int8", v="int4")
 LATE = relation("late", ["id"], id="int8", v="int4")
 FIRST = {ONE: [{"id": "1", "n": "1.5", "v": "0"}], TWO: [{"id": "1", "v": "0"}]}
-
-
-@pytest.fixture(scope="module")
-def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with LocalRestCatalog(tmp_path_factory.mktemp("rest")) as server:
-        yield server.uri
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "rest"])
@@ -231,6 +224,19 @@ def _killed_half_way(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (lab.rows("one"), lab.rows('"Odd schema"."Two"')) == ([("1", "2", "1")], [("1", "1")])
     lab.apply(batch)
     lab.publish(batch)
+
+
+def test_tables_on_rest_are_asked_for_at_once(on_rest: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_rest.init(FIRST)
+    both, asked = threading.Barrier(2, timeout=30), RestPointers.location
+
+    def waits_for_another(self: RestPointers, name: LakeName) -> str | None:
+        if name.table != "commits":
+            both.wait()
+        return asked(self, name)
+
+    monkeypatch.setattr(RestPointers, "location", waits_for_another)
+    assert len(Cut.latest(on_rest.lake).tables()) == 2
 
 
 def test_secrets_are_not_told(tmp_path: Path) -> None:

@@ -71,6 +71,21 @@ def _settles(lab: Lab, folder: Path) -> None:
     assert query(lab.session, lab.lake, "SELECT w FROM items", 0x1200).rows == [("now text",)]
     latest = lab.session.sql("SELECT id, w, v FROM lake.shop.items ORDER BY id").collect()
     assert [tuple(row) for row in latest] == [(3, "now text", "d"), (5, "five", "f")]
+    _and_back(lab)
+
+
+def _and_back(lab: Lab) -> None:
+    """To fields that the table had before: a REST server takes no schema that it has already."""
+    for names in (("id", "q", "v"), ("id", "w", "v"), ("id", "q", "v")):
+        shape = relation("items", ["id"], **dict(zip(names, ("int4", "text", "text"), strict=True)))
+        told = Annex({0: {name: number for number, name in enumerate(names, 1)}})
+        sync(lab, told, update(shape, **dict(zip(names, ("5", names[1], "f"), strict=True))))
+        assert _seen(lab)[0] == list(names)
+        read = lab.session.sql(f"SELECT {names[1]} FROM lake.shop.items WHERE id = 5").collect()
+        assert read[0][0] == names[1]
+    for at in range(1, 4):
+        (row,) = [row for row in lab.rows("items", lab.position - 0x300 + at * 0x100) if row[0] == "5"]
+        assert row[1] == "wq"[at % 2]
 
 
 def _seen(lab: Lab) -> tuple[list[str], list[tuple[str | None, ...]]]:

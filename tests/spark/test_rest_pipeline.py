@@ -1,0 +1,107 @@
+"""A pipeline on a REST catalog: what is beside mirrors, columns that change, tables published one by one."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.pipeline import Pipeline
+from spark.catalog_rest import RestPointers
+from tests.conftest import Database
+from tests.e2e.oracle import pipeline_file, source_rows
+from tests.e2e.test_beside import mirrors, past
+from tests.e2e.test_modes import MODES
+
+pytestmark = pytest.mark.timeout(600)
+
+SETUP = """
+CREATE TABLE t (id int PRIMARY KEY, a text, b int);
+INSERT INTO t SELECT g, 'a', g FROM generate_series(1, 9) g;
+CREATE TABLE u (id int PRIMARY KEY, v text); INSERT INTO u SELECT g FROM generate_series(1, 9) g
+"""
+# Behind which of seven: what is beside `t`, `t`, what is beside `u`, `u`; `commits` is the last.
+PLACES = range(1, 7) if os.environ.get("SLOTLAKE_TEST_LONG") else (1,)
+
+
+class Killed(BaseException):
+    """Between two tables."""
+
+
+def _change(database: Database, number: int) -> None:
+    """`t` is followed, `u` is copied again."""
+    old, new = ("a", "z") if number % 2 else ("z", "a")
+    database.execute(
+        f"UPDATE t SET b = {number} WHERE id < 4; UPDATE u SET v = 'v{number}' WHERE id = {number}"
+    )
+    if number:
+        database.execute(
+            f"ALTER TABLE t RENAME {old} TO {new}; ALTER TABLE u ALTER v TYPE text USING v || 'x'"
+        )
+    database.execute(f"UPDATE t SET b = -{number} WHERE id = {number}; DELETE FROM u WHERE id = {9 - number}")
+
+
+def _held(database: Database) -> dict[str, Counter[Any]]:
+    with database.connect() as connection:
+        return {table: source_rows(connection, table)[1] for table in ("t", "u")}
+
+
+def test_killed_between_a_mirror_and_what_is_beside_it(
+    session: Any, rest: str, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute(SETUP)
+    file = pipeline_file(tmp_path, database, ["t", "u"], extra=MODES, uri=rest, name=f"r{database.name}")
+    file.write_text(file.read_text().replace("lake:\n", "lake:\n  publish: per_table\n", 1))
+    with Pipeline.open(file) as pipeline:
+        monkeypatch.setattr(RestPointers, "together", False)
+        lsn = pipeline.init().lsn
+        points = {lsn: _held(database)}
+        for number, place in enumerate(PLACES):
+            _change(database, number + 1)
+            _killed(pipeline, place, monkeypatch)
+            assert mirrors(pipeline, points[lsn]) == {}, place
+            _change(database, 0)
+            lsn = pipeline.sync().lsn
+            points[lsn] = _held(database)
+            assert mirrors(pipeline, points[lsn]) == {}, place
+        assert past(pipeline, points, ["t", "u"]) == {}
+        _at_the_newest_point(pipeline, lsn)
+
+
+def _killed(pipeline: Any, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = pipeline.pull().batch
+    pipeline.apply(batch)
+    done: list[Any] = []
+    one = RestPointers._one
+
+    def dies(self: RestPointers, change: dict[str, Any]) -> None:
+        if len(done) == place:
+            raise Killed
+        done.append(change)
+        one(self, change)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RestPointers, "_one", dies)
+        with pytest.raises(Killed):
+            pipeline.publish(batch)
+
+
+def _at_the_newest_point(pipeline: Any, lsn: str) -> None:
+    """After renames: by the names of now, in every table."""
+    name = "z" if len(PLACES) % 2 else "a"
+    for sql in (
+        f"SELECT {name}, b FROM t ORDER BY id",
+        f"SELECT {name}, b FROM t__history WHERE is_open ORDER BY id",
+    ):
+        found = [pipeline.query(sql, at=at).rows for at in (None, lsn)]
+        assert found[0] == found[1] == _sorted(pipeline, name), sql
+    log = f"SELECT count(new.{name}), count(old.b) FROM t__changes"
+    assert pipeline.query(log).rows == pipeline.query(log, at=lsn).rows
+
+
+def _sorted(pipeline: Any, name: str) -> list[Any]:
+    rows = sorted(pipeline.rows("t", ["id", name, "b"]), key=lambda row: int(row[0]))
+    return [row[1:] for row in rows]
