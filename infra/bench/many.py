@@ -1,18 +1,42 @@
 """ten_of_a_thousand_vs_ten: what tables that a batch does not touch add to its cost.
 
 Two pipelines read the same ten tables' changes, one of a thousand tables and one of these ten, in one Spark.
+The other 990 are made in seconds, not copied: published at the source, and in the lake the tenth's metadata
+under their names.  That is all that a batch that does not touch them could meet of them.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from typing import TYPE_CHECKING
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from pyiceberg.catalog.sql import IcebergTables
+from sqlalchemy import insert
+from sqlalchemy.engine import create_engine
 
 from decoder.errors import SlotlakeError
 from decoder.source import connect
 from infra.bench.figures import Figure, in_turns
-from infra.bench.lakes import bench_pipeline
-from infra.bench.workload import COLUMNS, DATABASE, bench_folder, bench_server, rows_asked, runs_asked
+from infra.bench.lakes import NAMESPACE, bench_pipeline
+from infra.bench.workload import (
+    COLUMNS,
+    DATABASE,
+    PUBLICATION,
+    bench_folder,
+    bench_server,
+    rows_asked,
+    runs_asked,
+)
+from spark import catalog_metadata, lake_files
+from spark.catalog import open_catalog
+from spark.catalog_base import Loaded, load
+from spark.names import LakeName
+from spark.tables import SCHEMA_PROPERTY, schema_of
 
 if TYPE_CHECKING:
     from infra.output import Progressing
@@ -22,26 +46,26 @@ ROWS = 100
 TABLES, _TABLES_SHORT, TOUCHED = 1000, 20, 10
 _WARM_UPS, _RUNS = 3, 7
 _SLOWER_MAX = 1.2
+_MANY = "_many"
 
 
 def ten_of_a_thousand_vs_ten(progress: Progressing) -> list[Figure]:
     """One row changed in each of ten tables, synced by either pipeline, in turns."""
     count = TABLES if rows_asked(ROWS) == ROWS else _TABLES_SHORT
     names = [f"t{i}" for i in range(1, count + 1)]
+    touched, others = names[:TOUCHED], names[TOUCHED:]
     with bench_server() as server, bench_folder() as folder, connect(server.dsn(DATABASE)) as connection:
         progress("ten_of_a_thousand_vs_ten: making tables", 0)
-        for name in names:
-            connection.execute(f"CREATE TABLE {name} ({COLUMNS})".encode())
-            connection.execute(
-                f"INSERT INTO {name} (id, quantity) SELECT i, 0 FROM generate_series(1, {ROWS}) i".encode()
-            )
-        change = ";".join(
-            f"UPDATE {name} SET quantity = quantity + 1 WHERE id = 5" for name in names[:TOUCHED]
-        )
+        _make(connection, names)
+        change = ";".join(f"UPDATE {name} SET quantity = quantity + 1 WHERE id = 5" for name in touched)
         with (
-            bench_pipeline(server, folder, names[:TOUCHED], progress, suffix="_few") as few,
-            bench_pipeline(server, folder, names, progress, suffix="_many") as many,
+            bench_pipeline(server, folder, touched, progress, suffix="_few") as few,
+            bench_pipeline(server, folder, touched, progress, suffix=_MANY) as many,
         ):
+            connection.execute(
+                f"ALTER PUBLICATION {PUBLICATION}{_MANY} ADD TABLE {', '.join(others)}".encode()
+            )
+            _place(many, touched[-1], others)
 
             def of_many() -> float:
                 connection.execute(change.encode())
@@ -63,6 +87,49 @@ def ten_of_a_thousand_vs_ten(progress: Progressing) -> list[Figure]:
             wanted=1 / _SLOWER_MAX,
         )
     ]
+
+
+def _make(connection: psycopg.Connection[Any], names: Sequence[str]) -> None:
+    for first in range(0, len(names), 100):
+        tables = "; ".join(f"CREATE TABLE {name} ({COLUMNS})" for name in names[first : first + 100])
+        connection.execute(tables.encode())
+    for name in names[:TOUCHED]:
+        rows = f"SELECT i, 0 FROM generate_series(1, {ROWS}) i"
+        connection.execute(f"INSERT INTO {name} (id, quantity) {rows}".encode())
+
+
+def _place(pipeline: Pipeline, model: str, names: Sequence[str]) -> None:
+    """Put tables into the lake that look like one that it has."""
+    with open_catalog(pipeline.lake) as catalog:
+        like = load(catalog.pointers(), LakeName(NAMESPACE, model))
+    rows = [
+        {
+            "catalog_name": pipeline.lake.catalog,
+            "table_namespace": NAMESPACE,
+            "table_name": name,
+            "metadata_location": _metadata_of(like, name),
+        }
+        for name in names
+    ]
+    engine = create_engine(pipeline.lake.sqlalchemy_uri)
+    with engine.begin() as connection:
+        connection.execute(insert(IcebergTables), rows)
+    engine.dispose()
+
+
+def _metadata_of(like: Loaded, name: str) -> str:
+    location = f"{like.metadata['location'].rpartition('/')[0]}/{name}"
+    schema = replace(schema_of(like.metadata, like.name), table=name).to_json()
+    metadata = {
+        **catalog_metadata.with_properties(like.metadata, {SCHEMA_PROPERTY: schema}),
+        "location": location,
+        "table-uuid": str(uuid.uuid4()),
+    }
+    file = f"{location}/metadata/00000-{uuid.uuid4()}.metadata.json"
+    path = lake_files.local_path(file)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(metadata))
+    return file
 
 
 def _synced(pipeline: Pipeline) -> float:
