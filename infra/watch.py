@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _SAMPLE_SECONDS = 1.0
 _NAMED_MAX = 5
+_LITTLE_LEFT = 0.25
 
 
 def note_source(pipeline: Pipeline, position: int | None = None, asked: float | None = None) -> list[Seen]:
@@ -80,7 +81,7 @@ def watched(
         held_back_by=[asdict(holder) for holder in pressure.holders],
         sees_all_transactions=pressure.sees_all,
         other_slots=[asdict(other) for other in pressure.others],
-        alarms=_alarms(pipeline, slot, pressure, (lag, left, why)),
+        alarms=alarms_of(slot, pressure, pipeline.file.monitor, (lag, left, why), pipeline.name),
     )
 
 
@@ -102,19 +103,27 @@ def time_left(
     return min(moments) if moments else (None, None)
 
 
-def _alarms(
-    pipeline: Pipeline,
+def alarms_of(
     slot: SlotState | None,
     pressure: Pressure,
+    limits: MonitorSection,
     measured: tuple[float | None, float | None, str | None],
+    name: str = "",
 ) -> list[Alarm]:
-    limits = pipeline.file.monitor
+    """What needs somebody.
+
+    Args:
+        measured: the lag in seconds, and what :func:`time_left` says.
+        name: the pipeline's.
+    """
     lag, left, why = measured
     found = [] if slot is None else _of_slot(slot, limits)
     if left is not None and why is not None and _near(left, why, pressure, limits):
         found.append(_invalidation(left, why))
+    elif slot is not None and _nearly_used_up(slot, pressure, limits):
+        found.append(_little_left(slot, pressure))
     if lag is not None and limits.warn_lag_seconds is not None and lag > limits.warn_lag_seconds:
-        found.append(_behind(pipeline, lag, slot))
+        found.append(_behind(name, lag, slot))
     return found + _held_back(pressure, limits) + _of_others(pressure, limits)
 
 
@@ -125,6 +134,20 @@ def _near(left: float, why: str, pressure: Pressure, limits: MonitorSection) -> 
     if why == "idle_replication_slot_timeout" and pressure.idle_seconds_max is not None:
         near = min(near, pressure.idle_seconds_max / 2)  # each sync sets the clock back
     return left <= near
+
+
+def _nearly_used_up(slot: SlotState, pressure: Pressure, limits: MonitorSection) -> bool:
+    """Whatever the rate is now: the next load may be quick."""
+    if limits.warn_invalidation_minutes is None or slot.lost:
+        return False
+    safe, most = slot.safe_wal_size, pressure.keep_bytes_max
+    return safe is not None and most is not None and safe < most * _LITTLE_LEFT
+
+
+def _little_left(slot: SlotState, pressure: Pressure) -> Alarm:
+    left, most = megabytes(max(0, slot.safe_wal_size or 0)), megabytes(pressure.keep_bytes_max or 0)
+    what = f"{left} of WAL may still be written before the server may invalidate the slot "
+    return Alarm("invalidation", f"{what}(max_slot_wal_keep_size {most})", "sync now; or raise it")
 
 
 def _invalidation(left: float, why: str) -> Alarm:
@@ -150,12 +173,12 @@ def _of_slot(slot: SlotState, limits: MonitorSection) -> list[Alarm]:
     return found
 
 
-def _behind(pipeline: Pipeline, lag: float, slot: SlotState | None) -> Alarm:
+def _behind(name: str, lag: float, slot: SlotState | None) -> Alarm:
     held = "" if slot is None or slot.retained_bytes is None else f" ({megabytes(slot.retained_bytes)} now)"
     return Alarm(
         "lag",
         f"nothing newer than {span(lag)} ago is in the lake, and the slot goes on holding WAL{held}",
-        f"sync: is cdc_sync_{pipeline.name} paused, or failing? If the pipeline is to end: slotlake drop",
+        f"sync: is cdc_sync_{name} paused, or failing? If the pipeline is to end: slotlake drop",
     )
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from decoder.slot_pressure import Holder, Pressure, span
 from decoder.slots import SlotState
+from infra.model_sections import MonitorSection
 from infra.wal_notes import Seen, lag_seconds, note, seen, wal_rate
-from infra.watch import gauges, time_left
+from infra.watch import alarms_of, gauges, time_left
 
 MB = 1 << 20
 NOBODY = Pressure(None, None, None, (), (), sees_all=True)
@@ -93,3 +94,19 @@ def test_the_gauges_leave_out_what_is_not_known() -> None:
     }
     expected = {"lag_bytes": 5, "retained_wal_bytes": 7, "seconds_to_invalidation": 1.5}
     assert gauges(report) == {**expected, "alarms": 2, "ready": 0}
+
+
+def test_little_is_left_whatever_the_rate() -> None:
+    """A lull after a load says nothing of the next one."""
+    limits = MonitorSection()
+    limited = Pressure(100 * MB, None, None, (), (), sees_all=True)
+    kinds = {
+        safe: [
+            alarm.kind
+            for alarm in alarms_of(_slot(safe), limited, limits, (0.0, *time_left(_slot(safe), limited, 0.0)))
+        ]
+        for safe in (60 * MB, 20 * MB)
+    }
+    assert kinds == {60 * MB: [], 20 * MB: ["invalidation"]}
+    never = MonitorSection(warn_invalidation_minutes=None)
+    assert alarms_of(_slot(20 * MB), limited, never, (0.0, None, None)) == []
