@@ -30,6 +30,7 @@ from infra.batches import apply_named, confirm_position, publish_named
 from infra.evolution import evolved, with_copies
 from infra.recovery_compare import NEW, ROWS, WHOLE, Comparison, TableRepair, compare
 from infra.recovery_findings import note_of
+from infra.source_history import follow_history
 from infra.tables import copy_all, published_tables, schemas_at
 from spark.names import parse_postgres_name
 
@@ -55,6 +56,7 @@ def renew(
     """
     pipeline.session  # noqa: B018  start Spark before the slot: no slot is made if it cannot start
     if salvage and not note_of(pipeline).exists():
+        follow_history(pipeline, pipeline.position())  # what only a failed primary had is not the source's
         _apply_what_waits(pipeline, progress)
     _publications(pipeline)
     _note(pipeline, None)
