@@ -1,4 +1,4 @@
-"""The end of a pipeline: what it holds at the source is let go of, its DAGs end, its lake stays unless asked for.
+"""The end of a pipeline: its slot is let go of, its DAGs end, its lake stays unless asked for otherwise.
 
 Invariant: each part is dropped by itself and may be gone already, so a second run ends what the first could
 not (killed, or a side out of reach), and says what is left to be done by hand.  Only what this pipeline made
