@@ -3,7 +3,8 @@
 A server that was restored from a copy of its disks is the same cluster on the same timeline, and once it has
 written as much again, its positions are those of before with other content.  Its slot then stands before the
 lake's position, as it does after a crash between publishing and confirming; what tells the two apart is which
-transactions lie between.  A transaction is known by where its commit record starts and by its id.
+transactions lie between.  A transaction is known by where its commit record starts, its id, and when it was
+committed: the first two can be the same by chance, for both histories began from one state.
 
 Invariant: the slot is looked at only (peeked), never moved; where nothing overlaps, nothing is said.
 """
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 from psycopg import sql
 
 from decoder.changelog import Batch, batch_positions, batches
+from decoder.cursor import EPOCH_MICROSECONDS
 from decoder.lsn import format_lsn
 from decoder.slots import SlotState
 from decoder.source import SourceSettings
@@ -26,7 +29,7 @@ _FIRST_WITHOUT_EMPTY = 150000  # from here on transactions that publish nothing 
 _FIRST_WITH_ORIGIN = 160000
 _BEGIN = struct.Struct(">QqI")
 _OF_A_DIFFERENCE = 0  # the id of a transaction that no server ever had (difference.py)
-Transaction = tuple[int, int]
+Transaction = tuple[int, int, int]
 
 
 def contradiction(
@@ -57,7 +60,7 @@ def contradiction(
         # A two-phase slot shows their PREPARE and a COMMIT PREPARED, which names no place where they begin.
         prepared = {entry["xid"] for entry in batch.manifest.get("resolved", ())}
         known = {each for each in _transactions(batch) if each[0] >= confirmed and each[1] not in prepared}
-        if any(xid == _OF_A_DIFFERENCE for _, xid in known):
+        if any(xid == _OF_A_DIFFERENCE for _, xid, _ in known):
             continue
         now = {each for each in shown if batch.start_lsn <= each[0] < batch.end_lsn}
         if connection.info.server_version < _FIRST_WITHOUT_EMPTY:
@@ -76,7 +79,9 @@ def _published(changelog: Path, position: int) -> list[Batch]:
 
 def _transactions(batch: Batch) -> set[Transaction]:
     table = batch.transaction_table()
-    return set(zip(table["commit_lsn"].to_pylist(), table["xid"].to_pylist(), strict=True))
+    times = table["commit_time"].cast(pa.int64())
+    columns = (table["commit_lsn"], table["xid"], times)
+    return set(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
 def _shown(connection: psycopg.Connection[Any], source: SourceSettings, position: int) -> set[Transaction]:
@@ -94,4 +99,4 @@ def _shown(connection: psycopg.Connection[Any], source: SourceSettings, position
         binary=True,
     ).fetchall()
     begun = (_BEGIN.unpack(row[0]) for row in rows)
-    return {(lsn, xid) for lsn, _, xid in begun}
+    return {(lsn, xid, time + EPOCH_MICROSECONDS) for lsn, time, xid in begun}

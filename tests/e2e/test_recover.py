@@ -1,0 +1,251 @@
+"""Whatever is lost, `recover` says so, and brings lake and source together by what differs and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decoder.errors import SlotError, SlotlakeError
+from infra.pipeline import Pipeline
+from tests.conftest import Database, fresh_database
+from tests.e2e.oracle import assert_equal, pipeline_file
+
+pytestmark = pytest.mark.timeout(600)
+
+TABLES = ["big", "bag", "once", "small"]
+
+
+@pytest.fixture(scope="module")
+def shop(pg: Any, session: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Database, Any]]:
+    """A pipeline of four tables, one with a history and a change log beside it, for all tests here."""
+    with fresh_database(pg) as database:
+        database.execute(
+            "CREATE TYPE mood AS ENUM ('sad', 'fine');"
+            "CREATE TABLE big (id int PRIMARY KEY, v text, n numeric(12, 2), m mood, at timestamptz);"
+            "CREATE TABLE bag (a int, v text); ALTER TABLE bag REPLICA IDENTITY FULL;"
+            "CREATE TABLE once (id int PRIMARY KEY, v text);"
+            "CREATE TABLE small (id int PRIMARY KEY, v text);"
+            "INSERT INTO big SELECT g, 'v' || g, g / 7.0, 'fine', now() FROM generate_series(1, 3000) g;"
+            "INSERT INTO bag SELECT g % 50, 'x' FROM generate_series(1, 200) g;"
+            "INSERT INTO once VALUES (1, 'only inserts'); INSERT INTO small VALUES (1, 'a'), (2, NULL)"
+        )
+        folder = tmp_path_factory.mktemp("recover")
+        file = pipeline_file(folder, database, TABLES)
+        text = file.read_text().replace("'small': {}", "'small': {mode: [mirror, history, append]}")
+        file.write_text(text)
+        with Pipeline.open(file) as pipeline:
+            pipeline.init()
+            yield database, pipeline
+
+
+def _sound(database: Database, pipeline: Any) -> None:
+    """Equal, proven, and going on."""
+    assert_equal(database, pipeline, TABLES)
+    assert pipeline.verify().equal
+    database.execute(
+        "UPDATE small SET v = v || '!' WHERE id = 1;"
+        "INSERT INTO big VALUES ((SELECT max(id) + 1 FROM big), 'later')"
+    )
+    pipeline.sync()
+    assert_equal(database, pipeline, TABLES)
+    assert pipeline.recover().plan == []
+
+
+def _how(report: Any) -> dict[str, str]:
+    return {table.table: table.how for table in report.tables}
+
+
+def _drop_slot(database: Database, pipeline: Any) -> None:
+    database.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.source.slot])
+
+
+def _rows(pipeline: Any, sql: str) -> list[Any]:
+    return sorted(pipeline.query(sql).rows, key=str)
+
+
+def test_slot_dropped(shop: tuple[Database, Any]) -> None:
+    database, pipeline = shop
+    fine = pipeline.recover()
+    assert (fine.plan, fine.findings) == ([], [])
+    assert "nothing is lost" in fine.diagnosis
+    database.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.source.slot])
+    database.execute(
+        "UPDATE big SET v = 'changed', n = NULL WHERE id <= 5; DELETE FROM big WHERE id IN (10, 11);"
+        "INSERT INTO big VALUES (9001, NULL, 1e5, 'sad', '2020-01-01');"
+        "INSERT INTO big VALUES (9002, E'tab\\t\\\\', -1, NULL, 'infinity');"
+        "INSERT INTO bag VALUES (1, 'x'), (1, 'x'); DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag);"
+        "DELETE FROM small WHERE id = 2; INSERT INTO small VALUES (3, 'c');"
+        "UPDATE small SET v = 'b' WHERE id = 1"
+    )
+    with pytest.raises(SlotError, match="does not exist") as refused:
+        pipeline.sync()
+    assert "slotlake recover" in refused.value.way_out
+    before = pipeline.position()
+    plan = pipeline.recover()
+    assert not plan.carried_out
+    assert pipeline.position() == before
+    wanted = {
+        "public.big": ("rows", 9), "public.bag": ("rows", 1),
+        "public.once": ("nothing", 0), "public.small": ("rows", 3),
+    }  # fmt: skip
+    assert {table.table: (table.how, table.rows) for table in plan.tables} == wanted
+    assert plan.lost
+    done = pipeline.recover(carry_out=True)
+    assert {table.table: (table.how, table.rows) for table in done.tables} == wanted
+    _sound(database, pipeline)
+    changes = _rows(
+        pipeline,
+        "SELECT op, coalesce(new.id, old.id), new.v FROM shop.small__changes "
+        "WHERE origin = 'slotlake_recover'",
+    )
+    assert changes == [("D", "2", None), ("I", "3", "c"), ("U", "1", "b")]
+
+
+def test_what_was_pulled_before_the_slot_was_lost_is_not_lost(shop: tuple[Database, Any]) -> None:
+    database, pipeline = shop
+    for v in ("one", "two"):
+        database.execute(f"UPDATE small SET v = '{v}' WHERE id = 1")
+    assert pipeline.pull().batch
+    database.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", [pipeline.source.slot])
+    database.execute("UPDATE small SET v = 'three' WHERE id = 1; INSERT INTO once VALUES (2, 'also')")
+    with pytest.raises(SlotError, match="the slot is confirmed up to"):
+        pipeline.sync()
+    done = pipeline.recover(carry_out=True)
+    assert _how(done)["public.once"] == "rows"
+    _sound(database, pipeline)
+    told = _rows(pipeline, "SELECT new.v FROM shop.small__changes WHERE new.v IN ('one', 'two', 'three')")
+    assert told == [("one",), ("three",), ("two",)]
+
+
+def test_publication_dropped(shop: tuple[Database, Any]) -> None:
+    """Also what it did not publish is seen, and a table of which most differs is copied whole, in place."""
+    database, pipeline = shop
+    database.execute(
+        "UPDATE big SET v = v || 'x'; DROP PUBLICATION shop; INSERT INTO once VALUES (3, 'unseen')"
+    )
+    with pytest.raises(SlotlakeError, match="no publication") as refused:
+        pipeline.sync()
+    assert "slotlake recover" in refused.value.way_out
+    done = pipeline.recover(carry_out=True)
+    assert _how(done) == {
+        "public.big": "whole", "public.bag": "nothing", "public.once": "rows", "public.small": "nothing",
+    }  # fmt: skip
+    _sound(database, pipeline)
+    database.execute(
+        "UPDATE once SET v = 'changed before'; DROP PUBLICATION shop; UPDATE once SET v = 'then'"
+    )
+    database.execute("CREATE PUBLICATION shop FOR TABLE big, bag, once, small; UPDATE small SET v = 'after'")
+    with pytest.raises(SlotlakeError, match="publication"):
+        pipeline.sync()
+    assert _how(pipeline.recover(carry_out=True))["public.big"] == "nothing"
+    _sound(database, pipeline)
+
+
+def test_lake_moved_by_hand(shop: tuple[Database, Any]) -> None:
+    """What is only elsewhere is moved back, and nothing is copied; nothing is built on it before."""
+    database, pipeline = shop
+    session, lake = pipeline.session, pipeline.lake.catalog
+
+    def roll_back(table: str) -> None:
+        chain = session.sql(
+            f"SELECT parent_id FROM {lake}.shop.{table}.snapshots ORDER BY committed_at"
+        ).collect()
+        session.sql(f"CALL {lake}.system.rollback_to_snapshot('shop.{table}', {chain[-1][0]})").collect()
+
+    def insert(table: str) -> None:
+        session.sql(f"INSERT INTO {lake}.shop.{table} (id, v) VALUES (777, 'by hand')").collect()
+
+    by_hand = [
+        ("was rolled back", lambda: roll_back("big")),
+        ("slotlake did not make", lambda: insert("small")),
+        ("was rolled back", lambda: roll_back("commits")),
+        ("slotlake did not make", lambda: session.sql(f"DELETE FROM {lake}.shop.small__history").collect()),
+    ]
+    for what, done in by_hand:
+        database.execute(
+            "INSERT INTO big VALUES ((SELECT max(id) + 1 FROM big), 'before'); UPDATE small SET v = 's'"
+        )
+        pipeline.sync()
+        database.execute("INSERT INTO big VALUES ((SELECT max(id) + 1 FROM big), 'after')")
+        done()
+        with pytest.raises(SlotlakeError, match=what) as refused:
+            pipeline.sync()
+        assert "slotlake recover" in refused.value.way_out
+        assert pipeline.recover().plan
+        mended = pipeline.recover(carry_out=True)
+        assert (mended.rows, mended.tables) == (0, [])
+        pipeline.sync()
+        _sound(database, pipeline)
+
+
+def test_files_missing(shop: tuple[Database, Any]) -> None:
+    """Only the table that lacks something is copied again, in place, whether or not a batch is to come."""
+    database, pipeline = shop
+    session = pipeline.session
+    files = session.sql(f"SELECT file_path FROM {pipeline.lake.catalog}.shop.once.files").collect()
+    database.execute("UPDATE big SET v = 'meanwhile' WHERE id = 3")
+    Path(files[0][0].removeprefix("file:")).unlink()
+    report = pipeline.recover()
+    assert [finding.kind for finding in report.findings] == ["table damaged"]
+    assert _how(pipeline.recover(carry_out=True)) == {"public.once": "whole"}
+    _sound(database, pipeline)
+    files = session.sql(f"SELECT file_path FROM {pipeline.lake.catalog}.shop.small__history.files").collect()
+    for file in files:
+        Path(file[0].removeprefix("file:")).unlink(missing_ok=True)  # one may hold the deletes of several
+    assert pipeline.recover(carry_out=True).lost
+    _sound(database, pipeline)
+
+
+def test_batch_altered_or_missing(shop: tuple[Database, Any]) -> None:
+    database, pipeline = shop
+    for spoil in ("alter", "remove"):
+        database.execute("UPDATE once SET v = v || '.'")
+        batch = pipeline.file.changelog_dir / pipeline.pull().batch
+        if spoil == "alter":
+            (batch / "r0.0.parquet").write_bytes(b"something else")
+            with pytest.raises(SlotlakeError, match="damaged") as refused:
+                pipeline.sync()
+            assert "slotlake recover" in refused.value.way_out
+            assert pipeline.recover(carry_out=True).plan
+        else:
+            for file in batch.iterdir():
+                file.unlink()
+            batch.rmdir()
+        pipeline.sync()
+        _sound(database, pipeline)
+
+
+FAILPOINTS = ["recover.slot_dropped", "recover.slot_made", "recover.batch_written", "recover.published"]
+
+
+@pytest.mark.parametrize("failpoint", FAILPOINTS)
+def test_ended_at_any_step(
+    shop: tuple[Database, Any], failpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next recover ends it, and until then nothing is built on half of it."""
+    from infra import recovery_renew
+
+    database, pipeline = shop
+    _drop_slot(database, pipeline)
+    database.execute("UPDATE once SET v = 'lost' WHERE id = 1; INSERT INTO bag VALUES (7, NULL)")
+    with monkeypatch.context() as patched:
+        patched.setattr(recovery_renew, "reach", _ending_at(failpoint))
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.recover(carry_out=True)
+    if failpoint != "recover.published":
+        with pytest.raises(SlotlakeError) as refused:
+            pipeline.sync()
+        assert "slotlake recover" in refused.value.way_out
+        assert pipeline.recover(carry_out=True).carried_out
+    _sound(database, pipeline)
+
+
+def _ending_at(failpoint: str) -> Callable[[str], None]:
+    def reach(name: str) -> None:
+        if name == failpoint:
+            raise KeyboardInterrupt
+
+    return reach
