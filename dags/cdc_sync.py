@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from airflow.sdk import DAG, Asset, task
+from airflow.sdk import DAG, Asset, Param, task
 
-from infra import scheduling
+from infra import scheduling, scheduling_backfill
 from infra.model import PipelineFile
 
 DOCS = """
@@ -24,6 +24,11 @@ again by itself; one that fails at once tells in its log what to do.
 
 Nothing new: `apply` and `publish` are skipped, `confirm` still runs, so that an idle slot holds no WAL back.
 Two runs at once: the pool has one place per replication slot, the second waits.
+
+**The Backfill button** never touches the live tables: its runs skip these tasks, and `replay` applies the
+archived change log of their logical dates to tables in **scratch_namespace** (a field of the form). Runs for
+neighbouring dates go on where the one before has ended; the same range twice gives the same. To read rows
+again from the source, use **cdc_backfill**.
 """
 
 
@@ -31,7 +36,8 @@ def cdc_sync(pipeline: PipelineFile) -> None:
     asset = Asset(name=f"slotlake_{pipeline.name}", uri=scheduling.asset_uri(pipeline))
 
     @task(multiple_outputs=False)
-    def pull(pipeline_file: str) -> dict[str, Any]:
+    def pull(pipeline_file: str, *, dag_run: Any = None) -> dict[str, Any]:
+        scheduling_backfill.skip_in_a_backfill(dag_run)
         return scheduling.pull(pipeline_file)
 
     @task(multiple_outputs=False)
@@ -44,19 +50,33 @@ def cdc_sync(pipeline: PipelineFile) -> None:
         outlet_events[asset].extra = {key: pulled[key] for key in ("start_lsn", "end_lsn", "batch")}
         return published
 
-    @task(trigger_rule="none_failed", multiple_outputs=False)
+    @task(trigger_rule="none_failed_min_one_success", multiple_outputs=False)
     def confirm(pipeline_file: str, pulled: dict[str, Any]) -> dict[str, Any]:
         return scheduling.run_step("confirm", pipeline_file, pulled["batch"])
+
+    # Only after a pull that was skipped, which is one of a backfill; no process is started to find that out.
+    @task(trigger_rule="all_skipped", multiple_outputs=False)
+    def replay(pipeline_file: str, *, params: Any = None, dag_run: Any = None) -> dict[str, Any]:
+        return scheduling_backfill.replay(pipeline_file, params["scratch_namespace"], pipeline, dag_run)
 
     file = str(pipeline.path)
     with DAG(
         f"cdc_sync_{pipeline.name}",
         schedule=scheduling.schedule(pipeline),
         doc_md=DOCS,
+        params={
+            "scratch_namespace": Param(
+                f"{pipeline.lake.namespace}_replay",
+                type="string",
+                title="Scratch namespace",
+                description="Of the Backfill button only: where the archived change log is replayed.",
+            )
+        },
         **scheduling.start_options(pipeline),
     ):
         pulled = pull(file)
         apply(file, pulled) >> publish(file, pulled) >> confirm(file, pulled)
+        pulled >> replay(file)
 
 
 for pipeline in scheduling.pipelines():

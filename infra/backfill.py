@@ -1,73 +1,216 @@
-"""One table again from the source, at an exact LSN, while the stream goes on.
+"""Tables, or chosen rows of them, again from the source, at an exact LSN, while the stream goes on.
 
-The lake is brought exactly to the snapshot's LSN first, so an older image can never beat a newer one.
+The lake is brought exactly to the snapshot's LSN first, so an older image can never beat a newer one.  All
+tables of one backfill are read under one snapshot and published in one point.  A dry run goes as far as the
+comparison.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from decoder.condition import Condition, checked, range_condition
 from decoder.errors import ApplyError, PipelineFileError
 from decoder.lsn import format_lsn
 from decoder.publications import SourceTable
 from decoder.slots import ExportedSnapshot
+from decoder.source import connect, source_errors
+from infra.backfill_report import BackfillReport, TableBackfilled
+from infra.backfill_rows import Difference, amending, compare, stage_rows
+from infra.backfill_whole import stage_whole, would_replace
 from infra.batches import at_exact_lsn, confirm_position
-from infra.reports import BackfillReport
-from infra.selection import lake_schema
-from infra.tables import copy_all, published_tables, replace_content
-from spark.names import lake_table, parse_postgres_name
+from infra.selection import lake_schema, refuse_changed
+from infra.tables import copy_all, copy_point, published_tables
+from spark.names import parse_postgres_name, postgres_name
 
 if TYPE_CHECKING:
     from infra.output import Progressing
     from infra.pipeline import Pipeline
+    from spark.commits import Point
+    from spark.names import LakeName
     from spark.tables import TableSchema
 
 SLOT_WAIT_SECONDS = 60.0
 
 
-def copy_again(pipeline: Pipeline, name: str, progress: Progressing, started: float) -> BackfillReport:
-    """Replace one table's content; a published table that the lake lacks is added.
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be read again.
+
+    Attributes:
+        tables: as PostgreSQL writes them.
+        where: an SQL condition over the columns of each; ``key_range``: ``A..B`` of the key's first column.
+    """
+
+    tables: Sequence[str]
+    where: str | None = None
+    key_range: str | None = None
+    dry_run: bool = False
+
+
+def backfill(pipeline: Pipeline, wanted: Wanted, progress: Progressing) -> BackfillReport:
+    """Make the lake's tables, or the chosen rows of them, equal to the source's at an exact LSN.
+
+    A published table that the lake lacks is added, as a whole.
 
     Raises:
-        PipelineFileError: the publications have no such table.
+        PipelineFileError: the publications have no such table; the condition is not one that can choose rows.
     """
-    table = _published(pipeline, name)
-    _make_way(pipeline, table)
+    started = time.monotonic()
+    pipeline.position()  # is there a lake at all?
+    tables = _published(pipeline, wanted.tables)
+    conditions = _conditions(pipeline, tables, wanted)
+    if not conditions and not wanted.dry_run:
+        for table in tables:
+            _make_way(pipeline, table)
+    run = _Run(pipeline, conditions, wanted.dry_run, progress)
     try:
-        snapshot, rows = _copied(pipeline, table, progress)
+        lsn = run.at_one_point(tables)
     except ApplyError:
-        # A filter that no longer fits the table holds up the very batches that lead to the copy.
-        if not _drop(pipeline, table, lambda held: bool(held.selection)):
+        # A filter that no longer fits a table holds up the very batches that lead to the copy.
+        if conditions or wanted.dry_run or not any([_drop(pipeline, table, _filtered) for table in tables]):
             raise
-        snapshot, rows = _copied(pipeline, table, progress)
-    confirm_position(pipeline)
-    return BackfillReport(
-        table=f"{table.schema}.{table.table}",
-        lake_table=str(lake_table(pipeline.lake.namespace, table.schema, table.table)),
-        lsn=format_lsn(snapshot.lsn),
-        rows=rows,
-        seconds=time.monotonic() - started,
+        lsn = run.at_one_point(tables)
+    if not wanted.dry_run:
+        confirm_position(pipeline)
+    return BackfillReport.of(
+        run.done,
+        format_lsn(lsn),
+        time.monotonic() - started,
+        dry_run=wanted.dry_run,
+        where=next((condition.text for condition in conditions.values()), None),
     )
 
 
-def _published(pipeline: Pipeline, name: str) -> SourceTable:
+@dataclass
+class _Run:
+    """One backfill of some tables under one snapshot."""
+
+    pipeline: Pipeline
+    conditions: Mapping[SourceTable, Condition]
+    dry_run: bool
+    progress: Progressing
+    done: list[TableBackfilled] = field(default_factory=list)
+
+    def at_one_point(self, tables: Sequence[SourceTable]) -> int:
+        """Do all of them; the LSN that it was done at."""
+        self.done.clear()
+        with at_exact_lsn(self.pipeline, SLOT_WAIT_SECONDS, self.progress) as snapshot, ExitStack() as places:
+            held = _held(self.pipeline)
+            there = [table for table in tables if (table.schema, table.table) in held]
+            absent = [table for table in tables if table not in there]
+            if self.dry_run:
+                self.done += [self._would(table, snapshot) for table in tables]
+                return snapshot.lsn
+            staged = [self._stage(table, snapshot, tables, places) for table in there]
+            self._publish([name for names in staged for name in names], snapshot, tables)
+            if absent:
+                copies = copy_all(self.pipeline, absent, snapshot, self.progress)
+                self.done += [TableBackfilled(copy.table, copy.lake_table, copy.rows) for copy in copies]
+            return snapshot.lsn
+
+    def _would(self, table: SourceTable, snapshot: ExportedSnapshot) -> TableBackfilled:
+        condition = self.conditions.get(table)
+        if condition is None:
+            return would_replace(self.pipeline, table, snapshot, self.progress)
+        found = compare(self.pipeline, table, condition, snapshot, self.progress)
+        return found.report(self.pipeline, dry_run=True)
+
+    def _stage(
+        self,
+        table: SourceTable,
+        snapshot: ExportedSnapshot,
+        tables: Sequence[SourceTable],
+        places: ExitStack,
+    ) -> list[LakeName]:
+        point = self._point(snapshot, tables, 0)
+        condition = self.conditions.get(table)
+        if condition is None:
+            names, report = stage_whole(self.pipeline, table, snapshot, point, self.progress)
+            self.done.append(report)
+            return names
+        found: Difference = compare(self.pipeline, table, condition, snapshot, self.progress)
+        self.done.append(found.report(self.pipeline, dry_run=False))
+        if found.is_empty:
+            return []
+        amendment = places.enter_context(amending(self.pipeline, found))
+        return stage_rows(self.pipeline, amendment, found, snapshot, point, self.progress)
+
+    def _publish(
+        self, names: Sequence[LakeName], snapshot: ExportedSnapshot, tables: Sequence[SourceTable]
+    ) -> None:
+        from spark.publish_swap import publish_tables
+
+        if names:
+            changes = sum(
+                t.rows if t.inserted is None else t.inserted + (t.changed or 0) + (t.deleted or 0)
+                for t in self.done
+            )
+            point = self._point(snapshot, tables, changes)
+            publish_tables(self.pipeline.lake, point, names, start=snapshot.lsn)
+
+    def _point(self, snapshot: ExportedSnapshot, tables: Sequence[SourceTable], changes: int) -> Point:
+        others = f"+{len(tables) - 1}" if len(tables) > 1 else ""
+        name = f"{postgres_name(tables[0].schema, tables[0].table)}{others}"
+        return copy_point(self.pipeline, snapshot.lsn, "backfill", changes, name)
+
+
+def _published(pipeline: Pipeline, names: Sequence[str]) -> list[SourceTable]:
     tables = {(table.schema, table.table): table for table in published_tables(pipeline)}
-    try:
-        return tables[parse_postgres_name(name)]
-    except KeyError:
-        listed = ", ".join(sorted(f"{schema}.{table}" for schema, table in tables)) or "none"
-        raise PipelineFileError(
-            f"the publications have no table {name}",
-            where="--table",
-            way_out=f"name one of those published, as PostgreSQL writes it: {listed}",
-        ) from None
+    found = []
+    for name in dict.fromkeys(names):
+        try:
+            found.append(tables[parse_postgres_name(name)])
+        except KeyError:
+            listed = ", ".join(sorted(f"{schema}.{table}" for schema, table in tables)) or "none"
+            raise PipelineFileError(
+                f"the publications have no table {name}",
+                where="--table",
+                way_out=f"name one of those published, as PostgreSQL writes it: {listed}",
+            ) from None
+    if not found:
+        raise PipelineFileError("no table is named", where="--table", way_out="name at least one")
+    return list(dict.fromkeys(found))
 
 
-def _copied(pipeline: Pipeline, table: SourceTable, progress: Progressing) -> tuple[ExportedSnapshot, int]:
-    with at_exact_lsn(pipeline, SLOT_WAIT_SECONDS, progress) as snapshot:
-        return snapshot, _replace(pipeline, table, snapshot, progress)
+def _conditions(
+    pipeline: Pipeline, tables: Sequence[SourceTable], wanted: Wanted
+) -> dict[SourceTable, Condition]:
+    """The condition of each table, checked; nothing if whole tables are wanted."""
+    if wanted.where is None and wanted.key_range is None:
+        return {}
+    refuse_changed(pipeline)
+    held, found = _held(pipeline), {}
+    source = pipeline.source
+    with connect(source.dsn) as connection, source_errors(source.dsn, "checking the condition"):
+        for table in tables:
+            there = held.get((table.schema, table.table))
+            if there is None:
+                raise PipelineFileError(
+                    f"the lake has no table {table.quoted} yet",
+                    where="--where",
+                    way_out="run slotlake sync, which copies it; or read it whole, without a condition",
+                )
+            columns = [column.name for column in there.live]
+            found[table] = checked(connection, table, _text(table, wanted), columns)
+    return found
+
+
+def _text(table: SourceTable, wanted: Wanted) -> str:
+    if wanted.key_range is None:
+        return wanted.where or ""
+    keys = range_condition(table, wanted.key_range)
+    return keys if wanted.where is None else f"({wanted.where}) AND {keys}"
+
+
+def _held(pipeline: Pipeline) -> dict[tuple[str, str], TableSchema]:
+    from spark.read import Cut
+
+    return {(entry.schema, entry.table): entry for entry in Cut.latest(pipeline.lake).tables()}
 
 
 def _make_way(pipeline: Pipeline, table: SourceTable) -> None:
@@ -79,25 +222,16 @@ def _make_way(pipeline: Pipeline, table: SourceTable) -> None:
     _drop(pipeline, table, lambda held: held.selection != wanted.selection)
 
 
+def _filtered(held: TableSchema) -> bool:
+    return bool(held.selection)
+
+
 def _drop(pipeline: Pipeline, table: SourceTable, when: Callable[[TableSchema], bool]) -> bool:
     """Drop the lake's table, if it is there and this holds; whether it was dropped."""
-    from spark.read import Cut
     from spark.removal import drop_tables
 
-    held = {(entry.schema, entry.table): entry for entry in Cut.latest(pipeline.lake).tables()}
-    present = held.get((table.schema, table.table))
+    present = _held(pipeline).get((table.schema, table.table))
     if present is None or not when(present):
         return False
     drop_tables(pipeline.lake, pipeline.name, [present.lake_name(pipeline.lake.namespace)])
     return True
-
-
-def _replace(
-    pipeline: Pipeline, table: SourceTable, snapshot: ExportedSnapshot, progress: Progressing
-) -> int:
-    from spark.read import Cut
-
-    known = {(entry.schema, entry.table) for entry in Cut.latest(pipeline.lake).tables()}
-    if (table.schema, table.table) in known:
-        return replace_content(pipeline, table, snapshot, progress)
-    return sum(copy.rows for copy in copy_all(pipeline, [table], snapshot, progress))

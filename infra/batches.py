@@ -22,7 +22,7 @@ from decoder.position import settled_position
 from decoder.pull import PullProgress
 from decoder.slots import ExportedSnapshot, create_slot
 from decoder.source import SourceSettings, connect, source_errors
-from infra import follow
+from infra import follow, known_tables
 from infra.reports import ApplyReport, ConfirmReport, PublishReport, PullReport, SyncReport
 from infra.types_chosen import on_lossy
 from infra.watch import note_source
@@ -56,12 +56,13 @@ def pull_next(
     started = time.monotonic()
     position = pipeline.position()
     follow_history(pipeline, position)
-    require_whole(pipeline)
+    require_whole(pipeline, at_snapshot=until is not None)
     require_same_content(pipeline, position)
     if until is None:
         refuse_changed(pipeline)
     added = add_new_tables(pipeline, progress) if until is None else []
     if until is None:
+        known_tables.note(pipeline, added)
         begin_modes(pipeline, progress)
     if until is None and fill_added_columns(pipeline, progress):
         position = pipeline.position()

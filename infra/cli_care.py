@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from decoder.errors import PipelineFileError
 from infra import output
 from infra.cli_options import CARE, JsonOption, PipelineArgument, open_pipeline
 
@@ -16,19 +15,23 @@ commands = typer.Typer()
 @commands.command(rich_help_panel=CARE)
 def backfill(
     pipeline: PipelineArgument,
-    table: Annotated[str, typer.Option(help="The table, as PostgreSQL writes it: public.orders.")],
-    where: Annotated[str | None, typer.Option(help="Only these rows (not in this version).")] = None,
+    table: Annotated[
+        list[str], typer.Option(help="A table, as PostgreSQL writes it: public.orders; may be repeated.")
+    ],
+    where: Annotated[
+        str | None, typer.Option(help="An SQL condition: only rows that satisfy it, on either side.")
+    ] = None,
+    key_range: Annotated[
+        str | None, typer.Option(help="A..B of the key's first column, ends included; A.. or ..B.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show how many rows would change, and which.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Read one table again from the source, at an exact LSN, and replace it in the lake."""
-    if where is not None:
-        raise PipelineFileError(
-            "--where is not supported by this version",
-            where="slotlake backfill",
-            way_out="leave it out: the whole table is copied again",
-        )
+    """Read tables, or some rows of them, again from the source, at an exact LSN, while the stream goes on."""
     with open_pipeline(pipeline) as opened, output.progress(as_json) as progress:
-        report = opened.backfill(table, progress=progress)
+        report = opened.backfill(table, where=where, key_range=key_range, dry_run=dry_run, progress=progress)
     output.show(report, as_json, output.backfill_text)
 
 

@@ -173,9 +173,18 @@ def verify_text(report: Any, console: Console) -> None:
 
 def backfill_text(report: Any, console: Console) -> None:
     """Text of a BackfillReport."""
-    console.print(
-        f"{escape(report.table)}: {report.rows:,} rows read again at {report.lsn} in {report.seconds:.1f} s"
-    )
+    for table in report.tables:
+        changes = "replaced"
+        if table.inserted is not None:
+            would = "to be: " if report.dry_run else ""
+            counts = (table.inserted, "inserted", table.changed, "changed", table.deleted, "deleted")
+            changes = would + "{:,} {}, {:,} {}, {:,} {}".format(*counts)
+        console.print(f"{escape(table.table)}: {table.rows:,} rows in the source, {changes}")
+        for entry in table.keys:
+            key = ", ".join(f"{name}={value}" for name, value in entry["key"].items())
+            console.print(f"  {entry['change']}  {escape(key)}")
+    what = "compared; nothing was changed" if report.dry_run else "published"
+    console.print(f"{what} at {report.lsn}, in {report.seconds:.1f} s")
 
 
 def status_text(report: Any, console: Console) -> None:

@@ -7,7 +7,6 @@ when the first step needs it and stays warm until the pipeline is closed.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +17,6 @@ from decoder.lsn import format_lsn, parse_lsn
 from infra.pipeline_open import OpenPipeline
 from infra.reports import (
     ApplyReport,
-    BackfillReport,
     ConfirmReport,
     InitReport,
     MaintainReport,
@@ -31,8 +29,9 @@ from infra.reports import (
 
 if TYPE_CHECKING:
     from expectations.results import Report
-    from infra.output import Progressing
+    from infra.backfill_report import BackfillReport
     from infra.dropping import DropReport
+    from infra.output import Progressing
     from infra.recovery import RecoverReport
     from infra.replay import ReplayReport
     from infra.schema_changes import SchemaReport
@@ -50,12 +49,15 @@ class Pipeline(OpenPipeline):
 
     def init(self, *, progress: Progressing = _silent) -> InitReport:
         """Make publication, slot and lake tables, and copy what the source holds. Idempotent."""
+        from infra import known_tables
         from infra.bootstrap import initialise
         from infra.dropping import begin_again
 
         with self.exclusively():
             begin_again(self)
-            return initialise(self, progress)
+            report = initialise(self, progress)
+            known_tables.note(self, [table.table for table in report.tables])
+            return report
 
     def install_trigger(self) -> TriggerReport:
         """Install the event trigger that numbers the columns of altered tables (docs/schema.md)."""
@@ -128,17 +130,28 @@ class Pipeline(OpenPipeline):
                 )
             return verify_at_exact_lsn(self, slot_timeout_seconds, progress)
 
-    def backfill(self, table: str, *, progress: Progressing = _silent) -> BackfillReport:
-        """Read one table again from the source, at an exact LSN, and replace it in the lake.
+    def backfill(
+        self,
+        table: str | Sequence[str],
+        *,
+        where: str | None = None,
+        key_range: str | None = None,
+        dry_run: bool = False,
+        progress: Progressing = _silent,
+    ) -> BackfillReport:
+        """Make lake tables, or chosen rows of them, equal to the source at an exact LSN; docs/backfill.md.
 
         Args:
-            table: as PostgreSQL writes it; a published table that the lake lacks is added.
+            table: one or several, as PostgreSQL writes them; one that the lake lacks is added.
+            where: an SQL condition; rows that satisfy it on either side are read again. All when not given.
+            key_range: ``A..B`` of the key's first column, ends included.
+            dry_run: only say what would change.
         """
-        from infra.backfill import copy_again
+        from infra.backfill import Wanted, backfill
 
-        started = time.monotonic()
+        tables = (table,) if isinstance(table, str) else tuple(table)
         with self.exclusively(60.0):
-            return copy_again(self, table, progress, started)
+            return backfill(self, Wanted(tables, where, key_range, dry_run), progress)
 
     def replay(
         self,

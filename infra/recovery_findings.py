@@ -86,16 +86,21 @@ def judge(pipeline: Pipeline, *, files: bool = False) -> Judged:
     return Judged(position, findings, damages)
 
 
-def require_whole(pipeline: Pipeline) -> None:
+def require_whole(pipeline: Pipeline, *, at_snapshot: bool = False) -> None:
     """Make sure that the lake is as slotlake left it, before anything is built on it.
+
+    Args:
+        at_snapshot: for a verification, which is to find rows that somebody wrote, or for a backfill, which
+            is to replace them: these are let through.
 
     Raises:
         LakeError: it is not; nothing was changed.
     """
-    from spark.integrity import look
+    from spark.integrity import MISSING, WRITTEN, look
 
+    passed = {MISSING, WRITTEN} if at_snapshot else {MISSING}  # a missing one is copied anew by the next sync
     for damage in look(pipeline.lake, pipeline.name):
-        if damage.kind != "missing":  # such a table is copied anew by the next sync
+        if damage.kind not in passed:
             raise LakeError(
                 damage.what, where=f"table {damage.table}, {pipeline.lake.place}", way_out=WAY_OUT
             )

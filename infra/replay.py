@@ -8,7 +8,8 @@ the range, unless a table was copied or read again within it: the report names t
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,19 @@ from infra.batches import on_conflict
 from infra.lock import exclusive
 from infra.reports import Report
 from infra.types_chosen import on_lossy
+from spark.names import COMMITS
 
 if TYPE_CHECKING:
     from infra.output import Progressing
     from infra.pipeline import Pipeline
+    from spark.catalog_metadata import Metadata
+    from spark.lake import LakeSettings
     from spark.read import Cut
+    from spark.shapes import ChangeBatch
+
+
+def _silent(step: str, done: int, total: int | None = None) -> None:
+    """Progress that nobody watches."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,19 @@ class ReplayReport(Report):
 
 
 @dataclass(frozen=True)
+class ExtendReport(ReplayReport):
+    """As a replay's.
+
+    Attributes:
+        covered: False if the lake has no point of that time, or keeps none: nothing was done.
+        went_on: it went on from where an earlier replay into the namespace had ended.
+    """
+
+    covered: bool = True
+    went_on: bool = False
+
+
+@dataclass(frozen=True)
 class Range:
     """From a kept point to another, in batches of so many transactions (None: as they were)."""
 
@@ -67,7 +89,7 @@ def replay(pipeline: Pipeline, namespace: str, wanted: Range, progress: Progress
         ChangeLogError: the archive lacks a batch of the range, or it was altered.
     """
     from spark.rebatch import rebatched
-    from spark.replay import owner, prepare_scratch, scratch_of
+    from spark.replay import prepare_scratch, scratch_of
 
     started = time.monotonic()
     scratch = scratch_of(pipeline.lake, namespace)
@@ -76,44 +98,133 @@ def replay(pipeline: Pipeline, namespace: str, wanted: Range, progress: Progress
     with exclusive(pipeline.file.state_dir / "replay", pipeline.name):
         progress("replay: the lake as it was", 0)
         tables = prepare_scratch(begin, scratch, pipeline.name)
-        done = transactions = changes = 0
-        for batch in rebatched(archived, wanted.transactions) if archived else ():
-            _apply(pipeline, scratch, batch, owner(pipeline.name))
-            done += 1
-            transactions += int(batch.manifest["transactions"])
-            changes += int(batch.manifest["changes"])
-            progress("replay: transactions", transactions)
+        batches = rebatched(archived, wanted.transactions) if archived else ()
+        counts = _apply_all(pipeline, scratch, batches, progress)
     return ReplayReport(
         namespace=namespace,
         from_lsn=format_lsn(begin.position),
         lsn=format_lsn(archived[-1].end_lsn if archived else begin.position),
-        batches=done,
         archived=len(archived),
-        transactions=transactions,
-        changes=changes,
         seconds=time.monotonic() - started,
         tables=tables,
-        copied_meanwhile=sorted({t for row in rows if row["kind"] != "batch" for t in row["changed"]}),
+        copied_meanwhile=_copied(rows),
+        **counts,
     )
+
+
+def extend(
+    pipeline: Pipeline, namespace: str, start: datetime, end: datetime, progress: Progressing = _silent
+) -> ExtendReport:
+    """Let a namespace hold what the lake held at the end of a range of time, having gone through all of it.
+
+    It goes on from what an earlier replay left there, if that adjoins or overlaps, and is done if that
+    reaches as far; else it begins anew.  So neighbouring ranges, in whatever order, become one, and a range
+    taken twice is as taken once.
+
+    Args:
+        start: earlier than all that is kept stands for the oldest kept point; ``end`` in the future for now.
+
+    Raises:
+        LakeError, ChangeLogError: as :func:`replay`.
+    """
+    from spark.points import kept_points
+    from spark.replay import scratch_of
+
+    started = time.monotonic()
+    scratch = scratch_of(pipeline.lake, namespace)
+    points = kept_points(_commits(pipeline))
+    reached = [point.position for point in points if point.committed <= end]
+    if not reached:
+        nothing = ReplayReport(namespace, "", "", 0, 0, 0, 0, time.monotonic() - started)
+        return ExtendReport(**{**asdict(nothing), "covered": False})
+    first = max([points[0].position, *(p.position for p in points if p.committed <= start)])
+    last = max(reached)
+    stand = _stand(pipeline, scratch, {point.position for point in points})
+    if stand is None or stand[0] > last or stand[1] < first:
+        return ExtendReport(**asdict(replay(pipeline, namespace, Range(first, last, None), progress)))
+    last = max(last, stand[1])
+    if first < stand[0]:
+        return ExtendReport(**asdict(replay(pipeline, namespace, Range(first, last, None), progress)))
+    return _go_on(pipeline, scratch, stand, last, progress)
+
+
+def _go_on(
+    pipeline: Pipeline, scratch: LakeSettings, stand: tuple[int, int], last: int, progress: Progressing
+) -> ExtendReport:
+    from spark.read import Cut
+
+    started = time.monotonic()
+    rows = [row for row in Cut.latest(pipeline.lake).commits() if stand[1] < row["position"] <= last]
+    archived = _archived(pipeline, rows)
+    with exclusive(pipeline.file.state_dir / "replay", pipeline.name):
+        counts = _apply_all(pipeline, scratch, archived, progress)
+    names = Cut.latest(scratch).pinned
+    done = ReplayReport(
+        namespace=scratch.namespace,
+        from_lsn=format_lsn(stand[0]),
+        lsn=format_lsn(archived[-1].end_lsn if archived else stand[1]),
+        archived=len(archived),
+        seconds=time.monotonic() - started,
+        tables=sorted(str(name) for name in names if name.table != COMMITS),
+        copied_meanwhile=_copied(rows),
+        **counts,
+    )
+    return ExtendReport(**{**asdict(done), "went_on": True})
+
+
+def _stand(pipeline: Pipeline, scratch: LakeSettings, kept: Container[int]) -> tuple[int, int] | None:
+    """Where the scratch tables begin and stand; None if there are none, or their begin is kept no more."""
+    from spark.initial import initialised
+    from spark.read import Cut
+    from spark.replay import owner
+
+    if not initialised(scratch, owner(pipeline.name)):
+        return None
+    cut = Cut.latest(scratch)
+    begin = int(cut.commits()[0]["position"])
+    return (begin, cut.position) if begin in kept else None
+
+
+def _apply_all(
+    pipeline: Pipeline, scratch: LakeSettings, batches: Iterable[ChangeBatch], progress: Progressing
+) -> dict[str, int]:
+    from spark.replay import owner
+
+    done = transactions = changes = 0
+    for batch in batches:
+        _apply(pipeline, scratch, batch, owner(pipeline.name))
+        done += 1
+        transactions += int(batch.manifest["transactions"])
+        changes += int(batch.manifest["changes"])
+        progress("replay: transactions", transactions)
+    return {"batches": done, "transactions": transactions, "changes": changes}
+
+
+def _copied(rows: Iterable[dict[str, Any]]) -> list[str]:
+    return sorted({table for row in rows if row["kind"] != "batch" for table in row["changed"]})
 
 
 def _bounds(pipeline: Pipeline, wanted: Range) -> tuple[Cut, list[dict[str, Any]]]:
     """The lake at the start, and the points behind it up to the end, as rows of `commits`."""
-    from spark.catalog import open_catalog
-    from spark.commits import commits_name
     from spark.points import kept_points
-    from spark.publish_swap import load
     from spark.read import Cut
 
     end = Cut.of(pipeline.lake, wanted.end)
     start = wanted.start
     if start is None:
-        with open_catalog(pipeline.lake) as catalog:
-            commits = load(catalog.pointers(), commits_name(pipeline.lake.namespace))
-        start = kept_points(commits.metadata)[0].position
+        start = kept_points(_commits(pipeline))[0].position
     begin = Cut.of(pipeline.lake, start)
     rows = [row for row in end.commits() if begin.position < row["position"] <= end.position]
     return begin, rows
+
+
+def _commits(pipeline: Pipeline) -> Metadata:
+    from spark.catalog import open_catalog
+    from spark.commits import commits_name
+    from spark.publish_swap import load
+
+    with open_catalog(pipeline.lake) as catalog:
+        return load(catalog.pointers(), commits_name(pipeline.lake.namespace)).metadata
 
 
 def _archived(pipeline: Pipeline, rows: list[dict[str, Any]]) -> list[Batch]:

@@ -121,17 +121,6 @@ class SyncReport(Report):
 
 
 @dataclass(frozen=True)
-class BackfillReport(Report):
-    """One table read again from the source at an exact LSN."""
-
-    table: str
-    lake_table: str
-    lsn: str
-    rows: int
-    seconds: float
-
-
-@dataclass(frozen=True)
 class TableMaintained(Report):
     """What maintenance did to one lake table.
 

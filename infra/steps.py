@@ -8,6 +8,7 @@ a step works on the batch its predecessor meant.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from infra.pipeline import Pipeline
@@ -72,7 +73,23 @@ def status(pipeline_file: str) -> dict[str, Any]:
         return pipeline.status().as_dict()
 
 
-def backfill(pipeline_file: str, table: str) -> dict[str, Any]:
-    """Read one table again from the source, at an exact LSN, while the stream goes on."""
+def backfill(
+    pipeline_file: str,
+    table: str | list[str],
+    where: str | None = None,
+    key_range: str | None = None,
+    dry_run: bool = False,
+) -> dict[str, Any]:
+    """Read tables, or some rows of them, again from the source, at an exact LSN, while the stream goes on."""
     with Pipeline.open(pipeline_file) as pipeline:
-        return pipeline.backfill(table).as_dict()
+        report = pipeline.backfill(table, where=where, key_range=key_range, dry_run=dry_run)
+        return report.as_dict()
+
+
+def replay(pipeline_file: str, namespace: str, start: str, end: str) -> dict[str, Any]:
+    """Bring a scratch namespace to what the lake held at the end of a range of time; see infra/replay.py."""
+    from infra.replay import extend
+
+    with Pipeline.open(pipeline_file) as pipeline:
+        begin, last = datetime.fromisoformat(start), datetime.fromisoformat(end)
+        return extend(pipeline, namespace, begin, last).as_dict()

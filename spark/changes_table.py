@@ -3,6 +3,7 @@
 Read in the order of ``commit_lsn`` and ``seq`` it tells the table's whole life since it was copied:
 
 * ``C`` a copy of the table was made; what it held before is void. ``R``: a row of that copy;
+  where a few rows were read again (a backfill of some), their keys go first (``D`` without ``xid``);
 * ``I`` ``U`` ``D`` a row was inserted, updated, deleted; ``T`` the table was truncated.
 
 ``new`` and ``old`` hold the row's columns; ``old_row`` says how much of the old row the server sent (its key,
@@ -35,6 +36,7 @@ _COLUMNS = {
     "old_row": "string",
     "unchanged": "array<string>",
 }
+_COPY = "op, lsn, commit_lsn, seq, commit_time"
 _SIDES = {"new": "n", "old": "o"}
 IMAGES: Sequence[str] = tuple(_SIDES)
 
@@ -69,14 +71,35 @@ def copied(metadata: Metadata, target: str, source: Source) -> list[str]:
     Args:
         target: table or branch to add to, as Spark SQL names it.
     """
+    at = f"{source.position}L, {source.position}L"
+    return [
+        f"INSERT INTO {target} ({_COPY}) VALUES ('C', {at}, -1L, {timestamp(source.time)})",
+        _rows_of(metadata, target, source),
+    ]
+
+
+def amended(metadata: Metadata, target: str, came: Source, touched: str, key: Sequence[str]) -> list[str]:
+    """The SQL that adds rows read again: some keys go (a `D` of no transaction), and these rows come.
+
+    Args:
+        touched: the view of these keys, those of the rows that come among them; ``key``: its columns,
+            fields of the mirror.
+    """
+    names = _inner(present(metadata)["old"])
+    row = _row([(name, quote(name) if name in key else "NULL") for name in names])
+    at, when = f"{came.position}L, {came.position}L", timestamp(came.time)
+    going = (
+        f"INSERT INTO {target} ({_COPY}, old_row, old) "
+        f"SELECT 'D', {at}, -1L, {when}, 'key', {row} FROM {quote(touched)}"
+    )
+    return [going, _rows_of(metadata, target, came)]
+
+
+def _rows_of(metadata: Metadata, target: str, source: Source) -> str:
     names = _inner(present(metadata)["new"])
     row = _row([(name, quote(name) if name in source.fields else "NULL") for name in names])
-    columns = "op, lsn, commit_lsn, seq, commit_time"
     at, when = f"{source.position}L, {source.position}L", timestamp(source.time)
-    return [
-        f"INSERT INTO {target} ({columns}) VALUES ('C', {at}, -1L, {when})",
-        f"INSERT INTO {target} ({columns}, new) SELECT 'R', {at}, 0L, {when}, {row} FROM {source.name}",
-    ]
+    return f"INSERT INTO {target} ({_COPY}, new) SELECT 'R', {at}, 0L, {when}, {row} FROM {source.name}"
 
 
 def appended(schema: TableSchema, metadata: Metadata, target: str, rows: pa.Table, view: str) -> str:

@@ -32,6 +32,7 @@ from spark.tables import TableSchema
 
 __all__ = [
     "IMAGES",
+    "amended",
     "column_here",
     "copied",
     "definition",
@@ -59,17 +60,39 @@ def definition(name: LakeName, catalog: str, schema: TableSchema, pipeline: str,
 
 def copied(metadata: Metadata, target: str, source: Source) -> list[str]:
     """The SQL that takes in a copy: all versions that were open end with it, and its rows begin."""
+    when = timestamp(source.time)
+    ending = (
+        f"UPDATE {target} SET valid_to_lsn = {source.position}L, valid_to_time = {when}, "
+        f"{_OPEN} = false WHERE {_OPEN}"
+    )
+    adding = _beginning(metadata, target, source)
+    return [ending, adding] if metadata.get("snapshots") else [adding]
+
+
+def _beginning(metadata: Metadata, target: str, source: Source) -> str:
     own = {field_here(field): field for field in sorted(source.fields)}
     names = [name for name in present(metadata) if name in own]
     into = ", ".join(["valid_from_lsn", "valid_from_time", _OPEN, *map(quote, names)])
     when = timestamp(source.time)
     rows = ", ".join([f"{source.position}L", when, "true", *(quote(own[name]) for name in names)])
+    return f"INSERT INTO {target} ({into}) SELECT {rows} FROM {source.name}"
+
+
+def amended(metadata: Metadata, target: str, came: Source, touched: str, key: Sequence[str]) -> list[str]:
+    """The SQL that takes in rows read again: the open versions of some keys end, and these rows begin.
+
+    Args:
+        touched: the view of these keys, those of the rows that come among them; ``key``: its columns,
+            fields of the mirror.
+    """
+    when = timestamp(came.time)
+    same = " AND ".join(f"t.{quote(field_here(name))} <=> s.{quote(name)}" for name in key)
+    ends = f"t.{_OPEN} = false, t.valid_to_lsn = {came.position}L, t.valid_to_time = {when}"
     ending = (
-        f"UPDATE {target} SET valid_to_lsn = {source.position}L, valid_to_time = {when}, "
-        f"{_OPEN} = false WHERE {_OPEN}"
+        f"MERGE INTO {target} AS t USING {quote(touched)} AS s ON t.{_OPEN} AND {same} "
+        f"WHEN MATCHED THEN UPDATE SET {ends}"
     )
-    adding = f"INSERT INTO {target} ({into}) SELECT {rows} FROM {source.name}"
-    return [ending, adding] if metadata.get("snapshots") else [adding]
+    return [ending, _beginning(metadata, target, came)]
 
 
 def target_of(

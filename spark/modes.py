@@ -51,6 +51,11 @@ class Mode(Protocol):
     def copied(self, metadata: Metadata, target: str, source: Source) -> list[str]:
         """The SQL that takes in a copy of the mirror's rows; the last one completes it."""
 
+    def amended(
+        self, metadata: Metadata, target: str, came: Source, touched: str, key: Sequence[str]
+    ) -> list[str]:
+        """The SQL that takes in that some keys went and some rows came; the last one completes it."""
+
 
 MODES: Mapping[str, Mode] = {"append": changes_table, "history": history_table}
 

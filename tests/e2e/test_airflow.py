@@ -10,17 +10,22 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from decoder.errors import SetupError
 from infra.local.airflow import CHECKOUT, LocalAirflow
 from infra.local.airflow_client import AirflowClient
+from infra.local.chromium import find_chromium
 from infra.local.postgres import EmbeddedPostgres
 from infra.pipeline import Pipeline
+from spark.read import Cut
+from tests.e2e.browser import Browser, open_browser
 
 pytestmark = pytest.mark.airflow
 
@@ -47,9 +52,9 @@ class Stack:
     passwords: list[str]
     warned: Path
 
-    def rows(self, table: str) -> list[tuple[str | None, ...]]:
+    def rows(self, table: str, namespace: str = "shop") -> list[tuple[str | None, ...]]:
         with Pipeline.open(self.file) as pipeline:
-            return sorted(pipeline.rows(table))
+            return sorted(Cut.latest(replace(pipeline.lake, namespace=namespace)).rows(table))
 
     def source(self, table: str) -> list[tuple[str | None, ...]]:
         return sorted(self.database.execute(f"SELECT id::text, v FROM {table}").fetchall())
@@ -63,8 +68,6 @@ class Stack:
 
     def points(self) -> int:
         """Consistency points at which anything changed."""
-        from spark.read import Cut
-
         with Pipeline.open(self.file) as pipeline:
             return len([row for row in Cut.latest(pipeline.lake).commits() if row["changed"]])
 
@@ -73,6 +76,18 @@ class Stack:
         run = self.client.trigger(SYNC)
         assert _ended(self, SYNC, run) == "success", self.client.reason(SYNC, run)
         return run
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The machine's Chromium, or Debian's; where neither can be had the tests are skipped, saying why."""
+    try:
+        chromium = find_chromium(fetch=not os.environ.get("SLOTLAKE_OFFLINE"))
+        chromium.version()
+    except SetupError as error:
+        pytest.skip(f"no browser: {error}")
+    with open_browser(chromium) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +217,8 @@ def test_an_idle_run_skips_what_has_nothing_to_do(stack: Stack) -> None:
         if pulled["batch"] is None:
             break
     states = {name: task["state"] for name, task in stack.client.tasks(SYNC, run).items()}
-    assert states == {"pull": "success", "apply": "skipped", "publish": "skipped", "confirm": "success"}
+    skipped = dict.fromkeys(("apply", "publish", "replay"), "skipped")
+    assert states == {"pull": "success", "confirm": "success", **skipped}
 
 
 def test_clearing_publish_or_all_changes_nothing(stack: Stack) -> None:
@@ -251,6 +267,131 @@ def test_a_source_that_refuses_fails_the_task_at_once_with_its_reason(stack: Sta
     reason = stack.client.reason(dag, run)
     assert "password" in reason
     assert "what to do:" in reason
+
+
+def test_a_person_backfills_with_the_form(stack: Stack, browser: Browser, connect: str) -> None:
+    """Log in, fill the form, trigger, watch it turn green, see the result; a dry run, then the real one."""
+    dag = "cdc_backfill_shop"
+    stack.client.pause(SYNC, True)
+    _until(lambda: not _active(stack), "the micro-batches have ended", stack)
+    _damage(stack, connect)
+    stack.client.pause(dag, False)
+    browser.go(f"{stack.airflow.url}/")
+    browser.wait_text("Username")
+    browser.click("input[name=username]")
+    browser.type("admin")
+    browser.click("input[name=password]")
+    browser.type(stack.airflow.password)
+    browser.click("button", "Sign in")
+    browser.wait_text("Dags", "Assets")
+    run = _fill_and_trigger(stack, browser, dag, dry_run=True)
+    report = stack.client.xcoms(dag, run)["backfill", "return_value"]
+    assert (report["inserted"], report["changed"], report["deleted"]) == (1, 1, 0)
+    keys = [(entry["change"], entry["key"]) for entry in report["tables"][0]["keys"]]
+    assert keys == [("insert", {"id": "21"}), ("update", {"id": "20"})]
+    assert not stack.equal()
+    browser.go(f"{stack.airflow.url}/dags/{dag}/runs/{run}/tasks/backfill/xcom")
+    shown = browser.wait_text("return_value", '"dry_run"')
+    assert '"changed"' in shown
+    _picture(browser, "backfill-4-result")
+    run = _fill_and_trigger(stack, browser, dag, dry_run=False)
+    assert stack.client.xcoms(dag, run)["backfill", "return_value"]["changed"] == 1
+    assert stack.equal()
+
+
+def _active(stack: Stack) -> list[dict[str, Any]]:
+    return [run for run in stack.client.runs(SYNC) if run["state"] in ("queued", "running")]
+
+
+def _damage(stack: Stack, connect: str) -> None:
+    with Pipeline.open(stack.file, remote=connect) as pipeline:
+        pipeline.session.sql("UPDATE lake.shop.orders SET v = 'wrong' WHERE id = 20").collect()
+        pipeline.session.sql("DELETE FROM lake.shop.orders WHERE id = 21").collect()
+
+
+def _fill_and_trigger(stack: Stack, browser: Browser, dag: str, *, dry_run: bool) -> str:
+    """As a person does; the id of the run, which has ended well, and been seen to."""
+    known = {run["dag_run_id"] for run in stack.client.runs(dag)}
+    browser.go(f"{stack.airflow.url}/dags/{dag}")
+    browser.click("button", "Trigger")
+    browser.wait_text("Tables", "Dry run")
+    browser.click('input[aria-label^="Select one or mult"]')
+    browser.wait_text("public.log", "public.orders")
+    browser.click("[role=option]", "public.orders")
+    browser.click("input[name=element_where]")
+    browser.type("id BETWEEN 10 AND 30")
+    if dry_run:
+        browser.click("label:has(input[name=element_dry_run])")
+        _picture(browser, "backfill-2-form")
+    browser.click("[data-testid=trigger-dag-submit]")
+
+    def mine() -> list[str]:
+        return [run["dag_run_id"] for run in stack.client.runs(dag) if run["dag_run_id"] not in known]
+
+    _until(lambda: bool(mine()), "the form has made a run", stack)
+    (run,) = mine()
+    browser.go(f"{stack.airflow.url}/dags/{dag}/runs/{run}")
+    assert _ended(stack, dag, run) == "success", stack.client.reason(dag, run)
+    browser.wait_text("Success")
+    if dry_run:
+        _picture(browser, "backfill-3-green")
+    return run
+
+
+def _picture(browser: Browser, name: str) -> None:
+    """For docs/backfill.md, if somebody asks for pictures."""
+    if folder := os.environ.get("SLOTLAKE_PICTURES"):
+        browser.picture(Path(folder) / f"{name}.png")
+
+
+def test_a_wrong_condition_fails_the_task_at_once(stack: Stack) -> None:
+    dag = "cdc_backfill_shop"
+    run = stack.client.trigger(dag, {"tables": ["public.orders"], "where": "no_such > 1"})
+    assert _ended(stack, dag, run) == "failed"
+    assert stack.client.tasks(dag, run)["backfill"]["try_number"] == 1
+    assert 'column "no_such" does not exist' in stack.client.reason(dag, run)
+
+
+def test_the_backfill_button_replays_a_range_into_scratch_tables(stack: Stack, browser: Browser) -> None:
+    """The form is looked at in the browser; the range is given through the API, which the button calls."""
+    browser.go(f"{stack.airflow.url}/dags/{SYNC}")
+    browser.click("button", "Trigger")
+    browser.wait_text("Run this Dag for a range of dates")
+    browser.click("label:has(input[value=backfill])")
+    browser.wait_text("Scratch namespace", "Run Backfill")
+    _picture(browser, "backfill-5-range")
+    now = stack.database.execute("SELECT clock_timestamp()").fetchone()
+    assert now is not None
+    stack.database.execute("UPDATE orders SET v = 'replayed' WHERE id = 40")
+    stack.client.pause(SYNC, False)
+    _until(stack.equal, "the lake has the change", stack)
+    stack.client.pause(SYNC, True)
+    _until(lambda: not _active(stack), "the micro-batches have ended", stack)
+    points, start = stack.points(), now[0] - timedelta(seconds=2)
+    for _ in range(2):  # twice is as once
+        _replayed(stack, start)
+        assert stack.points() == points
+        assert stack.rows("public.orders", "trial") == stack.rows("public.orders")
+
+
+def _replayed(stack: Stack, start: datetime) -> None:
+    """Two logical dates, to their end."""
+    form = {"scratch_namespace": "trial"}
+    backfill = stack.client.backfill(SYNC, start, start + timedelta(seconds=4), form)
+    _until(lambda: _all_ended(stack, backfill), "the backfill has ended", stack)
+
+
+def _all_ended(stack: Stack, backfill: int) -> bool:
+    """Have all runs of a backfill ended well, each with a replay alone?"""
+    if stack.client.call("GET", f"/backfills/{backfill}")["completed_at"] is None:
+        return False
+    runs = [run for run in stack.client.runs(SYNC) if run["run_type"] == "backfill"]
+    assert len(runs) == 2
+    for run in runs:
+        states = {name: task["state"] for name, task in stack.client.tasks(SYNC, run["dag_run_id"]).items()}
+        assert states.pop("replay") == "success", stack.client.reason(SYNC, run["dag_run_id"])
+        assert set(states.values()) == {"skipped"}
+    return True
 
 
 def test_xcoms_hold_no_row_values(stack: Stack) -> None:

@@ -1,0 +1,152 @@
+"""Compare lake and source at an exact LSN in some rows only: those that satisfy a condition on either side.
+
+A row that satisfies it on one side only counts too: what is compared is every key that some row has,
+in the source or in the lake, that satisfies the condition.  So a row that left the condition in the source,
+and still stands in the lake as it was before, is found, and so is one that is in the lake alone.
+
+Memory: 16 bytes per chosen row on either side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+
+from decoder.condition import Condition, GivenColumn, keys_condition
+from expectations.hashing import Hashes
+from expectations.lake_side import LakeTable
+from expectations.reconcile import differing_rows
+from expectations.results import EXTRA, MISSING
+from expectations.shapes import Compared, LakeCut
+from expectations.source_side import SourceTable
+
+KEYS_AT_ONCE = 50_000
+INSERT, UPDATE, DELETE = "insert", "update", "delete"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What of the chosen rows differs. Every array is of key hashes.
+
+    Attributes:
+        rows: the source's rows that satisfy the condition.
+        inserted: the lake lacks them; ``deleted``: the source does; ``changed``: other values, or twice.
+        keys: of all those, one row each: ``hash``, and the key's columns as PostgreSQL's text.
+    """
+
+    rows: int
+    inserted: Hashes
+    changed: Hashes
+    deleted: Hashes
+    keys: pa.Table
+
+    def of(self, *parts: Hashes) -> pa.Table:
+        """The rows of ``keys`` with these hashes."""
+        wanted = np.concatenate([np.zeros(0, np.int64), *parts])
+        return self.keys.filter(pa.array(np.isin(self.keys["hash"].to_numpy(), wanted)))
+
+    def named(self, count: int) -> list[dict[str, Any]]:
+        """The first so many: what would become of each key."""
+        kinds = ((INSERT, self.inserted), (UPDATE, self.changed), (DELETE, self.deleted))
+        found: list[dict[str, Any]] = []
+        for kind, hashes in kinds:
+            part = self.of(hashes).drop_columns(["hash"]).slice(0, count - len(found))
+            found += [{"change": kind, "key": key} for key in part.to_pylist()]
+        return found
+
+
+def compare_chosen(
+    connection: psycopg.Connection[Any],
+    table: Compared,
+    cut: LakeCut,
+    condition: Condition,
+    key: Sequence[GivenColumn],
+) -> Chosen:
+    """Find the chosen rows that differ.
+
+    Args:
+        connection: a `snapshot_session` at the cut's LSN.
+        key: the columns of ``table.key``, at least one.
+    """
+    chosen = SourceTable(connection, replace(table, row_filter=_both(table.row_filter, condition.text)))
+    theirs = [chosen.hashes(None)]
+    ours, strangers = _of_the_lake(connection, table, cut, condition, np.unique(theirs[0][0]))
+    for part in _parts(strangers):
+        theirs.append(_with_keys(connection, table, key, part).hashes(None))
+    source = np.concatenate([k for k, _ in theirs]), np.concatenate([r for _, r in theirs])
+    found = differing_rows(source, ours)
+    differing = np.array([hashed for _, hashed, _ in found], np.int64)
+    unknown = np.setdiff1d(differing, strangers["hash"].to_numpy())
+    names = [name for name, _ in table.key]
+    keys = pa.concat_tables([_among(strangers, differing), *_keys(chosen, unknown, names)])
+    inserted = np.array([hashed for kind, hashed, _ in found if kind == MISSING], np.int64)
+    deleted = np.array([hashed for kind, hashed, _ in found if kind == EXTRA], np.int64)
+    changed = np.setdiff1d(differing, np.concatenate([inserted, deleted]))
+    return Chosen(len(theirs[0][0]), inserted, changed, deleted, keys)
+
+
+def _both(row_filter: str | None, condition: str) -> str:
+    return f"({row_filter}) AND ({condition})" if row_filter else condition
+
+
+def _of_the_lake(
+    connection: psycopg.Connection[Any], table: Compared, cut: LakeCut, condition: Condition, known: Hashes
+) -> tuple[tuple[Hashes, Hashes], pa.Table]:
+    """The lake's chosen rows, and the keys of those that the source has not chosen too."""
+    names = [name for name, _ in table.key]
+    keys, rows = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    schema = pa.schema([("hash", pa.int64()), *((name, pa.string()) for name in names)])
+    strangers = [schema.empty_table()]
+    for batch, key, row in LakeTable(cut, table).hashed():
+        wanted = np.isin(key, known)
+        others = np.flatnonzero(~wanted)
+        rest = batch.take(pa.array(others))
+        values = [rest.column(column.name).to_pylist() for column in condition.columns]
+        satisfying = others[condition.among(connection, values)] if len(others) else others
+        wanted[satisfying] = True
+        texts = [batch.column(name).take(pa.array(satisfying)).cast(pa.string()) for name in names]
+        strangers.append(pa.Table.from_arrays([pa.array(key[satisfying]), *texts], schema=schema))
+        keys.append(key[wanted])
+        rows.append(row[wanted])
+    return (np.concatenate(keys), np.concatenate(rows)), _distinct(pa.concat_tables(strangers))
+
+
+def _distinct(keys: pa.Table) -> pa.Table:
+    _, first = np.unique(keys["hash"].to_numpy(), return_index=True)
+    return keys.take(pa.array(np.sort(first)))
+
+
+def _among(keys: pa.Table, hashes: Hashes) -> pa.Table:
+    return keys.filter(pa.array(np.isin(keys["hash"].to_numpy(), hashes)))
+
+
+def _parts(keys: pa.Table) -> Iterator[pa.Table]:
+    for start in range(0, keys.num_rows, KEYS_AT_ONCE):
+        yield keys.slice(start, KEYS_AT_ONCE)
+
+
+def _with_keys(
+    connection: psycopg.Connection[Any], table: Compared, key: Sequence[GivenColumn], keys: pa.Table
+) -> SourceTable:
+    """The source's rows that have these keys."""
+    condition = keys_condition(key, [keys[column.name].to_pylist() for column in key])
+    return SourceTable(connection, replace(table, row_filter=_both(table.row_filter, condition)))
+
+
+def _keys(chosen: SourceTable, hashes: Hashes, names: Sequence[str]) -> Iterator[pa.Table]:
+    """The keys of the source's rows with these hashes."""
+    schema = pa.schema([("hash", pa.int64()), *((name, pa.string()) for name in names)])
+    for start in range(0, len(hashes), KEYS_AT_ONCE):
+        found = list(chosen.rows(hashes[start : start + KEYS_AT_ONCE].tolist(), names))
+        columns = [[hashed for hashed, _ in found], *zip(*(texts for _, texts in found), strict=True)]
+        columns = columns if found else [[] for _ in schema]
+        arrays = [pa.array(texts, part.type) for texts, part in zip(columns, schema, strict=True)]
+        yield pa.Table.from_arrays(arrays, schema=schema)
+
+
+__all__ = ["DELETE", "INSERT", "KEYS_AT_ONCE", "UPDATE", "Chosen", "compare_chosen"]

@@ -1,0 +1,215 @@
+"""Chosen rows read again: equal afterwards to the source, whatever the lake held, and nothing else touched.
+
+The lake is damaged as a person might (SQL in Spark on the live table); the oracle is the source.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from decoder.errors import PipelineFileError
+from decoder.lsn import parse_lsn
+from infra.pipeline import Pipeline
+from tests.conftest import Database, fresh_database
+from tests.e2e.oracle import pipeline_file
+
+TABLES = {
+    "items": "CREATE TABLE items (id int PRIMARY KEY, v text, n numeric(9,2), at timestamptz);"
+    "INSERT INTO items SELECT g, 'v' || g, g / 8.0, '2024-01-01'::timestamptz + g * interval '1 day'"
+    " FROM generate_series(1, 200) g",
+    "pairs": 'CREATE TABLE pairs (a text COLLATE "C", b numeric, v text, PRIMARY KEY (b, a));'
+    "INSERT INTO pairs SELECT chr(64 + g), CASE g WHEN 7 THEN 'NaN'::numeric ELSE g END, 'it''s 100% ' || g"
+    " FROM generate_series(1, 20) g",
+    "bag": "CREATE TABLE bag (v int); ALTER TABLE bag REPLICA IDENTITY FULL;"
+    "INSERT INTO bag VALUES (1), (1), (2)",
+    "parts": "CREATE TABLE parts (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);"
+    "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (50);"
+    "CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (50) TO (100);"
+    "INSERT INTO parts SELECT g, 'p' FROM generate_series(0, 99) g",
+    "few": "CREATE TABLE few (id int PRIMARY KEY, kind int, v text);"
+    "ALTER TABLE few REPLICA IDENTITY FULL;"
+    "INSERT INTO few SELECT g, g % 3, 's' FROM generate_series(1, 30) g",
+}
+
+
+@pytest.fixture(scope="module")
+def lake(
+    pg: Any, session: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Database, Pipeline]]:
+    with fresh_database(pg) as database:
+        database.execute(";".join(TABLES.values()))
+        listed = ", ".join(TABLES)
+        database.execute(f"CREATE PUBLICATION shop FOR TABLE {listed} WITH (publish_via_partition_root)")
+        path = pipeline_file(tmp_path_factory.mktemp("backfill"), database, list(TABLES))
+        text = path.read_text().replace("'items': {}", "'items': {mode: [history, append]}")
+        path.write_text(text.replace("'few': {}", "'few': {filter: kind < 2, columns: [id, kind, v]}"))
+        with Pipeline.open(path) as pipeline:
+            pipeline.init()
+            yield database, pipeline
+
+
+def _damage(pipeline: Pipeline, *statements: str) -> None:
+    for statement in statements:
+        pipeline.session.sql(statement).collect()
+
+
+def _replayed(told: Any, position: int) -> Counter[Any]:
+    """The change log of `items`, applied: what a backfill takes away need not be there."""
+    rows: dict[str, Any] = {}
+    for op, _, _, at, _, *values in sorted(told.changes.elements(), key=lambda c: (int(c[1]), int(c[2]))):
+        new, old = values[:4], values[4:]
+        if int(at) > position:
+            continue
+        if op in "CT":
+            rows = {}
+        if op == "D":
+            rows.pop(old[0], None)
+        if op in "RIU":
+            rows[new[0]] = tuple(new)
+    return Counter(rows.values())
+
+
+def _counts(report: Any) -> tuple[int, int, int]:
+    return report.inserted, report.changed, report.deleted
+
+
+def test_rows_that_satisfy_it_on_either_side_are_made_equal(lake: tuple[Database, Pipeline]) -> None:
+    database, pipeline = lake
+    _damage(
+        pipeline,
+        "UPDATE lake.shop.items SET v = 'wrong' WHERE id = 5",  # satisfies it on both sides
+        "UPDATE lake.shop.items SET n = 500 WHERE id = 150",  # in the lake alone: its source row is n = 18.75
+        "UPDATE lake.shop.items SET n = 700 WHERE id = 3",  # in the source alone
+        "DELETE FROM lake.shop.items WHERE id = 6",
+        "INSERT INTO lake.shop.items (id, v, n) VALUES (999, 'nobody', 400), (998, 'nobody', 20)",
+        "INSERT INTO lake.shop.items SELECT * FROM lake.shop.items WHERE id = 7",
+        "UPDATE lake.shop.items SET v = 'not asked for' WHERE id = 100",
+    )
+    where = "n <= 1 OR n >= 300"
+    before = sorted(pipeline.rows("items"))
+    would = pipeline.backfill("items", where=where, dry_run=True)
+    assert sorted(pipeline.rows("items")) == before
+    assert _counts(would) == (1, 4, 1)
+    named = Counter((entry["change"], entry["key"]["id"]) for entry in would.tables[0].keys)
+    changed = {("update", "5"): 1, ("update", "150"): 1, ("update", "3"): 1, ("update", "7"): 1}
+    assert named == {("insert", "6"): 1, ("delete", "999"): 1, **changed}
+    # The stream goes on: what was committed before the call is under the image that is read again.
+    database.execute("UPDATE items SET v = 'newer' WHERE id = 5; DELETE FROM items WHERE id = 4")
+    report = pipeline.backfill("public.items", where=where)
+    assert _counts(report) == (1, 3, 1)
+    left = {("100", "not asked for"), ("998", "nobody")}
+    lake_rows, source = set(pipeline.rows("items", ["id", "v"])), _source(database, "id, v", "items")
+    assert lake_rows - source == left
+    assert pipeline.backfill("items", where=where).rows == report.rows
+    assert _counts(pipeline.backfill("items", key_range="90..1000")) == (0, 1, 1)
+    assert set(pipeline.rows("items")) == _source(database, "*", "items")
+    database.execute("UPDATE items SET v = 'after' WHERE id IN (5, 6)")
+    pipeline.sync()
+    assert pipeline.verify().equal
+
+
+def test_the_tables_beside_take_in_what_changed_and_no_more(lake: tuple[Database, Pipeline]) -> None:
+    from tests.e2e.test_modes import _told
+
+    database, pipeline = lake
+    told = _told(pipeline, pipeline.lake, "items")
+    _damage(pipeline, "UPDATE lake.shop.items SET v = 'wrong' WHERE id = 20")
+    open_versions = "lake.shop.items__history SET v = 'wrong' WHERE id = 20 AND is_open"
+    _damage(pipeline, f"UPDATE {open_versions}")
+    report = pipeline.backfill("items", where="id BETWEEN 10 AND 30")
+    after = _told(pipeline, pipeline.lake, "items")
+    expected = Counter(_source(database, "*", "items"))
+    assert after.at(parse_lsn(report.lsn)) == expected
+    assert _replayed(after, parse_lsn(report.lsn)) == expected
+    assert sum(after.versions.values()) == sum(told.versions.values()) + 1
+    assert pipeline.verify().equal
+
+
+def test_other_keys_filters_and_partitions(lake: tuple[Database, Pipeline]) -> None:
+    database, pipeline = lake
+    _damage(
+        pipeline,
+        "UPDATE lake.shop.pairs SET v = 'wrong' WHERE a IN ('A', 'G')",
+        "DELETE FROM lake.shop.pairs WHERE a = 'B'",
+        "UPDATE lake.shop.parts SET v = 'wrong' WHERE id IN (49, 50)",
+        "INSERT INTO lake.shop.few VALUES (2, 2, 'the filter lets it not through'), (77, 0, 'nobody')",
+    )
+    where = "v LIKE '%100% %' OR b = 'NaN' OR v = 'wrong'"
+    assert _counts(pipeline.backfill("pairs", where=where)) == (1, 2, 0)
+    points = len(_points(pipeline))
+    both = pipeline.backfill(["parts", "few"], where="id > 0")
+    assert [_counts(table) for table in both.tables] == [(0, 2, 0), (0, 0, 2)]
+    assert len([row for row in _points(pipeline)[points:] if row["kind"] == "backfill"]) == 1
+    assert pipeline.verify().equal
+    unchanged = pipeline.backfill(["parts", "few"], where="id > 0")
+    assert _counts(unchanged) == (0, 0, 0)
+    assert set(pipeline.rows("few")) == _source(database, "*", "few WHERE kind < 2")
+
+
+def test_whole_tables_and_their_dry_run(lake: tuple[Database, Pipeline]) -> None:
+    _, pipeline = lake
+    _damage(pipeline, "DELETE FROM lake.shop.bag WHERE v = 2", "DELETE FROM lake.shop.parts WHERE id = 1")
+    would = pipeline.backfill(["bag", "parts"], dry_run=True)
+    assert [_counts(table) for table in would.tables] == [(1, 0, 0), (1, 0, 0)]
+    assert [table.keys for table in would.tables] == [[], [{"change": "insert", "key": {"id": "1"}}]]
+    assert not pipeline.verify().equal
+    points = len(_points(pipeline))
+    report = pipeline.backfill(["bag", "parts"])
+    assert (report.table, report.rows) == ("public.bag, public.parts", 103)
+    assert len([row for row in _points(pipeline)[points:] if row["kind"] == "backfill"]) == 1
+    assert pipeline.verify().equal
+
+
+@pytest.mark.parametrize(
+    ("tables", "where", "what"),
+    [
+        ("items", "no_such = 1", 'column "no_such" does not exist'),
+        ("items", "id = = 1", "syntax error"),
+        ("items", "id", "must be type boolean"),
+        ("items", "id = 1; DELETE FROM items", "not one condition"),
+        ("items", "true) OR (true", "not one condition"),
+        ("items", "true) AS x, (SELECT true", "not one condition"),
+        ("items", "id = 1 -- ", "not one condition"),
+        ("items", "id = 1 /* ", "not one condition"),
+        ("items", "v = $$;$$", "not one condition"),
+        ("items", "v = 'open", "not one condition"),
+        ("items", "id IN (SELECT 1)", "subquery"),
+        ("items", "SELECT true", "subquery"),
+        ("items", "random() < 0.5", "volatile"),
+        ("items", "at < clock_timestamp()", "volatile"),
+        ("items", "count(*) > 1", "aggregate"),
+        ("items", "ctid IS NULL", 'column "ctid" does not exist'),
+        ("items", " ", "empty"),
+        ("bag", "v = 1", "no key"),
+        (["parts", "pairs"], "id = 1", 'column "id" does not exist'),
+        ("nothing", "true", "no table nothing"),
+    ],
+)
+def test_a_wrong_condition_is_refused_before_anything_is_done(
+    lake: tuple[Database, Pipeline], tables: str | list[str], where: str, what: str
+) -> None:
+    database, pipeline = lake
+    position = pipeline.position()
+    with pytest.raises(PipelineFileError, match=what) as caught:
+        pipeline.backfill(tables, where=where)
+    assert caught.value.way_out
+    assert pipeline.position() == position
+    assert database.execute("SELECT count(*) FROM pg_replication_slots WHERE temporary") == [(0,)]
+
+
+def _points(pipeline: Pipeline) -> list[dict[str, Any]]:
+    from spark.read import Cut
+
+    return Cut.latest(pipeline.lake).commits()
+
+
+def _source(database: Database, columns: str, table: str) -> set[tuple[Any, ...]]:
+    with database.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        rows = connection.execute(f"SELECT {columns} FROM {table}").description
+        names = [f'"{column.name}"::text' for column in rows or ()]
+        return set(connection.execute(f"SELECT {', '.join(names)} FROM {table}").fetchall())
