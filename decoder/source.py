@@ -28,6 +28,8 @@ from decoder.waiting import WatchedConnection
 
 APPLICATION_NAME = "slotlake"
 CONNECT_TIMEOUT_SECONDS = 10
+# The list of what is published waits for a table that an open ALTER TABLE, or a prepared one, has locked.
+LOCK_SECONDS_MAX = 60.0
 SESSION_SETTINGS = {
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
@@ -102,11 +104,16 @@ def redact(dsn: str) -> str:
 def connect(dsn: str) -> WatchedConnection:
     """Open an ordinary session, in autocommit, with the canonical output settings.
 
+    It waits for no lock longer than :data:`LOCK_SECONDS_MAX`.
+
     Raises:
         SourceUnavailableError: the server cannot be reached now.
         SourceError: it refuses, or the connection string is wrong.
     """
-    return _open(dsn, {})
+    connection = _open(dsn, {})
+    with source_errors(dsn):
+        connection.execute(f"SET lock_timeout = {int(LOCK_SECONDS_MAX * 1000)}".encode())
+    return connection
 
 
 def connect_replication(dsn: str) -> WatchedConnection:
@@ -254,6 +261,13 @@ def _known(
 # First match wins.  libpq keeps no SQLSTATE for a failed connection, so its words are all there is;
 # on a server with translated messages the general error above shows them as they are.
 _KNOWN = (
+    _known(
+        r"canceling statement due to lock timeout",
+        SourceUnavailableError,
+        "a table of the source is locked",
+        "an open transaction holds it (ALTER TABLE, LOCK TABLE), perhaps a prepared one: end it (pg_locks, "
+        "pg_prepared_xacts), then run the same command again",
+    ),
     _known(
         r"failed to resolve host|could not translate host name",
         SourceUnavailableError,

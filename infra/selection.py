@@ -16,8 +16,9 @@ from weakref import WeakSet
 import psycopg
 
 from decoder.errors import PipelineFileError
-from decoder.publications import SourceTable
+from decoder.publications import SourceTable, published_names
 from decoder.row_filters import analysed, filter_columns, partition_identities
+from decoder.source import connect, source_errors
 from infra.types_chosen import chooses_types, choosing_types, forms_of, types_of
 from spark.names import parse_postgres_name, postgres_name
 from spark.row_filter import Selection
@@ -112,11 +113,11 @@ def refuse_changed(pipeline: Pipeline) -> None:
     tables = Cut.latest(pipeline.lake).tables()
     held = {(t.schema, t.table): Selection.from_json(t.selection) for t in tables}
     changed = [name for name, kept in held.items() if kept.asked != _words(asked.get(name)).asked]
-    if changed:
+    if changed := _published(pipeline, changed):
         raise _changed(changed, "the pipeline file takes something else of a table than the lake holds")
     wanted = types_of(pipeline.file, held)
     retyped = [(t.schema, t.table) for t in tables if t.types != wanted[t.schema, t.table]]
-    if retyped:
+    if retyped := _published(pipeline, retyped):
         raise _changed(retyped, "the pipeline file wants other types of a table's columns than the lake has")
     if not any(kept.expression is not None for kept in held.values()):
         if not chooses:
@@ -128,6 +129,17 @@ def refuse_changed(pipeline: Pipeline) -> None:
             now, kept = Selection.from_json(table.selection), held[name]
             if (now.expression, now.inputs) != (kept.expression, kept.inputs):
                 raise _changed([name], "the table's row filter means something else at the source by now")
+
+
+def _published(pipeline: Pipeline, names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Those that are still published: what the file says of others is about nothing any more."""
+    if not names:
+        return []
+    source = pipeline.source
+    with connect(source.dsn) as connection, source_errors(source.dsn, "reading the publications"):
+        present = published_names(connection, source.publications)
+        return [name for name in names if name in present]
+    raise AssertionError("unreachable")
 
 
 def comparable(tables: Sequence[SourceTable]) -> list[SourceTable]:

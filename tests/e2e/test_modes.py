@@ -127,7 +127,11 @@ class Told:
         return Counter(map(tuple, rows))
 
     def _same(self, row: Any, named: Any) -> bool:
-        return all(row[i] == named[i] for i in self.key or range(len(row)))
+        """By the key; by what there is, if an old row shows another identity's columns."""
+        key = self.key
+        if any(named[i] is None for i in key):
+            key = tuple(i for i, value in enumerate(named) if value is not None)
+        return all(row[i] == named[i] for i in key or range(len(row)))
 
 
 _META = 5

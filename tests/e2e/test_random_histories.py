@@ -24,7 +24,7 @@ from tests.e2e.scenarios import big
 pytestmark = pytest.mark.timeout(600)
 
 TABLES = ["by_key", "by_index", "by_pair", "full_with_key", "bag", "switching", "shifting"]
-EXAMPLES = int(os.environ.get("SLOTLAKE_TEST_HISTORIES", "12"))
+EXAMPLES = int(os.environ.get("SLOTLAKE_TEST_HISTORIES", "6"))
 _SETUP = """
 CREATE TABLE by_key (k int PRIMARY KEY, a text, big text, n numeric(8,2));
 CREATE TABLE by_index (a text, k int NOT NULL, big text, n numeric(8,2)); CREATE UNIQUE INDEX by_index_k ON by_index (k);
