@@ -7,7 +7,7 @@ can go.  ``l`` is the lake table, ``s`` the folded rows, ``d`` the places of wha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +17,8 @@ from spark.names import quote
 
 # Each bound is two conditions more; a few columns already leave out most files.
 _BOUNDED_COLUMNS_MAX = 16
+# What takes places away looks at bounds again and reads each bounded column for it: a few that are cheap.
+_PLACED_COLUMNS_MAX = 2
 _BROADCAST_ROWS_MAX = 50_000
 _FLOATS = ("float", "double")
 
@@ -29,7 +31,10 @@ def bag_statements(target: Target, view: str) -> list[str]:
     """
     remove, add = (pc.sum(target.fold.rows[name]).as_py() or 0 for name in ("remove", "add"))
     found = [f"DELETE FROM {target.branch}"] if target.fold.truncated else []
-    found += [_remove(target, view)] if remove else []
+    if remove:
+        distinct = pc.sum(pc.greater(target.fold.rows["remove"], 0)).as_py()
+        alone = target.trusted and not target.fold.truncated and distinct == 1
+        found.append(_remove_all(target, view) if alone else _remove(target, view))
     # DELETE of an empty table makes no snapshot, so it cannot be what completes the table.
     return found + ([_add(target, view)] if add or not remove else [])
 
@@ -55,29 +60,55 @@ def bag_join(
         where: only rows of the lake of which this holds.
         also: what else of the lake's row ``l`` has.
     """
-    taken, hashed, conditions = ["_file AS f", "_pos AS p", *also], [], []
-    for i, column in enumerate(target.columns):
-        for given, value, name in target.pair(i, "n"):
-            taken.append(f"{name} AS l{given}")
-            hashed.append((f"l.l{given}", value))
-            if given == f"n{i}" and any(name in column.kept.spark for name in _FLOATS):
-                conditions.append(f"CAST(l.l{given} AS STRING) <=> CAST({value} AS STRING)")
-            else:
-                conditions.append(f"l.l{given} <=> {value}")
+    taken = ["_file AS f", "_pos AS p", *also]
+    taken += [
+        f"{name} AS l{given}" for i in range(len(target.columns)) for given, _, name in target.pair(i, "n")
+    ]
     met = " AND ".join([*where, *_range(target, rows, "")]) or "true"
     lake = f"(SELECT {', '.join(taken)} FROM {target.branch} WHERE {met})"
+    return f"{lake} AS l JOIN {quote(view)} AS s ON {_equal(target, lambda given, _: f'l.l{given}', count)}"
+
+
+def _equal(target: Target, lake: Callable[[str, str], str], count: str) -> str:
+    """The condition; ``lake``: the lake's value, by the name in ``s`` and the lake column."""
+    hashed, conditions = [], []
+    for i, column in enumerate(target.columns):
+        for given, value, name in target.pair(i, "n"):
+            held = lake(given, name)
+            hashed.append((held, value))
+            if given == f"n{i}" and any(name in column.kept.spark for name in _FLOATS):
+                conditions.append(f"CAST({held} AS STRING) <=> CAST({value} AS STRING)")
+            else:
+                conditions.append(f"{held} <=> {value}")
     ours, theirs = (f"xxhash64({', '.join(side)})" for side in zip(*hashed, strict=True))
-    equal = f"({' AND '.join(conditions)} OR s.{count} < 0)"
-    return f"{lake} AS l JOIN {quote(view)} AS s ON {ours} = {theirs} AND {equal}"
+    return f"{ours} = {theirs} AND ({' AND '.join(conditions)} OR s.{count} < 0)"
 
 
 def _range(target: Target, rows: pa.Table, prefix: str) -> list[str]:
     """Literal bounds of ``rows``, so that files that cannot hold any of them are left out."""
+    return _bounds(target, rows, prefix, range(len(target.columns)), _BOUNDED_COLUMNS_MAX)
+
+
+def _cheap_range(target: Target, rows: pa.Table, prefix: str) -> list[str]:
+    """The same of a few columns that cost little to read: of those without a fixed width only if all are."""
+    narrow = [i for i in range(len(target.columns)) if _is_fixed(rows[f"n{i}"].type)]
+    found = _bounds(target, rows, prefix, narrow, _PLACED_COLUMNS_MAX)
+    return found or _bounds(target, rows, prefix, range(len(target.columns)), 1)
+
+
+def _bounds(
+    target: Target, rows: pa.Table, prefix: str, columns: Iterable[int], columns_max: int
+) -> list[str]:
     conditions: list[str] = []
-    for i, column in enumerate(target.columns):
-        if len(conditions) < 2 * _BOUNDED_COLUMNS_MAX:
-            conditions += value_range(rows, f"n{i}", f"xn{i}", f"{prefix}{quote(column.lake_name)}")
+    for i in columns:
+        if len(conditions) < 2 * columns_max:
+            name = f"{prefix}{quote(target.columns[i].lake_name)}"
+            conditions += value_range(rows, f"n{i}", f"xn{i}", name)
     return conditions
+
+
+def _is_fixed(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_decimal(kind))
 
 
 def _remove(target: Target, view: str) -> str:
@@ -92,8 +123,23 @@ def _remove(target: Target, view: str) -> str:
     )
     places = f"SELECT {hint_found}f, p FROM ({numbered}) AS found WHERE number <= remove"
     t = alias_of(target)
-    condition = " AND ".join([f"{t}._file = d.f", f"{t}._pos = d.p", *_range(target, going, f"{t}.")])
+    condition = " AND ".join([f"{t}._file = d.f", f"{t}._pos = d.p", *_cheap_range(target, going, f"{t}.")])
     return f"MERGE INTO {target.branch} AS {t} USING ({places}) AS d ON {condition} WHEN MATCHED THEN DELETE"
+
+
+def _remove_all(target: Target, view: str) -> str:
+    """Take away all rows equal to the one that goes: one reading of the table, where `_remove` needs two.
+
+    Right if as many rows go as are expected to, which whoever trusts the lake looks at afterwards; of several
+    distinct rows one too many could hide one too few.
+    """
+    going = target.fold.rows.filter(pc.greater(target.fold.rows["remove"], 0))
+    t = alias_of(target)
+    condition = " AND ".join(
+        [_equal(target, lambda _, name: f"{t}.{name}", "remove"), *_range(target, going, f"{t}.")]
+    )
+    source = f"(SELECT /*+ BROADCAST */ * FROM {quote(view)} WHERE remove > 0)"
+    return f"MERGE INTO {target.branch} AS {t} USING {source} AS s ON {condition} WHEN MATCHED THEN DELETE"
 
 
 def alias_of(target: Target) -> str:

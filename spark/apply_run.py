@@ -97,7 +97,7 @@ def stage(
     before = Conflicts.total_in(map(summary, ancestry(work.table.metadata)))
     if choice == "apply" and len(parts) == 1 and not constants:
         fold = parts[0].fold()
-        target = _target(work, schema, fold, shape(work, schema))
+        target = replace(_target(work, schema, fold, shape(work, schema)), trusted=True)
         _apply(work, target, fold.counts.conflicts.properties(before))
         if not counts_on_the_lake(fold) or as_expected(fold, _summaries(work)):
             return Staged(fold.rows.num_rows, fold.counts.conflicts)

@@ -51,6 +51,7 @@ class Target:
         companions: lake names of the exact-text companions that the table has.
         given: the columns of ``s``.
         lake_rows: about how many rows the table has.
+        trusted: whether the lake had what the changes count on is looked at afterwards.
     """
 
     name: LakeName
@@ -61,6 +62,7 @@ class Target:
     companions: frozenset[str]
     given: frozenset[str]
     lake_rows: int = 0
+    trusted: bool = False
 
     @classmethod
     def of(
