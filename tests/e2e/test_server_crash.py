@@ -11,7 +11,7 @@ import pytest
 
 from decoder.errors import SlotlakeError, SourceUnavailableError
 from decoder.failpoints import happening
-from infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from infra.local.postgres import EmbeddedPostgres, Version, temporary_postgres
 from infra.pipeline import Pipeline
 from spark.read import Cut
 from tests.conftest import Database
@@ -23,7 +23,8 @@ TABLES = ["accounts", "history"]
 CONF = {"shared_buffers": "16MB", "max_prepared_transactions": "10", "logical_decoding_work_mem": "64kB"}
 # Where the server ends, and whether the lake has moved all the same: behind the pull it needs no server.
 SYNC = {"pull.mid": False, "pull.renamed": False, "publish.before_swap": True}
-if os.environ.get("SLOTLAKE_TEST_LONG"):
+LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
+if LONG:
     SYNC |= {"pull.prepared": False, "apply.between_tables": True, "publish.after_swap": True}
 
 
@@ -53,8 +54,9 @@ def crashed(server: EmbeddedPostgres, failpoint: str, command: Callable[[], Any]
     return told.value
 
 
-def test_the_server_crashes_at_each_step(connect: str, tmp_path: Path) -> None:
-    with temporary_postgres(version=18, conf=CONF) as server:
+@pytest.mark.parametrize("version", (16, 18) if LONG else (18,))
+def test_the_server_crashes_at_each_step(connect: str, tmp_path: Path, version: Version) -> None:
+    with temporary_postgres(version=version, conf=CONF) as server:
         database = Database(server, "postgres")
         database.execute(
             "CREATE TABLE accounts (id int PRIMARY KEY, v text);"
