@@ -202,8 +202,12 @@ def _is_gone(connection: psycopg.Connection[Any], pipeline: Pipeline, position: 
     return ours and (lost or (state.confirmed_flush_lsn or 0) > position)
 
 
-def _restored(pipeline: Pipeline, position: int) -> Iterator[Finding]:
-    """The same cluster on the same timeline, but not what it was: a copy of its disks was put back."""
+def _restored(pipeline: Pipeline, position: int, *, peek: bool = True) -> Iterator[Finding]:
+    """The same cluster on the same timeline, but not what it was: a copy of its disks was put back.
+
+    Args:
+        peek: also look into the slot, which keeps other readers away for that moment.
+    """
     from decoder.source import identify
 
     source = pipeline.source
@@ -214,6 +218,8 @@ def _restored(pipeline: Pipeline, position: int) -> Iterator[Finding]:
             f"{format_lsn(position)}: it was restored to an earlier state"
         )
         yield Finding("restored", what, "renew")
+        return
+    if not peek:
         return
     with connect(source.dsn) as connection, source_errors(source.dsn, "comparing what the slot still has"):
         state = inspect_slot(connection, source.slot)
@@ -254,7 +260,7 @@ def known_findings(pipeline: Pipeline) -> list[Finding]:
         found += [_of_lake(damage) for damage in look(pipeline.lake, pipeline.name)]
         position = pipeline.position()
         require_history(pipeline.source.dsn, lake_origin(pipeline), position)
-        found += _of_publications(pipeline) or [*_restored(pipeline, position)]
+        found += _of_publications(pipeline) or [*_restored(pipeline, position, peek=False)]
     except HistoryError as error:
         found.append(Finding("history", error.what, "renew"))
     except SlotlakeError:
