@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from decoder.errors import PipelineFileError
-from decoder.lsn import parse_lsn
+from decoder.lsn import format_lsn, parse_lsn
 from infra.pipeline import Pipeline
+from infra.replay import extend
+from spark.read import Cut
+from spark.replay import scratch_of
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import pipeline_file
 
@@ -75,6 +79,43 @@ def _replayed(told: Any, position: int) -> Counter[Any]:
 
 def _counts(report: Any) -> tuple[int, int, int]:
     return report.inserted, report.changed, report.deleted
+
+
+def test_ranges_of_time_become_one_replay(lake: tuple[Database, Pipeline]) -> None:
+    """In order, twice, backwards, and with a gap: the scratch tables are what the lake was at the end."""
+    database, pipeline = lake
+    moments, states = [_now(database)], [sorted(pipeline.rows("few"))]
+    for number in range(3):
+        database.execute(f"UPDATE few SET v = 'r{number}' WHERE id = 3")
+        pipeline.sync()
+        moments.append(_now(database))
+        states.append(sorted(pipeline.rows("few")))
+    assert len({tuple(state) for state in states}) == 4
+
+    def replay(first: int, last: int) -> tuple[bool, int]:
+        done = extend(pipeline, "scratch", moments[first], moments[last])
+        assert done.covered
+        held = sorted(Cut.latest(scratch_of(pipeline.lake, "scratch")).rows("few"))
+        assert held == states[max(last, reached[0])]
+        reached[0] = max(last, reached[0])
+        return done.went_on, done.batches
+
+    reached = [0]
+    assert replay(1, 2) == (False, 1)
+    assert replay(2, 3) == (True, 1)
+    assert replay(1, 2) == (True, 0)
+    assert replay(0, 1) == (False, 3)
+    tomorrow = moments[3] + timedelta(days=1)
+    assert extend(pipeline, "scratch", moments[3], tomorrow).lsn == format_lsn(pipeline.position())
+    assert not extend(
+        pipeline, "scratch", datetime(2000, 1, 1, tzinfo=UTC), moments[0] - timedelta(9)
+    ).covered
+
+
+def _now(database: Database) -> datetime:
+    ((now,),) = database.execute("SELECT clock_timestamp()")
+    assert isinstance(now, datetime)
+    return now
 
 
 def test_rows_that_satisfy_it_on_either_side_are_made_equal(lake: tuple[Database, Pipeline]) -> None:
@@ -202,8 +243,6 @@ def test_a_wrong_condition_is_refused_before_anything_is_done(
 
 
 def _points(pipeline: Pipeline) -> list[dict[str, Any]]:
-    from spark.read import Cut
-
     return Cut.latest(pipeline.lake).commits()
 
 
