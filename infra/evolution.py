@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 COPY_WAIT_SECONDS = 60.0
 Name = tuple[str, str]
+_DEPARTED = frozenset({"left"})
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Findings:
         numbers: relation version → column name → attribute number.
         marks: table as PostgreSQL writes it → what it agrees with after the batch.
         constants: table → new column's attribute number → what rows from before hold.
-        moved: tables whose rows only moved, with what they agree with now.
+        moved: tables whose rows only moved, with what they agree with now; tables that left, noted as such.
         left: tables that are not published any more, and whose last changes the lake cannot take.
     """
 
@@ -139,10 +140,11 @@ def _examine(pipeline: Pipeline, batch: Batch, snapshot: ExportedSnapshot | None
     for relation in batch.relations:
         if relation.rows:
             relations.setdefault((relation.schema, relation.table), []).append(relation)
+    elsewhere = _elsewhere(held, batch)
     doubtful = {
         name: table
         for name, table in held.items()
-        if _differs(table, marks.get(_relation_id(table)), relations.get(name, ()))
+        if name in elsewhere or _differs(table, marks.get(_relation_id(table)), relations.get(name, ()))
     }
     if not doubtful:
         return Findings()
@@ -151,7 +153,9 @@ def _examine(pipeline: Pipeline, batch: Batch, snapshot: ExportedSnapshot | None
     marks |= marks_at(pipeline, [oid for oid in unseen if oid not in marks], when)
     told = altered_tables(batch)
     judged = {
-        name: judge(
+        name: Found(copy="rows changed while the table had another name")
+        if name in elsewhere
+        else judge(
             table,
             marks.get(_relation_id(table)),
             published[name],
@@ -165,7 +169,25 @@ def _examine(pipeline: Pipeline, batch: Batch, snapshot: ExportedSnapshot | None
     }
     away = [table for name, table in doubtful.items() if name not in published]
     left = [t.source_name for t in away if left_behind(t, relations.get((t.schema, t.table), ()))]
-    return replace(_together(held, judged, published), left=frozenset(left))
+    found = _together(held, judged, published)
+    return replace(found, left=frozenset(left), moved=[*found.moved, *filter(None, map(_departed, away))])
+
+
+def _elsewhere(held: Mapping[Name, TableSchema], batch: Batch) -> set[Name]:
+    """Tables that have rows under another name too: those went to another table of the lake, or nowhere."""
+    names: dict[int, set[Name]] = {}
+    for relation in batch.relations:
+        if relation.rows:
+            names.setdefault(relation.relation_id, set()).add((relation.schema, relation.table))
+    return {name for name, table in held.items() if names.get(_relation_id(table), {name}) != {name}}
+
+
+def _departed(table: TableSchema) -> TableSchema | None:
+    """The table with the note that it left; None if it has it. Back under its name it is then another."""
+    mark = Mark.from_json(table.mark)
+    if mark is None or mark.members == _DEPARTED:
+        return None
+    return replace(table, mark=replace(mark, members=_DEPARTED).to_json())
 
 
 def _told(
@@ -247,7 +269,10 @@ def _write(
 ) -> None:
     from infra.tables import copy_into, schemas_at
     from spark import annex
+    from spark.tables_shape import reshape
 
+    if found.moved:
+        reshape(pipeline.lake, found.moved)
     tables = list(found.copies)
     schemas, marks = schemas_at(pipeline, snapshot, tables)
     incoming = annex.begin(batch.path)

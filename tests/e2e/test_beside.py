@@ -20,7 +20,7 @@ from tests.e2e.oracle import pipeline_file, source_rows
 from tests.e2e.scenarios import big
 from tests.e2e.test_modes import MODES, _told
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 Points = dict[str, dict[str, Counter[Any]]]
 TABLES = ["keyed", "bag", "ddl", "chosen"]
@@ -89,7 +89,7 @@ def test_prepared_transactions(
             assert mirrors(pipeline, list(points.values())[-1]) == {}, step
         wrong = past(pipeline, points, [t for t in TABLES if t != "ddl"])
         first = next(iter(points))
-        for size in (None, 1, 1000) if os.environ.get("SLOTLAKE_TEST_LONG") else (1,):
+        for size in (None, 1, 1000) if os.environ.get("SLOTLAKE_TEST_LONG") else (9,):
             report = pipeline.replay("scratch", start=first, transactions=size)
             assert report.copied_meanwhile == []
             told = [_told(pipeline, lake, t) for t in TABLES for lake in _lakes(pipeline)]
