@@ -21,7 +21,7 @@ from tests.conftest import Database
 from tests.decoder.servers.standby import SLOT, replayed_to, standby_of
 from tests.e2e.oracle import assert_equal, pipeline_file
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 CONF = {"shared_buffers": "16MB", "max_prepared_transactions": "5", "max_connections": "40"}
 TABLES = ["accounts", "plain"]
