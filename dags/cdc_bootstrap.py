@@ -13,8 +13,11 @@ DOCS = """
 Makes publication, replication slot and lake tables, copies what the source holds now, and publishes all
 tables at one LSN. Writers are not held up. Switch on **cdc_sync** when this has succeeded.
 
+The task's log says, whenever a table's state changes and every ten seconds, how far each table is: state,
+rows, bytes, rate and time left. The task returns each table's rows, ranges and state.
+
 **Clearing `bootstrap`** is safe: what is already made is left as it is, and an initial copy that was
-cut off starts again from nothing; its half-made tables were never visible to readers.
+cut off goes on with what is left; its half-made tables were never visible to readers.
 """
 
 

@@ -1,33 +1,42 @@
 """The first day: publication, slot and tables, all or nothing, and nothing of anyone else's touched.
 
-A slot holds WAL back, so one that this pipeline made and could not use is dropped again: at once when the
-copy fails, or by the next `init` after a crash.  The note `making.json`, written before the slot is
-made, is how that one knows the slot for its own; a slot without a note is somebody else's and is left alone.
+A copy that was cut off is gone on with: its slot stays, because with the changes since it was made what is
+copied can be brought forward (`unfinished`, `copying`).  A slot that serves nothing is dropped again, at once
+when the copy fails, or by the next `init` after a crash; one that this pipeline did not note is somebody
+else's and is left alone.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from decoder.errors import SlotError, SlotlakeError, SourceError
+from decoder.errors import SourceError
+from decoder.failpoints import reach
 from decoder.lsn import format_lsn
 from decoder.options import negotiate
 from decoder.privileges import require_readable
 from decoder.publications import SourceTable, create_publication, missing_publications, unfit_tables
-from decoder.slots import create_slot, drop_slot, inspect_slot
+from decoder.slots import create_slot, inspect_slot
 from decoder.source import connect, identify, source_errors
+from infra.copying import Attempt
 from infra.reports import InitReport, TableCopy
 from infra.selection import require_published
 from infra.tables import copy_all, published_tables
+from infra.unfinished import (
+    earlier,
+    note_making,
+    note_position,
+    publications_made,
+    record_of,
+    settle,
+    undo,
+)
 from spark.names import parse_postgres_name
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from infra.output import Progressing
     from infra.pipeline import Pipeline
 
@@ -40,6 +49,7 @@ def initialise(pipeline: Pipeline, progress: Progressing) -> InitReport:
 
     started = time.monotonic()
     if initialised(pipeline.lake, pipeline.name):
+        settle(pipeline)
         position = format_lsn(pipeline.position())
         warnings = _slot_missing(pipeline)
         return InitReport(
@@ -48,28 +58,19 @@ def initialise(pipeline: Pipeline, progress: Progressing) -> InitReport:
     identity = identify(pipeline.source.dsn)
     if pipeline.source.plugin == "pgoutput":
         negotiate(pipeline.source, identity.server_version)
-    _refuse_foreign_slot(pipeline, identity.system_identifier)
-    made = _publications(pipeline)
+    attempt = earlier(pipeline, identity)
+    made = list(dict.fromkeys([*publications_made(pipeline), *_publications(pipeline)]))
     tables = published_tables(pipeline)
     require_published(pipeline.file, tables)
     pipeline.session  # noqa: B018  start Spark before the slot: no slot is left if it cannot start
-    note = _note(pipeline)
-    noted = {
-        "slot": pipeline.source.slot,
-        "system_identifier": identity.system_identifier,
-        "publications": made,
-    }
-    whole = note.with_suffix(".new")  # a note cut short by a full disk would be taken for somebody else's
-    whole.write_text(json.dumps(noted))
-    whole.rename(note)
+    if attempt is None:
+        note_making(pipeline, identity, made)
     try:
-        with create_slot(pipeline.source, wait_seconds=SLOT_WAIT_SECONDS) as snapshot:
-            copies = copy_all(pipeline, tables, snapshot, progress)
-            lsn = snapshot.lsn
-    except BaseException:
-        _undo(pipeline, note)
+        copies, lsn = _copied(pipeline, tables, attempt, progress)
+    except BaseException as error:
+        undo(pipeline, error)
         raise
-    note.rename(note.with_name("made.json"))
+    settle(pipeline)
     return _report(pipeline, tables, copies, lsn, made, time.monotonic() - started)
 
 
@@ -86,10 +87,19 @@ def _slot_missing(pipeline: Pipeline) -> list[str]:
     return [f"the lake is there, and the slot {source.slot} is not: slotlake recover begins again from there"]
 
 
-def publications_made(pipeline: Pipeline) -> list[str]:
-    """The publications that `init` made, as it noted them."""
-    note = pipeline.file.state_dir / "made.json"
-    return list(json.loads(note.read_text())["publications"]) if note.exists() else []
+def _copied(
+    pipeline: Pipeline, tables: list[SourceTable], attempt: Attempt | None, progress: Progressing
+) -> tuple[list[TableCopy], int]:
+    """The tables' copies and where they are published; a slot is made if there is none to go on with."""
+    going_on = attempt is not None
+    progress("waiting for a snapshot of the source", 0)
+    with create_slot(pipeline.source, temporary=going_on, wait_seconds=SLOT_WAIT_SECONDS) as snapshot:
+        if attempt is None:
+            note_position(pipeline, snapshot.lsn)
+            attempt = Attempt(record_of(pipeline), snapshot.lsn)
+        reach("init.slot_made")
+        return copy_all(pipeline, tables, snapshot, progress, attempt), snapshot.lsn
+    raise AssertionError("unreachable")
 
 
 def _report(
@@ -114,10 +124,6 @@ def _report(
     )
 
 
-def _note(pipeline: Pipeline) -> Path:
-    return pipeline.file.state_dir / "making.json"
-
-
 def _publications(pipeline: Pipeline) -> list[str]:
     source = pipeline.source
     tables = [parse_postgres_name(name) for name in pipeline.file.tables]
@@ -131,37 +137,3 @@ def _publications(pipeline: Pipeline) -> list[str]:
             create_publication(connection, name, tables)
         return missing
     raise AssertionError("unreachable")
-
-
-def _refuse_foreign_slot(pipeline: Pipeline, system_identifier: str) -> None:
-    """Drop a slot that a crashed `init` of ours left; refuse any other of that name."""
-    source = pipeline.source
-    with connect(source.dsn) as connection, source_errors(source.dsn):
-        state = inspect_slot(connection, source.slot)
-    note = _note(pipeline)
-    if state is None:
-        return
-    ours = (
-        note.exists()
-        and json.loads(note.read_text()).items()
-        >= {
-            "slot": source.slot,
-            "system_identifier": system_identifier,
-        }.items()
-    )
-    if not ours:
-        raise SlotError(
-            f"the replication slot {source.slot!r} exists already, and this pipeline did not make it",
-            where=f"plugin {state.plugin}, database {state.database}",
-            way_out="name another slot in source.slot; or, if nothing uses that one, drop it first: "
-            f"SELECT pg_drop_replication_slot('{source.slot}')",
-        )
-    drop_slot(source)
-
-
-def _undo(pipeline: Pipeline, note: Path) -> None:
-    try:
-        drop_slot(pipeline.source)
-    except SlotlakeError:
-        return  # the note stays: the next `init` drops the slot
-    note.unlink(missing_ok=True)

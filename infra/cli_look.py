@@ -43,6 +43,8 @@ _CODES = {
     "slot missing": SlotError.exit_code,
     "slot lost": SlotError.exit_code,
     "not initialised": LakeError.exit_code,
+    "copying": LakeError.exit_code,
+    "initial copy unfinished": LakeError.exit_code,
 }
 
 

@@ -23,6 +23,7 @@ from decoder.slots import drop_slot, inspect_slot
 from decoder.source import connect, redact, source_errors
 from infra import ddl_trigger, follow
 from infra.reports import Report
+from infra.unfinished import give_up
 
 if TYPE_CHECKING:
     from infra.pipeline import Pipeline
@@ -99,6 +100,8 @@ def _source(pipeline: Pipeline, doing: _Doing) -> None:
             doing.done.append(f"dropped the publication {name}")
     with doing.or_by_hand(f"at {at}: {' '.join(ddl_trigger.REMOVE.split())}"):
         doing.done += ddl_trigger.remove(pipeline)
+    with doing.or_by_hand(f"files of an unfinished copy in {pipeline.lake.place}"):
+        doing.done += give_up(pipeline)
     if not doing.left:
         for note in ("made.json", "making.json"):
             (pipeline.file.state_dir / note).unlink(missing_ok=True)

@@ -105,6 +105,11 @@ class PipelineFile(Section):
         return (self.path.parent / self.changelog.path.removeprefix("file://")).resolve()
 
     @property
+    def copy_workers(self) -> int:
+        """How many ranges of tables are copied at once."""
+        return self.source.copy_workers or min(8, max(2, os.cpu_count() or 1))
+
+    @property
     def pool(self) -> str:
         """The Airflow pool (one place) that lets one puller at a time near the slot."""
         return f"slotlake_{self.source.slot}"

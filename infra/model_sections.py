@@ -36,6 +36,7 @@ class SourceSection(Section):
     slot: str
     streaming: Literal["parallel", "on", "off"] | None = None
     memory_mb: Annotated[int, Field(ge=1)] = 64
+    copy_workers: Annotated[int, Field(ge=1, le=64)] | None = None
     two_phase: bool = False
     origin: Literal["any", "none"] = "any"
     binary: bool = False

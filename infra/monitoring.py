@@ -41,6 +41,8 @@ def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
     state = str(report["state"])
     if state == "not initialised":
         raise AirflowSkipException(f"{name} is not initialised: trigger cdc_bootstrap_{name}")
+    if state == "copying":
+        raise AirflowSkipException(f"the first copy of {name} is under way")
     if state.endswith("unreachable"):
         raise AirflowException("\n".join(report["warnings"]))
     alarms = [Alarm(**alarm) for alarm in report["alarms"]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -18,7 +19,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from decoder.slot_pressure import Holder, span
+from infra.copy_steps import CopyStep
 from infra.reports import Report
+
+LINE_SECONDS = 10.0
 
 
 class Progressing(Protocol):
@@ -34,7 +38,7 @@ def progress(silent: bool) -> Iterator[Progressing]:
         yield lambda step, done, total=None: None
         return
     if not sys.stderr.isatty():
-        yield _line_progress()
+        yield lines(_line)
         return
     bar = Progress(
         SpinnerColumn(),
@@ -42,6 +46,7 @@ def progress(silent: bool) -> Iterator[Progressing]:
         BarColumn(),
         TextColumn("{task.completed:,.0f}"),
         TimeElapsedColumn(),
+        TextColumn("{task.fields[detail]}"),
         console=Console(stderr=True),
         transient=True,
     )
@@ -50,22 +55,30 @@ def progress(silent: bool) -> Iterator[Progressing]:
 
         def report(step: str, done: int, total: int | None = None) -> None:
             if step not in tasks:
-                tasks[step] = bar.add_task(escape(step), total=total)
-            bar.update(tasks[step], completed=done, total=total)
+                tasks[step] = bar.add_task(escape(step), total=total, detail="")
+            detail = escape(step.detail(done, total)) if isinstance(step, CopyStep) else ""
+            bar.update(tasks[step], completed=done, total=total, detail=detail)
 
         yield report
 
 
-def _line_progress() -> Progressing:
-    seen: set[str] = set()
+def lines(say: Callable[[str], None], every_seconds: float = LINE_SECONDS) -> Progressing:
+    """Progress as lines: each step once; a table's copy whenever its state changes, and at intervals."""
+    seen: dict[str, tuple[str, float]] = {}
 
     def report(step: str, done: int, total: int | None = None) -> None:
-        if step not in seen:
-            seen.add(step)
-            sys.stderr.write(f"{step}\n")
-            sys.stderr.flush()
+        state, now = step.state if isinstance(step, CopyStep) else "", time.monotonic()
+        before = seen.get(step)
+        if before is None or before[0] != state or (state and now - before[1] >= every_seconds):
+            seen[step] = state, now
+            say(step.line(done, total) if isinstance(step, CopyStep) else step)
 
     return report
+
+
+def _line(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
 
 def show(report: Any, as_json: bool, text: Callable[[Any, Console], None]) -> None:
@@ -240,7 +253,8 @@ def _status_tables(report: Any, console: Console) -> None:
         table.add_column(name)
     for entry in report.tables:
         kept = "\n".join([entry.lake_table, *entry.beside])
-        table.add_row(escape(entry.table), escape(kept), escape(", ".join(entry.key)), entry.state)
+        state = entry.state if entry.copied is None else f"{entry.state}, {_copied(entry.copied)}"
+        table.add_row(escape(entry.table), escape(kept), escape(", ".join(entry.key)), state)
     console.print(table)
     for entry in report.tables:
         for what, value in entry.takes.items():
@@ -253,6 +267,13 @@ def _status_tables(report: Any, console: Console) -> None:
             console.print(f"    {_conflicts(entry.conflicts)}; slotlake verify tells whether it is equal now")
         if entry.copied_again:
             console.print(f"  {escape(entry.table)} was copied again at {escape(entry.copied_again)}")
+
+
+def _copied(copied: dict[str, Any]) -> str:
+    """How far a table's copy is."""
+    of = f" of about {copied['rows_estimated']:,}" if copied["rows_estimated"] else ""
+    ranges = f"{copied['ranges_done']:,} of {copied['ranges']:,} ranges"
+    return f"{copied['rows']:,}{of} rows, {_bytes(copied['bytes'])}, {ranges}"
 
 
 def types_text(report: Any, console: Console) -> None:

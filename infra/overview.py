@@ -12,7 +12,7 @@ from decoder.prepared import PreparedStore
 from decoder.publications import published_names
 from decoder.slots import SlotState, inspect_slot
 from decoder.source import connect, source_errors
-from infra import ddl_trigger, follow
+from infra import ddl_trigger, follow, overview_copy
 from infra.batches import source_position
 from infra.marks import Mark
 from infra.recovery_findings import known_findings
@@ -38,9 +38,12 @@ def overview(pipeline: Pipeline) -> StatusReport:
     position = None if cut is None else cut.position
     point = cut.commits()[-1] if cut is not None else {}
     slot, source_lsn, trigger, watch = _source_side(pipeline, (position, point.get("commit_time")), warnings)
+    copy = overview_copy.copy_under_way(pipeline, None if slot is None else slot.retained_bytes, warnings)
     state = _state(cut is not None, slot, source_lsn) if reached else "lake unreachable"
     if cut is not None and slot is None and pipeline.file.dropped_note.exists():
         state = "dropped"
+    if cut is None and reached:
+        state = overview_copy.state(copy) or state
     watch = _judge(pipeline, position, slot, watch)
     warnings += [str(alarm) for alarm in watch.alarms]
     if slot is not None and slot.wal_status == "extended":
@@ -67,10 +70,11 @@ def overview(pipeline: Pipeline) -> StatusReport:
         safe_wal_size=None if slot is None else slot.safe_wal_size,
         changelog_batches=len(archived),
         changelog_bytes=sum(f.stat().st_size for path in archived for f in path.iterdir()),
-        tables=_tables(pipeline, cut, published),
+        tables=_tables(pipeline, cut, published) + overview_copy.tables(pipeline, copy),
         prepared=_prepared(pipeline, position),
         standing_puller=follow.process(pipeline),
         ddl_trigger=trigger,
+        copy=None if copy is None else {key: copy[key] for key in ("process", "lsn", "since", "slot")},
         warnings=warnings,
     )
 

@@ -21,12 +21,18 @@ class Report:
 
 @dataclass(frozen=True)
 class TableCopy(Report):
-    """One table of an initial copy or a backfill."""
+    """One table of an initial copy or a backfill.
+
+    ``ranges``: into which it was cut; ``ranges_kept``: of these, copied by an attempt that was cut off.
+    """
 
     table: str
     lake_table: str
     rows: int
     files: int
+    ranges: int = 1
+    ranges_kept: int = 0
+    state: str = "ready"
 
 
 @dataclass(frozen=True)
@@ -154,6 +160,7 @@ class TableStatus(Report):
     ``conflicts``: what its changes met that the source did not have, since it was copied.
     ``beside``: the lake tables with its history and its change log, if they are kept.
     ``copied_again``: when (LSN), and why, it was last copied again without having been asked for.
+    ``copied``: while it is copied, how far that is (`infra.copy_states.TableProgress`).
     """
 
     table: str
@@ -165,6 +172,7 @@ class TableStatus(Report):
     conflicts: dict[str, int] = field(default_factory=dict)
     copied_again: str = ""
     beside: list[str] = field(default_factory=list)
+    copied: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -209,6 +217,7 @@ class StatusReport(Watched):
 
     ``alarms`` need somebody; ``warnings`` are these in words, and what else is worth knowing.
     ``wal_status``, ``safe_wal_size``: the slot's (pg_replication_slots).
+    ``copy``: a copy that is under way or was cut off: process, lsn, since, slot (None: it holds none).
     """
 
     pipeline: str
@@ -228,4 +237,5 @@ class StatusReport(Watched):
     prepared: list[dict[str, Any]] = field(default_factory=list)
     standing_puller: int | None = None
     ddl_trigger: str | None = None
+    copy: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)

@@ -8,16 +8,20 @@ a step works on the batch its predecessor meant.
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime
 from typing import Any
 
+from infra.output import lines
 from infra.pipeline import Pipeline
+
+_log = logging.getLogger(__name__)
 
 
 def bootstrap(pipeline_file: str) -> dict[str, Any]:
     """Make publication, slot and lake tables, and copy what the source holds. Idempotent."""
     with Pipeline.open(pipeline_file) as pipeline:
-        return pipeline.init().as_dict()
+        return pipeline.init(progress=lines(_log.info)).as_dict()
 
 
 def pull(pipeline_file: str) -> dict[str, Any]:

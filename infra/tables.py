@@ -14,6 +14,7 @@ from decoder.publications import SourceTable, source_tables
 from decoder.slots import ExportedSnapshot
 from decoder.source import connect, source_errors
 from decoder.table_marks import TableMark
+from infra.copy_states import ended
 from infra.marks import marked, marks_at, require_unchanged
 from infra.modes import wanted_modes
 from infra.partitions import partitions_at, repartitioned
@@ -22,6 +23,7 @@ from infra.selection import lake_schema, selected
 from infra.types_chosen import refuse_lossy_copy
 
 if TYPE_CHECKING:
+    from infra.copying import Attempt
     from infra.output import Progressing
     from infra.pipeline import Pipeline
     from spark.commits import Point
@@ -51,27 +53,37 @@ def published_tables(pipeline: Pipeline, *, to_read: bool = True) -> list[Source
 
 
 def copy_all(
-    pipeline: Pipeline, tables: Sequence[SourceTable], snapshot: ExportedSnapshot, progress: Progressing
+    pipeline: Pipeline,
+    tables: Sequence[SourceTable],
+    snapshot: ExportedSnapshot,
+    progress: Progressing,
+    attempt: Attempt | None = None,
 ) -> list[TableCopy]:
-    """Copy tables as seen in the snapshot, and publish all of them at its LSN at once."""
+    """Copy tables as seen in the snapshot, and publish all of them at its LSN at once.
+
+    Args:
+        attempt: when what is copied is to stay if this is cut off.
+    """
+    from infra.copying import fill_tables, kept_files
     from spark.initial import InitialCopy
 
     schemas, marks = schemas_at(pipeline, snapshot, tables)
     taken = _source_clock(pipeline)  # the snapshot was made before: all that it shows was committed by then
-    copies: list[TableCopy] = []
     modes = wanted_modes(pipeline.file, [(table.schema, table.table) for table in tables])
     given = (pipeline.session, pipeline.lake, pipeline.name, list(schemas.values()))
-    with InitialCopy.begin(*given, modes) as copy:
-        for table, schema in schemas.items():
-            target = copy.target(schema)
-            files = copy_into(pipeline, table, snapshot, target, progress)
-            copy.register(schema)
-            copies.append(
-                TableCopy(schema.source_name, target.lake_table, sum(f.rows for f in files), len(files))
-            )
-        require_unchanged(pipeline, marks, tables)
-        point = copy_point(pipeline, snapshot.lsn, "copy", sum(c.rows for c in copies))
-        copy.publish(replace(point, commit_time=taken))
+    kept = kept_files(attempt, schemas, pipeline.lake.namespace)
+    try:
+        with InitialCopy.begin(*given, modes, kept) as copy:
+            copies, states = fill_tables(pipeline, copy, schemas, snapshot, progress, attempt)
+            require_unchanged(pipeline, marks, tables)
+            point = copy_point(pipeline, snapshot.lsn, "copy", sum(c.rows for c in copies))
+            copy.publish(replace(point, commit_time=taken))
+    except BaseException:
+        ended(pipeline.file.state_dir)
+        raise
+    for schema in schemas.values():
+        states.move(schema.source_name, "ready")
+    states.forget()
     return copies
 
 
@@ -118,6 +130,7 @@ def copy_into(
         snapshot.snapshot,
         table,
         target,
+        workers=pipeline.file.copy_workers,
         progress=lambda done: progress(step, done.rows),
     )
     refuse_lossy_copy(pipeline, table, snapshot, files)

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from decoder.errors import LakeError
@@ -23,8 +24,10 @@ from spark.catalog import Catalog, Move, check_lake, open_catalog
 from spark.catalog_metadata import MAIN
 from spark.catalog_tags import tagged
 from spark.commits import Point, commits_name, create_commits, with_point
+from spark.initial_again import forget
 from spark.initial_place import (
     CopyTarget,
+    Kept,
     clear_leftovers,
     companions_in,
     forget_marker,
@@ -56,7 +59,8 @@ class InitialCopy:
     """One initial copy (or the addition of tables to a pipeline) under way.
 
     ``with InitialCopy.begin(...) as copy``: target(t) → write files → register(t) for each table,
-    then publish(point).  Leaving without publish drops all; so does the next begin after a crash.
+    then publish(point).  Leaving without publish drops all, unless it is resumable; so does the next begin
+    after a crash, but for the files that it is to keep.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class InitialCopy:
         self._beside = {each.name: each for each in beside}
         self._registered: set[LakeName] = set()
         self._published = False
+        self._kept: Kept | None = None
 
     @classmethod
     def begin(
@@ -83,10 +88,13 @@ class InitialCopy:
         pipeline: str,
         tables: Sequence[TableSchema],
         modes: Mapping[str, Collection[str]] = _NO_MODES,
+        kept: Kept | None = None,
     ) -> InitialCopy:
         """Drop leftovers of an earlier attempt and make the tables out of sight.
 
         Args:
+            kept: by table, names of files in its target's directory that stay; when given, leaving without
+                publish drops nothing (`initial_place.clear_unfinished` does).
             modes: by the source name of tables, what to begin beside them: of those that are copied, or that
                 the lake has and are not.
 
@@ -97,14 +105,15 @@ class InitialCopy:
         with open_catalog(lake) as catalog:
             copy = cls(session, lake, pipeline, tables, wanted_beside(catalog, tables, modes))
             copy._refuse_existing(catalog)
-            clear_leftovers(catalog, pipeline, {*copy._names, *hidden_tables(catalog)})
+            copy._kept = kept
+            clear_leftovers(catalog, pipeline, {*copy._names, *hidden_tables(catalog)}, kept or {})
             for name in copy._names:
                 catalog.make_namespace(copying(name).namespace)
         try:
             for name in copy._names:
                 copy._create(name)
         except BaseException:
-            copy._abandon()
+            copy._give_up()
             raise
         return copy
 
@@ -113,7 +122,7 @@ class InitialCopy:
 
     def __exit__(self, *failure: object) -> None:
         if not self._published:
-            self._abandon()
+            self._give_up()
 
     def target(self, schema: TableSchema) -> CopyTarget:
         """Where this table's files go."""
@@ -121,8 +130,12 @@ class InitialCopy:
         with open_catalog(self._lake) as catalog:
             return target_of(name, load(catalog.pointers(), copying(name)).metadata, self._tables[name])
 
-    def register(self, schema: TableSchema) -> int:
+    def register(self, schema: TableSchema, stale: pa.Table | None = None) -> int:
         """Make the files in the target's directory the table's content; how many rows it has then.
+
+        Args:
+            stale: keys (`initial_again.forget`) whose rows those files have as they are no more: they are
+                left out, and the files in the target's ``again`` taken in instead.
 
         Raises:
             LakeError: Spark cannot read them.
@@ -130,7 +143,8 @@ class InitialCopy:
         name = schema.lake_name(self._lake.namespace)
         target = self.target(schema)
         files = sorted(target.directory.glob("*.parquet"))
-        self._tables[name] = self._tables[name].with_exact(companions_in(files, target))
+        again = sorted(target.again.glob("*.parquet")) if stale is not None else []
+        self._tables[name] = self._tables[name].with_exact(companions_in([*files, *again], target))
         self._drop_unused_companions(name)
         hidden = self._load(copying(name))
         if files:
@@ -139,6 +153,10 @@ class InitialCopy:
             # An empty table needs a snapshot too: the point's name stands on it.
             whole = hidden.name.sql(self._lake.catalog)
             run(self._session, hidden, f"INSERT INTO {whole} SELECT * FROM {whole} WHERE false")
+        if stale is not None and files:
+            forget(self._session, self._lake, hidden, self._tables[name], stale)
+        if again:
+            run(self._session, hidden, self._add_files(hidden.name, target.again))
         self._registered.add(name)
         return _rows(self._load(copying(name)))
 
@@ -209,7 +227,7 @@ class InitialCopy:
 
     def _create(self, name: LakeName) -> None:
         location = place_of(self._lake, name)
-        mark(location, self._pipeline)
+        mark(location, self._pipeline, kept=bool((self._kept or {}).get(name)))
         given = (self._lake.catalog, self._pipeline, f"file://{location}")
         if name in self._beside:
             sql = self._beside[name].definition(copying(name), *given)
@@ -264,13 +282,18 @@ class InitialCopy:
         kept = [point.position]
         return kept, catalog.prepared(made, tagged(metadata, {}, point.position, kept), name)
 
+    def _give_up(self) -> None:
+        if self._kept is None:
+            self._abandon()
+
     def _abandon(self) -> None:
         with open_catalog(self._lake) as catalog:
             clear_leftovers(catalog, self._pipeline, [*self._names, commits_name(self._lake.namespace)])
 
 
 def _rows(table: Loaded) -> int:
-    return int(catalog_metadata.summary(catalog_metadata.head(table.metadata)).get("total-records", 0))
+    told = catalog_metadata.summary(catalog_metadata.head(table.metadata))
+    return int(told.get("total-records", 0)) - int(told.get("total-position-deletes", 0))
 
 
 def initialised(lake: LakeSettings, pipeline: str) -> bool:

@@ -15,16 +15,19 @@ import pyarrow.parquet as pq
 from decoder.errors import LakeError
 from decoder.forms import Form
 from spark import lake_files
-from spark.catalog import Catalog
+from spark.catalog import Catalog, open_catalog
 from spark.catalog_base import require_own
 from spark.catalog_metadata import Metadata
 from spark.lake import LakeSettings
 from spark.names import LakeName, belongs, copying, is_copying, visible
 from spark.publish_swap import load
-from spark.tables import TableSchema
+from spark.tables import PIPELINE_PROPERTY, TableSchema
 
 _MARKER = ".slotlake-copying"
 _DATA = "data"
+_AGAIN = "data-again"
+Kept = Mapping[LakeName, Collection[str]]
+_NOTHING_KEPT: Kept = {}
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,11 @@ class CopyTarget:
     exact_field_ids: Mapping[str, int]
     forms: Mapping[str, Form] = field(default_factory=dict)
     inner_ids: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    @property
+    def again(self) -> Path:
+        """Beside the directory, for rows that are read once more (`InitialCopy.register`)."""
+        return self.directory.with_name(_AGAIN)
 
 
 def target_of(name: LakeName, metadata: Metadata, schema: TableSchema) -> CopyTarget:
@@ -83,13 +91,18 @@ def field_ids(metadata: Metadata) -> dict[str, int]:
     return {field["name"]: field["id"] for field in current["fields"]}
 
 
-def mark(location: Path, pipeline: str) -> None:
+def mark(location: Path, pipeline: str, *, kept: bool = False) -> None:
     """Claim a directory for a copy.
+
+    Args:
+        kept: files of an earlier attempt may be in it, if it is claimed already.
 
     Raises:
         LakeError: something is in it that is not ours.
     """
     lake_files.make_directory(location)
+    if kept and _marked_by(location) == pipeline:
+        return
     if any(location.iterdir()):
         raise LakeError(
             "the directory of a new table is in use",
@@ -120,8 +133,10 @@ def hidden_tables(catalog: Catalog) -> list[LakeName]:
     return [name for name in bases if belongs(name.namespace, catalog.lake.namespace)]
 
 
-def clear_leftovers(catalog: Catalog, pipeline: str, names: Collection[LakeName]) -> None:
-    """Drop what an earlier attempt of this pipeline left of these tables, and its files.
+def clear_leftovers(
+    catalog: Catalog, pipeline: str, names: Collection[LakeName], kept: Kept = _NOTHING_KEPT
+) -> None:
+    """Drop what an earlier attempt of this pipeline left of these tables, and its files but those to keep.
 
     Raises:
         LakeError: another pipeline is filling a table of that name.
@@ -135,7 +150,37 @@ def clear_leftovers(catalog: Catalog, pipeline: str, names: Collection[LakeName]
             catalog.drop([hidden])
         location = place_of(catalog.lake, name)
         if name not in pointers and _marked_by(location) == pipeline:
-            lake_files.remove_tree(location)
+            _clear(location, kept.get(name, ()))
+
+
+def _clear(location: Path, kept: Collection[str]) -> None:
+    if not kept:
+        lake_files.remove_tree(location)
+        return
+    for entry in location.iterdir():
+        if entry.name not in (_MARKER, _DATA):
+            lake_files.remove_tree(entry)
+    for file in (location / _DATA).glob("*"):
+        if file.name not in kept:
+            file.unlink()
+
+
+def clear_unfinished(lake: LakeSettings, pipeline: str) -> None:
+    """Drop all that an initial copy of this pipeline left out of sight.
+
+    Raises:
+        LakeError: the catalog cannot be reached.
+    """
+    with open_catalog(lake) as catalog:
+        hidden = [name for name in hidden_tables(catalog) if _is_own(catalog, name, pipeline)]
+        clear_leftovers(catalog, pipeline, hidden)
+        for namespace in {copying(name).namespace for name in hidden}:
+            catalog.drop_namespace(namespace)
+
+
+def _is_own(catalog: Catalog, name: LakeName, pipeline: str) -> bool:
+    properties = load(catalog.pointers(), copying(name)).metadata.get("properties", {})
+    return bool(properties.get(PIPELINE_PROPERTY) == pipeline)
 
 
 def _marked_by(location: Path) -> str | None:
