@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark.apply_bag import bag_join
-from spark.apply_sql import DELETE, MOVED, WHOLE, Target, key_range, same_key
+from spark.apply_sql import DELETE, MOVED, WHOLE, Target, key_range, same_key, stays
 from spark.fold import Folded
 from spark.names import quote
 
@@ -47,24 +47,26 @@ def counts_on_the_lake(fold: Folded) -> bool:
     return not fold.truncated and (fold.bag or bool(fold.key)) and fold.rows.num_rows > 0
 
 
-def as_expected(fold: Folded, summaries: Sequence[Mapping[str, Any]]) -> bool:
+def as_expected(target: Target, summaries: Sequence[Mapping[str, Any]]) -> bool:
     """Did the statements of a fold change as many rows as they must on a lake that has what it counts on?
 
     Args:
+        target: as the statements were made for.
         summaries: of the snapshots that the statements made.
     """
+    fold = target.fold
     if not any(_DELETED in summary for summary in summaries):
         return fold.bag and not fold.expected.any()
     deleted = _total(summaries, _DELETED)
     if fold.bag:
         return deleted == int(fold.expected.sum())
     action, there = fold.rows["action"].to_numpy(), fold.expected > 0
-    whole, puts = action == WHOLE, np.isin(action, (WHOLE, MOVED))
+    puts = np.isin(action, (WHOLE, MOVED))
     done = (deleted, _total(summaries, _UPDATED), _total(summaries, _INSERTED))
     if any(_DELETED not in summary for summary in summaries):
-        # Of two statements the second appends the whole rows, the first took away what was there of them.
-        goes = (action == DELETE) | whole
-        return done == (int((there & goes).sum()), int((there & ~goes).sum()), 0)
+        # Of two statements the second appends whole rows, the first took away what was there of them.
+        staying = stays(target)
+        return done == (int((there & ~staying).sum()), int((there & staying).sum()), 0)
     return done == (
         int((there & (action == DELETE)).sum()),
         int((there & (action != DELETE)).sum()),

@@ -99,7 +99,7 @@ def stage(
         fold = parts[0].fold()
         target = replace(_target(work, schema, fold, shape(work, schema)), trusted=True)
         _apply(work, target, fold.counts.conflicts.properties(before))
-        if not counts_on_the_lake(fold) or as_expected(fold, _summaries(work)):
+        if not counts_on_the_lake(fold) or as_expected(target, _summaries(work)):
             return Staged(fold.rows.num_rows, fold.counts.conflicts)
         work = _anew(work)
     return _ask_first(work, schema, parts, choice, before, constants)

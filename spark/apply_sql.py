@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -134,14 +135,33 @@ def _replaces(target: Target) -> bool:
     Not with rows that moved: the lake's rows they come from would be gone by then.
     """
     rows = target.fold.rows
-    actions = set(pc.unique(rows["action"]).to_pylist())
-    sought = rows.select(_sought(target, actions))
+    sought = rows.select(_sought(target))
     return (
-        MOVED not in actions
+        not pc.any(pc.equal(rows["action"], MOVED)).as_py()
         and (rows.num_rows >= _REPLACE_BATCH_ROWS_MIN or _is_spread(target))
         and target.lake_rows + rows.num_rows >= _REPLACE_ROWS_MIN
         and rows.num_rows * _BROADCAST_ROW_BYTES + 2 * sought.nbytes <= _BROADCAST_BYTES_MAX
     )
+
+
+def stays(target: Target) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which folded rows stay where they are while others are replaced: they keep something of the lake's.
+
+    An updated row of which everything is known is replaced where the lake is trusted to have it: should it
+    not, it is to be inserted too (`spark.fold`), and the count tells.
+    """
+    rows = target.fold.rows
+    updated = np.asarray(rows["action"].to_numpy() == IN_PLACE, np.bool_)
+    if not target.trusted or _past(target):
+        return updated
+    kept = np.zeros(rows.num_rows, np.bool_)
+    for name in _unsent(target):
+        kept |= rows[name].to_numpy()
+    return np.asarray(updated & kept, np.bool_)
+
+
+def _unsent(target: Target) -> list[str]:
+    return [f"u{i}" for i in range(len(target.columns)) if f"u{i}" in target.given]
 
 
 def _is_spread(target: Target) -> bool:
@@ -156,23 +176,28 @@ def _is_spread(target: Target) -> bool:
     return False
 
 
-def _sought(target: Target, actions: set[int]) -> list[str]:
+def _sought(target: Target) -> list[str]:
     """The columns of ``s`` that the first statement needs: the keys, if no row stays partly as it is."""
-    if IN_PLACE in actions:
+    if stays(target).any():
         return sorted(target.given)
     return [name for i, _ in target.keys for name, _, _ in target.pair(i, "n") if name in target.given]
 
 
 def _replace(target: Target, view: str) -> list[str]:
-    actions = set(pc.unique(target.fold.rows["action"]).to_pylist())
     condition = " AND ".join(same_key(target, "t", "n") + _key_range(target, "t", "n"))
-    source = f"(SELECT /*+ BROADCAST */ {', '.join(_sought(target, actions))} FROM {quote(view)})"
-    clauses = "WHEN MATCHED THEN DELETE"
-    if IN_PLACE in actions:
+    source = f"(SELECT /*+ BROADCAST */ {', '.join(_sought(target))} FROM {quote(view)})"
+    staying = stays(target)
+    in_place, clauses = f"s.action = {IN_PLACE}", "WHEN MATCHED THEN DELETE"
+    if target.trusted and not _past(target):
+        in_place += f" AND ({' OR '.join(f's.{name}' for name in _unsent(target)) or 'false'})"
+    if staying.any():
         assigned = ", ".join(_assignments(target))
-        clauses = f"WHEN MATCHED AND s.action = {IN_PLACE} THEN UPDATE SET {assigned} {clauses}"
+        clauses = f"WHEN MATCHED AND {in_place} THEN UPDATE SET {assigned} {clauses}"
     merge = f"MERGE INTO {target.branch} AS t USING {source} AS s ON {condition} {clauses}"
-    return [merge, _insert(target, view)] if WHOLE in actions else [merge]
+    deleted = target.fold.rows["action"].to_numpy() == DELETE
+    if (deleted | staying).all():
+        return [merge]
+    return [merge, _insert(target, view, f"s.action <> {DELETE} AND NOT ({in_place})")]
 
 
 def _when_matched(target: Target, actions: set[int]) -> str:
@@ -194,11 +219,11 @@ def _when_not_matched(target: Target, actions: set[int]) -> str:
     )
 
 
-def _insert(target: Target, view: str) -> str:
+def _insert(target: Target, view: str, which: str = f"s.action = {WHOLE}") -> str:
     names, values = zip(*inserted(target), strict=True)
     return (
         f"INSERT INTO {target.branch} ({', '.join(names)}) "
-        f"SELECT {', '.join(values)} FROM {quote(view)} AS s WHERE s.action = {WHOLE}"
+        f"SELECT {', '.join(values)} FROM {quote(view)} AS s WHERE {which}"
     )
 
 
