@@ -69,6 +69,7 @@ class CopyStates:
         self._told: dict[str, float] = {}
         self._started: dict[str, tuple[float, int]] = {}
         self._written = 0.0
+        self._last = time.monotonic()
 
     def expect(self, table: TableProgress) -> None:
         """A table that will be copied."""
@@ -91,10 +92,10 @@ class CopyStates:
             entry = self._tables[_name(job)]
             entry.rows, entry.bytes = entry.rows + rows, entry.bytes + received
             begun, before = self._started[entry.table]
-            if not begun:
-                self._started[entry.table] = (time.monotonic(), before)
+            if not begun:  # it began when the one before it last told something
+                self._started[entry.table] = (self._last, before)
                 entry.state = "copying"
-            now = time.monotonic()
+            now = self._last = time.monotonic()
             if now - self._told.get(entry.table, 0.0) >= _TELL_SECONDS:
                 self._tell(entry)
             if now - self._written >= _WRITE_SECONDS:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
+from decoder.copy import CopyJob
 from decoder.copy_files import CopiedFile
 from decoder.copy_parts import Part
+from decoder.publications import SourceTable
 from infra.copy_record import CopyRecord
 from infra.copy_states import CopyStates, TableProgress, ended, read
 from infra.copy_steps import CopyStep
@@ -80,6 +83,16 @@ def test_states_as_another_process_reads_them(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "copy.json").read_text())["tables"]
     states.forget()
     assert read(tmp_path) is None
+
+
+def test_the_first_chunk_took_time(tmp_path: Path) -> None:
+    rates: list[float] = []
+    states = CopyStates(tmp_path, 1, lambda step, *of: rates.append(step.rate))
+    states.expect(TableProgress('public."T t"', rows_estimated=2000))
+    table = SourceTable(7, "public", "T t", "r", "d", (), (), (), None, updates=True, deletes=True)
+    time.sleep(0.05)
+    states.took(CopyJob(table, None, PARTS[0], "copy"), 1000, 8)
+    assert 0 < rates[0] < 20_000
 
 
 def test_lines_of_a_log() -> None:
