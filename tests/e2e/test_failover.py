@@ -183,7 +183,11 @@ def _what_the_new_primary_lacks(
                 again()
             assert "slotlake recover" in told.value.way_out and not told.value.retryable
             assert told.value.exit_code == 3
-    assert batch.batch is not None
+        write(database, 8000)
+        assert batch.batch is not None, "one that is of the dead timeline must not be taken for the source's"
+        assert moved.recover(carry_out=True).carried_out
+        assert moved.verify().equal
+        assert_equal(database, moved, TABLES)
 
 
 def test_a_timelines_history_is_read() -> None:
