@@ -173,7 +173,7 @@ def test_wal_level_and_exhausted_limits() -> None:
 
 def test_slot_missing(database: Database, tmp_path: Path) -> None:
     error = refused(SlotError, "does not exist", lambda: pulled(settings(database), tmp_path, 1))
-    assert "slotlake init" in error.way_out
+    assert "slotlake recover" in error.way_out
     refused(SlotError, "does not exist", confirm, settings(database), 1)
 
 

@@ -16,7 +16,7 @@ from decoder.options import negotiate
 from decoder.plugins.live import slot_steps
 from decoder.puller import Puller
 from decoder.slots import create_slot, drop_slot
-from decoder.source import SourceSettings
+from decoder.source import SourceSettings, identify
 from decoder.type_catalog import TypeCatalog
 from infra.local.postgres import Version
 from tests.conftest import Database
@@ -60,7 +60,10 @@ def puller(database: Database, folder: Path, *, binary: bool) -> Puller:
     source = settings(database, binary=binary)
     with create_slot(source) as made:
         start = made.lsn
-    identity = BatchIdentity("test", "1", 1, database.name, source.slot, "15")
+    server = identify(source.dsn)
+    identity = BatchIdentity(
+        "test", server.system_identifier, server.timeline, database.name, source.slot, "15"
+    )
     return Puller(source, negotiate(source, 150000), folder / str(binary), identity, start)
 
 

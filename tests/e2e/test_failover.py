@@ -77,6 +77,13 @@ def slot_kept(standby: EmbeddedPostgres, pipeline: Pipeline) -> bool:
     return state is not None and state.synced and not state.temporary
 
 
+def _slot_kept_in_time(primary: Database, standby: EmbeddedPostgres, pipeline: Pipeline) -> bool:
+    """Has it, once the primary slot has moved on? That takes running transactions in the WAL, decoded."""
+    primary.execute("SELECT pg_log_standby_snapshot()")
+    pipeline.sync()
+    return slot_kept(standby, pipeline)
+
+
 def synchronized(primary: Database, names: str) -> None:
     primary.execute(f"ALTER SYSTEM SET synchronized_standby_slots = '{names}'")
     primary.execute("SELECT pg_reload_conf()")
@@ -104,7 +111,7 @@ def test_a_promoted_standby_takes_over_and_then_one_that_lacks_changes(
             synchronized(database, SLOT)
             write(database, 1000)
             pipeline.sync()
-            until(lambda: slot_kept(standby, pipeline), "the standby's copy of the slot")
+            until(lambda: _slot_kept_in_time(database, standby, pipeline), "the standby's copy of the slot")
             _nobody_reads_the_copy(standby, pipeline)
             _held_back_by_a_standby_that_is_down(database, standby, pipeline, monkeypatch)
             # Pending while the primary fails: prepared transactions that the lake knows, one of a batch that
