@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyarrow import parquet
 
+from decoder.batch_writer import sync_path
 from decoder.errors import ChangeLogError
 from decoder.forms import Form
 from decoder.publications import SourceColumn, SourceTable
@@ -113,7 +114,7 @@ class PartFiles:
         if writer is None:
             return
         writer.close()
-        _sync(self._path)
+        sync_path(self._path)
         size = self._path.stat().st_size
         self._done.append(CopiedFile(self._path, self._file_rows, size, self._exact))
         self._file_rows = 0
@@ -122,7 +123,7 @@ class PartFiles:
         """End the last file; all of them, in order."""
         self._close()
         if self._done:
-            _sync(self.place.directory)
+            sync_path(self.place.directory)
         return self._done
 
     def abandon(self) -> None:
@@ -136,14 +137,6 @@ class PartFiles:
         for path in [*(file.path for file in self._done), self._path]:
             if path.suffix == ".parquet":
                 path.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _field(name: str, kind: pa.DataType, field_id: int) -> pa.Field:

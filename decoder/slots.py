@@ -26,7 +26,6 @@ from decoder.lsn import format_lsn, parse_lsn
 from decoder.slot_waits import held_up, time_limit
 from decoder.source import SourceSettings, connect, connect_replication, redact, source_errors
 
-PLUGIN = "pgoutput"
 BUSY_WAIT_SECONDS = 5.0
 CREATE_WAIT_SECONDS = 60.0
 _FIRST_WITH_TWO_PHASE = 150000

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decoder.errors import LakeError, PipelineFileError
@@ -279,9 +278,3 @@ def _at(given: str | datetime | None) -> int | datetime | None:
         raise PipelineFileError(
             str(error), where="--at", way_out="give an LSN as status prints it, a time, or latest"
         ) from None
-
-
-def folder_of(pipeline: Pipeline) -> Path:
-    """The pipeline's state folder, made if missing."""
-    pipeline.file.state_dir.mkdir(parents=True, exist_ok=True)
-    return pipeline.file.state_dir

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from decoder.batch_writer import sync_path
 from decoder.errors import ChangeLogError, LakeError, SlotError, SlotlakeError
 from decoder.lsn import format_lsn, parse_lsn
 from decoder.slots import SlotState, drop_slot, inspect_slot
@@ -148,15 +148,7 @@ def _write(pipeline: Pipeline, note: dict[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     beside.replace(place)
-    _sync(place.parent)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync_path(place.parent)
 
 
 def _slot(pipeline: Pipeline) -> SlotState | None:
