@@ -74,10 +74,15 @@ class CopyJob:
 
 Told = Callable[[CopyJob, int, int], None]
 Done = Callable[[CopyJob, list[CopiedFile]], None]
+Begins = Callable[[CopyJob], bool]
 
 
 def _nothing(*told: object) -> None:
     """Nobody asks."""
+
+
+def _always(job: CopyJob) -> bool:
+    return True
 
 
 def copy_table(
@@ -160,6 +165,7 @@ class CopyCrew:
     Args:
         done: called, in a thread of the crew, with the files of each part once they are on disk.
         told: called with how many more rows and bytes of a part have come.
+        begins: asked before each part, in a thread of the crew; one for which it says no is left out.
     """
 
     def __init__(
@@ -172,9 +178,10 @@ class CopyCrew:
         rows_per_file: int = ROWS_PER_FILE,
         done: Done = _nothing,
         told: Told = _nothing,
+        begins: Begins = _always,
     ) -> None:
         self._dsn, self._snapshot, self._rows_per_file = dsn, snapshot, rows_per_file
-        self._done, self._told = done, told
+        self._done, self._told, self._begins = done, told, begins
         self._chunk_bytes = min(CHUNK_BYTES, max(_CHUNK_BYTES_MIN, _CHUNKS_BYTES // workers))
         self._stop = threading.Event()
         self._failure: BaseException | None = None
@@ -196,7 +203,7 @@ class CopyCrew:
             connection.close()
 
     def wait(self, jobs: Iterable[CopyJob]) -> None:
-        """Until these parts are done.
+        """Until these parts are done, or left out.
 
         Raises:
             SourceError, ChangeLogError: as `copy_table`; of any part, also of one that was not asked for.
@@ -211,6 +218,8 @@ class CopyCrew:
         try:
             if self._stop.is_set():
                 raise _Stopped
+            if not self._begins(job):
+                return
             self._done(job, self._copied(job))
             reach("init.part_done")
         except BaseException as error:
