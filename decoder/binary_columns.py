@@ -28,6 +28,7 @@ from decoder.type_catalog import TypeCatalog
 from decoder.types_parse import Parsed, TextError, parse_string
 from decoder.types_slices import Slices, as_string, binary_array, gather, validity
 
+_PRINTED_ONCE_MAX = 1000
 _TEXT_CHARS_MAX = 2**31 - 1  # of one column in one chunk: a few bytes can stand for 131,072 digits
 
 
@@ -191,9 +192,19 @@ def _one(printer: Callable[[bytes], str], value: bytes, row: int) -> str:
 
 
 def _exact(slices: Slices, exact: npt.NDArray[np.uint8], printer: Callable[[bytes], str]) -> pa.Array | None:
+    """The texts beside a typed column; there may be many, but few different ones: infinities and NaN."""
     if not exact.any():
         return None
-    return _printed(slices.only(exact), printer)
+    values = gather(slices.only(exact)).dictionary_encode()
+    if len(values.dictionary) > _PRINTED_ONCE_MAX:
+        return _printed(slices.only(exact), printer)
+    try:
+        texts = [_one(printer, value, code) for code, value in enumerate(values.dictionary.to_pylist())]
+    except TextError as error:
+        raise TextError(error.reason, values.indices.index(error.row).as_py()) from None
+    if len(slices) * max(map(len, texts)) > _TEXT_CHARS_MAX:
+        return _printed(slices.only(exact), printer)
+    return pa.array(texts, pa.string()).take(values.indices)
 
 
 def _plain(slices: Slices, kind: pa.DataType, size: int, what: str) -> Parsed:

@@ -1,9 +1,9 @@
 """The initial copy of a table: COPY under an exported snapshot into Parquet files for Iceberg.
 
-Every column is asked for as the text that its type's output function gives (`types.sql_text`), framed
-by COPY's binary format, and goes through the same table of types as the stream, so that a row copied
-and the same row streamed are equal to the last bit.  The files carry Iceberg's field ids and can be
-registered in place as the table's data.
+Every column comes in COPY's binary format, as the value itself where its type has a reader of binary values,
+else as the text that its output function gives (`types.copy_sql`).  Both go through the same table of types
+as the stream, so that a row copied and the same row streamed are equal to the last bit.  The files carry
+Iceberg's field ids and can be registered in place as the table's data.
 
 Invariant: the rows are exactly those that the publication's filter lets through as the snapshot sees
 them; memory is bounded by a few chunks for each part that is read at once; of a part that failed no file
@@ -33,7 +33,7 @@ from decoder.failpoints import reach
 from decoder.nap import Nap
 from decoder.publications import SourceColumn, SourceTable
 from decoder.source import connect, explain, redact, source_errors
-from decoder.types import column_type, from_slices
+from decoder.types import column_type, from_copied
 from decoder.waiting import Patience, WatchedConnection, readable
 
 __all__ = ["CopiedFile", "CopyCrew", "CopyJob", "CopyPlace", "CopyProgress", "copy_query", "copy_table"]
@@ -358,7 +358,7 @@ class _Reading:
 
     def _parsed(self, column: SourceColumn, slices: Any) -> tuple[pa.Array, pa.Array | None]:
         kind = column_type(column.type_oid, column.typmod)
-        parsed: tuple[pa.Array, pa.Array | None] = from_slices(slices, kind, column=column.name)
+        parsed: tuple[pa.Array, pa.Array | None] = from_copied(slices, kind, column=column.name)
         form = self._writer.place.forms.get(column.name)
         return parsed if form is None else form.keep(*parsed)
 

@@ -17,7 +17,7 @@ import psycopg
 from psycopg import sql
 
 from decoder.publications import SourceTable
-from decoder.types import sql_text
+from decoder.types import column_type, copy_sql
 
 PART_BYTES = 64 << 20
 _FIRST_WITH_RANGES = 140000
@@ -132,7 +132,10 @@ def part_query(table: SourceTable, part: Part, more: str | None = None) -> str:
     Args:
         more: a further condition, as SQL.
     """
-    columns = ", ".join(sql_text(sql.Identifier(c.name).as_string(None), c.type_oid) for c in table.columns)
+    columns = ", ".join(
+        copy_sql(sql.Identifier(c.name).as_string(None), column_type(c.type_oid, c.typmod))
+        for c in table.columns
+    )
     conditions = [each for each in (part.condition, table.row_filter, more) if each is not None]
     where = f" WHERE {' AND '.join(f'({each})' for each in conditions)}" if conditions else ""
     return f"COPY (SELECT {columns} FROM {part.relation}{where}) TO STDOUT (FORMAT binary)"

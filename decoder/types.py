@@ -30,7 +30,7 @@ from decoder.types_names import BUILTIN_NAMES
 from decoder.types_parse import TextError
 from decoder.types_slices import Slices, slices_of
 
-_NUMERIC = 1700
+_NUMERIC, _UUID = 1700, 2950
 _FIRST_USER_OID = 16384  # transam.h FirstNormalObjectId: below are the types that initdb made
 _DECIMAL_DIGITS_MAX = 38
 _BUILTIN = TypeCatalog()
@@ -146,8 +146,23 @@ def from_text(values: pa.Array | pa.ChunkedArray, ct: ColumnType, *, column: str
 
 def from_slices(slices: Slices, ct: ColumnType, *, column: str = "") -> types_parse.Parsed:
     """`from_text` for values that still lie in the buffer they were received in."""
+    return _located(parse_slices, slices, ct, column)
+
+
+def from_copied(slices: Slices, ct: ColumnType, *, column: str = "") -> types_parse.Parsed:
+    """Read what a COPY in binary gave for `copy_sql`: the same arrays as its text would give.
+
+    Raises:
+        ProtocolError: a value is not what the server sends for the type.
+    """
+    return _located(parse_binary_slices if _copied_in_binary(ct) else parse_slices, slices, ct, column)
+
+
+def _located(
+    parse: Callable[[Slices, ColumnType], types_parse.Parsed], slices: Slices, ct: ColumnType, column: str
+) -> types_parse.Parsed:
     try:
-        return parse_slices(slices, ct)
+        return parse(slices, ct)
     except TextError as error:
         name = type_name(ct.oid) or f"OID {ct.oid}"
         where = f"column {column!r}" if column else f"a value of type {name}"
@@ -226,6 +241,19 @@ def sql_text(expression: str, oid: int) -> str:
         return f"({expression})::pg_catalog.text"
     # num_nulls, not IS NULL: a composite of NULLs is NULL for the latter, yet has a text.
     return f"CASE WHEN pg_catalog.num_nulls({expression}) = 0 THEN pg_catalog.format('%s', {expression}) END"
+
+
+def copy_sql(expression: str, ct: ColumnType) -> str:
+    """SQL for what a copy asks for: the value itself where `from_copied` reads its binary form.
+
+    That spares the server the printing: half of its CPU time for a table of numbers and times.
+    """
+    return expression if _copied_in_binary(ct) else sql_text(expression, ct.oid)
+
+
+def _copied_in_binary(ct: ColumnType) -> bool:
+    """Has the type a reader of its own, or one that prints as fast as it reads?"""
+    return ct.oid == _UUID or _row(ct.oid, ct.typmod).read is not None
 
 
 def _row(oid: int, typmod: int) -> _Row:

@@ -84,7 +84,7 @@ def test_the_copy_obeys_the_publication_and_the_lake(database: Database) -> None
     table = _selected(database, "by_full", filter=["k > 1", "k < -1"], columns=["k"])
     database.execute("INSERT INTO by_full VALUES (1, 'a'), (2, 'x'), (3, 'b'), (-2, 'b'), (4, NULL)")
     query = copy_query(table).removeprefix("COPY (").rpartition(") TO STDOUT")[0]
-    assert sorted(database.execute(query)) == [("-2",), ("3",)]
+    assert sorted(database.execute(query)) == [(-2,), (3,)]
     assert [column.name for column in lake_schema(table).columns] == ["k"]
 
 
