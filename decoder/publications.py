@@ -7,7 +7,7 @@ order in which the stream sends them, by attribute number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,8 +160,15 @@ def create_publication(
         ) from None
 
 
-def source_tables(connection: psycopg.Connection[Any], publications: Sequence[str]) -> list[SourceTable]:
+def source_tables(
+    connection: psycopg.Connection[Any],
+    publications: Sequence[str],
+    only: Collection[tuple[str, str]] | None = None,
+) -> list[SourceTable]:
     """All tables that these publications publish, by schema and name.
+
+    Args:
+        only: those of these schemas and names.
 
     Raises:
         SourceError: a publication is missing, or two disagree on a table's columns.
@@ -173,7 +180,8 @@ def source_tables(connection: psycopg.Connection[Any], publications: Sequence[st
     )
     found: dict[int, list[tuple[Any, ...]]] = {}
     for row in connection.execute(query.encode(), (list(publications),)).fetchall():
-        found.setdefault(int(row[0]), []).append(row)
+        if only is None or (row[1], row[2]) in only:
+            found.setdefault(int(row[0]), []).append(row)
     columns = _columns(connection, list(found))
     return [_table(rows, columns.get(oid, [])) for oid, rows in found.items()]
 
@@ -214,9 +222,9 @@ ORDER BY a.attrelid, a.attnum
 
 def _table(rows: list[tuple[Any, ...]], columns: list[tuple[Any, ...]]) -> SourceTable:
     oid, schema, name, kind, identity, *_ = rows[0]
-    quoted = sql.Identifier(schema, name).as_string(None)
     attnames = rows[0][5]
     if any(row[5] != attnames for row in rows):
+        quoted = sql.Identifier(schema, name).as_string(None)
         raise SourceError(
             f"publications disagree on the columns of {quoted}",
             where="source.publications",

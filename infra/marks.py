@@ -9,6 +9,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from psycopg import sql
@@ -21,6 +22,10 @@ from decoder.table_marks import TableMark, table_marks
 if TYPE_CHECKING:
     from infra.pipeline import Pipeline
     from spark.tables import TableSchema
+
+
+# Every batch looks at the marks of all tables.
+_READ_LATELY = 4096
 
 
 class ChangedMeanwhileError(SourceError):
@@ -65,12 +70,7 @@ class Mark:
     @classmethod
     def from_json(cls, text: str) -> Mark | None:
         """From a table's shape; None if it has no mark."""
-        if not text:
-            return None
-        told = json.loads(text)
-        since = {int(number): value for number, value in told["since"].items()}
-        members, missing = frozenset(told["members"]), frozenset(told["missing"])
-        return cls(told["oid"], told["storage"], members, told["last"], since, missing, told["why"])
+        return _read(text) if text else None
 
     @classmethod
     def of(cls, now: TableMark, numbers: Collection[int], before: Mark | None = None) -> Mark:
@@ -85,6 +85,14 @@ class Mark:
             frozenset(number for number, attribute in known.items() if attribute.missing),
             "" if before is None else before.why,
         )
+
+
+@lru_cache(maxsize=_READ_LATELY)
+def _read(text: str) -> Mark:
+    told = json.loads(text)
+    since = {int(number): value for number, value in told["since"].items()}
+    members, missing = frozenset(told["members"]), frozenset(told["missing"])
+    return Mark(told["oid"], told["storage"], members, told["last"], since, missing, told["why"])
 
 
 def marked(schema: TableSchema, now: TableMark | None) -> TableSchema:

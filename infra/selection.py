@@ -8,7 +8,7 @@ table is taken anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -16,7 +16,7 @@ from weakref import WeakSet
 import psycopg
 
 from decoder.errors import PipelineFileError
-from decoder.publications import SourceTable, published_names
+from decoder.publications import SourceTable, check_publications, published_names, source_tables
 from decoder.row_filters import analysed, filter_columns, partition_identities
 from decoder.source import connect, source_errors
 from infra.types_chosen import chooses_types, choosing_types, forms_of, types_of
@@ -89,6 +89,21 @@ def _fields(table: SourceTable) -> dict[str, Any]:
     return {field.name: getattr(table, field.name) for field in fields(table)}
 
 
+def published_beside(pipeline: Pipeline, known: Collection[tuple[str, str]]) -> list[SourceTable]:
+    """Published tables, as far as the lake takes them, that are not among these (schema, table).
+
+    Of those that are, only the names are read: in most pulls nothing is new.
+    """
+    source = pipeline.source
+    with connect(source.dsn) as connection, source_errors(source.dsn, "reading the publications"):
+        check_publications(connection, source.publications)
+        new = published_names(connection, source.publications).difference(known)
+        if not new:
+            return []
+        return selected(pipeline.file, connection, source_tables(connection, source.publications, new))
+    raise AssertionError("unreachable")
+
+
 def require_published(file: PipelineFile, tables: Iterable[SourceTable]) -> None:
     """Raises PipelineFileError if something is chosen of a table that is not published."""
     named = _asked(file).keys() | choosing_types(file)
@@ -103,7 +118,6 @@ def require_published(file: PipelineFile, tables: Iterable[SourceTable]) -> None
 
 def refuse_changed(pipeline: Pipeline) -> None:
     """Raises PipelineFileError if a lake table was copied by other words, or these mean something new."""
-    from infra.tables import published_tables
     from spark.read import Cut
 
     asked = _asked(pipeline.file)
@@ -119,16 +133,23 @@ def refuse_changed(pipeline: Pipeline) -> None:
     retyped = [(t.schema, t.table) for t in tables if t.types != wanted[t.schema, t.table]]
     if retyped := _published(pipeline, retyped):
         raise _changed(retyped, "the pipeline file wants other types of a table's columns than the lake has")
-    if not any(kept.expression is not None for kept in held.values()):
-        if not chooses:
-            _CHOOSING_NOTHING.add(pipeline)
-        return
-    for table in published_tables(pipeline, to_read=False):
-        name = (table.schema, table.table)
-        if name in held and isinstance(table, SelectedTable):
-            now, kept = Selection.from_json(table.selection), held[name]
-            if (now.expression, now.inputs) != (kept.expression, kept.inputs):
-                raise _changed([name], "the table's row filter means something else at the source by now")
+    filtered = {name: kept for name, kept in held.items() if kept.expression is not None}
+    if not filtered and not chooses:
+        _CHOOSING_NOTHING.add(pipeline)
+    if filtered:
+        _refuse_other_meaning(pipeline, filtered)
+
+
+def _refuse_other_meaning(pipeline: Pipeline, filtered: Mapping[tuple[str, str], Selection]) -> None:
+    source = pipeline.source
+    with connect(source.dsn) as connection, source_errors(source.dsn, "reading the publications"):
+        tables = source_tables(connection, source.publications, filtered.keys())
+        for table in selected(pipeline.file, connection, tables):
+            name = (table.schema, table.table)
+            if isinstance(table, SelectedTable):
+                now, kept = Selection.from_json(table.selection), filtered[name]
+                if (now.expression, now.inputs) != (kept.expression, kept.inputs):
+                    raise _changed([name], "the table's row filter means something else at the source by now")
 
 
 def _published(pipeline: Pipeline, names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -25,11 +25,11 @@ _log = logging.getLogger(__name__)
 def lake_origin(pipeline: Pipeline) -> Origin | None:
     """The server that the lake was fed from last; None if the lake does not say."""
     from spark.catalog import open_catalog
+    from spark.catalog_base import load_one
     from spark.commits import commits_name, origin_of
-    from spark.publish_swap import load
 
     with open_catalog(pipeline.lake) as catalog:
-        commits = load(catalog.pointers(), commits_name(pipeline.lake.namespace))
+        commits = load_one(catalog, commits_name(pipeline.lake.namespace))
     return origin_of(commits.metadata)
 
 

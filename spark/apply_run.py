@@ -22,6 +22,7 @@ from spark.apply_bag import bag_statements
 from spark.apply_probe import as_expected, counts_on_the_lake, question
 from spark.apply_sql import Target, statements, view_schema
 from spark.catalog import open_catalog
+from spark.catalog_base import load_one
 from spark.catalog_metadata import STAGE, Metadata, ancestry, head, summary
 from spark.commits import RUN, STEPS, Point
 from spark.conflicts import Conflicts, OnConflict, refused
@@ -29,7 +30,7 @@ from spark.fold import Folded, Stretch
 from spark.kept import as_kept
 from spark.lake import LakeSettings
 from spark.names import literal, quote
-from spark.publish_swap import Loaded, load, reset_stage, steps_staged
+from spark.publish_swap import Loaded, reset_stage, steps_staged
 from spark.session_errors import SPARK_ERRORS, is_conflict, reason
 from spark.tables import SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY, TableSchema, add_columns, schema_of
 from spark.tables_change import promotes
@@ -180,7 +181,7 @@ def _held(work: Work, target: Target, part: Stretch) -> dict[int, int] | None:
 def _summaries(work: Work) -> list[dict[str, str]]:
     """Of the snapshots that lead from main to what is staged."""
     with open_catalog(work.lake) as catalog:
-        metadata = load(catalog.pointers(), work.table.name).metadata
+        metadata = load_one(catalog, work.table.name).metadata
     staged = itertools.islice(ancestry(metadata, STAGE), steps_staged(metadata))
     return [summary(snapshot) for snapshot in staged]
 
@@ -188,8 +189,8 @@ def _summaries(work: Work) -> list[dict[str, str]]:
 def _anew(work: Work) -> Work:
     """The same work, with nothing staged."""
     with open_catalog(work.lake) as catalog:
-        reset_stage(catalog, [load(catalog.pointers(), work.table.name)])
-        return replace(work, table=load(catalog.pointers(), work.table.name))
+        reset_stage(catalog, [load_one(catalog, work.table.name)])
+        return replace(work, table=load_one(catalog, work.table.name))
 
 
 def run_statements(
@@ -305,7 +306,7 @@ def view_of(work: Work, rows: pa.Table, schema: str) -> Iterator[str]:
 
 def _steps_so_far(work: Work) -> int:
     with open_catalog(work.lake) as catalog:
-        return steps_staged(load(catalog.pointers(), work.table.name).metadata)
+        return steps_staged(load_one(catalog, work.table.name).metadata)
 
 
 @contextmanager

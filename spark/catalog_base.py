@@ -75,6 +75,10 @@ class Catalog(ABC):
         when it is asked for, so ask for `commits` first (spark/read.py tells why that is enough).
         """
 
+    def pointer(self, name: LakeName) -> str | None:
+        """One table's metadata location; None if there is no such table."""
+        return self.pointers().get(name)
+
     @abstractmethod
     def names(self) -> Collection[LakeName]:
         """The tables that there are, without a look at any."""
@@ -145,7 +149,15 @@ def load(pointers: Mapping[LakeName, str], name: LakeName) -> Loaded:
     Raises:
         LakeError: the catalog has no such table.
     """
-    location = pointers.get(name)
+    return _loaded(name, pointers.get(name))
+
+
+def load_one(catalog: Catalog, name: LakeName) -> Loaded:
+    """As :func:`load`, without a look at the other tables, of which there may be thousands."""
+    return _loaded(name, catalog.pointer(name))
+
+
+def _loaded(name: LakeName, location: str | None) -> Loaded:
     if location is None:
         raise LakeError(
             "the lake lacks a table",

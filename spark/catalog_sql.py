@@ -52,6 +52,13 @@ class SqlPointers(Catalog):
         with self._transaction() as connection:
             return {LakeName(row[0], row[1]): row[2] for row in connection.execute(query)}
 
+    def pointer(self, name: LakeName) -> str | None:
+        """One table's, without the others."""
+        query = select(_TABLES.metadata_location).where(*self._is(name))
+        with self._transaction() as connection:
+            found = connection.execute(query).scalar()
+        return None if found is None else str(found)
+
     def names(self) -> Collection[LakeName]:
         """The tables of the same query."""
         return self.pointers().keys()

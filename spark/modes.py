@@ -20,6 +20,7 @@ from spark.apply_run import Work, answered, run, run_statements, run_steps, view
 from spark.apply_sql import Target
 from spark.beside import Source, fields_of, following, nothing_new
 from spark.catalog import open_catalog
+from spark.catalog_base import load_one
 from spark.catalog_metadata import Metadata
 from spark.changes_rows import change_rows
 from spark.conflicts import OnConflict
@@ -27,7 +28,6 @@ from spark.fold_columns import Part
 from spark.fold_history import HistoryStretch, history_stretches
 from spark.kept import as_kept
 from spark.names import LakeName
-from spark.publish_swap import load
 from spark.shapes import ChangeBatch
 from spark.tables import LakeColumn, TableSchema
 
@@ -102,7 +102,7 @@ def shaped(work: Work, mode: str, schema: TableSchema, names: Mapping[str, str])
     for change in changes:
         run(work.session, table, f"ALTER TABLE {table.name.sql(work.lake.catalog)} {change}")
     with open_catalog(work.lake) as catalog:
-        return replace(work, table=load(catalog.pointers(), table.name))
+        return replace(work, table=load_one(catalog, table.name))
 
 
 def _append(work: Work, fed: Fed, batch: ChangeBatch) -> None:

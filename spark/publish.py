@@ -14,10 +14,11 @@ from spark import lake_files
 from spark.annex import NOTHING, Annex
 from spark.beside import tables_beside
 from spark.catalog import Catalog, open_catalog
+from spark.catalog_base import load_one
 from spark.commits import Point, commits_name
 from spark.lake import LakeSettings
 from spark.names import LakeName, postgres_name
-from spark.publish_swap import Published, is_published, lake_position, load, publish_tables, require_position
+from spark.publish_swap import Published, is_published, lake_position, publish_tables, require_position
 from spark.shapes import BatchRelation, ChangeBatch
 from spark.tables import TableSchema
 
@@ -83,7 +84,7 @@ def _origin(batch: ChangeBatch) -> Origin | None:
 def is_pending(catalog: Catalog, point: Point, start: int) -> bool:
     """As :func:`pending`, within one connection to the catalog."""
     name = commits_name(catalog.lake.namespace)
-    commits = load(catalog.pointers(), name)
+    commits = load_one(catalog, name)
     if is_published(commits.metadata, name, point):
         return False
     require_position(commits.metadata, name, point, start)

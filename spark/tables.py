@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from decoder.errors import LakeError
@@ -35,6 +36,8 @@ _PROPERTIES = {
 }
 # Iceberg counts and bounds so many columns by default; a wide table's key must have them wherever it stands.
 COLUMNS_COUNTED = 100
+# Every batch looks at the shapes of all tables several times, and they hardly ever change.
+_READ_LATELY = 4096
 
 
 @dataclass(frozen=True)
@@ -194,12 +197,17 @@ class TableSchema:
         Raises:
             LakeError: it is not what :meth:`to_json` wrote.
         """
-        try:
-            fields: dict[str, Any] = json.loads(text)
-            columns = tuple(LakeColumn(**column) for column in fields.pop("columns"))
-            return cls(**{**fields, "key": tuple(fields["key"]), "columns": columns})
-        except (ValueError, TypeError, KeyError) as error:
-            raise LakeError(f"a table's property {SCHEMA_PROPERTY} is damaged", where=text[:80]) from error
+        return _read(text)
+
+
+@lru_cache(maxsize=_READ_LATELY)
+def _read(text: str) -> TableSchema:
+    try:
+        fields: dict[str, Any] = json.loads(text)
+        columns = tuple(LakeColumn(**column) for column in fields.pop("columns"))
+        return TableSchema(**{**fields, "key": tuple(fields["key"]), "columns": columns})
+    except (ValueError, TypeError, KeyError) as error:
+        raise LakeError(f"a table's property {SCHEMA_PROPERTY} is damaged", where=text[:80]) from error
 
 
 def schema_of(metadata: Metadata, name: LakeName) -> TableSchema:
@@ -236,8 +244,3 @@ def create_table(name: LakeName, catalog: str, schema: TableSchema, pipeline: st
 def add_columns(name: LakeName, catalog: str, definitions: Sequence[str]) -> str:
     """The SQL that adds nullable columns."""
     return f"ALTER TABLE {name.sql(catalog)} ADD COLUMNS ({', '.join(definitions)})"
-
-
-def drop_columns(name: LakeName, catalog: str, columns: Sequence[str]) -> str:
-    """The SQL that drops columns."""
-    return f"ALTER TABLE {name.sql(catalog)} DROP COLUMNS ({', '.join(quote(column) for column in columns)})"

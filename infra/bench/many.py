@@ -2,7 +2,8 @@
 
 Two pipelines read the same ten tables' changes, one of a thousand tables and one of these ten, in one Spark.
 The other 990 are made in seconds, not copied: published at the source, and in the lake the tenth's metadata
-under their names.  That is all that a batch that does not touch them could meet of them.
+under their names, with what the source's catalog says of them.  That is all that a batch that does not touch
+them could meet of them.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -32,11 +32,14 @@ from infra.bench.workload import (
     rows_asked,
     runs_asked,
 )
+from infra.marks import marked, marks_at
+from infra.selection import lake_schema
+from infra.tables import published_tables
 from spark import catalog_metadata, lake_files
 from spark.catalog import open_catalog
-from spark.catalog_base import Loaded, load
+from spark.catalog_base import Loaded, load_one
 from spark.names import LakeName
-from spark.tables import SCHEMA_PROPERTY, schema_of
+from spark.tables import SCHEMA_PROPERTY, TableSchema
 
 if TYPE_CHECKING:
     from infra.output import Progressing
@@ -98,18 +101,20 @@ def _make(connection: psycopg.Connection[Any], names: Sequence[str]) -> None:
         connection.execute(f"INSERT INTO {name} (id, quantity) {rows}".encode())
 
 
-def _place(pipeline: Pipeline, model: str, names: Sequence[str]) -> None:
+def _place(pipeline: Pipeline, model: str, others: Collection[str]) -> None:
     """Put tables into the lake that look like one that it has."""
     with open_catalog(pipeline.lake) as catalog:
-        like = load(catalog.pointers(), LakeName(NAMESPACE, model))
+        like = load_one(catalog, LakeName(NAMESPACE, model))
+    tables = [table for table in published_tables(pipeline) if table.table in others]
+    marks = marks_at(pipeline, [table.relation_id for table in tables], None)
     rows = [
         {
             "catalog_name": pipeline.lake.catalog,
             "table_namespace": NAMESPACE,
-            "table_name": name,
-            "metadata_location": _metadata_of(like, name),
+            "table_name": table.table,
+            "metadata_location": _metadata_of(like, marked(lake_schema(table), marks[table.relation_id])),
         }
-        for name in names
+        for table in tables
     ]
     engine = create_engine(pipeline.lake.sqlalchemy_uri)
     with engine.begin() as connection:
@@ -117,11 +122,10 @@ def _place(pipeline: Pipeline, model: str, names: Sequence[str]) -> None:
     engine.dispose()
 
 
-def _metadata_of(like: Loaded, name: str) -> str:
-    location = f"{like.metadata['location'].rpartition('/')[0]}/{name}"
-    schema = replace(schema_of(like.metadata, like.name), table=name).to_json()
+def _metadata_of(like: Loaded, schema: TableSchema) -> str:
+    location = f"{like.metadata['location'].rpartition('/')[0]}/{schema.table}"
     metadata = {
-        **catalog_metadata.with_properties(like.metadata, {SCHEMA_PROPERTY: schema}),
+        **catalog_metadata.with_properties(like.metadata, {SCHEMA_PROPERTY: schema.to_json()}),
         "location": location,
         "table-uuid": str(uuid.uuid4()),
     }
@@ -135,6 +139,6 @@ def _metadata_of(like: Loaded, name: str) -> str:
 def _synced(pipeline: Pipeline) -> float:
     started = time.monotonic()
     report = pipeline.sync()
-    if report.changes != TOUCHED:
-        raise SlotlakeError(f"sync brought {report.changes} changes, not {TOUCHED}")
+    if len(report.tables) != TOUCHED or report.changes != TOUCHED:
+        raise SlotlakeError(f"sync took {len(report.tables)} tables, {report.changes} changes, not {TOUCHED}")
     return time.monotonic() - started

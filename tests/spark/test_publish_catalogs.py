@@ -76,6 +76,8 @@ def test_a_life_on_each_kind_of_catalog(anywhere: Lab) -> None:
         lab.sync(update(ONE, id="1", n="0", v=str(number)))
     with open_catalog(lab.lake) as catalog:
         pointers = catalog.pointers()
+        assert {name: catalog.pointer(name) for name in catalog.names()} == dict(pointers)
+        assert catalog.pointer(LakeName(lab.lake.namespace, "none")) is None
         one = load(pointers, LakeName(lab.lake.namespace, "one")).metadata
         assert list(catalog_tags.tags(one)) == [lab.position - 0x200, lab.position - 0x100, lab.position]
         commits = load(pointers, LakeName(lab.lake.namespace, "commits")).metadata
