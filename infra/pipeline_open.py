@@ -81,6 +81,10 @@ class OpenPipeline:
         """Let go of the slot; end the Spark session, if this pipeline started one."""
         if "stream" in vars(self):
             self.stream.end()
+        if self._session is not None:
+            from spark.apply_together import let_go
+
+            let_go(self._session)
         self._closing.close()
         self._session = None
 
@@ -133,16 +137,20 @@ class OpenPipeline:
         Raises:
             LakeError: this pipeline has not been initialised, or the lake cannot be reached.
         """
-        from spark.initial import initialised
-        from spark.read import Cut
+        from spark.catalog import open_catalog
+        from spark.catalog_base import load_one
+        from spark.commits import commits_name, position_of
+        from spark.initial import owned_by
 
-        if not initialised(self.lake, self.name):
+        name = commits_name(self.lake.namespace)
+        with open_catalog(self.lake) as catalog:
+            if owned_by(catalog, self.name):
+                return position_of(load_one(catalog, name).metadata, name)
             raise LakeError(
                 f"pipeline {self.name!r} has no tables in this lake yet",
                 where=self.lake.place,
                 way_out=f"run: slotlake init {self.file.path.name}",
             )
-        return Cut.latest(self.lake).position
 
 
 def lake_settings(file: PipelineFile) -> LakeSettings:

@@ -4,8 +4,7 @@ The first step sets ``stage`` back to ``main`` for every touched table, so whate
 left is gone.  A table's last statement, and only that, puts the batch's name into the snapshot it
 makes: publishing accepts a table by that name, so half a table is never published.
 
-Tables are taken one after the other: the properties of a snapshot are settings of the session, and a
-MERGE uses all cores anyway.
+Small tables are taken several at a time, large ones one after the other (spark/apply_together.py).
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ from pyspark.sql import SparkSession
 
 from decoder.errors import ApplyError
 from decoder.failpoints import reach
-from spark import lake_files
+from spark import apply_together, lake_files
 from spark.annex import NOTHING, Annex, Copied
 from spark.apply_run import StageConflictError, Staged, Work, stage
+from spark.apply_together import Job
 from spark.beside import load_beside
 from spark.catalog import Catalog, open_catalog
 from spark.commits import Point
@@ -123,23 +123,36 @@ def _apply_once(
         lacking = [each for table in tables for each in table.lacking]
         reset_stage(catalog, lacking)
     remove_folded(lake, point)
-    done: dict[str, TableApplied] = {}
+    jobs: dict[str, Job[TableApplied]] = {}
+    for number, table in enumerate(tables):
+        directory = lake_files.control_directory(lake, *folded_at(point), str(number))
+        work = Work(session, lake, point, table.mirror, directory)
+        jobs[str(table.name)] = _job(
+            work, table, (batch, changed[table.name], choices, annex), first=not number
+        )
     try:
-        for number, table in enumerate(tables):
-            if number:
-                reach("apply.between_tables")
-            directory = lake_files.control_directory(lake, *folded_at(point), str(number))
-            work = Work(session, lake, point, table.mirror, directory)
-            copied = next((c for c in annex.copies if c.schema.lake_name(lake.namespace) == table.name), None)
-            if copied is not None:
-                done[str(table.name)] = _apply_copy(work, table, copied)
-                continue
-            done[str(table.name)] = _apply_table(work, table, batch, changed[table.name], choices, annex)
+        done = apply_together.done(session, lake, jobs)
     except ApplyError:
         _withdraw(lake, [table.name for table in lacking])
         raise
     skipped = [relations[-1] for name, relations in changed.items() if relations and str(name) not in done]
     return Applied(batch.name, False, done, tuple(postgres_name(r.schema, r.table) for r in skipped))
+
+
+Given = tuple[ChangeBatch, Sequence[BatchRelation], Choices, Annex]
+
+
+def _job(work: Work, table: _Target, given: Given, *, first: bool) -> Job[TableApplied]:
+    batch, relations, _, annex = given
+    copied = next((c for c in annex.copies if c.schema.lake_name(work.lake.namespace) == table.name), None)
+
+    def run(session: SparkSession) -> TableApplied:
+        if not first:
+            reach("apply.between_tables")
+        own = replace(work, session=session)
+        return _apply_table(own, table, *given) if copied is None else _apply_copy(own, table, copied)
+
+    return Job(run, copied is None and apply_together.is_small(batch, relations))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,114 @@
+"""Small tables of a batch are staged at the same time, and nothing goes on when one of them fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from decoder.errors import ApplyError
+from spark import apply_together, catalog_metadata
+from spark.apply_together import Job, done, is_small
+from spark.catalog import open_catalog
+from spark.catalog_base import load_one
+from spark.names import LakeName
+from tests.spark.lake_lab import Lab, insert, relation, update
+
+TABLES = [relation(name, ["id"], id="int4", v="text") for name in ("a", "b", "c")]
+
+
+@pytest.fixture
+def two_hands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apply_together, "hands_max", lambda: 2)
+
+
+def test_small_ones_meet_and_large_ones_are_alone(lab: Lab, two_hands: None) -> None:
+    both, at_work, most = threading.Barrier(2, timeout=60), [0], {}
+
+    def staged(name: str, waits: bool) -> Any:
+        def run(session: Any) -> tuple[str, Any]:
+            at_work[0] += 1
+            if waits:
+                both.wait()
+            most[name] = at_work[0]
+            at_work[0] -= 1
+            return name, session
+
+        return run
+
+    jobs = {
+        "first": Job(staged("first", True), small=True),
+        "large": Job(staged("large", False), small=False),
+        "second": Job(staged("second", True), small=True),
+    }
+    found = done(lab.session, lab.lake, jobs)
+    assert list(found) == [name for name, _ in found.values()] == ["first", "large", "second"]
+    assert found["large"][1] is lab.session
+    assert found["first"][1] is not found["second"][1], "each has the properties of its own snapshots"
+    assert most["large"] == 1
+    assert {
+        name: session for name, session in done(lab.session, lab.lake, jobs).values()
+    }.keys() == jobs.keys()
+
+
+def test_what_fails_ends_what_others_do(lab: Lab, two_hands: None) -> None:
+    begun, ended, failing = [], [], threading.Event()
+
+    def slow(session: Any) -> None:
+        begun.append("slow")
+        failing.wait(60)
+        time.sleep(0.2)
+        ended.append("slow")
+
+    def fails(session: Any) -> None:
+        begun.append("fails")
+        failing.set()
+        raise ApplyError("refused")
+
+    def later(session: Any) -> None:
+        time.sleep(0.1)
+        begun.append("later")
+
+    jobs = {"slow": Job(slow, small=True), "fails": Job(fails, small=True)}
+    jobs |= {f"later {i}": Job(later, small=True) for i in range(9)}
+    with pytest.raises(ApplyError, match="refused"):
+        done(lab.session, lab.lake, jobs)
+    assert ended == ["slow"], "nothing is at work any more"
+    assert begun.count("later") < 9
+    before = list(begun)
+    time.sleep(0.3)
+    assert begun == before
+
+
+def test_tables_staged_at_once_are_what_the_batch_says(lab: Lab, two_hands: None) -> None:
+    lab.init({table: [{"id": "1", "v": "old"}] for table in TABLES})
+    for number in range(2):
+        lab.sync(
+            *(update(table, id="1", v=f"{table.table} {number}") for table in TABLES),
+            *(insert(table, id=str(number + 2), v="new") for table in TABLES),
+        )
+    for table in TABLES:
+        expected = [("1", f"{table.table} 1"), ("2", "new"), ("3", "new")]
+        assert lab.rows(table.table) == expected
+    refused = lab.batch(
+        *(insert(table, id="9", v="") for table in TABLES[:2]), insert(TABLES[2], id="1", v="")
+    )
+    with pytest.raises(ApplyError, match="the source did not have"):
+        lab.apply(refused, "fail")
+    with open_catalog(lab.lake) as catalog:
+        for table in TABLES:
+            metadata = load_one(catalog, LakeName("shop", table.table)).metadata
+            staged, main = (catalog_metadata.ref(metadata, name) for name in ("stage", "main"))
+            assert staged == main, "nothing of a refused batch is staged"
+
+
+def test_what_is_small(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = lab.batch(*(insert(TABLES[0], id=str(number), v="") for number in range(3)))
+    assert is_small(batch, batch.relations)
+    monkeypatch.setattr(apply_together, "SMALL_ROWS_MAX", 2)
+    assert not is_small(batch, batch.relations)
+    batch.manifest["files"] = [{"bytes": 1 << 30}]
+    monkeypatch.setattr(apply_together, "SMALL_ROWS_MAX", 9)
+    assert not is_small(batch, batch.relations)
