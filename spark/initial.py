@@ -9,7 +9,7 @@ which take their first rows from the copied ones; also, later, beside tables tha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from spark.catalog_metadata import MAIN
 from spark.catalog_tags import tagged
 from spark.commits import Point, commits_name, create_commits, with_point
 from spark.initial_again import forget
+from spark.initial_files import with_files
 from spark.initial_place import (
     CopyTarget,
     Kept,
@@ -38,7 +39,7 @@ from spark.initial_place import (
 )
 from spark.lake import LakeSettings
 from spark.modes_begin import Beside, fill, stage_left, wanted_beside
-from spark.names import LakeName, copying, literal, quote
+from spark.names import LakeName, copying
 from spark.points import positions_to_keep
 from spark.publish_swap import (
     Loaded,
@@ -49,7 +50,7 @@ from spark.publish_swap import (
     staged_id,
     staged_move,
 )
-from spark.tables import PIPELINE_PROPERTY, SCHEMA_PROPERTY, TableSchema, create_table, drop_columns
+from spark.tables import PIPELINE_PROPERTY, SCHEMA_PROPERTY, TableSchema, create_table
 
 _NO_MODES: Mapping[str, Collection[str]] = {}
 __all__ = ["CopyTarget", "InitialCopy", "initialised"]
@@ -145,20 +146,26 @@ class InitialCopy:
         files = sorted(target.directory.glob("*.parquet"))
         again = sorted(target.again.glob("*.parquet")) if stale is not None else []
         self._tables[name] = self._tables[name].with_exact(companions_in([*files, *again], target))
-        self._drop_unused_companions(name)
-        hidden = self._load(copying(name))
-        if files:
-            run(self._session, hidden, self._add_files(hidden.name, target.directory))
-        else:
-            # An empty table needs a snapshot too: the point's name stands on it.
-            whole = hidden.name.sql(self._lake.catalog)
-            run(self._session, hidden, f"INSERT INTO {whole} SELECT * FROM {whole} WHERE false")
+        # An empty table needs a snapshot too: the point's name stands on it.
+        hidden = self._take_in(name, files, self._unused_companions(name))
         if stale is not None and files:
             forget(self._session, self._lake, hidden, self._tables[name], stale)
         if again:
-            run(self._session, hidden, self._add_files(hidden.name, target.again))
+            self._take_in(name, again)
         self._registered.add(name)
         return _rows(self._load(copying(name)))
+
+    def leave_out(self, schemas: Iterable[TableSchema]) -> None:
+        """Publish these tables, and what is beside them, not with the others; their copied files stay."""
+        names = {schema.lake_name(self._lake.namespace) for schema in schemas}
+        if not names:
+            return
+        beside = [name for name, each in self._beside.items() if each.mirror in names]
+        with open_catalog(self._lake) as catalog:
+            catalog.drop([copying(name) for name in names])
+            clear_leftovers(catalog, self._pipeline, beside)
+        self._tables = {name: table for name, table in self._tables.items() if name not in names}
+        self._beside = {name: each for name, each in self._beside.items() if name not in beside}
 
     def publish(self, point: Point) -> Published:
         """Make all tables, and `commits`, visible at once.
@@ -235,19 +242,15 @@ class InitialCopy:
             sql = create_table(copying(name), given[0], self._tables[name], *given[1:])
         run(self._session, Loaded(name, "", {}), sql)
 
-    def _add_files(self, hidden: LakeName, directory: Path) -> str:
-        source = f"`parquet`.`{directory}`"
-        return (
-            f"CALL {quote(self._lake.catalog)}.system.add_files("
-            f"table => {literal(hidden.sql(self._lake.catalog))}, source_table => {literal(source)}, "
-            "check_duplicate_files => false)"
-        )
+    def _take_in(self, name: LakeName, files: Sequence[Path], unused: Collection[str] = ()) -> Loaded:
+        """Make these files content of a hidden table, from which these columns leave."""
+        with open_catalog(self._lake) as catalog:
+            hidden = load(catalog.pointers(), copying(name))
+            catalog.move([catalog.prepared(hidden, with_files(hidden.metadata, files, unused))])
+            return load(catalog.pointers(), copying(name))
 
-    def _drop_unused_companions(self, name: LakeName) -> None:
-        unused = [c.exact_name for c in self._tables[name].columns if c.kept.inexact and not c.exact]
-        if unused:
-            hidden = copying(name)
-            run(self._session, Loaded(name, "", {}), drop_columns(hidden, self._lake.catalog, unused))
+    def _unused_companions(self, name: LakeName) -> list[str]:
+        return [c.exact_name for c in self._tables[name].columns if c.kept.inexact and not c.exact]
 
     def _visible(
         self, catalog: Catalog, table: Loaded, name: LakeName, point: Point, kept: list[int]
