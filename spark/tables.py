@@ -244,8 +244,3 @@ def create_table(name: LakeName, catalog: str, schema: TableSchema, pipeline: st
 def add_columns(name: LakeName, catalog: str, definitions: Sequence[str]) -> str:
     """The SQL that adds nullable columns."""
     return f"ALTER TABLE {name.sql(catalog)} ADD COLUMNS ({', '.join(definitions)})"
-
-
-def drop_columns(name: LakeName, catalog: str, columns: Sequence[str]) -> str:
-    """The SQL that drops columns."""
-    return f"ALTER TABLE {name.sql(catalog)} DROP COLUMNS ({', '.join(quote(column) for column in columns)})"
