@@ -30,6 +30,8 @@ NAMES = frozenset(
         "init.forwarded",  # what was copied earlier is known to be brought forward; nothing registered
         "init.registered",  # a table's files are registered out of sight
         "init.before_publish",
+        "join.noted",  # the keys of a joining table that a batch changed are noted; it is not applied
+        "join.published",  # a joining table is published, and recorded as half copied
         "drop.source",  # slot and publications gone, the lake still there
         "drop.catalog",  # the catalog has forgotten the tables, their files are there
         "recover.slot_dropped",  # the old slot is gone, there is no new one

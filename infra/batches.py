@@ -47,11 +47,12 @@ def pull_next(
         snapshot: of the source there, if there is one.
     """
     from infra.evolution import evolved
+    from infra.joining import add_new_tables, how_far, note_changes
     from infra.modes import begin_modes
     from infra.recovery_findings import require_same_content, require_whole
     from infra.selection import refuse_changed
     from infra.source_history import follow_history
-    from infra.tables import add_new_tables, fill_added_columns
+    from infra.tables import fill_added_columns
 
     started = time.monotonic()
     position = pipeline.position()
@@ -61,15 +62,17 @@ def pull_next(
     if until is None:
         refuse_changed(pipeline)
     added = add_new_tables(pipeline, progress) if until is None else []
+    joining = how_far(pipeline) if until is None else {}
     if until is None:
         known_tables.note(pipeline, added)
         begin_modes(pipeline, progress)
-    if until is None and fill_added_columns(pipeline, progress):
-        position = pipeline.position()
-    position = pipeline.position() if added else position
+        fill_added_columns(pipeline, progress)
+        position = pipeline.position()  # any of these may have moved the lake on
     batch = evolved(pipeline, cut(pipeline, position, until, progress), snapshot, progress)
+    note_changes(pipeline, batch)
     if batch.end_lsn == position:
-        return PullReport(None, format_lsn(position), format_lsn(position), added_tables=added)
+        at = format_lsn(position)
+        return PullReport(None, at, at, added_tables=added, joining=joining)
     return PullReport(
         batch=batch.name,
         start_lsn=format_lsn(batch.start_lsn),
@@ -79,6 +82,7 @@ def pull_next(
         bytes=batch.bytes,
         seconds=time.monotonic() - started,
         added_tables=added,
+        joining=joining,
     )
 
 
@@ -252,6 +256,7 @@ def catch_up(
         seconds=time.monotonic() - started,
         seconds_by_step={step: round(spent, 3) for step, spent in seconds.items()},
         added_tables=added,
+        joining=pulled.joining,
     )
 
 

@@ -18,7 +18,7 @@ import hashlib
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
 import pyarrow as pa
@@ -45,6 +45,28 @@ FROM pg_publication WHERE pubname = ANY (%s)
 """
 
 
+class KeyColumn(Protocol):
+    """As `decoder.publications.SourceColumn`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type_oid(self) -> int: ...
+    @property
+    def typmod(self) -> int: ...
+
+
+class Keyed(Protocol):
+    """What of a source table its keys are found by."""
+
+    @property
+    def relation_id(self) -> int: ...
+    @property
+    def key(self) -> tuple[str, ...]: ...
+    @property
+    def columns(self) -> Sequence[KeyColumn]: ...
+
+
 def resumable(pipeline: Pipeline) -> bool:
     """Can what an earlier attempt copied be brought forward at all?
 
@@ -63,6 +85,12 @@ def published_how(pipeline: Pipeline, snapshot: str) -> tuple[str, bool]:
         assert row is not None
         return str(row[0]), bool(row[1])
     raise AssertionError("unreachable")
+
+
+def all_kinds_published(connection: psycopg.Connection[Any], publications: Sequence[str]) -> bool:
+    """Does each publication publish every kind of row change?"""
+    row = connection.execute(_PUBLISHED, (list(publications),)).fetchone()
+    return row is not None and bool(row[1])
 
 
 def fingerprint(published: str, table: SourceTable, schema: TableSchema, target: CopyTarget) -> str:
@@ -92,25 +120,37 @@ def changed_keys(
     )
     batch = settings.pull(*positions, tell)
     try:
-        return {table: _keys(batch, table, count) for table, count in rows.items()}
+        found = {table: named_keys(batch, table) for table in rows}
+        return {
+            table: None if _too_many(found[table], count) else found[table] for table, count in rows.items()
+        }
     finally:
         # It ends where the lake will begin; nobody applies it.
         shutil.rmtree(batch.path, ignore_errors=True)
 
 
-def _keys(batch: Batch, table: SourceTable, rows: int) -> pa.Table | None:
+def _too_many(keys: pa.Table | None, rows: int) -> bool:
+    return keys is not None and keys.num_rows > min(KEYS_MAX, max(1000, rows * _SHARE_MAX))
+
+
+def named_keys(batch: Batch, table: Keyed) -> pa.Table | None:
+    """The keys of a table that a batch names, each once; None if it names some changed row otherwise."""
     versions = [each for each in batch.relations if each.relation_id == table.relation_id and each.rows]
     if not versions:
         return pa.table({})
     if not all(_names_rows(version, table) for version in versions):
         return None
     parts = [part for version in versions for part in _named(batch, version, table)]
-    found = pa.concat_tables(parts, promote_options="default")
-    found = found.group_by(found.column_names).aggregate([])
-    return None if found.num_rows > min(KEYS_MAX, max(1000, rows * _SHARE_MAX)) else found
+    return each_once(parts)
 
 
-def _names_rows(version: BatchRelation, table: SourceTable) -> bool:
+def each_once(keys: Iterable[pa.Table]) -> pa.Table:
+    """All of these keys."""
+    found = pa.concat_tables([pa.table({}), *keys], promote_options="default")
+    return found.group_by(found.column_names).aggregate([]) if found.num_columns else found
+
+
+def _names_rows(version: BatchRelation, table: Keyed) -> bool:
     """Do these changes name rows by the table's key, as the lake has it?"""
     types = {column.name: (column.type_oid, column.typmod) for column in table.columns}
     same = {c.name: (c.type_oid, c.typmod) for c in version.columns if c.name in table.key}
@@ -122,7 +162,7 @@ def _names_rows(version: BatchRelation, table: SourceTable) -> bool:
     )
 
 
-def _named(batch: Batch, version: BatchRelation, table: SourceTable) -> Iterable[pa.Table]:
+def _named(batch: Batch, version: BatchRelation, table: Keyed) -> Iterable[pa.Table]:
     """The keys of new rows, then of old ones, file by file."""
     places = [[column.name for column in version.columns].index(name) for name in table.key]
     for part in batch.relation_parts(version):

@@ -1,15 +1,16 @@
 """One copy of tables, from an exported snapshot to what readers see: ranges, registration, one publication.
 
 Ranges of all tables are read side by side, in the tables' order; a table is registered, out of sight, when
-its last range is there.  An initial copy (an `Attempt`) keeps a record, so that one that was cut off goes on:
-what it finds recorded and whole stays, and is brought forward to the snapshot at hand (`copy_forward`).
+its last range is there.  An `Attempt` (at an initial copy, at tables that join: `infra.joining`) keeps a
+record, so that one that was cut off goes on: what it finds recorded and whole stays, and is brought forward
+to the snapshot at hand (`copy_forward`).
 Invariant: all tables are published together, each exactly as the snapshot shows it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +35,10 @@ if TYPE_CHECKING:
     from infra.output import Progressing
     from infra.pipeline import Pipeline
     from spark.initial import InitialCopy
-    from spark.initial_place import CopyTarget
-    from spark.names import LakeName
+    from spark.initial_place import CopyTarget, Kept
     from spark.tables import TableSchema
+
+_KEYS_PER_QUERY = 100_000
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,35 @@ class Attempt:
     Attributes:
         record: what this and earlier ones have on disk.
         first: the position of the slot; earlier attempts' snapshots are there or later.
+        only_goes_on: tables of which nothing is kept are left alone; none is finished.
+        stopped: the former, by relation id.
     """
 
     record: CopyRecord
     first: int
+    only_goes_on: bool = False
+    stopped: set[int] = field(default_factory=set)
+
+    def kept(self, schemas: Mapping[SourceTable, TableSchema], namespace: str) -> Kept:
+        """Names of the files that an earlier attempt recorded, by lake table."""
+        recorded = self.record.tables
+        return {
+            schema.lake_name(namespace): recorded[table.relation_id].names
+            for table, schema in schemas.items()
+            if table.relation_id in recorded
+        }
+
+    def changed(
+        self, pipeline: Pipeline, lsn: int, rows: Mapping[SourceTable, int], progress: Progressing
+    ) -> Mapping[SourceTable, pa.Table | None]:
+        """The keys to be read again at ``lsn`` (`changed_keys`); tables that lack none are not in it."""
+        if lsn <= self.first:
+            return {}
+        return changed_keys(pipeline, (self.first, lsn), rows, progress)
+
+    def begins(self, job: CopyJob) -> bool:
+        """Is there time for this part?"""
+        return True
 
 
 @dataclass
@@ -78,20 +105,6 @@ class _Work:
         return [file for number in sorted(self.done) for file in self.done[number]] + self.again
 
 
-def kept_files(
-    attempt: Attempt | None, schemas: dict[SourceTable, TableSchema], namespace: str
-) -> dict[LakeName, set[str]] | None:
-    """Names of the files that an earlier attempt recorded, by lake table; None if there is no attempt."""
-    if attempt is None:
-        return None
-    recorded = attempt.record.tables
-    return {
-        schema.lake_name(namespace): recorded[table.relation_id].names
-        for table, schema in schemas.items()
-        if table.relation_id in recorded
-    }
-
-
 def fill_tables(
     pipeline: Pipeline,
     copy: InitialCopy,
@@ -100,7 +113,7 @@ def fill_tables(
     progress: Progressing,
     attempt: Attempt | None,
 ) -> tuple[list[TableCopy], CopyStates]:
-    """Copy all tables and register them."""
+    """Copy tables and register them; the copies are of those that are whole."""
     how, complete = published_how(pipeline, snapshot.snapshot)
     works = []
     for table, schema in schemas.items():
@@ -108,6 +121,9 @@ def fill_tables(
         works.append(_Work(table, schema, target, fingerprint(how, table, schema, target)))
     _plan(pipeline, works, snapshot, progress, attempt if complete else None)
     if attempt is not None:
+        if attempt.only_goes_on:
+            attempt.stopped.update(work.table.relation_id for work in works if not work.done)
+        works = [work for work in works if work.table.relation_id not in attempt.stopped]
         _note(attempt.record, works)
     states = CopyStates(pipeline.file.state_dir, snapshot.lsn, progress)
     for work in works:
@@ -126,16 +142,17 @@ def _plan(
     with connect(pipeline.source.dsn) as connection, source_errors(pipeline.source.dsn, "planning the copy"):
         planned = plan_parts(connection, [work.table for work in works])
     recorded = {} if attempt is None else attempt.record.tables
+    grows = attempt is None or not attempt.only_goes_on
     for work in works:
-        _take_up(work, recorded.get(work.table.relation_id), planned[work.table])
+        _take_up(work, recorded.get(work.table.relation_id), planned[work.table], grows)
     kept = [work for work in works if work.done]
-    if attempt is not None and kept and snapshot.lsn > attempt.first:
+    if attempt is not None and kept and not attempt.only_goes_on:
         rows = {work.table: sum(file.rows for file in work.files) for work in kept}
-        changed = changed_keys(pipeline, (attempt.first, snapshot.lsn), rows, progress)
+        changed = attempt.changed(pipeline, snapshot.lsn, rows, progress)
         reach("init.forwarded")
         for work in kept:
-            work.stale = changed[work.table]
-            if work.stale is None:
+            work.stale = changed.get(work.table)
+            if work.stale is None and work.table in changed:
                 work.parts, work.done = planned[work.table], {}
     with connect(pipeline.source.dsn) as connection, source_errors(pipeline.source.dsn, "planning the copy"):
         for work in works:
@@ -143,8 +160,12 @@ def _plan(
             work.jobs = _jobs(work, connection)
 
 
-def _take_up(work: _Work, recorded: Recorded | None, planned: list[Part]) -> None:
-    """Keep what is recorded, whole and still true; partitions that have joined are further ranges."""
+def _take_up(work: _Work, recorded: Recorded | None, planned: list[Part], grows: bool) -> None:
+    """Keep what is recorded, whole and still true; partitions that have joined are further ranges.
+
+    Args:
+        grows: else those are left to a later attempt.
+    """
     work.parts = planned
     if recorded is None or recorded.fingerprint != work.mark or not recorded.files:
         return
@@ -152,7 +173,7 @@ def _take_up(work: _Work, recorded: Recorded | None, planned: list[Part]) -> Non
     if any(now.get(leaf) != state for leaf, state in before.items()):
         return
     known = {part.relation for part in recorded.parts}
-    joined = [part for part in planned if part.relation not in known]
+    joined = [part for part in planned if part.relation not in known] if grows else []
     if now != before and whole_part(work.table).relation in known:
         return
     first = len(recorded.parts)
@@ -188,8 +209,11 @@ def _jobs(work: _Work, connection: psycopg.Connection[Any]) -> list[CopyJob]:
     ]
     if work.stale is not None and work.stale.num_rows:
         again = replace(work.target, directory=make_directory(work.target.again))
-        condition = key_condition(connection, work.table, work.stale)
-        jobs.append(CopyJob(work.table, again, whole_part(work.table), "again", condition))
+        for at in range(0, work.stale.num_rows, _KEYS_PER_QUERY):
+            condition = key_condition(connection, work.table, work.stale.slice(at, _KEYS_PER_QUERY))
+            jobs.append(
+                CopyJob(work.table, again, whole_part(work.table), f"again-{len(jobs):05d}", condition)
+            )
     return jobs
 
 
@@ -213,13 +237,14 @@ def _copy(
     states: CopyStates,
     attempt: Attempt | None,
 ) -> list[TableCopy]:
+    copies: list[TableCopy] = []
     by_table = {work.table: work for work in works}
     kept = {work.table: len(work.done) for work in works}
 
     def done(job: CopyJob, files: list[CopiedFile]) -> None:
         work = by_table[job.table]
         if job.condition is not None:
-            work.again = files
+            work.again += files
             return
         work.done[job.part.number] = files
         if attempt is not None:
@@ -228,8 +253,14 @@ def _copy(
 
     jobs = [job for work in works for job in work.jobs]
     given = (pipeline.source.dsn, snapshot.snapshot, jobs)
-    with CopyCrew(*given, workers=pipeline.file.copy_workers, done=done, told=states.took) as crew:
-        return [_finished(pipeline, copy, work, snapshot, states, crew, kept[work.table]) for work in works]
+    begins = (lambda job: True) if attempt is None else attempt.begins
+    workers = pipeline.file.copy_workers
+    with CopyCrew(*given, workers=workers, done=done, told=states.took, begins=begins) as crew:
+        for work in works:
+            crew.wait(work.jobs)
+            if len(work.done) == len(work.parts) and not (attempt is not None and attempt.only_goes_on):
+                copies.append(_finished(pipeline, copy, work, snapshot, states, kept[work.table]))
+    return copies
 
 
 def _finished(
@@ -238,11 +269,9 @@ def _finished(
     work: _Work,
     snapshot: ExportedSnapshot,
     states: CopyStates,
-    crew: CopyCrew,
     kept: int,
 ) -> TableCopy:
-    """Wait for a table's ranges, and register it."""
-    crew.wait(work.jobs)
+    """Register a table whose ranges are there."""
     refuse_lossy_copy(pipeline, work.table, snapshot, work.files)
     states.move(work.schema.source_name, "copied" if work.stale is None else "catching up")
     rows = copy.register(work.schema, work.stale)

@@ -153,6 +153,7 @@ def pull_text(report: Any, console: Console) -> None:
 
 def sync_text(report: Any, console: Console) -> None:
     """Text of a SyncReport; WAL without published changes moves the lake on, and is nothing new."""
+    _joining(report, console)
     if report.batch is None or not report.transactions:
         console.print(f"nothing new; the lake is at {report.lsn}")
         return
@@ -164,6 +165,13 @@ def sync_text(report: Any, console: Console) -> None:
         console.print(f"  {escape(name)}: {changes:,} changes")
     for name, met in report.conflicts.items():
         console.print(f"  {escape(name)}: met what the source did not have: {_conflicts(met)}")
+
+
+def _joining(report: Any, console: Console) -> None:
+    for name in report.added_tables:
+        console.print(f"{escape(name)} has joined")
+    for name, ranges in report.joining.items():
+        console.print(f"{escape(name)} joins: {ranges} are copied, the next sync goes on with it")
 
 
 def _conflicts(met: dict[str, int]) -> str:

@@ -188,10 +188,10 @@ def _lost(judged: Judged) -> list[str]:
 
 
 def _carry_out(pipeline: Pipeline, judged: Judged, progress: Progressing) -> list[TableRepair]:
+    from infra.joining import add_new_tables
     from infra.modes import begin_modes
     from infra.recovery_copy import copy_again
     from infra.recovery_renew import renew
-    from infra.tables import add_new_tables
     from spark.integrity import mend
     from spark.removal import drop_tables
 

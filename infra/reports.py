@@ -62,7 +62,10 @@ class TriggerReport(Report):
 
 @dataclass(frozen=True)
 class PullReport(Report):
-    """A batch in the change log; ``batch`` is None when the lake is where the source is."""
+    """A batch in the change log; ``batch`` is None when the lake is where the source is.
+
+    ``joining``: tables that are being copied over several syncs, and how much of each is there.
+    """
 
     batch: str | None
     start_lsn: str
@@ -72,6 +75,7 @@ class PullReport(Report):
     bytes: int = 0
     seconds: float = 0.0
     added_tables: list[str] = field(default_factory=list)
+    joining: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,7 @@ class SyncReport(Report):
     """One micro-batch from the source's WAL to the published lake.
 
     ``conflicts``: per table, what its changes met that the source did not have.
+    ``joining``: as `PullReport` has it.
     """
 
     batch: str | None
@@ -124,6 +129,7 @@ class SyncReport(Report):
     seconds_by_step: dict[str, float] = field(default_factory=dict)
     added_tables: list[str] = field(default_factory=list)
     conflicts: dict[str, dict[str, int]] = field(default_factory=dict)
+    joining: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

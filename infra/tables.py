@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from decoder.copy import CopiedFile, copy_table
-from decoder.errors import SlotError
 from decoder.privileges import require_readable
 from decoder.publications import SourceTable, source_tables
 from decoder.slots import ExportedSnapshot
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from spark.initial import CopyTarget
     from spark.tables import TableSchema
 
-ADD_TABLE_WAIT_SECONDS = 10.0
 FILL_WAIT_SECONDS = 60.0
 
 
@@ -59,30 +57,35 @@ def copy_all(
     progress: Progressing,
     attempt: Attempt | None = None,
 ) -> list[TableCopy]:
-    """Copy tables as seen in the snapshot, and publish all of them at its LSN at once.
+    """Copy tables as seen in the snapshot, and publish at its LSN, at once, those that are whole.
 
     Args:
-        attempt: when what is copied is to stay if this is cut off.
+        attempt: when what is copied is to stay if this is cut off, or is not to be finished now.
     """
-    from infra.copying import fill_tables, kept_files
+    from infra.copying import fill_tables
     from spark.initial import InitialCopy
 
     schemas, marks = schemas_at(pipeline, snapshot, tables)
     taken = _source_clock(pipeline)  # the snapshot was made before: all that it shows was committed by then
-    modes = wanted_modes(pipeline.file, [(table.schema, table.table) for table in tables])
+    going_on = attempt is not None and attempt.only_goes_on
+    names = [] if going_on else [(table.schema, table.table) for table in tables]
+    modes = wanted_modes(pipeline.file, names)
     given = (pipeline.session, pipeline.lake, pipeline.name, list(schemas.values()))
-    kept = kept_files(attempt, schemas, pipeline.lake.namespace)
+    kept = None if attempt is None else attempt.kept(schemas, pipeline.lake.namespace)
     try:
         with InitialCopy.begin(*given, modes, kept) as copy:
             copies, states = fill_tables(pipeline, copy, schemas, snapshot, progress, attempt)
             require_unchanged(pipeline, marks, tables)
-            point = copy_point(pipeline, snapshot.lsn, "copy", sum(c.rows for c in copies))
-            copy.publish(replace(point, commit_time=taken))
+            whole = {each.table for each in copies}
+            copy.leave_out([schema for schema in schemas.values() if schema.source_name not in whole])
+            if copies or not tables:
+                point = copy_point(pipeline, snapshot.lsn, "copy", sum(c.rows for c in copies))
+                copy.publish(replace(point, commit_time=taken))
     except BaseException:
         ended(pipeline.file.state_dir)
         raise
-    for schema in schemas.values():
-        states.move(schema.source_name, "ready")
+    for each in copies:
+        states.move(each.table, "ready")
     states.forget()
     return copies
 
@@ -146,32 +149,6 @@ def copy_point(pipeline: Pipeline, lsn: int, kind: str, rows: int, name: str = "
     origin = server_origin(pipeline)
     batch = "-".join(part for part in (kind, format_lsn(lsn).replace("/", "_"), name) if part)
     return Point(pipeline.name, lsn, batch, digest="", kind=kind, changes=rows, origin=origin)
-
-
-def add_new_tables(pipeline: Pipeline, progress: Progressing) -> list[str]:
-    """Copy the tables that have joined the publications since; the others go on meanwhile.
-
-    Transactions that stay open would hold the copy up; then it is left to the next run.
-    """
-    from infra.batches import at_exact_lsn
-    from spark.read import Cut
-    from spark.tables import TableSchema
-
-    if pipeline.file.new_tables == "ignore":
-        return []
-    known = {(table.schema, table.table) for table in Cut.latest(pipeline.lake).tables()}
-    published = published_tables(pipeline, to_read=False)
-    fresh = [table for table in published if (table.schema, table.table) not in known]
-    if not fresh:
-        return []
-    try:
-        with at_exact_lsn(pipeline, ADD_TABLE_WAIT_SECONDS, progress) as snapshot:
-            copy_all(pipeline, fresh, snapshot, progress)
-    except SlotError as error:
-        if not error.retryable:
-            raise
-        return []
-    return [TableSchema.of(table).source_name for table in fresh]
 
 
 def fill_added_columns(pipeline: Pipeline, progress: Progressing) -> list[str]:

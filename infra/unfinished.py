@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from decoder.batch_writer import sync_path
@@ -19,8 +20,10 @@ from decoder.slots import SlotState, drop_slot, inspect_slot
 from decoder.source import ServerIdentity, connect, source_errors
 from infra import copy_states
 from infra.copy_forward import resumable
-from infra.copy_record import CopyRecord
+from infra.copy_record import CopyRecord, Recorded
 from infra.copying import Attempt
+from infra.joining_record import JoiningRecord, Since
+from spark.names import postgres_name
 
 if TYPE_CHECKING:
     from infra.pipeline import Pipeline
@@ -132,12 +135,35 @@ def unfinished(pipeline: Pipeline) -> dict[str, Any] | None:
     (that it holds, if it is an `init`), tables (`copy_states.TableProgress`, a dictionary each).
     """
     note, told = noted(pipeline), copy_states.read(pipeline.file.state_dir)
-    if told is None and not note:
-        return None
-    if not note and told is not None and told["process"] is None:
-        return None  # tables that join: the next run begins again, and nothing is held meanwhile
+    if not note and (told is None or told["process"] is None):
+        return _joining(pipeline)
     found = told or {"process": None, "lsn": note.get("lsn"), "since": None, "tables": []}
     return {**found, "slot": note.get("slot")}
+
+
+def _joining(pipeline: Pipeline) -> dict[str, Any] | None:
+    """Tables that join over several syncs, between two of them; nothing is held meanwhile."""
+    record = JoiningRecord.of(pipeline)
+    joining, recorded = record.joining, record.tables
+    tables = [_progress(joining[oid].since, recorded[oid]) for oid in joining.keys() & recorded.keys()]
+    if not tables:
+        return None
+    tables.sort(key=lambda table: table["table"])
+    return {"process": None, "lsn": None, "since": None, "slot": None, "tables": tables}
+
+
+def _progress(since: Since, recorded: Recorded) -> dict[str, Any]:
+    files = [file for part in recorded.files.values() for file in part]
+    return asdict(copy_states.TableProgress(
+        postgres_name(since.schema, since.table),
+        state="copying",
+        rows=sum(file["rows"] for file in files),
+        rows_estimated=sum(part.rows for part in recorded.parts),
+        bytes=sum(file["bytes"] for file in files),
+        ranges=len(recorded.parts),
+        ranges_done=len(recorded.files),
+        ranges_kept=len(recorded.files),
+    ))  # fmt: skip
 
 
 def _write(pipeline: Pipeline, note: dict[str, Any]) -> None:

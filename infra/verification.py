@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from decoder.slots import ExportedSnapshot
 from infra.batches import at_exact_lsn
+from infra.joining import joining_tables
 from infra.selection import comparable, refuse_changed
 from infra.tables import fill_added_columns, has_unfilled_columns, published_tables
 
@@ -36,9 +37,10 @@ def _compared(pipeline: Pipeline, snapshot: ExportedSnapshot, progress: Progress
 
     cut = Cut.at(pipeline.lake, snapshot.lsn)
     tables = comparable(published_tables(pipeline))
-    if pipeline.file.new_tables == "ignore":
-        held = {(table.schema, table.table) for table in cut.tables()}
-        tables = [table for table in tables if (table.schema, table.table) in held]
+    held = {(table.schema, table.table) for table in cut.tables()}
+    absent = {(table.schema, table.table) for table in tables} - held
+    awaited = absent if pipeline.file.new_tables == "ignore" else absent & joining_tables(pipeline)
+    tables = [table for table in tables if (table.schema, table.table) not in awaited]
     return reconcile(
         pipeline.source.dsn,
         snapshot.snapshot,
