@@ -101,7 +101,7 @@ def add_new_tables(pipeline: Pipeline, progress: Progressing) -> list[str]:
     next run.
     """
     fresh = _fresh(pipeline)
-    _let_go(pipeline, fresh)
+    _let_go(pipeline, fresh, progress)
     if not fresh:
         return []
     ranged = _ranged(pipeline, fresh)
@@ -191,27 +191,36 @@ def _ranged(pipeline: Pipeline, fresh: Sequence[SourceTable]) -> list[SourceTabl
     raise AssertionError("unreachable")
 
 
-def _let_go(pipeline: Pipeline, fresh: Sequence[SourceTable]) -> None:
+def _let_go(pipeline: Pipeline, fresh: Sequence[SourceTable], progress: Progressing) -> None:
     """Give up what cannot be gone on with: it joins no more, or changes of it were not noted."""
     joining = JoiningRecord.of(pipeline).joining
     if not joining:
         return
     tables = {table.relation_id: table for table in fresh}
     position, server = pipeline.position(), _server(pipeline)
-    over = [
-        relation_id
+    over = {
+        relation_id: why
         for relation_id, table in joining.items()
-        if not _continues(table, tables.get(relation_id), position, server)
-    ]
-    if over:
-        give_up(pipeline, over)
+        if (why := _hindrance(table, tables.get(relation_id), position, server))
+    }
+    for relation_id, why in over.items():
+        since = joining[relation_id].since
+        progress(f"copy {postgres_name(since.schema, since.table)}: given up, {why}", 0)
+    give_up(pipeline, over)
 
 
-def _continues(joining: Joining, table: SourceTable | None, position: int, server: tuple[str, int]) -> bool:
+def _hindrance(
+    joining: Joining, table: SourceTable | None, position: int, server: tuple[str, int]
+) -> str | None:
+    """Why a copy cannot be gone on with."""
     since = joining.since
     if table is None or (since.schema, since.table) != (table.schema, table.table):
-        return False
-    return joining.reaches(position) and not joining.lost and since.server == server
+        return "the table is here, joins no more, or is another one by now"
+    if since.server != server:
+        return "the server is another one, or was promoted"
+    if not joining.reaches(position):
+        return "the lake was moved by something else than a sync"
+    return "rows were changed that no key names" if joining.lost else None
 
 
 def _due(pipeline: Pipeline, tables: Sequence[SourceTable]) -> tuple[list[SourceTable], list[SourceTable]]:
@@ -275,8 +284,10 @@ def _between(
     except ChangedMeanwhileError as error:
         progress(f"{error.where}: {error.what}; the next run begins it again", 0)
         return
-    if attempt.stopped:
-        give_up(pipeline, attempt.stopped)
+    for table in tables:
+        if table.relation_id in attempt.stopped:
+            progress(f"copy {table.quoted}: given up, the table or its publication was altered", 0)
+    give_up(pipeline, attempt.stopped)
 
 
 @contextmanager
