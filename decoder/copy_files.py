@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import parquet
 
 from decoder.batch_writer import sync_path
@@ -21,6 +22,7 @@ from decoder.publications import SourceColumn, SourceTable
 from decoder.types import column_type
 
 ROWS_PER_FILE = 2_000_000
+_ROWS_LOOKED_AT = 10_000
 _PARQUET: dict[str, Any] = {
     "compression": "zstd",
     "compression_level": 3,
@@ -78,10 +80,11 @@ class PartFiles:
         """Write rows: of each column its typed values, and the exact texts if some value needs one."""
         named = list(zip(self._table.columns, columns, strict=True))
         exact = tuple(column.name for column, (_, text) in named if text is not None)
-        if self._writer is None or not set(exact) <= set(self._exact):
-            self._next_file(tuple(c.name for c in self._table.columns if c.name in {*exact, *self._exact}))
-        assert self._writer is not None
         arrays = [typed for _, (typed, _) in named]
+        if self._writer is None or not set(exact) <= set(self._exact):
+            names = tuple(c.name for c in self._table.columns if c.name in {*exact, *self._exact})
+            self._next_file(names, arrays)
+        assert self._writer is not None
         texts = {column.name: text for column, (_, text) in named if text is not None}
         arrays += [texts.get(name, pa.nulls(rows, pa.string())) for name in self._exact]
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._writer.schema))
@@ -90,14 +93,14 @@ class PartFiles:
         if self._file_rows >= self._rows_per_file:
             self._close()
 
-    def _next_file(self, exact: tuple[str, ...]) -> None:
+    def _next_file(self, exact: tuple[str, ...], first: list[pa.Array]) -> None:
         self._close()
         self._exact = exact
         self._path = self.place.directory / f"{self._stem}-{len(self._done):05d}.parquet"
         schema = self._schema()
-        # Numbers and times are smaller, and written faster, without a dictionary that most of them overflow.
-        texts = [field.name for field in schema if pa.types.is_string(field.type)]
-        self._writer = parquet.ParquetWriter(self._path, schema, use_dictionary=texts, **_PARQUET)
+        alike = [field.name for field, values in zip(schema, first, strict=False) if _repeats(values)]
+        alike += [field.name for field in list(schema)[len(first) :]]  # exact texts: infinities, NaN
+        self._writer = parquet.ParquetWriter(self._path, schema, use_dictionary=alike, **_PARQUET)
 
     def _schema(self) -> pa.Schema:
         place = self.place
@@ -137,6 +140,14 @@ class PartFiles:
         for path in [*(file.path for file in self._done), self._path]:
             if path.suffix == ".parquet":
                 path.unlink(missing_ok=True)
+
+
+def _repeats(values: pa.Array) -> bool:
+    """Is a column smaller with a dictionary? One that most numbers, times and texts overflow only costs."""
+    if not pa.types.is_string(values.type):
+        return False
+    some = values.slice(0, _ROWS_LOOKED_AT)
+    return bool(pc.count_distinct(some).as_py() * 2 <= len(some))
 
 
 def _field(name: str, kind: pa.DataType, field_id: int) -> pa.Field:
