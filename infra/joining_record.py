@@ -24,9 +24,9 @@ import pyarrow.parquet as pq
 from decoder.batch_writer import sync_path
 from decoder.copy_files import CopiedFile
 from decoder.copy_parts import Part
+from decoder.errors import ChangeLogError
 from infra.copy_forward import each_once
 from infra.copy_record import CopyRecord, Recorded
-from spark import lake_files
 
 if TYPE_CHECKING:
     from infra.pipeline import Pipeline
@@ -164,17 +164,18 @@ class JoiningRecord(CopyRecord):
         name = None
         if keys is not None and keys.num_rows:
             name = f"{table}-{positions[0]:016X}-{positions[1]:016X}.parquet"
-            lake_files.write_parquet(keys, self.folder / name)
-            sync_path(self.folder / name)
-            sync_path(self.folder)
+            _write(keys, self.folder / name)
         self._append({"table": table, "noted": positions, "keys": name, "lost": keys is None})
 
     def changed(self, table: int) -> pa.Table | None:
-        """All keys noted of a table; None if they cannot tell what changed."""
+        """All keys noted of a table; None if they cannot tell what changed, or are not there any more."""
         joining = self.joining[table]
         if joining.lost:
             return None
-        return each_once(pq.read_table(self.folder / name) for name in joining.keys)
+        try:
+            return each_once([pq.read_table(self.folder / name) for name in joining.keys])
+        except (OSError, pa.ArrowException):
+            return None
 
     def leave(self, table: int) -> None:
         """Nothing is kept of a table any more; its copied files are the caller's matter."""
@@ -203,6 +204,19 @@ class JoiningRecord(CopyRecord):
 
 def _file(directory: Path, file: Mapping[str, Any]) -> CopiedFile:
     return CopiedFile(directory / file["name"], int(file["rows"]), int(file["bytes"]), tuple(file["exact"]))
+
+
+def _write(keys: pa.Table, path: Path) -> None:
+    try:
+        pq.write_table(keys, path, compression="zstd")
+        sync_path(path)
+        sync_path(path.parent)
+    except OSError as error:
+        raise ChangeLogError(
+            f"what a batch changes in a table that joins cannot be noted: {error.strerror or error}",
+            where=str(path),
+            way_out="free the disk (or correct its permissions), then run the same command again",
+        ) from None
 
 
 def _size(path: Path) -> int:
