@@ -158,13 +158,17 @@ class Batch:
         """xid, commit_lsn, end_lsn, commit_time, origin; row i is transaction number i."""
         return self._read(TRANSACTIONS)
 
+    def xids(self) -> pa.ChunkedArray:
+        """Of its transactions alone: their ids, in commit order."""
+        return self._read(TRANSACTIONS, ["xid"]).column(0)
+
     def message_table(self) -> pa.Table | None:
         """seq, txn, lsn, transactional, prefix, content; None when the batch has no messages."""
         return self._read(MESSAGES) if (self.path / MESSAGES).exists() else None
 
-    def _read(self, name: str) -> pa.Table:
+    def _read(self, name: str, columns: list[str] | None = None) -> pa.Table:
         try:
-            return pq.read_table(self.path / name, memory_map=True, partitioning=None)
+            return pq.read_table(self.path / name, columns=columns, memory_map=True, partitioning=None)
         except (OSError, pa.ArrowException) as error:
             raise _damaged(self.path, f"{name} cannot be read ({type(error).__name__})") from None
 

@@ -71,12 +71,26 @@ class ExportedSnapshot(Closes):
 
     The snapshot can be taken up (`SET TRANSACTION SNAPSHOT`) only while this object is open; sessions
     that have taken it up keep it for their own transaction.  A temporary slot goes with it.
+
+    Attributes:
+        slot: its name; empty if it came without one (`decoder.visible`).
+        settled: it waited for all transactions that were open, so that none is from before a change of
+            what is published.
     """
 
-    def __init__(self, connection: psycopg.Connection[Any], slot: str, lsn: int, snapshot: str) -> None:
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        slot: str,
+        lsn: int,
+        snapshot: str,
+        *,
+        settled: bool = True,
+    ) -> None:
         self.slot = slot
         self.lsn = lsn
         self.snapshot = snapshot
+        self.settled = settled
         self._connection = connection
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from infra.backfill_report import BackfillReport, TableBackfilled
 from infra.backfill_rows import Difference, amending, compare, stage_rows
 from infra.backfill_whole import stage_whole, would_replace
 from infra.batches import at_exact_lsn, confirm_position
+from infra.exact import beside_writers
 from infra.selection import lake_schema, refuse_changed
 from infra.tables import copy_all, copy_point, published_tables
 from spark.names import parse_postgres_name, postgres_name
@@ -99,10 +100,12 @@ class _Run:
     def at_one_point(self, tables: Sequence[SourceTable]) -> int:
         """Do all of them; the LSN that it was done at."""
         self.done.clear()
-        with at_exact_lsn(self.pipeline, SLOT_WAIT_SECONDS, self.progress) as snapshot, ExitStack() as places:
-            held = _held(self.pipeline)
-            there = [table for table in tables if (table.schema, table.table) in held]
-            absent = [table for table in tables if table not in there]
+        held = _held(self.pipeline)
+        there = [table for table in tables if (table.schema, table.table) in held]
+        absent = [table for table in tables if table not in there]
+        # What is copied for the first time may have joined while transactions of now were open already.
+        exactly = at_exact_lsn if absent else beside_writers
+        with exactly(self.pipeline, SLOT_WAIT_SECONDS, self.progress) as snapshot, ExitStack() as places:
             if self.dry_run:
                 self.done += [self._would(table, snapshot) for table in tables]
                 return snapshot.lsn

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from decoder.changelog import Batch, BatchRelation
+from decoder.errors import SlotError
 from decoder.failpoints import reach
 from decoder.lsn import format_lsn
 from decoder.publications import SourceTable
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
 COPY_WAIT_SECONDS = 60.0
 Name = tuple[str, str]
 _DEPARTED = frozenset({"left"})
+
+
+class UnsettledError(SlotError):
+    """A table cannot be copied under this snapshot; it can under one that waits."""
+
+    retryable = True
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,7 @@ def evolved(
     Raises:
         SlotError: a snapshot cannot be had because transactions stay open; they are named.
         ChangedMeanwhileError: a table changed while it was copied; run again.
+        UnsettledError: a table must be copied, and that snapshot waited for nobody.
     """
     from spark import annex
 
@@ -80,6 +88,8 @@ def evolved(
         _note(pipeline, batch, found)
         return batch
     if snapshot is not None:
+        if not snapshot.settled:
+            raise UnsettledError("tables are to be copied, and transactions from before may be open")
         return _to_the_copy(pipeline, batch, snapshot, progress)
     progress("waiting for a snapshot of the source", 0)
     with create_slot(pipeline.source, temporary=True, wait_seconds=COPY_WAIT_SECONDS) as own:

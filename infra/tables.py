@@ -159,11 +159,11 @@ def fill_added_columns(pipeline: Pipeline, progress: Progressing) -> list[str]:
     not sent (`spark.row_filter.Taken.lost`), and those that partitions joined or left.  Several at once are
     read under one snapshot.
     """
-    from infra.batches import at_exact_lsn
+    from infra.exact import beside_writers
 
     stale = _unfilled(pipeline)
     if stale:
-        with at_exact_lsn(pipeline, FILL_WAIT_SECONDS, progress) as snapshot:
+        with beside_writers(pipeline, FILL_WAIT_SECONDS, progress) as snapshot:
             for table in stale:
                 replace_content(pipeline, table, snapshot, progress)
     return [table.quoted for table in stale]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from decoder.slots import ExportedSnapshot
-from infra.batches import at_exact_lsn
+from infra.exact import beside_writers
 from infra.joining import joining_tables
 from infra.selection import comparable, refuse_changed
 from infra.tables import fill_added_columns, has_unfilled_columns, published_tables
@@ -22,7 +22,7 @@ def verify_at_exact_lsn(pipeline: Pipeline, slot_timeout_seconds: float, progres
 
     refuse_changed(pipeline)
     while True:
-        with at_exact_lsn(pipeline, slot_timeout_seconds, progress) as snapshot:
+        with beside_writers(pipeline, slot_timeout_seconds, progress) as snapshot:
             if not has_unfilled_columns(pipeline):
                 report = _compared(pipeline, snapshot, progress)
                 break

@@ -1,0 +1,159 @@
+"""Verified, and read again, at an exact LSN while transactions stay open: nobody is waited for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from decoder.errors import SlotError
+from infra import exact
+from infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from infra.pipeline import Pipeline
+from tests.conftest import Database, fresh_database
+from tests.e2e.oracle import assert_equal, pipeline_file
+
+pytestmark = pytest.mark.timeout(600)
+
+SETUP = """
+CREATE TABLE a (id int PRIMARY KEY, v int); CREATE TABLE b (id int PRIMARY KEY, v int);
+INSERT INTO a SELECT g, 0 FROM generate_series(1, 50) g;
+INSERT INTO b SELECT g, 0 FROM generate_series(1, 50) g
+"""
+MOVE = "UPDATE a SET v = v + 1 WHERE id = {0}; UPDATE b SET v = v - 1 WHERE id = {0}"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedPostgres]:
+    """Of its own, because commits on it are made to hang."""
+    with temporary_postgres(version=18, conf={"max_prepared_transactions": "5", "fsync": "off"}) as server:
+        yield server
+
+
+@pytest.fixture
+def shop(server: EmbeddedPostgres, session: Any, tmp_path: Path) -> Iterator[tuple[Database, Any]]:
+    with fresh_database(server) as database:
+        database.execute(SETUP)
+        with Pipeline.open(pipeline_file(tmp_path, database, ["a", "b"])) as pipeline:
+            pipeline.init()
+            yield database, pipeline
+
+
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way that waits for open transactions is closed."""
+
+    def refused(*_: Any) -> Any:
+        raise AssertionError("a slot was asked for its snapshot")
+
+    monkeypatch.setattr(exact, "at_exact_lsn", refused)
+
+
+@pytest.mark.usefixtures("no_waiting")
+def test_open_and_prepared_transactions_are_not_waited_for(shop: tuple[Database, Any]) -> None:
+    database, pipeline = shop
+    with database.connect() as one, database.connect() as two, database.connect() as three:
+        one.execute("BEGIN; UPDATE a SET v = 100 WHERE id = 1")
+        two.execute("BEGIN; UPDATE a SET v = 100 WHERE id = 2; PREPARE TRANSACTION 'forgotten'")
+        three.execute(MOVE.format(3))
+        report = pipeline.verify()
+        assert report.equal
+        assert_equal(database, pipeline, ["a", "b"])
+        pipeline.session.sql("UPDATE lake.shop.a SET v = 7 WHERE id IN (1, 5)").collect()
+        assert pipeline.backfill(["a"], where="id < 10").tables[0].changed == 2
+        one.execute("UPDATE b SET v = 100 WHERE id = 1; COMMIT")
+        assert pipeline.verify().equal
+        assert_equal(database, pipeline, ["a", "b"])
+        three.execute("COMMIT PREPARED 'forgotten'")
+        assert pipeline.verify().equal
+        assert_equal(database, pipeline, ["a", "b"])
+
+
+@pytest.mark.usefixtures("no_waiting")
+def test_under_writers_whose_commits_overlap(shop: tuple[Database, Any]) -> None:
+    database, pipeline = shop
+    with _writers(database, 5) as written:
+        reports = [pipeline.verify() for _ in range(3)]
+        assert [report.equal for report in reports] == [True] * 3
+    assert written[0] > 200
+    pipeline.sync()
+    assert_equal(database, pipeline, ["a", "b"])
+
+
+@contextmanager
+def _writers(database: Database, count: int) -> Iterator[list[int]]:
+    written, over = [0], threading.Event()
+
+    def write(number: int) -> None:
+        with psycopg.connect(database.dsn, autocommit=True) as connection:
+            connection.execute(f"SET synchronous_commit = {'off' if number % 2 else 'on'}")
+            while not over.is_set():
+                connection.execute(f"BEGIN; {MOVE.format(number + 1)}; COMMIT")
+                written[0] += 1
+                time.sleep(0.002)
+
+    threads = [threading.Thread(target=write, args=[number]) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield written
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_commit_that_waits_for_a_standby_is_in_the_lake_and_not_in_snapshots(
+    server: EmbeddedPostgres, shop: tuple[Database, Any]
+) -> None:
+    """It is sent before it can be seen: no snapshot is then what the lake is, and verify says so."""
+    database, pipeline = shop
+    waiting = threading.Thread()
+    _synchronous(server, "nobody")
+    try:
+        waiting = _hanging(database, f"SET synchronous_commit = on; BEGIN; {MOVE.format(9)}; COMMIT")
+        give_up = time.monotonic() + 30
+        while ("9", "1") not in pipeline.rows("a"):
+            assert time.monotonic() < give_up
+            pipeline.sync()
+        with pytest.raises(SlotError, match="open"):
+            pipeline.verify(slot_timeout_seconds=2.0)
+    finally:
+        _synchronous(server, "")
+        if waiting.ident is not None:
+            waiting.join()
+    assert pipeline.verify().equal
+    assert_equal(database, pipeline, ["a", "b"])
+
+
+def _hanging(database: Database, statements: str) -> threading.Thread:
+    """Commits until one hangs: a process of the server takes a moment to see that there is a standby now."""
+    waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'SyncRep'"
+    thread = threading.Thread(target=lambda: database.execute(statements))
+    thread.start()
+    give_up = time.monotonic() + 30
+    while not database.execute(waits):
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+        if not thread.is_alive():
+            undone = "UPDATE a SET v = 0 WHERE id = 9; UPDATE b SET v = 0 WHERE id = 9"
+            database.execute(f"SET synchronous_commit = off; {undone}")
+            thread = threading.Thread(target=lambda: database.execute(statements))
+            thread.start()
+    return thread
+
+
+def _synchronous(server: EmbeddedPostgres, names: str) -> None:
+    with psycopg.connect(server.dsn(), autocommit=True) as admin:
+        admin.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+        admin.execute("SELECT pg_reload_conf()")
+        give_up = time.monotonic() + 30
+        while admin.execute("SHOW synchronous_standby_names").fetchone() != (names,):
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
