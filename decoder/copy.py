@@ -350,9 +350,8 @@ class _Reading:
         # One message is one row, but for the header before the first and the end mark.
         rows, slices = self._frames.take(raw, messages + 1)
         if rows:
-            self._writer.append(
-                rows, [self._parsed(c, s) for c, s in zip(self._table.columns, slices, strict=True)]
-            )
+            columns = [self._parsed(c, s) for c, s in zip(self._table.columns, slices, strict=True)]
+            self._writer.append(rows, columns, len(raw))
             reach("init.mid_copy")
         self._told(self._job, rows, len(raw))
 

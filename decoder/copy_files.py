@@ -52,12 +52,19 @@ class CopyPlace(Protocol):
 
 @dataclass(frozen=True)
 class CopiedFile:
-    """A finished file; ``exact``: source columns for which it has an exact-text companion."""
+    """A finished file.
+
+    Attributes:
+        bytes: its size.
+        exact: source columns for which it has an exact-text companion.
+        received: bytes of the COPY that it was made of.
+    """
 
     path: Path
     rows: int
     bytes: int
     exact: tuple[str, ...]
+    received: int = 0
 
 
 class PartFiles:
@@ -73,10 +80,10 @@ class PartFiles:
         self._writer: parquet.ParquetWriter | None = None
         self._path = place.directory
         self._exact: tuple[str, ...] = ()
-        self._file_rows = 0
+        self._file_rows = self._file_received = 0
         self.rows = 0
 
-    def append(self, rows: int, columns: list[tuple[pa.Array, pa.Array | None]]) -> None:
+    def append(self, rows: int, columns: list[tuple[pa.Array, pa.Array | None]], received: int = 0) -> None:
         """Write rows: of each column its typed values, and the exact texts if some value needs one."""
         named = list(zip(self._table.columns, columns, strict=True))
         exact = tuple(column.name for column, (_, text) in named if text is not None)
@@ -89,6 +96,7 @@ class PartFiles:
         arrays += [texts.get(name, pa.nulls(rows, pa.string())) for name in self._exact]
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._writer.schema))
         self._file_rows += rows
+        self._file_received += received
         self.rows += rows
         if self._file_rows >= self._rows_per_file:
             self._close()
@@ -119,8 +127,8 @@ class PartFiles:
         writer.close()
         sync_path(self._path)
         size = self._path.stat().st_size
-        self._done.append(CopiedFile(self._path, self._file_rows, size, self._exact))
-        self._file_rows = 0
+        self._done.append(CopiedFile(self._path, self._file_rows, size, self._exact, self._file_received))
+        self._file_rows = self._file_received = 0
 
     def finish(self) -> list[CopiedFile]:
         """End the last file; all of them, in order."""

@@ -5,7 +5,7 @@ and on disk:
 
     {"table": oid, "fingerprint": text, "partitions": text, "parts": [part…]}   begins the table anew
     {"table": oid, "more": [part…], "partitions": text}         partitions that joined
-    {"table": oid, "part": number, "files": [{name, rows, bytes, exact, sha256}…]}
+    {"table": oid, "part": number, "files": [{name, rows, bytes, exact, received, sha256}…]}
 
 Invariant: a range that is told of here is whole; a line that a crash tore is no line.  The files are compared
 with their digests before anything is built on them.
@@ -54,7 +54,7 @@ class Recorded:
     def whole(self, directory: Path) -> dict[int, list[CopiedFile]]:
         """The ranges whose files in ``directory`` are those that were written."""
         return {
-            number: [_copied(directory, file) for file in files]
+            number: [recorded_file(directory, file) for file in files]
             for number, files in self.files.items()
             if all(_intact(directory / str(file["name"]), file) for file in files)
         }
@@ -151,12 +151,20 @@ def _entry(file: CopiedFile) -> dict[str, Any]:
         "rows": file.rows,
         "bytes": file.bytes,
         "exact": list(file.exact),
+        "received": file.received,
         "sha256": sha256_of(file.path),
     }
 
 
-def _copied(directory: Path, file: Mapping[str, Any]) -> CopiedFile:
-    return CopiedFile(directory / file["name"], int(file["rows"]), int(file["bytes"]), tuple(file["exact"]))
+def recorded_file(directory: Path, file: Mapping[str, Any]) -> CopiedFile:
+    """A file as its line has it."""
+    return CopiedFile(
+        directory / file["name"],
+        int(file["rows"]),
+        int(file["bytes"]),
+        tuple(file["exact"]),
+        int(file.get("received", 0)),
+    )
 
 
 def _intact(path: Path, file: Mapping[str, Any]) -> bool:

@@ -36,7 +36,7 @@ class TableProgress:
 
     Attributes:
         table: as PostgreSQL writes it.
-        bytes: received.
+        bytes: received, also by earlier attempts, of what is kept.
         ranges, ranges_done: into which it is cut, and of which the files are on disk.
         ranges_kept: of these, copied by an earlier attempt.
     """

@@ -223,6 +223,7 @@ def _progress_of(work: _Work) -> TableProgress:
         state="copying" if work.done else "init",
         rows=sum(file.rows for file in work.files),
         rows_estimated=sum(part.rows for part in work.parts),
+        bytes=sum(file.received for file in work.files),
         ranges=len(work.parts),
         ranges_done=len(work.done),
         ranges_kept=len(work.done),

@@ -26,7 +26,7 @@ from decoder.copy_files import CopiedFile
 from decoder.copy_parts import Part
 from decoder.errors import ChangeLogError
 from infra.copy_forward import each_once
-from infra.copy_record import CopyRecord, Recorded
+from infra.copy_record import CopyRecord, Recorded, recorded_file
 
 if TYPE_CHECKING:
     from infra.pipeline import Pipeline
@@ -101,7 +101,7 @@ class _Kept(Recorded):
 
     def whole(self, directory: Path) -> dict[int, list[CopiedFile]]:
         return {
-            number: [_file(directory, file) for file in files]
+            number: [recorded_file(directory, file) for file in files]
             for number, files in self.files.items()
             if all(_size(directory / str(file["name"])) == file["bytes"] for file in files)
         }
@@ -200,10 +200,6 @@ class JoiningRecord(CopyRecord):
             if "gone" not in line:
                 lines.append(line)
         return lines
-
-
-def _file(directory: Path, file: Mapping[str, Any]) -> CopiedFile:
-    return CopiedFile(directory / file["name"], int(file["rows"]), int(file["bytes"]), tuple(file["exact"]))
 
 
 def _write(keys: pa.Table, path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from decoder import failpoints
+from infra import copy_states
 from infra.copy_record import CopyRecord
 from infra.pipeline import Pipeline
 from tests.conftest import Database
@@ -106,6 +107,13 @@ def record(pipeline: Pipeline) -> dict[int, set[str]]:
     return {oid: table.names for oid, table in found.items()}
 
 
+def received_bytes(pipeline: Pipeline, table: str) -> int:
+    """Of a table's ranges on disk, by all attempts."""
+    found = CopyRecord(pipeline.file.state_dir / "copying").tables.values()
+    [recorded] = [each for each in found if f'"{table}"' in each.parts[0].relation]
+    return sum(file["received"] for files in recorded.files.values() for file in files)
+
+
 def inodes(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_ino for path in folder.rglob("data/*.parquet")}
 
@@ -127,6 +135,10 @@ def test_killed_again_and_again(
         assert all(names <= second[oid] for oid, names in first.items())
         assert sum(map(len, second.values())) > sum(map(len, first.values()))
         interrupted(pipeline, monkeypatch, "init.registered:2")
+        told = copy_states.read(pipeline.file.state_dir)
+        assert told is not None
+        received = {table["table"]: table["bytes"] for table in told["tables"]}
+        assert received["public.big"] >= received_bytes(pipeline, "big") > PART_BYTES
         write(database, 3)
         status = pipeline.status()
         assert status.copy is not None and status.copy["process"] is None

@@ -20,7 +20,7 @@ PARTS = [Part(0, 'ONLY "public"."t"', None, 10, 100, 80_000), Part(1, 'ONLY "pub
 
 def file(folder: Path, name: str, content: bytes) -> CopiedFile:
     (folder / name).write_bytes(content)
-    return CopiedFile(folder / name, 3, len(content), ("d",))
+    return CopiedFile(folder / name, 3, len(content), ("d",), 1 + len(content))
 
 
 def test_what_is_recorded_is_found_again(tmp_path: Path) -> None:
