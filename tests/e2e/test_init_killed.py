@@ -1,0 +1,177 @@
+"""SIGKILL of an `init` at random moments while its tables are written, until it ends: the lake is the source.
+
+The moments are drawn from the seed that is printed; SLOTLAKE_TEST_SEED draws the same ones again, as far as
+the machine's speed lets them be the same.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from infra.pipeline import Pipeline
+from tests.conftest import Database
+from tests.e2e.oracle import assert_equal, pipeline_file, source_rows
+
+pytestmark = pytest.mark.timeout(1800)
+PART_BYTES = 60_000
+COMMAND = f"import decoder.copy_parts as p; p.PART_BYTES = {PART_BYTES}; from infra.cli import main; main()"
+KILLS = 24 if os.environ.get("SLOTLAKE_TEST_LONG") else 3
+KILLS_PER_COPY = 6
+BEFORE_THE_SNAPSHOT = 0.2  # of the kills
+FIRST_WINDOW_SECONDS = 1.5  # until it is known how long a copy takes here
+COPYING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'walsender' AND datname = current_database()"
+)
+CHOSEN = "(SELECT * FROM chosen WHERE id % 2 = 0) AS chosen"
+
+
+def fill(database: Database) -> None:
+    """A keyed table with values out of line, one without a key, a partitioned root, a filtered one."""
+    database.execute(
+        """
+        CREATE TABLE big (id int PRIMARY KEY, v int, n numeric(12,2), t text);
+        ALTER TABLE big ALTER t SET STORAGE EXTERNAL;
+        INSERT INTO big
+        SELECT i, i, i / 7.0, CASE WHEN i % 50 = 0 THEN repeat(md5(i::text), 100) ELSE 'x' || i END
+        FROM generate_series(1, 6000) i;
+        CREATE TABLE log (at timestamptz, what text);
+        INSERT INTO log SELECT now() + i * interval '1 s', 'line ' || i FROM generate_series(1, 3000) i;
+        CREATE TABLE parts (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+        CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (3000);
+        CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (3000) TO (1000000);
+        INSERT INTO parts SELECT i, 'v' || i FROM generate_series(1, 5000) i;
+        CREATE TABLE chosen (id int PRIMARY KEY, d date);
+        INSERT INTO chosen SELECT i, CASE WHEN i % 5 = 0 THEN 'infinity' ELSE date '2020-01-01' + i END
+        FROM generate_series(1, 4000) i;
+        CREATE PUBLICATION shop FOR TABLE big, log, parts, chosen WHERE (id % 2 = 0)
+        WITH (publish_via_partition_root)
+        """
+    )
+
+
+@contextmanager
+def written(database: Database, seed: int) -> Iterator[None]:
+    """Rows come, go, move between ranges and partitions, and into and out of the filter."""
+    drawn, stopped = random.Random(seed), threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stopped.wait(0.05):
+            number, row = number + 1, drawn.randrange(1, 6000)
+            database.execute(
+                f"""
+                UPDATE big SET v = v + 1, t = t || '.' WHERE id % 601 = {row % 601};
+                DELETE FROM big WHERE id = {row};
+                INSERT INTO big VALUES ({10_000 + number}, 0, 'NaN', 'new');
+                UPDATE parts SET id = {10_000 + number} WHERE id = {row};
+                UPDATE parts SET v = v || '.' WHERE id % 701 = {row % 701};
+                UPDATE chosen SET id = {10_000 + number} WHERE id = {row % 4000};
+                UPDATE chosen SET d = d - 1 WHERE id % 501 = {row % 501}
+                """
+            )
+            if number % 40 == 0:
+                database.execute(f"DELETE FROM log WHERE what = 'line {row}'")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        writer.join()
+
+
+class Attempts:
+    """Runs `init` as a process of its own, and kills it.
+
+    Attributes:
+        kills: how many were killed so far.
+        window: seconds from the snapshot to the end, as measured.
+    """
+
+    def __init__(self, database: Database, remote: str, file: Path, seed: int) -> None:
+        self._database, self._file, self._drawn = database, file, random.Random(seed)
+        self._environment = {**os.environ, "SLOTLAKE_SPARK_REMOTE": remote}
+        self.kills, self.window = 0, FIRST_WINDOW_SECONDS
+
+    def killed(self) -> bool:
+        """One more, killed at some moment; False if it ended before."""
+        early = self._drawn.random() < BEFORE_THE_SNAPSHOT
+        delay = self._drawn.uniform(0, 1.1 * self.window)
+        with self._begun() as process:
+            since = time.monotonic()
+            if not early:
+                self._until_the_snapshot(process)
+                since = time.monotonic()
+            try:
+                process.wait(delay)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                self.kills += 1
+                return True
+            assert process.returncode == 0, process.communicate()[1]
+            self.window = time.monotonic() - since
+            return False
+
+    def finished(self) -> None:
+        """One that is let be."""
+        with self._begun() as process:
+            self._until_the_snapshot(process)
+            since = time.monotonic()
+            _, told = process.communicate(timeout=280)
+            assert process.returncode == 0, told
+            self.window = time.monotonic() - since
+
+    def _begun(self) -> subprocess.Popen[str]:
+        program = f"import sys; sys.argv[1:] = ['init', {str(self._file)!r}, '--json']; {COMMAND}"
+        return subprocess.Popen(
+            [sys.executable, "-c", program], env=self._environment, text=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def _until_the_snapshot(self, process: subprocess.Popen[str]) -> None:
+        while process.poll() is None and self._database.execute(COPYING) == [(0,)]:
+            time.sleep(0.01)
+
+
+def test_killed_at_random_moments(database: Database, connect: str, tmp_path: Path) -> None:
+    seed = int(os.environ.get("SLOTLAKE_TEST_SEED") or random.randrange(2**32))
+    print(f"SLOTLAKE_TEST_SEED={seed}")
+    fill(database)
+    file = pipeline_file(tmp_path, database, [], source="copy_workers: 2")
+    attempts = Attempts(database, connect, file, seed)
+    with written(database, seed), Pipeline.open(file, remote=connect) as pipeline:
+        while attempts.kills < KILLS:
+            for _ in range(min(KILLS_PER_COPY, KILLS - attempts.kills)):
+                if not attempts.killed():
+                    break
+                pipeline.status()  # it can always be asked
+            else:
+                attempts.finished()
+            pipeline.sync()
+            assert pipeline.verify().equal, seed
+            if attempts.kills < KILLS:
+                pipeline.drop(lake=True)
+    with Pipeline.open(file, remote=connect) as pipeline:
+        pipeline.sync()
+        assert_equal(database, pipeline, ["big", "log", "parts"])
+        with database.connect() as connection:
+            assert source_rows(connection, CHOSEN)[1] == Counter(map(tuple, pipeline.rows("chosen")))
+        assert pipeline.status().copy is None
+    assert not list((tmp_path / "warehouse").rglob("*again*"))
+    assert database.execute(
+        "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
+    ) == [(1,)]
