@@ -1,0 +1,183 @@
+"""A table that joins is copied over several syncs: the others go on, and the lake is the source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import joining
+from infra.joining import shows_all
+from infra.pipeline import Pipeline
+from tests.conftest import Database
+from tests.e2e.joins import (
+    BIG,
+    PART_BYTES,
+    SMALL,
+    begun,
+    big,
+    ranges,
+    ready,
+    stepped,
+    until_joined,
+    write,
+)
+from tests.e2e.oracle import assert_equal
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("decoder.copy_parts.PART_BYTES", PART_BYTES)
+
+
+def test_the_others_go_on(database: Database, connect: str, tmp_path: Path) -> None:
+    """Each sync carries the others' changes, none waits for the copy, and the slot is confirmed."""
+    with begun(database, tmp_path, connect) as pipeline:
+        big(database)
+        for number in range(1, 20):
+            write(database, number)
+            done = stepped(pipeline) if number % 2 else pipeline.sync()
+            assert_equal(database, pipeline, ["small"])
+            status = pipeline.status()
+            assert status.slot is not None
+            assert status.slot["confirmed_flush_lsn"] == status.last_consistent_lsn
+            if done.added_tables:
+                break
+            assert ready(pipeline) == {SMALL}
+            assert done.joining[BIG].startswith(f"{number} of ")
+            told = next(entry for entry in status.tables if entry.table == BIG)
+            assert (told.state, told.copied["ranges_done"]) == ("copying", number)  # type: ignore[index]
+            if number == 2:
+                assert list(pipeline.verify().tables) == [SMALL]
+        assert number > 3
+        assert done.added_tables == [BIG]
+        assert_equal(database, pipeline, ["big", "small"])
+        assert not (pipeline.file.state_dir / "joining").exists()
+        write(database, 70)
+        pipeline.sync()
+        assert pipeline.verify().equal
+        assert_equal(database, pipeline, ["big", "small"])
+
+
+def test_leaves_while_half_copied(database: Database, connect: str, tmp_path: Path) -> None:
+    """Left, dropped, not wanted any more, the pipeline dropped: nothing stays; and it may come again."""
+    with begun(database, tmp_path, connect) as pipeline:
+        big(database, 800)
+        place = tmp_path / "warehouse" / "shop" / "big"
+
+        def gone(what: Callable[[], Any]) -> None:
+            pipeline.sync()
+            assert ranges(pipeline) == 1
+            assert place.is_dir()
+            what()
+            assert joining.how_far(pipeline) == {}
+            assert not place.exists()
+            assert not (pipeline.file.state_dir / "joining").exists()
+
+        def left() -> None:
+            database.execute("ALTER PUBLICATION shop DROP TABLE big")
+            pipeline.sync()
+            database.execute("ALTER PUBLICATION shop ADD TABLE big")
+
+        def ignored() -> None:
+            text = pipeline.file.path.read_text()
+            pipeline.file.path.write_text(text + "new_tables: ignore\n")
+            with Pipeline.open(pipeline.file.path, remote=connect) as other:
+                other.sync()
+            pipeline.file.path.write_text(text)
+
+        gone(left)
+        gone(ignored)
+        pipeline.sync()
+        write(database, 1)
+        assert_equal(database, pipeline, [])
+        until_joined(pipeline)
+        assert_equal(database, pipeline, ["big", "small"])
+        big(database, 800, "more")
+        pipeline.sync()
+        pipeline.drop()
+        assert not (tmp_path / "warehouse" / "shop" / "more").exists()
+        assert not (pipeline.file.state_dir / "joining").exists()
+
+
+def test_two_at_once_and_what_cannot_wait(database: Database, connect: str, tmp_path: Path) -> None:
+    """Beside a half copied table a small one joins at once, one without a key in one go; modes too."""
+    extra = "mode: [history, append]\n"
+    with begun(database, tmp_path, connect, extra=extra) as pipeline:
+        big(database, 800)
+        pipeline.sync()
+        big(database, 900, "beside")
+        database.execute(
+            "CREATE TABLE loose (a int, b text);"
+            "INSERT INTO loose SELECT i, 'l' FROM generate_series(1, 4000) i;"
+            "CREATE TABLE tiny (id int PRIMARY KEY); INSERT INTO tiny VALUES (1), (2);"
+            "ALTER PUBLICATION shop ADD TABLE loose, tiny"
+        )
+        write(database, 1)
+        assert sorted(pipeline.sync().added_tables) == ["public.loose", "public.tiny"]
+        assert_equal(database, pipeline, ["loose", "small", "tiny"])
+        write(database, 2, "beside")
+        until_joined(pipeline, "public.beside")
+        pipeline.sync()
+        pipeline.sync()
+        tables = ["beside", "big", "loose", "small", "tiny"]
+        write(database, 3)
+        pipeline.sync()
+        assert_equal(database, pipeline, tables)
+        assert pipeline.verify().equal  # histories are compared too
+
+
+def test_open_and_prepared_transactions(
+    database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranges are copied while transactions stay open; a table begins and ends when there is none."""
+    monkeypatch.setattr(joining, "WAIT_SECONDS", 0.5)
+    with begun(database, tmp_path, connect) as pipeline, database.connect() as writer:
+        writer.autocommit = False
+        database.execute("CREATE TABLE big (id int PRIMARY KEY, v int, t text)")
+        writer.execute("INSERT INTO big VALUES (-1, 0, 'before it is published')")
+        database.execute("INSERT INTO big SELECT i, i, repeat('x', 60) FROM generate_series(1, 2500) i")
+        database.execute("ALTER PUBLICATION shop ADD TABLE big")
+        database.execute("UPDATE small SET v = 1")
+        pipeline.sync()
+        assert ranges(pipeline) == 0
+        assert_equal(database, pipeline, ["small"])
+        writer.commit()
+        pipeline.sync()
+        assert ranges(pipeline) == 1
+        writer.execute("UPDATE big SET v = -5 WHERE id % 10 = 1")
+        writer.execute("INSERT INTO big SELECT 50000 + i, i, 'open' FROM generate_series(1, 3000) i")
+        database.execute("BEGIN; DELETE FROM big WHERE id % 10 = 5; PREPARE TRANSACTION 'joining'")
+        there = 1
+        for number in range(2, 30):
+            database.execute(f"UPDATE small SET v = {number}")
+            assert pipeline.sync().added_tables == []
+            assert_equal(database, pipeline, ["small"])
+            if number > 5 and ranges(pipeline) == there:
+                break
+            there = ranges(pipeline)
+        writer.execute("DELETE FROM big WHERE id % 10 = 3")
+        writer.commit()
+        database.execute("COMMIT PREPARED 'joining'")
+        assert until_joined(pipeline) == 1
+        assert_equal(database, pipeline, ["big", "small"])
+        assert pipeline.verify().equal
+
+
+@pytest.mark.parametrize(
+    ("now", "earlier", "shows"),
+    [
+        ("10:12:10,11", "10:11:10", True),  # 10 was not shown before, 11 is new
+        ("10:12:10", "10:12:", False),  # 10 was shown before
+        ("9:12:9", "10:12:10", False),  # so was 9
+        ("10:11:", "10:12:", False),
+        ("10:12:", "10:12:10,11", True),
+        ("20:25:23", "10:12:", True),
+    ],
+)
+def test_a_snapshot_that_shows_all(now: str, earlier: str, shows: bool) -> None:
+    assert shows_all(now, earlier) is shows
