@@ -14,6 +14,7 @@ from infra.pipeline import Pipeline
 from tests.conftest import Database
 from tests.e2e.joins import (
     BIG,
+    LONG,
     PART_BYTES,
     SMALL,
     begun,
@@ -104,6 +105,7 @@ def test_leaves_while_half_copied(database: Database, connect: str, tmp_path: Pa
         assert not (pipeline.file.state_dir / "joining").exists()
 
 
+@pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_two_at_once_and_what_cannot_wait(database: Database, connect: str, tmp_path: Path) -> None:
     """Beside a half copied table a small one joins at once, one without a key in one go; modes too."""
     extra = "mode: [history, append]\n"
