@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from typing import Any
@@ -13,6 +14,7 @@ from spark import apply_together, catalog_metadata
 from spark.apply_together import Job, done, is_small
 from spark.catalog import open_catalog
 from spark.catalog_base import load_one
+from spark.commits import RUN
 from spark.names import LakeName
 from tests.spark.lake_lab import Lab, insert, relation, update
 
@@ -92,6 +94,13 @@ def test_tables_staged_at_once_are_what_the_batch_says(lab: Lab, two_hands: None
     for table in TABLES:
         expected = [("1", f"{table.table} 1"), ("2", "new"), ("3", "new")]
         assert lab.rows(table.table) == expected
+    met = insert(TABLES[0], id="1", v="met")
+    lab.sync(met, *(update(table, id="2", v="") for table in TABLES[1:]))
+    said = [_summary(lab, table.table) for table in TABLES]
+    assert len({summary[RUN] for summary in said}) == len(TABLES), (
+        "no snapshot says what another one is to say"
+    )
+    assert [json.loads(s.get("slotlake.conflicts", "{}")) for s in said] == [{"insert_exists": 1}, {}, {}]
     refused = lab.batch(
         *(insert(table, id="9", v="") for table in TABLES[:2]), insert(TABLES[2], id="1", v="")
     )
@@ -102,6 +111,12 @@ def test_tables_staged_at_once_are_what_the_batch_says(lab: Lab, two_hands: None
             metadata = load_one(catalog, LakeName("shop", table.table)).metadata
             staged, main = (catalog_metadata.ref(metadata, name) for name in ("stage", "main"))
             assert staged == main, "nothing of a refused batch is staged"
+
+
+def _summary(lab: Lab, table: str) -> dict[str, str]:
+    with open_catalog(lab.lake) as catalog:
+        metadata = load_one(catalog, LakeName("shop", table)).metadata
+    return catalog_metadata.summary(catalog_metadata.head(metadata))
 
 
 def test_what_is_small(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
