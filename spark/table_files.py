@@ -112,12 +112,12 @@ class TableFiles:
         where = snapshot["manifest-list"]
         if where not in self._lists:
             with _explained(where):
-                source = self._io.new_input(lake_files.local_path(where).as_uri())
+                source = self._io.new_input(str(lake_files.local_path(where)))
                 self._lists[where] = [manifest.manifest_path for manifest in read_manifest_list(source)]
         return self._lists[where]
 
     def _read(self, manifest: str) -> list[ListedFile]:
-        source = self._io.new_input(lake_files.local_path(manifest).as_uri())
+        source = self._io.new_input(str(lake_files.local_path(manifest)))
         with _explained(manifest), AvroFile[Record](source, _ENTRY, {-1: Record, 2: Record}) as entries:
             return [_listed_file(e[1]) for e in entries if e[0] != ManifestEntryStatus.DELETED.value]
 

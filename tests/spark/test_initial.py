@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 from decoder.errors import LakeError
+from spark.catalog import open_catalog
+from spark.catalog_base import load
+from spark.catalog_metadata import head
 from spark.initial import InitialCopy, initialised
 from spark.publish import lake_position
 from spark.read import Cut
+from spark.table_files import TableFiles
 from spark.tables import TableSchema
 from tests.spark.lake_lab import PIPELINE, Lab, insert, relation, write_rows
 
@@ -76,6 +80,9 @@ def test_odd_names(lab: Lab) -> None:
     odd = '"sales ""x"""."Odd/Näme"'
     assert lab.rows(odd) == [("1", "x", "y"), ("2", "x", "y")]
     assert list(Cut.latest(lab.lake).rows(odd, ["a.B/`C"])) == [("y",), ("y",)]
+    with open_catalog(lab.lake) as catalog:
+        metadata = load(catalog.pointers(), TableSchema.of(ODD).lake_name("shop")).metadata
+    assert [file.rows for file in TableFiles().data_files(head(metadata))] == [1, 1]
 
 
 def test_a_table_that_joins_later(lab: Lab) -> None:
