@@ -16,7 +16,7 @@ from decoder.publications import SourceTable, source_tables
 from decoder.slots import create_slot
 from decoder.source import SourceSettings, connect
 from decoder.types import column_type, to_text
-from infra.copy_forward import _keys, key_condition
+from infra.copy_forward import key_condition, named_keys
 from tests.conftest import Database
 from tests.decoder.sources import pulled, settings
 from tests.decoder.test_copy import Place, texts
@@ -77,7 +77,7 @@ def test_ranges_of_three_snapshots_become_the_last_one(database: Database, tmp_p
         third = read(source, cut.snapshot, plans, tmp_path / "3", lambda number: number % 4 == 3)
         batch = pulled(source, tmp_path / "log", start, until=cut.lsn)
         for table in tables:
-            keys = _keys(batch, table, 100_000)
+            keys = named_keys(batch, table)
             assert keys is not None and keys.num_rows
             stale = stale_keys(table, keys)
             places = [[column.name for column in table.columns].index(name) for name in table.key]
