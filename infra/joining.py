@@ -36,8 +36,9 @@ from infra.copy_forward import all_kinds_published, named_keys, resumable
 from infra.copying import Attempt
 from infra.joining_record import Joining, JoiningRecord, KeyedBy, Since
 from infra.marks import ChangedMeanwhileError
+from infra.selection import published_beside
 from infra.source_history import server_origin
-from infra.tables import copy_all, published_tables
+from infra.tables import copy_all
 from spark.names import lake_table, postgres_name
 
 if TYPE_CHECKING:
@@ -172,8 +173,7 @@ def _fresh(pipeline: Pipeline) -> list[SourceTable]:
     if pipeline.file.new_tables == "ignore":
         return []
     known = {(table.schema, table.table) for table in Cut.latest(pipeline.lake).tables()}
-    published = published_tables(pipeline, to_read=False)
-    return [table for table in published if (table.schema, table.table) not in known]
+    return published_beside(pipeline, known)
 
 
 def _ranged(pipeline: Pipeline, fresh: Sequence[SourceTable]) -> list[SourceTable]:

@@ -36,8 +36,8 @@ def overview(pipeline: Pipeline) -> StatusReport:
     warnings: list[str] = []
     reached, cut = _lake_side(pipeline, warnings)
     position = None if cut is None else cut.position
-    point = cut.commits()[-1] if cut is not None else {}
-    slot, source_lsn, trigger, watch = _source_side(pipeline, (position, point.get("commit_time")), warnings)
+    committed, published_at = (None, None) if cut is None else cut.newest_times()
+    slot, source_lsn, trigger, watch = _source_side(pipeline, (position, committed), warnings)
     copy = overview_copy.copy_under_way(pipeline, None if slot is None else slot.retained_bytes, warnings)
     state = _state(cut is not None, slot, source_lsn) if reached else "lake unreachable"
     if cut is not None and slot is None and pipeline.file.dropped_note.exists():
@@ -60,8 +60,8 @@ def overview(pipeline: Pipeline) -> StatusReport:
         pipeline=pipeline.name,
         state=state,
         last_consistent_lsn=None if position is None else format_lsn(position),
-        last_commit_time=_iso(point.get("commit_time")),
-        published_at=_iso(point.get("published_at")),
+        last_commit_time=_iso(committed),
+        published_at=_iso(published_at),
         source_lsn=None if source_lsn is None else format_lsn(source_lsn),
         lag_bytes=None if position is None or source_lsn is None else max(0, source_lsn - position),
         slot=None if slot is None else _slot_fields(slot),

@@ -33,6 +33,8 @@ _PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
 _PREVIOUS_VERSIONS_DEFAULT = 100
 # Parsed they take several times as much.
 _RECENT_BYTES_MAX = 16 * 1024 * 1024
+_RECENT_TOPS_BYTES_MAX = 32 * 1024 * 1024
+_TOP_BYTES = 2048  # about, beside its properties
 
 
 class _Recent:
@@ -64,6 +66,7 @@ class _Recent:
 
 
 _recent = _Recent(_RECENT_BYTES_MAX)
+_recent_tops = _Recent(_RECENT_TOPS_BYTES_MAX)
 
 
 def load(location: str) -> Metadata:
@@ -79,6 +82,33 @@ def load(location: str) -> Metadata:
     metadata = _parsed(content, location)
     _recent.put(location, metadata, len(content))
     return metadata
+
+
+def load_top(location: str) -> Metadata:
+    """As :func:`load`, but of main only what lies down to the snapshot that its newest point made of it.
+
+    The properties are there, and the reference ``main``; no schemas, no other references.  A batch looks at
+    this much of every table; the whole is a hundred times as much where a hundred points are kept.
+
+    Raises:
+        LakeError: as :func:`load`.
+    """
+    known = _recent_tops.get(location)
+    if known is not None:
+        return known
+    metadata = load(location)
+    chain = ancestry(metadata)
+    above = next((i for i, found in enumerate(chain) if LSN in summary(found)), len(chain) - 1)
+    main = ref(metadata, MAIN)
+    top = {
+        "properties": metadata.get("properties", {}),
+        "current-snapshot-id": main,
+        "refs": {} if main is None else {MAIN: {"snapshot-id": main, "type": "branch"}},
+        "snapshots": chain[: above + 1],
+    }
+    size = _TOP_BYTES * (1 + above) + sum(len(value) for value in top["properties"].values())
+    _recent_tops.put(location, top, size)
+    return top
 
 
 def _parsed(content: bytes, location: str) -> Metadata:

@@ -84,7 +84,8 @@ _ARROW = pa.schema(
 
 
 # Two points may have one position: a table that joins, or is read again, at the lake's own.
-_ORDER = ("position", "published_at", "tables")
+_ORDER = ("position", "published_at")
+_NEWEST = (*_ORDER, "commit_time", "tables")
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,20 @@ def pins_of(table: Loaded) -> dict[LakeName, int]:
 
 
 def newest_pins(table: Table) -> dict[str, int]:
-    """Lake table → snapshot id, of the newest row; read from the one file that was added last."""
+    """Lake table → snapshot id, of the newest row."""
+    found: dict[str, int] = _newest_row(table).get("tables", {})
+    return found
+
+
+def newest_times(table: Loaded) -> tuple[datetime | None, datetime | None]:
+    """When the newest point's last transaction was committed, if it has one; when it was published."""
+    shown = _without_past(table.metadata, catalog_metadata.ref(table.metadata, MAIN))
+    row = _newest_row(_seen_by_pyiceberg(shown, table.location))
+    return row.get("commit_time"), row.get("published_at")
+
+
+def _newest_row(table: Table) -> dict[str, Any]:
+    """Of the newest point; read from the one file that was added last: all have millions of pins."""
     present = table.metadata.current_snapshot()
     if present is None:
         return {}
@@ -252,10 +266,11 @@ def newest_pins(table: Table) -> dict[str, int]:
             for entry in manifest.fetch_manifest_entry(table.io):
                 if entry.snapshot_id == present.snapshot_id and entry.status == ManifestEntryStatus.ADDED:
                     path = lake_files.local_path(entry.data_file.file_path)
-                    rows = pq.read_table(path, columns=list(_ORDER)).to_pylist()
-                    return dict(max(rows, key=lambda row: [row[c] for c in _ORDER[:2]])["tables"])
+                    rows = pq.read_table(path, columns=list(_NEWEST)).to_pylist()
+                    row = max(rows, key=lambda row: [row[c] for c in _ORDER])
+                    return {**row, "tables": dict(row["tables"])}
     rows = _points(table.scan(snapshot_id=present.snapshot_id).to_arrow(), table.properties)
-    return rows[-1]["tables"] if rows else {}
+    return rows[-1] if rows else {}
 
 
 def position_of(metadata: Metadata, name: LakeName) -> int:
@@ -292,4 +307,4 @@ def _points(rows: pa.Table, properties: Mapping[str, str]) -> list[dict[str, Any
     for left in json.loads(properties.get(LEFT_PROPERTY, "[]")):
         above, at = parse_lsn(left["lsn"]), datetime.fromisoformat(left["at"])
         found = [row for row in found if row["position"] <= above or row["published_at"] > at]
-    return sorted(found, key=lambda row: [row[column] for column in _ORDER[:2]])
+    return sorted(found, key=lambda row: [row[column] for column in _ORDER])

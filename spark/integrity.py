@@ -20,7 +20,7 @@ from decoder.errors import LakeError
 from decoder.lsn import parse_lsn
 from spark import catalog_metadata
 from spark.beside import SUFFIXES
-from spark.catalog import Catalog, open_catalog
+from spark.catalog import open_catalog
 from spark.catalog_base import Loaded, load
 from spark.catalog_metadata import MAIN, STAGE, Metadata
 from spark.commits import BATCH, LSN, commits_name, pins_of
@@ -75,9 +75,10 @@ def look(lake: LakeSettings, pipeline: str, *, files: bool = False) -> list[Dama
         if found:
             return found  # the others are to be judged by a row that is not the newest
         pins = pins_of(commits)
+        position = catalog_metadata.newest_position(commits.metadata) or 0
         for table in sorted(pins):
             if belongs(table.namespace, lake.namespace):
-                found += _of_table(catalog, pointers, table, pins[table], pipeline)
+                found += _of_table(pointers, table, (pins[table], position), pipeline)
         if files:
             whole = {table: table in pointers for table in pins} | {each.table: False for each in found}
             found += [d for t in sorted(whole) if whole[t] for d in _files(load(pointers, t))]
@@ -108,19 +109,25 @@ def _foreign(chain: Sequence[Metadata], pin: int) -> int:
 
 
 def _of_table(
-    catalog: Catalog, pointers: Mapping[LakeName, str], name: LakeName, pin: int, pipeline: str
+    pointers: Mapping[LakeName, str], name: LakeName, point: tuple[int, int], pipeline: str
 ) -> Iterator[Damage]:
+    """Of one table, whose snapshot and position are to be these."""
+    pin, position = point
     if name not in pointers:
         yield Damage(MISSING, name, f"{name} is not in the catalog any more")
         return
-    table = load(pointers, name)
-    metadata = table.metadata
-    if metadata.get("properties", {}).get(PIPELINE_PROPERTY) != pipeline:
+    top = catalog_metadata.load_top(pointers[name])
+    if top["properties"].get(PIPELINE_PROPERTY) != pipeline:
         yield Damage(MISSING, name, f"{name} was replaced by a table that is not this pipeline's")
         return
-    chain = catalog_metadata.ancestry(metadata)
-    if _ahead(chain, pointers, catalog.lake):
+    # Published by a run that has not reached `commits` yet, or ended before it: the next one goes on.
+    if (catalog_metadata.newest_position(top) or 0) > position:
         return
+    chain = catalog_metadata.ancestry(top)
+    if chain and chain[-1]["snapshot-id"] == pin and not _foreign(chain, pin):
+        return
+    metadata = load(pointers, name).metadata
+    chain = catalog_metadata.ancestry(metadata)
     if pin not in [snapshot["snapshot-id"] for snapshot in chain]:
         if catalog_metadata.snapshot(metadata, pin) is None:
             yield Damage(LOST, name, f"the snapshot {pin} of {name}, its newest, was removed by hand")
@@ -129,14 +136,6 @@ def _of_table(
     elif count := _foreign(chain, pin):
         many = f"{count} commits" if count > 1 else "a commit"
         yield Damage(WRITTEN, name, f"{name} holds {many} that slotlake did not make", pin)
-
-
-def _ahead(chain: Sequence[Metadata], pointers: Mapping[LakeName, str], lake: LakeSettings) -> bool:
-    """Published by a run that has not reached `commits` yet, or ended before it: the next one goes on."""
-    commits = load(pointers, commits_name(lake.namespace)).metadata
-    position = catalog_metadata.newest_position(commits) or 0
-    lsn = next((s[LSN] for s in map(catalog_metadata.summary, chain) if LSN in s), None)
-    return lsn is not None and parse_lsn(lsn) > position
 
 
 def _files(table: Loaded) -> Iterator[Damage]:

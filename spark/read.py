@@ -21,8 +21,9 @@ from decoder.lsn import parse_lsn
 from spark import catalog_metadata, catalog_tags
 from spark.beside import tables_beside
 from spark.catalog import open_catalog
+from spark.catalog_base import Loaded
 from spark.catalog_metadata import Metadata
-from spark.commits import LSN, commits_name, position_of, read_points
+from spark.commits import LSN, commits_name, newest_times, position_of, read_points
 from spark.conflicts import Conflicts
 from spark.history_columns import HOLDS, column_here
 from spark.lake import LakeSettings
@@ -48,6 +49,12 @@ class Pinned:
         return catalog_metadata.load(self.location)
 
     @cached_property
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        found: dict[str, str] = catalog_metadata.load_top(self.location).get("properties", {})
+        return found
+
+    @cached_property
     def snapshot(self) -> Metadata | None:
         """The newest snapshot at or before the position; None if the table is younger.
 
@@ -55,6 +62,10 @@ class Pinned:
         or a person: other readers see it there, so this one must too, or a check would check what nobody
         reads.  Below one that does, it may be the first half of a batch's work, which nobody ever saw.
         """
+        top = catalog_metadata.load_top(self.location)
+        reached = catalog_metadata.newest_position(top)
+        if reached is not None and reached <= self.position:
+            return catalog_metadata.head(top)
         head = catalog_metadata.head(self.metadata)
         newest = True
         for snapshot in catalog_metadata.ancestry(self.metadata):
@@ -81,7 +92,8 @@ class Pinned:
         Raises:
             LakeError: it is not a table of ours.
         """
-        return shape_at(self.metadata, self.position) or schema_of(self.metadata, self.name)
+        top = catalog_metadata.load_top(self.location)
+        return shape_at(top, self.position) or schema_of(top, self.name)
 
     @cached_property
     def field_ids(self) -> dict[str, int]:
@@ -209,14 +221,17 @@ class Cut:
         name = commits_name(self.lake.namespace)
         return read_points(self.pinned[name].location, self._snapshot_id(name))
 
+    def newest_times(self) -> tuple[datetime | None, datetime | None]:
+        """When the newest point's last transaction was committed, if it has one; when it was published."""
+        name = commits_name(self.lake.namespace)
+        return newest_times(Loaded(name, self.pinned[name].location, self.pinned[name].metadata))
+
     def _names(self) -> list[LakeName]:
         """Tables of the source that were there at the cut."""
         return [
             name
             for name, pinned in self.pinned.items()
-            if name.table != COMMITS
-            and SCHEMA_PROPERTY in pinned.metadata.get("properties", {})
-            and pinned.snapshot is not None
+            if name.table != COMMITS and SCHEMA_PROPERTY in pinned.properties and pinned.snapshot is not None
         ]
 
     def find(self, table: str) -> LakeName:

@@ -35,6 +35,41 @@ def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     assert catalog_metadata.load(large) is not catalog_metadata.load(large)
 
 
+def test_the_top_is_remembered_where_the_whole_is_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Snapshots 4 and 5 are compactions on top of the third point's."""
+    monkeypatch.setattr(catalog_metadata, "_recent", catalog_metadata._Recent(bytes_max=0))
+    points = {1: "0/100", 2: "0/200", 3: "0/300"}
+    snapshots = [
+        {
+            "snapshot-id": id_,
+            "parent-snapshot-id": id_ - 1 or None,
+            "summary": {"slotlake.lsn": points[id_]} if id_ in points else {"operation": "replace"},
+        }
+        for id_ in range(1, 6)
+    ]
+    whole = {
+        "format-version": 3,
+        "properties": {"slotlake.pipeline": "shop"},
+        "snapshots": snapshots,
+        "current-snapshot-id": 5,
+        "refs": {"main": {"snapshot-id": 5, "type": "branch"}, "stage": {"snapshot-id": 1, "type": "branch"}},
+    }
+    path = tmp_path / "long.metadata.json"
+    path.write_text(json.dumps(whole))
+    top = catalog_metadata.load_top(path.as_uri())
+    assert [s["snapshot-id"] for s in catalog_metadata.ancestry(top)] == [5, 4, 3]
+    assert catalog_metadata.newest_position(top) == catalog_metadata.newest_position(whole) == 0x300
+    assert top["properties"] == whole["properties"]
+    assert catalog_metadata.ref(top, "stage") is None
+    path.unlink()
+    assert catalog_metadata.load_top(path.as_uri()) is top
+    bare = tmp_path / "bare.metadata.json"
+    bare.write_text(json.dumps({"format-version": 3, "snapshots": snapshots[3:], "current-snapshot-id": 5}))
+    assert [s["snapshot-id"] for s in catalog_metadata.load_top(bare.as_uri())["snapshots"]] == [5, 4]
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", "\x1f\x8b"])
 def test_a_damaged_file_is_told(tmp_path: Path, content: str) -> None:
     path = tmp_path / "00000-x.metadata.json"

@@ -96,6 +96,8 @@ def _only_what_is_needed(lab: Lab) -> bool:
 
 def test_no_row_changes_at_any_kept_point_and_what_nobody_needs_goes(worn: Lab) -> None:
     before, commits = _seen(worn), Cut.latest(worn.lake).commits()
+    times = (commits[-1]["commit_time"], commits[-1]["published_at"])
+    assert Cut.latest(worn.lake).newest_times() == times
     size = sum(path.stat().st_size for path in _on_disk(worn) if path.suffix in _DATA)
     done = _maintain(worn)
     assert list(done) == ["one", "still", "commits"]
@@ -105,6 +107,7 @@ def test_no_row_changes_at_any_kept_point_and_what_nobody_needs_goes(worn: Lab) 
     assert [file.deleted for file in _files(worn, "one")] == [0]
     assert _seen(worn) == before
     assert Cut.latest(worn.lake).commits() == commits
+    assert Cut.latest(worn.lake).newest_times() == times
     with pytest.raises(LakeError, match="keeps nothing as old as"):
         Cut.at(worn.lake, worn.position - 0x100 * _KEPT)
     assert sum(path.stat().st_size for path in _on_disk(worn) if path.suffix in _DATA) < size
