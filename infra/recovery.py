@@ -74,6 +74,8 @@ def recover(pipeline: Pipeline, *, carry_out: bool, progress: Progressing) -> Re
     diagnosis = "; ".join(finding.what for finding in judged.findings)
     tables = _planned(pipeline, judged, progress) if not carry_out else []
     if carry_out:
+        judged = _with_commits_mended(pipeline, judged)
+        diagnosis = "; ".join(finding.what for finding in judged.findings)
         tables = _carry_out(pipeline, judged, progress)
     return RecoverReport(
         pipeline.name,
@@ -130,6 +132,8 @@ def _plan(
         for each in judged.damages
         if each.snapshot is not None
     ]
+    if not carried_out and any(each.position is not None for each in judged.damages):
+        lines.append("look at the other tables, which its newest row tells of, and mend them likewise")
     if judged.needs("pull"):
         lines.append("move the altered batch aside; the next sync pulls it again, the slot has its changes")
     lines += [
@@ -187,6 +191,18 @@ def _lost(judged: Judged) -> list[str]:
     return lost
 
 
+def _with_commits_mended(pipeline: Pipeline, judged: Judged) -> Judged:
+    """What is wrong beside, once `commits` is where it was: the other tables are judged by its newest row."""
+    from spark.integrity import mend
+
+    if all(each.position is None for each in judged.damages):
+        return judged
+    mend(pipeline.lake, judged.damages)
+    beside = judge(pipeline, files=True)
+    findings = {each.what: each for each in [*judged.findings, *beside.findings]}
+    return Judged(beside.position, list(findings.values()), [*judged.damages, *beside.damages])
+
+
 def _carry_out(pipeline: Pipeline, judged: Judged, progress: Progressing) -> list[TableRepair]:
     from infra.joining import add_new_tables
     from infra.modes import begin_modes
@@ -194,11 +210,13 @@ def _carry_out(pipeline: Pipeline, judged: Judged, progress: Progressing) -> lis
     from infra.recovery_renew import renew
     from spark.integrity import mend
     from spark.removal import drop_tables
+    from spark.taking_back import take_back
 
     pipeline.stream.end()
     if judged.needs("renew"):
         follow.stop(pipeline)
     mend(pipeline.lake, judged.damages)
+    take_back(pipeline.lake, pipeline.name)
     if judged.needs("pull"):
         _set_aside(pipeline, judged.position)
     beside = [each.table for each in judged.damages if each.snapshot is None and each.is_beside]

@@ -10,6 +10,7 @@ finding.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,6 +28,7 @@ from decoder.source import connect, redact, source_errors
 from decoder.timeline import HistoryError, require_history
 from infra import follow
 from infra.marks import Mark, marks_at
+from infra.process_marks import is_alive, process_mark
 from infra.reports import Report
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from spark.integrity import Damage
 
 Repair = Literal["mend", "renew", "copy", "pull"]
+_UNFINISHED = "a recovery was begun, and ended before it was done"
 WAY_OUT = "run `slotlake recover`: it shows what it will do, and with --yes does it"
 
 
@@ -113,18 +116,52 @@ def note_of(pipeline: Pipeline) -> Path:
     return pipeline.file.state_dir / "recovering.json"
 
 
-def _unfinished(pipeline: Pipeline) -> list[Finding]:
-    """A recovery that was ended before it was published: its slot is new, and the lake is not."""
+def note_begun(pipeline: Pipeline, batch: str | None) -> None:
+    """Keep in mind that this process has begun a recovery, and by which batch it will be known for done."""
+    _write_note(pipeline, {"batch": batch, "process": process_mark(os.getpid())})
+
+
+def note_ended(pipeline: Pipeline) -> None:
+    """It was ended without being done, and this process may live on."""
+    told = _begun(pipeline)
+    if told is not None:
+        _write_note(pipeline, {**told, "process": None})
+
+
+def _write_note(pipeline: Pipeline, told: dict[str, str | None]) -> None:
+    note = note_of(pipeline)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    new = note.with_suffix(".new")
+    new.write_text(json.dumps(told))
+    new.replace(note)
+
+
+def _begun(pipeline: Pipeline) -> dict[str, str | None] | None:
+    """The note of a recovery that has not come to its end; None if there is none."""
     from spark.integrity import newest_batch
 
     try:
-        wanted = json.loads(note_of(pipeline).read_text())["batch"]
+        told: dict[str, str | None] = json.loads(note_of(pipeline).read_text())
+        wanted = told["batch"]
     except (OSError, ValueError, KeyError):
-        return []
-    if wanted is not None and newest_batch(pipeline.lake) == wanted:
+        return None
+    return None if wanted is not None and newest_batch(pipeline.lake) == wanted else told
+
+
+def _unfinished(pipeline: Pipeline) -> list[Finding]:
+    """A recovery that was ended before it was published: its slot is new, and the lake is not."""
+    if _begun(pipeline) is None:
         note_of(pipeline).unlink(missing_ok=True)  # it was done: the note alone was left
         return []
-    return [Finding("unfinished", "a recovery was begun, and ended before it was done", "renew")]
+    return [Finding("unfinished", _UNFINISHED, "renew")]
+
+
+def _unfinished_by(pipeline: Pipeline) -> list[Finding]:
+    """As :func:`_unfinished`, for who only looks: one that is under way is no finding."""
+    told = _begun(pipeline)
+    if told is None or is_alive(told.get("process") or "0"):
+        return []
+    return [Finding("unfinished", _UNFINISHED, "renew")]
 
 
 def require_same_content(pipeline: Pipeline, position: int) -> None:
@@ -263,6 +300,7 @@ def known_findings(pipeline: Pipeline) -> list[Finding]:
         position = pipeline.position()
         require_history(pipeline.source.dsn, lake_origin(pipeline), position)
         found += _of_publications(pipeline) or [*_restored(pipeline, position, peek=False)]
+        found += _unfinished_by(pipeline)
     except HistoryError as error:
         found.append(Finding("history", error.what, "renew"))
     except SlotlakeError:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from expectations.source_side import snapshot_session
 from infra.batches import apply_named, confirm_position, publish_named
 from infra.evolution import evolved, with_copies
 from infra.recovery_compare import NEW, ROWS, WHOLE, Comparison, TableRepair, compare
-from infra.recovery_findings import note_of
+from infra.recovery_findings import note_begun, note_ended, note_of
 from infra.source_history import follow_history
 from infra.tables import copy_all, published_tables, schemas_at
 from spark.names import parse_postgres_name
@@ -59,13 +60,13 @@ def renew(
         follow_history(pipeline, pipeline.position())  # what only a failed primary had is not the source's
         _apply_what_waits(pipeline, progress)
     _publications(pipeline)
-    _note(pipeline, None)
-    drop_slot(pipeline.source)
-    reach("recover.slot_dropped")
-    progress("waiting for a snapshot of the source", 0)
-    with create_slot(pipeline.source, wait_seconds=SLOT_WAIT_SECONDS) as snapshot:
-        reach("recover.slot_made")
-        found = _bring(pipeline, snapshot, broken, progress)
+    with _noted(pipeline):
+        drop_slot(pipeline.source)
+        reach("recover.slot_dropped")
+        progress("waiting for a snapshot of the source", 0)
+        with create_slot(pipeline.source, wait_seconds=SLOT_WAIT_SECONDS) as snapshot:
+            reach("recover.slot_made")
+            found = _bring(pipeline, snapshot, broken, progress)
     confirm_position(pipeline)
     return [each.repair for each in found]
 
@@ -76,7 +77,7 @@ def _bring(
     """Bring the lake to the new slot's snapshot."""
     start = _below(pipeline, snapshot.lsn)
     _forget_what_waits(pipeline, start)
-    _note(pipeline, batch_name(start, snapshot.lsn))
+    note_begun(pipeline, batch_name(start, snapshot.lsn))
     batch, found = _difference(pipeline, start, snapshot, broken, progress)
     reach("recover.batch_written")
     copies = {
@@ -97,12 +98,16 @@ def _bring(
     return found
 
 
-def _note(pipeline: Pipeline, batch: str | None) -> None:
-    note = note_of(pipeline)
-    note.parent.mkdir(parents=True, exist_ok=True)
-    new = note.with_suffix(".new")
-    new.write_text(json.dumps({"batch": batch}))
-    new.replace(note)
+@contextmanager
+def _noted(pipeline: Pipeline) -> Iterator[None]:
+    """From here on, and until the batch is published, a recovery is under way."""
+    note_begun(pipeline, None)
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # a lake out of reach: the note then names this process until it ends
+            note_ended(pipeline)
+        raise
 
 
 def _below(pipeline: Pipeline, lsn: int) -> int:

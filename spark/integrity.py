@@ -23,7 +23,7 @@ from spark.beside import SUFFIXES
 from spark.catalog import open_catalog
 from spark.catalog_base import Loaded, load
 from spark.catalog_metadata import MAIN, STAGE, Metadata
-from spark.commits import BATCH, LSN, commits_name, pins_of
+from spark.commits import BATCH, LSN, STEPS, commits_name, pins_of
 from spark.lake import LakeSettings
 from spark.names import LakeName, belongs
 from spark.table_files import TableFiles
@@ -103,9 +103,18 @@ def _of_commits(commits: Loaded) -> Iterator[Damage]:
 
 
 def _foreign(chain: Sequence[Metadata], pin: int) -> int:
-    """How many snapshots on top of a table's own are no compactions."""
+    """How many snapshots on top of a table's own are neither compactions nor a point's.
+
+    A backfill that was ended half-way, where tables are published one after another, leaves a table at its
+    point though `commits` does not name it: the rows are the source's at the very position.
+    """
     above = itertools.takewhile(lambda snapshot: snapshot["snapshot-id"] != pin, chain)
-    return sum(catalog_metadata.summary(s).get("operation") != "replace" for s in above)
+    count = steps = 0
+    for summary in map(catalog_metadata.summary, above):
+        steps = int(summary.get(STEPS, 1)) if LSN in summary else steps
+        count += not steps and summary.get("operation") != "replace"
+        steps -= steps > 0
+    return count
 
 
 def _of_table(
@@ -176,6 +185,8 @@ def mend(lake: LakeSettings, damages: list[Damage]) -> list[str]:
         moves = []
         for each in wanted:
             table = load(pointers, each.table)
+            if catalog_metadata.ref(table.metadata, MAIN) == each.snapshot:
+                continue  # it was done already
             moved = catalog_metadata.with_ref(table.metadata, MAIN, each.snapshot)
             moves.append(catalog.prepared(table, catalog_metadata.with_ref(moved, STAGE, None)))
         catalog.move(moves)

@@ -3,7 +3,7 @@
 A server that was restored from a backup, or another cluster in its place, stands before the position that the
 lake has reached.  Every table's main gets a snapshot on top with the very same files, which names the lower
 position; the points above it could be told from coming ones no more, and are let go.  All tables go down in
-one catalog transaction.
+one catalog transaction; where there is none of several tables, `commits` last.
 
 Invariant: no file of data is written or removed, and readers of `latest` see the same rows before and after.
 """
@@ -36,11 +36,12 @@ def lower(lake: LakeSettings, pipeline: str, position: int) -> list[LakeName]:
     """
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
-        names = sorted(name for name in pointers if belongs(name.namespace, lake.namespace))
-        tables = [load(pointers, name) for name in names]
-        mine = [t for t in tables if t.metadata.get("properties", {}).get(PIPELINE_PROPERTY) == pipeline]
-        above = [t for t in mine if (catalog_metadata.newest_position(t.metadata) or 0) > position]
         commits = commits_name(lake.namespace)
+        mine = [name for name in pointers if belongs(name.namespace, lake.namespace)]
+        # `commits` is the last: where tables go down one after another, a reader begins with it.
+        tables = [load(pointers, name) for name in sorted(mine, key=lambda name: (name == commits, name))]
+        own = [t for t in tables if t.metadata.get("properties", {}).get(PIPELINE_PROPERTY) == pipeline]
+        above = [t for t in own if (catalog_metadata.newest_position(t.metadata) or 0) > position]
         catalog.move(
             [catalog.prepared(t, _lowered(t.metadata, position, noted=t.name == commits)) for t in above]
         )

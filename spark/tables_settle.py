@@ -213,3 +213,25 @@ def schema_id_at(metadata: Metadata, schema_id: int, position: int, lsn: str | N
 def _entry_at(metadata: Metadata, position: int) -> dict[str, Any] | None:
     past = [entry for entry in _history(metadata) if parse_lsn(entry["lsn"]) <= position]
     return past[-1] if past else None
+
+
+def with_past_shape(metadata: Metadata, snapshot_id: int, position: int) -> Metadata | None:
+    """The table in the shape that it had at a position, for good; None if that shape is not kept.
+
+    Args:
+        snapshot_id: what it held then.
+    """
+    history = _history(metadata)
+    below = [entry for entry in history if parse_lsn(entry["lsn"]) <= position]
+    if len(below) == len(history):
+        return metadata  # it has had no other since
+    if not below:
+        return None
+    number = below[-1]["schema-id"]
+    if number is None:
+        written = next(s for s in metadata["snapshots"] if s["snapshot-id"] == snapshot_id)
+        number = written.get("schema-id", metadata["current-schema-id"])
+    told: dict[str, str | None] = {HISTORY_PROPERTY: json.dumps(below, ensure_ascii=False)}
+    if below[-1]["schema"] is not None:
+        told[SCHEMA_PROPERTY] = below[-1]["schema"]
+    return with_properties({**metadata, "current-schema-id": number}, told)

@@ -201,3 +201,12 @@ def connect(spark_runtime: SparkRuntime, tmp_path_factory: pytest.TempPathFactor
         yield server.remote
         for name in token:
             del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an Iceberg REST catalog."""
+    from infra.local.rest_catalog import LocalRestCatalog
+
+    with LocalRestCatalog(tmp_path_factory.mktemp("rest")) as server:
+        yield server.uri

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra.local.rest_catalog import LocalRestCatalog
 from spark.lake import LakeSettings
 from tests.spark.lake_lab import Lab
 
@@ -29,10 +27,3 @@ def lab(session: Any, lake: LakeSettings) -> Lab:
 def connect_remote(connect: str) -> str:
     """The address of the shared warm Spark Connect server."""
     return connect
-
-
-@pytest.fixture(scope="session")
-def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of an Iceberg REST catalog."""
-    with LocalRestCatalog(tmp_path_factory.mktemp("rest")) as server:
-        yield server.uri

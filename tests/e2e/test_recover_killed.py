@@ -1,0 +1,218 @@
+"""Killed inside a recovery, by SIGKILL: the next one ends it, and no reader ever saw half of it.
+
+SLOTLAKE_TEST_LONG=1 kills at each step, on an atomic catalog and on one that publishes table by table, and
+SLOTLAKE_TEST_KILLS times (25 unless given) at a random moment.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decoder.errors import SlotlakeError
+from infra.local.postgres import temporary_postgres
+from infra.pipeline import Pipeline
+from spark.catalog_rest import RestPointers
+from spark.read import Cut
+from tests.conftest import Database, fresh_database, seed_of_the_run
+from tests.e2e.oracle import assert_equal, pipeline_file
+from tests.e2e.test_crash import Watcher, _fill, _transfer
+
+pytestmark = pytest.mark.timeout(3600)
+
+LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
+TABLES = ["accounts", "history"]
+STEPS = [
+    "recover.slot_dropped",
+    "recover.slot_made",
+    "recover.lowered",
+    "recover.batch_written",
+    "evolve.copied",
+    "evolve.noted",
+    "apply.mid_merge",
+    "apply.between_tables",
+    "publish.before_swap",
+    "publish.after_swap",
+    "recover.published",
+]
+# Where tables are published one after another: behind which of them.
+HALF = [f"half {what}@1" for what in ("lowered:1", "lowered:4", "published:1", "published:2", "published:4")]
+# A server that cannot publish together, where the pipeline file accepts that.
+COMMAND = """
+import os, signal, sys
+from infra.cli import main
+from infra.model import load_pipeline
+from spark.catalog_rest import RestPointers
+if load_pipeline(sys.argv[2]).lake.publish == "per_table":
+    RestPointers.together = False
+behind, of = map(int, os.environ.get("SLOTLAKE_TEST_DIES_BEHIND", "0@0").split("@"))
+commit, points = RestPointers._commit, []
+def dies(self, changes):
+    if "commits" in [change["identifier"]["name"] for change in changes]:
+        points.append(changes)
+        if len(points) == of:
+            commit(self, changes[:behind])
+            os.kill(os.getpid(), signal.SIGKILL)
+    return commit(self, changes)
+RestPointers._commit = dies
+sys.exit(main(sys.argv[1:]))
+"""
+KILLS = int(os.environ.get("SLOTLAKE_TEST_KILLS", "25")) if LONG else 0
+
+
+def dying_at(step: str) -> dict[str, str]:
+    """For the environment of ``COMMAND``: a failpoint, or ``half …:<tables>@<which point>``."""
+    if step.startswith("half"):
+        return {"SLOTLAKE_TEST_DIES_BEHIND": step.partition(":")[2]}
+    return {"SLOTLAKE_FAILPOINT": step}
+
+
+@dataclass
+class Day:
+    """A pipeline whose source is one of two clusters; the second counts from lower numbers."""
+
+    file: Path
+    remote: str
+    clusters: list[Database]
+    seed: int = 0
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def database(self) -> Database:
+        return self.clusters[0]
+
+    def change(self) -> None:
+        self.seed += 1
+        _transfer(self.database, self.seed % 40)
+
+    def lose(self, *, cluster: bool) -> None:
+        """The slot; or the whole cluster, in whose place there is one that counts from lower numbers."""
+        if not cluster:
+            self.database.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+            return
+        for _ in range(4):
+            self.database.execute("SELECT pg_switch_wal(); SELECT txid_current()")
+        self.sync()
+        left = self.clusters.pop(0)
+        self.clusters.append(left)
+        self.file.write_text(self.file.read_text().replace(left.dsn, self.database.dsn))
+
+    def open(self) -> Pipeline:
+        return Pipeline.open(self.file, remote=self.remote)
+
+    def sync(self) -> None:
+        with self.open() as pipeline:
+            pipeline.sync()
+
+    def recover(self, failpoint: str = "", seconds: float | None = None) -> int:
+        """In a process of its own, which is killed; its exit code."""
+        environment = {**os.environ, "SLOTLAKE_SPARK_REMOTE": self.remote, **dying_at(failpoint)}
+        command = [sys.executable, "-c", COMMAND, "recover", str(self.file), "--yes"]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe) as process:
+            try:
+                said = process.communicate(timeout=seconds or 900)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                said = process.communicate()
+            self.told = [text.decode() for text in said]
+            return process.returncode
+
+
+@pytest.fixture(params=["sqlite", "per_table"] if LONG else ["sqlite"])
+def day(request: pytest.FixtureRequest, pg: Any, connect: str, tmp_path: Path) -> Iterator[Day]:
+    with ExitStack() as stack:
+        first = stack.enter_context(fresh_database(pg))
+        second = Database(stack.enter_context(temporary_postgres(version=18)), "postgres")
+        uri = f"sqlite:///{tmp_path}/lake.db"
+        if request.param == "per_table":
+            uri = request.getfixturevalue("rest")
+            stack.enter_context(pytest.MonkeyPatch.context()).setattr(RestPointers, "together", False)
+        for database in (first, second):
+            _fill(database)
+        file = pipeline_file(tmp_path, first, TABLES, uri=uri, name=f"k{first.name}")
+        text = file.read_text().replace("'accounts': {}", "'accounts': {mode: [mirror, history, append]}")
+        if request.param == "per_table":
+            text = text.replace("lake:\n", "lake:\n  publish: per_table\n", 1)
+        file.write_text(text)
+        made = Day(file, connect, [first, second])
+        with made.open() as pipeline:
+            pipeline.init()
+        yield made
+
+
+def test_killed_in_recover_and_recovered(day: Day) -> None:
+    dice = random.Random(seed_of_the_run())
+    with day.open() as pipeline, Watcher(pipeline) as watcher:
+        for step in _steps(pipeline):
+            _lost(day, cluster="lowered" in step)
+            assert day.recover(step) == -9, (step, day.told)
+            _ended(day, step, done=step in ("publish.after_swap", "recover.published"))
+        for number in range(KILLS):
+            _lost(day, cluster=number % 3 == 0)
+            started = time.monotonic()
+            seconds = dice.uniform(0.5, 14.0)
+            code = day.recover(seconds=seconds)
+            assert code in (0, -9), day.told
+            taken = time.monotonic() - started
+            _ended(day, f"kill {number} after {seconds:.2f} s ({taken:.2f}, {code})", done=None)
+    assert watcher.sights > 3
+    assert watcher.torn == []
+
+
+def _steps(pipeline: Pipeline) -> list[str]:
+    if not LONG:
+        return ["recover.lowered", "publish.before_swap"]
+    some = os.environ.get("SLOTLAKE_TEST_STEPS")
+    if some:
+        return some.split(",")
+    return [*STEPS, *HALF] if pipeline.lake.publish == "per_table" else STEPS
+
+
+def _lost(day: Day, *, cluster: bool) -> None:
+    day.change()
+    day.sync()
+    day.change()
+    day.lose(cluster=cluster)
+    day.change()
+
+
+def _ended(day: Day, when: str, *, done: bool | None) -> None:
+    """What `status` says is done, and then all is well."""
+    with day.open() as pipeline:
+        told = [alarm for alarm in pipeline.status().alarms if alarm.way_out == "slotlake recover"]
+        day.change()
+        try:
+            pipeline.sync()
+        except SlotlakeError as error:
+            assert done is not True, (when, error)
+            assert "slotlake recover" in error.way_out, (when, error)
+            assert told, (when, "status knows nothing", str(error))
+            day.change()
+            assert pipeline.recover(carry_out=True).carried_out
+        else:
+            assert done is not False, when
+        pipeline.sync()
+        assert_equal(day.database, pipeline, TABLES)
+        assert pipeline.recover().plan == [], when
+        assert [alarm for alarm in pipeline.status().alarms if alarm.way_out == "slotlake recover"] == []
+        slots = day.database.execute(
+            "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+        )
+        assert slots == [(pipeline.source.slot,)], when
+        left = [path.name for path in pipeline.file.changelog_dir.iterdir() if path.name[0] == "."]
+        assert left == [], when
+        cut = Cut.latest(pipeline.lake)
+        names = [column.name for column in cut.schema("accounts").live]
+        versions = [b for b in cut.open_versions("accounts", names) or ()]
+        assert sum(batch.num_rows for batch in versions) == cut.count("accounts"), when
