@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from decoder.changelog import Batch, batch_positions, batches
+from decoder.changelog import Batch, batch_positions, batch_starting_at, batches
 from decoder.confirm import confirm
 from decoder.errors import ChangeLogError
 from decoder.lsn import format_lsn
@@ -230,6 +230,8 @@ def catch_up(
     target = source_position(pipeline.source) if until is None else until
     if until is None:
         note_source(pipeline, target, asked)
+    else:
+        _end_what_was_begun(pipeline, until)
     seconds: dict[str, float] = {}
     tables: dict[str, int] = {}
     conflicts: dict[str, dict[str, int]] = {}
@@ -258,6 +260,23 @@ def catch_up(
         added_tables=added,
         joining=pulled.joining,
     )
+
+
+def _end_what_was_begun(pipeline: Pipeline, until: int) -> None:
+    """A batch that a killed run has published for some tables only: no other than that can follow it.
+
+    Such there are where tables are published one after another.
+    """
+    from spark.taking_back import ahead
+
+    if pipeline.lake.publish == "atomic":
+        return
+    batch = batch_starting_at(pipeline.file.changelog_dir, pipeline.position())
+    if batch is None or batch.empty or batch.end_lsn > until:
+        return
+    if ahead(pipeline.lake, pipeline.name):
+        apply_named(pipeline, batch.name)
+        publish_named(pipeline, batch.name)
 
 
 def _one_batch(

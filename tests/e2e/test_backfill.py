@@ -64,8 +64,9 @@ def _damage(pipeline: Pipeline, *statements: str) -> None:
 def _replayed(told: Any, position: int) -> Counter[Any]:
     """The change log of `items`, applied: what a backfill takes away need not be there."""
     rows: dict[str, Any] = {}
+    width = len(told.names)
     for op, _, _, at, _, *values in sorted(told.changes.elements(), key=lambda c: (int(c[1]), int(c[2]))):
-        new, old = values[:4], values[4:]
+        new, old = values[:width], values[width:]
         if int(at) > position:
             continue
         if op in "CT":
