@@ -6,6 +6,7 @@ the machine's speed lets them be the same.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -29,7 +30,9 @@ PART_BYTES = 60_000
 COMMAND = f"import decoder.copy_parts as p; p.PART_BYTES = {PART_BYTES}; from infra.cli import main; main()"
 KILLS = 24 if os.environ.get("SLOTLAKE_TEST_LONG") else 3
 KILLS_PER_COPY = 6
-BEFORE_THE_SNAPSHOT = 0.2  # of the kills
+# Of the kills: before there is a snapshot; at any moment from then on. The others: while ranges are copied.
+BEFORE_THE_SNAPSHOT, AFTER_THE_SNAPSHOT = 0.2, 0.5
+NOTED_SHARE = 0.005  # a table without a key that was changed is copied anew
 FIRST_WINDOW_SECONDS = 1.5  # until it is known how long a copy takes here
 COPYING = (
     "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'walsender' AND datname = current_database()"
@@ -63,25 +66,28 @@ def fill(database: Database) -> None:
 
 @contextmanager
 def written(database: Database, seed: int) -> Iterator[None]:
-    """Rows come, go, move between ranges and partitions, and into and out of the filter."""
+    """Rows come, go, come again, move between partitions, and into and out of the filter.
+
+    A tenth of them does: of a table of which more has changed no range would be kept.
+    """
     drawn, stopped = random.Random(seed), threading.Event()
 
     def write() -> None:
-        number = 0
-        while not stopped.wait(0.05):
-            number, row = number + 1, drawn.randrange(1, 6000)
+        while not stopped.wait(0.02):
+            row, other = drawn.randrange(10, 6000, 10), drawn.randrange(10, 6000, 10)
+            here, there = drawn.sample([row % 5000, 5000 + row % 5000], 2)
+            even, odd = drawn.sample([row % 4000, 10_001 + row % 4000], 2)
             database.execute(
                 f"""
-                UPDATE big SET v = v + 1, t = t || '.' WHERE id % 601 = {row % 601};
-                DELETE FROM big WHERE id = {row};
-                INSERT INTO big VALUES ({10_000 + number}, 0, 'NaN', 'new');
-                UPDATE parts SET id = {10_000 + number} WHERE id = {row};
-                UPDATE parts SET v = v || '.' WHERE id % 701 = {row % 701};
-                UPDATE chosen SET id = {10_000 + number} WHERE id = {row % 4000};
-                UPDATE chosen SET d = d - 1 WHERE id % 501 = {row % 501}
+                UPDATE big SET v = v + 1, t = t || '.' WHERE id = {row};
+                DELETE FROM big WHERE id = {other};
+                INSERT INTO big VALUES ({row}, 0, 'NaN', 'new') ON CONFLICT DO NOTHING;
+                UPDATE parts SET id = {there}, v = v || '.' WHERE id = {here};
+                UPDATE chosen SET id = {odd} WHERE id = {even};
+                UPDATE chosen SET d = d - 1 WHERE id = {other};
                 """
             )
-            if number % 40 == 0:
+            if drawn.random() < NOTED_SHARE:
                 database.execute(f"DELETE FROM log WHERE what = 'line {row}'")
 
     writer = threading.Thread(target=write)
@@ -93,28 +99,45 @@ def written(database: Database, seed: int) -> Iterator[None]:
         writer.join()
 
 
+def write_once(database: Database, number: int) -> None:
+    """Rows that nothing changes again: what a later attempt leaves as it was is not mended by the stream."""
+    database.execute(
+        f"""
+        UPDATE big SET v = -v WHERE id % 97 = {number} AND id % 10 > 0;
+        DELETE FROM big WHERE id % 991 = {number} AND id % 10 > 0;
+        UPDATE parts SET v = 'once' WHERE id % 97 = {number} AND id % 10 > 0;
+        UPDATE parts SET id = id + 100000 WHERE id < 5000 AND id % 499 = {number} AND id % 10 > 0;
+        UPDATE chosen SET d = d + 1 WHERE id % 97 = {number} AND id % 10 > 0
+        """
+    )
+
+
 class Attempts:
     """Runs `init` as a process of its own, and kills it.
 
     Attributes:
         kills: how many were killed so far.
         window: seconds from the snapshot to the end, as measured.
+        ranges_kept: that those which ended took over from the killed ones.
     """
 
     def __init__(self, database: Database, remote: str, file: Path, seed: int) -> None:
         self._database, self._file, self._drawn = database, file, random.Random(seed)
         self._environment = {**os.environ, "SLOTLAKE_SPARK_REMOTE": remote}
-        self.kills, self.window = 0, FIRST_WINDOW_SECONDS
+        self.kills, self.window, self.ranges_kept = 0, FIRST_WINDOW_SECONDS, 0
 
     def killed(self) -> bool:
         """One more, killed at some moment; False if it ended before."""
-        early = self._drawn.random() < BEFORE_THE_SNAPSHOT
-        delay = self._drawn.uniform(0, 1.1 * self.window)
+        when, delay = self._drawn.random(), self._drawn.uniform(0, 1.1 * self.window)
+        ranges = self._drawn.randrange(1, 12)
         with self._begun() as process:
             since = time.monotonic()
-            if not early:
+            if when > BEFORE_THE_SNAPSHOT:
                 self._until_the_snapshot(process)
                 since = time.monotonic()
+            if when > AFTER_THE_SNAPSHOT:
+                self._until_recorded(process, ranges)
+                delay /= 10
             try:
                 process.wait(delay)
             except subprocess.TimeoutExpired:
@@ -122,8 +145,7 @@ class Attempts:
                 process.wait()
                 self.kills += 1
                 return True
-            assert process.returncode == 0, process.communicate()[1]
-            self.window = time.monotonic() - since
+            self._ended(process, since)
             return False
 
     def finished(self) -> None:
@@ -131,16 +153,31 @@ class Attempts:
         with self._begun() as process:
             self._until_the_snapshot(process)
             since = time.monotonic()
-            _, told = process.communicate(timeout=280)
-            assert process.returncode == 0, told
-            self.window = time.monotonic() - since
+            self._ended(process, since)
+
+    def _ended(self, process: subprocess.Popen[str], since: float) -> None:
+        report, told = process.communicate(timeout=280)
+        assert process.returncode == 0, told
+        self.window = time.monotonic() - since
+        self.ranges_kept += sum(table["ranges_kept"] for table in json.loads(report)["tables"])
 
     def _begun(self) -> subprocess.Popen[str]:
         program = f"import sys; sys.argv[1:] = ['init', {str(self._file)!r}, '--json']; {COMMAND}"
         return subprocess.Popen(
             [sys.executable, "-c", program], env=self._environment, text=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
+
+    def _until_recorded(self, process: subprocess.Popen[str], ranges: int) -> None:
+        """Until so many more ranges are on disk."""
+        record = self._file.parent / ".slotlake" / "shop" / "copying" / "ranges.jsonl"
+
+        def told() -> int:
+            return record.read_bytes().count(b'"part":') if record.exists() else 0
+
+        before = told()
+        while process.poll() is None and told() < before + ranges:
+            time.sleep(0.005)
 
     def _until_the_snapshot(self, process: subprocess.Popen[str]) -> None:
         while process.poll() is None and self._database.execute(COPYING) == [(0,)]:
@@ -158,6 +195,7 @@ def test_killed_at_random_moments(database: Database, connect: str, tmp_path: Pa
             for _ in range(min(KILLS_PER_COPY, KILLS - attempts.kills)):
                 if not attempts.killed():
                     break
+                write_once(database, attempts.kills)
                 pipeline.status()  # it can always be asked
             else:
                 attempts.finished()
@@ -171,6 +209,8 @@ def test_killed_at_random_moments(database: Database, connect: str, tmp_path: Pa
         with database.connect() as connection:
             assert source_rows(connection, CHOSEN)[1] == Counter(map(tuple, pipeline.rows("chosen")))
         assert pipeline.status().copy is None
+    print(f"{attempts.kills} killed, {attempts.ranges_kept} ranges kept")
+    assert attempts.ranges_kept or KILLS < KILLS_PER_COPY
     assert not list((tmp_path / "warehouse").rglob("*again*"))
     assert database.execute(
         "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
