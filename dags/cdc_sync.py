@@ -26,7 +26,8 @@ Nothing new: `apply` and `publish` are skipped, `confirm` still runs, so that an
 Two runs at once: the pool has one place per replication slot, the second waits.
 
 **The Backfill button** never touches the live tables: its runs skip these tasks, and `replay` applies the
-archived change log of their logical dates to tables in **scratch_namespace** (a field of the form). Runs for
+archived change log of their logical dates to tables in **scratch_namespace** (a field of the form;
+tick *Override parameters on existing runs*, or Airflow does not send it). Runs for
 neighbouring dates go on where the one before has ended; the same range twice gives the same. To read rows
 again from the source, use **cdc_backfill**.
 """

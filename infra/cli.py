@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tomllib
 import traceback
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,6 +38,23 @@ app = typer.Typer(
     [bold]sync[/bold] as often as you like (or let Airflow do it), [bold]verify[/bold] whenever you
     want proof, and [bold]query[/bold] to look at the tables.""",
 )
+
+
+def _version(asked: bool) -> None:
+    if not asked:
+        return
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+    typer.echo(f"slotlake {project['version']}")
+    raise typer.Exit
+
+
+@app.callback()
+def begin(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Which version this is.")
+    ] = False,
+) -> None:
+    """What is asked of no command."""
 
 
 @app.command(rich_help_panel=START)

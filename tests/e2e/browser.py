@@ -45,14 +45,15 @@ _SECONDS_MAX = 60.0
 # A string that a statement is looked up by: the innermost element that shows it.
 _FIND = """
 (wanted => {
-  const [selector, text] = wanted;
+  const [selector, text, number] = wanted;
   const seen = e => { const r = e.getBoundingClientRect(); return r.width > 0 && r.height > 0; };
   const label = e => (e.innerText || e.value || e.getAttribute('aria-label') || '').trim();
   const all = [...document.querySelectorAll(selector)].filter(seen);
   const named = e => label(e) === text || e.getAttribute('aria-label') === text;
   const found = text === null ? all : all.filter(named);
   if (!found.length) return null;
-  const element = found[found.length - 1];
+  const element = found.at(number);
+  if (!element) return null;
   element.scrollIntoView({block: 'center', inline: 'center'});
   const box = element.getBoundingClientRect();
   return [box.x + box.width / 2, box.y + box.height / 2];
@@ -81,20 +82,28 @@ class Browser:
         return found["result"].get("value")
 
     def text(self) -> str:
-        """What the page shows, as text."""
-        return str(self.value("document.body ? document.body.innerText : ''"))
+        """What the page shows, as text; an editor's spaces, which do not break, are spaces."""
+        return str(self.value("document.body ? document.body.innerText : ''")).replace("\xa0", " ")
 
     def wait_text(self, *wanted: str, seconds_max: float = _SECONDS_MAX) -> str:
         """Wait until the page shows all of these."""
-        return self._until(
+        shown = self._until(
             lambda: next((text for text in [self.text()] if all(w in text for w in wanted)), None),
             f"the page shows {wanted}",
             seconds_max,
         )
+        return str(shown)
 
-    def click(self, selector: str, text: str | None = None, *, seconds_max: float = _SECONDS_MAX) -> None:
-        """Click on the last that there is of these, with the mouse; by its text or label, if given."""
-        script = _FIND % json.dumps([selector, text])
+    def click(
+        self,
+        selector: str,
+        text: str | None = None,
+        *,
+        number: int = -1,
+        seconds_max: float = _SECONDS_MAX,
+    ) -> None:
+        """Click on one of these, with the mouse: the last, or that number; by its text or label, if given."""
+        script = _FIND % json.dumps([selector, text, number])
         x, y = self._until(lambda: self._still(script), f"there is {selector} {text or ''}", seconds_max)
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             count = 0 if kind == "mouseMoved" else 1
@@ -109,6 +118,10 @@ class Browser:
     def type(self, text: str) -> None:
         """Type into what has the focus."""
         self._call("Input.insertText", text=text)
+
+    def select_all(self) -> None:
+        """What is typed next takes the place of all that the field holds."""
+        self.value("document.activeElement.select()")
 
     def press(self, key: str, code: int) -> None:
         """Press a key that is no letter."""

@@ -1,0 +1,25 @@
+"""What the command answers without a pipeline."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from infra.cli import main
+
+PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+
+
+def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    version = tomllib.loads(PROJECT.read_text())["project"]["version"]
+    assert capsys.readouterr().out == f"slotlake {version}\n"
+
+
+def test_an_unknown_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["snyc", "shop.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert "snyc" in said
+    assert "Traceback" not in said
