@@ -58,9 +58,9 @@ def beside_writers(
 def _found(pipeline: Pipeline, progress: Progressing, held: ExitStack) -> ExportedSnapshot | None:
     if pipeline.source.plugin != "pgoutput":
         return None
-    target = source_position(pipeline.source)
-    if target > pipeline.position():
-        catch_up(pipeline, progress=progress, until=target)
+    # Also where nothing is new: whatever is wrong with the pipeline is told first, as by any other pull.
+    target = max(source_position(pipeline.source), pipeline.position())
+    catch_up(pipeline, progress=progress, until=target)
     for attempt in range(_TRIES):
         if attempt:
             time.sleep(_PAUSE_SECONDS)
