@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -171,7 +172,10 @@ def command(tmp_path):
         )
 
     start.scratch = Path(scratch)
+    # A run that was started in the background of a shell ignores Ctrl-C, and so would its children.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield start
+    signal.signal(signal.SIGINT, before)
     subprocess.run(["rm", "-r", scratch], check=True)
 
 
