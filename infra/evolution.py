@@ -6,6 +6,10 @@ table is copied again.  The copy is read under a snapshot, and the batch is pull
 exactly at that snapshot's LSN: the other tables get its changes, this one its copy, all in one point.  So
 every point that is published is the source at one LSN.
 
+ALTER TABLE has waited for all who had written to the table, so the snapshot need wait for nobody
+(`infra.exact`).  ALTER PUBLICATION has not: what a transaction wrote before it is not sent, whenever that
+commits, and is in a copy only if the snapshot waited for its end.
+
 What was found out is written beside the batch (`spark.annex`) before anyone applies it, so that it is applied
 again, or replayed, in the same way.  docs/schema.md has the rules; why: docs/adr/0013.
 """
@@ -13,6 +17,7 @@ again, or replayed, in the same way.  docs/schema.md has the rules; why: docs/ad
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -55,6 +60,7 @@ class Findings:
         constants: table → new column's attribute number → what rows from before hold.
         moved: tables whose rows only moved, with what they agree with now; tables that left, noted as such.
         left: tables that are not published any more, and whose last changes the lake cannot take.
+        published_anew: of the tables to be copied, those whose place in the publications changed.
     """
 
     copies: Mapping[SourceTable, str] = field(default_factory=dict)
@@ -63,6 +69,7 @@ class Findings:
     constants: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     moved: Sequence[TableSchema] = ()
     left: frozenset[str] = frozenset()
+    published_anew: frozenset[Name] = frozenset()
 
 
 def evolved(
@@ -77,8 +84,9 @@ def evolved(
     Raises:
         SlotError: a snapshot cannot be had because transactions stay open; they are named.
         ChangedMeanwhileError: a table changed while it was copied; run again.
-        UnsettledError: a table must be copied, and that snapshot waited for nobody.
+        UnsettledError: a table that is published anew must be copied, and that snapshot waited for nobody.
     """
+    from infra.exact import standing
     from spark import annex
 
     if not batch.empty and annex.place(batch.path).is_dir():
@@ -88,9 +96,11 @@ def evolved(
         _note(pipeline, batch, found)
         return batch
     if snapshot is not None:
-        if not snapshot.settled:
-            raise UnsettledError("tables are to be copied, and transactions from before may be open")
         return _to_the_copy(pipeline, batch, snapshot, progress)
+    if not found.published_anew:
+        with suppress(UnsettledError), standing(pipeline, progress) as shown:
+            if shown is not None:
+                return _to_the_copy(pipeline, batch, shown, progress)
     progress("waiting for a snapshot of the source", 0)
     with create_slot(pipeline.source, temporary=True, wait_seconds=COPY_WAIT_SECONDS) as own:
         return _to_the_copy(pipeline, batch, own, progress)
@@ -103,10 +113,12 @@ def _to_the_copy(
     from infra.batches import cut
     from infra.tables import replace_content
 
-    if batch.end_lsn != snapshot.lsn:
+    if batch.end_lsn != snapshot.lsn or not (batch.empty or batch.path.is_dir()):
         batch = cut(pipeline, batch.start_lsn, snapshot.lsn, progress, whole=True)
     reach("evolve.copying")
     found = _examine(pipeline, batch, snapshot)
+    if found.published_anew and not snapshot.settled:
+        raise UnsettledError("tables are to be copied, and transactions from before may be open")
     if batch.empty:
         for table in found.copies:
             replace_content(pipeline, table, snapshot, progress)
@@ -180,7 +192,21 @@ def _examine(pipeline: Pipeline, batch: Batch, snapshot: ExportedSnapshot | None
     away = [table for name, table in doubtful.items() if name not in published]
     left = [t.source_name for t in away if left_behind(t, relations.get((t.schema, t.table), ()))]
     found = _together(held, judged, published)
-    return replace(found, left=frozenset(left), moved=[*found.moved, *filter(None, map(_departed, away))])
+    anew = {n for n, f in judged.items() if f.copy and _published_anew(held[n], published[n], marks)}
+    return replace(
+        found,
+        left=frozenset(left),
+        moved=[*found.moved, *filter(None, map(_departed, away))],
+        published_anew=frozenset(anew),
+    )
+
+
+def _published_anew(held: TableSchema, published: SourceTable, marks: Mapping[int, TableMark]) -> bool:
+    """May there be changes of it that are not sent, by transactions that are open?"""
+    mark, now = Mark.from_json(held.mark), marks.get(published.relation_id)
+    if mark is None or now is None:
+        return True
+    return mark.relation_id != now.relation_id or mark.members != now.members
 
 
 def _elsewhere(held: Mapping[Name, TableSchema], batch: Batch) -> set[Name]:

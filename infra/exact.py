@@ -5,8 +5,9 @@ it, and those that the lake has already, back to where an earlier one was judged
 standby, another plugin, so many writers that no snapshot falls between two commits) there is the slot's,
 which waits.
 
-Invariant: what is yielded stands at the lake's position.  A table whose place in the publications changed is
-never copied under such a snapshot: a transaction from before the change may still be open.
+Invariant: what `beside_writers` yields stands at the lake's position, what `standing` does at a position that
+the next batch can end at.  A table whose place in the publications changed is never copied under such a
+snapshot: a transaction from before the change may still be open.
 """
 
 from __future__ import annotations
@@ -61,6 +62,24 @@ def _found(pipeline: Pipeline, progress: Progressing, held: ExitStack) -> Export
     # Also where nothing is new: whatever is wrong with the pipeline is told first, as by any other pull.
     target = max(source_position(pipeline.source), pipeline.position())
     catch_up(pipeline, progress=progress, until=target)
+    snapshot = held.enter_context(standing(pipeline, progress))
+    if snapshot is None:
+        return None
+    try:
+        catch_up(pipeline, progress=progress, until=snapshot.lsn, snapshot=snapshot)
+    except UnsettledError:
+        return None
+    return snapshot
+
+
+@contextmanager
+def standing(pipeline: Pipeline, progress: Progressing) -> Iterator[ExportedSnapshot | None]:
+    """A snapshot that stands at the lake's position or behind it; None if none can be judged."""
+    with ExitStack() as held:
+        yield None if pipeline.source.plugin != "pgoutput" else _taken(pipeline, progress, held)
+
+
+def _taken(pipeline: Pipeline, progress: Progressing, held: ExitStack) -> ExportedSnapshot | None:
     for attempt in range(_TRIES):
         if attempt:
             time.sleep(_PAUSE_SECONDS)
@@ -71,16 +90,9 @@ def _found(pipeline: Pipeline, progress: Progressing, held: ExitStack) -> Export
             if not taken:
                 return None
             snapshot = _standing(pipeline, taken, progress)
-            if snapshot is None:
-                continue
-            try:
-                catch_up(pipeline, progress=progress, until=snapshot.lsn, snapshot=snapshot)
-            except UnsettledError:
-                return None
-            tried.pop_all()
-            for reader in taken:
-                held.callback(reader.close)
-            return snapshot
+            if snapshot is not None:
+                held.push(tried.pop_all())
+                return snapshot
     return None
 
 

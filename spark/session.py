@@ -45,7 +45,9 @@ _RUNTIME = {
 # A Spark inside this process lives for a command or a few.  Java's second compiler would take more than
 # half of its CPU time, from everyone on the machine, and not live to pay it back (docs/benchmarks.md);
 # a Connect server does.  SPARK_SUBMIT_OPTS may say otherwise.
-_FIRST_COMPILER_ONLY = "-XX:TieredStopAtLevel=1"
+# With one compiler Java sets 48 MB aside for compiled code: some hundred batches fill it, and from then on
+# the process only interprets.  Address space that is not used costs nothing.
+_FIRST_COMPILER_ONLY = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 _remotes: WeakKeyDictionary[SparkSession, str] = WeakKeyDictionary()
 
 

@@ -329,7 +329,7 @@ def test_the_backfill_button_replays_a_range_into_scratch_tables(
     changed = datetime.now(UTC)
     desk.database.execute("UPDATE orders SET v = 'replayed' WHERE id = 40")
     with Pipeline.open(desk.file, remote=connect) as pipeline:
-        pipeline.sync()
+        pipeline.sync(wait_seconds=120)
     points = desk.points()
     for _ in range(2):  # twice is as once
         backfill = _press_backfill(desk, browser, changed - timedelta(minutes=1), changed)
@@ -394,7 +394,7 @@ def test_maintenance_runs_beside_micro_batches(desk: Stack, connect: str) -> Non
                 f"DELETE FROM orders WHERE id BETWEEN {50 + number} AND {60 + number}; "
                 f"UPDATE orders SET v = 'm{number}' WHERE id < 30; INSERT INTO log VALUES ({number}, 'm')"
             )
-            pipeline.sync()
+            pipeline.sync(wait_seconds=120)  # a DAG's run may be at its end
     desk.client.pause(desk.dag("sync"), False)
     desk.database.execute("UPDATE orders SET v = 'meanwhile' WHERE id = 1")
     sync = desk.client.trigger(desk.dag("sync"))

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from decoder.errors import SlotError
-from infra import exact
+from infra import evolution, exact
 from infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from infra.pipeline import Pipeline
 from tests.conftest import Database, fresh_database
@@ -53,6 +53,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a slot was asked for its snapshot")
 
     monkeypatch.setattr(exact, "at_exact_lsn", refused)
+    monkeypatch.setattr(evolution, "create_slot", refused)
 
 
 @pytest.mark.usefixtures("no_waiting")
@@ -73,6 +74,47 @@ def test_open_and_prepared_transactions_are_not_waited_for(shop: tuple[Database,
         three.execute("COMMIT PREPARED 'forgotten'")
         assert pipeline.verify().equal
         assert_equal(database, pipeline, ["a", "b"])
+
+
+REWRITTEN = {
+    "a volatile default": "ALTER TABLE b ADD c int DEFAULT (random() * 1000)::int",
+    "another type": "ALTER TABLE b ALTER v TYPE bigint USING v * 7",
+    "a column again": "ALTER TABLE b DROP v; ALTER TABLE b ADD v int DEFAULT 3",
+}
+
+
+@pytest.mark.usefixtures("no_waiting")
+def test_an_altered_table_is_copied_beside_open_transactions(shop: tuple[Database, Any]) -> None:
+    """These have not written to it: ALTER TABLE waited for all who had; they may from then on."""
+    database, pipeline = shop
+    with database.connect() as one, database.connect() as two:
+        one.execute("BEGIN; UPDATE a SET v = 100 WHERE id = 1")
+        two.execute("BEGIN; UPDATE a SET v = 100 WHERE id = 2; PREPARE TRANSACTION 'forgotten'")
+        for number, altered in enumerate(REWRITTEN.values(), 5):
+            database.execute(f"{MOVE.format(number)}; {altered}; INSERT INTO b (id) VALUES ({100 + number})")
+            pipeline.sync()
+            assert_equal(database, pipeline, ["a", "b"])
+        one.execute("UPDATE b SET v = 8 WHERE id = 1; DELETE FROM b WHERE id = 105; COMMIT")
+        two.execute("COMMIT PREPARED 'forgotten'")
+        pipeline.sync()
+        assert_equal(database, pipeline, ["a", "b"])
+        assert pipeline.verify().equal
+
+
+def test_a_table_that_is_published_anew_waits_for_who_wrote_to_it_before(shop: tuple[Database, Any]) -> None:
+    """What they wrote then is not sent."""
+    database, pipeline = shop
+    with database.connect() as one:
+        one.execute("BEGIN; UPDATE b SET v = 100 WHERE id = 1")
+        database.execute("ALTER PUBLICATION shop DROP TABLE b")
+        database.execute("ALTER PUBLICATION shop ADD TABLE b; UPDATE b SET v = 3 WHERE id = 2")
+        syncing = threading.Thread(target=pipeline.sync)
+        syncing.start()
+        syncing.join(3.0)
+        assert syncing.is_alive()
+        one.execute("COMMIT")
+        syncing.join()
+    assert_equal(database, pipeline, ["a", "b"])
 
 
 @pytest.mark.usefixtures("no_waiting")

@@ -50,6 +50,7 @@ def fill(database: Database) -> None:
         SELECT i, i, i / 7.0, CASE WHEN i % 50 = 0 THEN repeat(md5(i::text), 100) ELSE 'x' || i END
         FROM generate_series(1, 6000) i;
         CREATE TABLE log (at timestamptz, what text);
+        ALTER TABLE log REPLICA IDENTITY FULL;
         INSERT INTO log SELECT now() + i * interval '1 s', 'line ' || i FROM generate_series(1, 3000) i;
         CREATE TABLE parts (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
         CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (3000);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -68,6 +69,13 @@ def test_a_postgresql_catalog(session: object, pg: EmbeddedPostgres, tmp_path: P
     assert "s3cret" not in repr(lake) + lake.place
     live(Lab.on(session, lake))
     assert lake_position(lake) == 0x1200
+
+
+def test_compiled_code_has_room(session: Any) -> None:
+    """A process that applies batches for hours compiles more than Java keeps room for by itself."""
+    pools = session._jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
+    room = [pool.getUsage().getMax() for pool in pools if pool.getName().startswith("Code")]
+    assert sum(room) >= 200 << 20
 
 
 def _tcp(pg: EmbeddedPostgres) -> str:
