@@ -179,9 +179,16 @@ def command(tmp_path):
     subprocess.run(["rm", "-r", scratch], check=True)
 
 
-# The same program as merge_1k, with more rows, or with another key.
-LARGER = {"merge_1m_vs_plain_merge", "merge_100k_vs_plain_merge", "merge_unclustered_vs_plain_merge"}
-TRIED = [name for name in BENCHES if name not in LARGER or os.environ.get("SLOTLAKE_TEST_LONG")]
+# The same program as merge_1k, with more rows, or with another key; and those that take a quarter of a minute each.
+LONGER = {
+    "merge_1m_vs_plain_merge",
+    "merge_100k_vs_plain_merge",
+    "merge_unclustered_vs_plain_merge",
+    "fold_vs_spark_window",
+    "ten_of_a_thousand_vs_ten",
+    "upkept_vs_fresh",
+}
+TRIED = [name for name in BENCHES if name not in LONGER or os.environ.get("SLOTLAKE_TEST_LONG")]
 
 
 def ours_in(folder):
