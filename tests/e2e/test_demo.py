@@ -19,6 +19,7 @@ from infra.demo_bank import SUMS, Point
 from infra.demo_page import Outcome, page
 
 ROOT = Path(__file__).resolve().parents[2]
+LONG, LONG_REASON = os.environ.get("SLOTLAKE_TEST_LONG"), "SLOTLAKE_TEST_LONG=1 runs it"
 
 
 @pytest.fixture
@@ -86,13 +87,10 @@ def test_the_demo_proves_what_it_says_and_leaves_nothing_running(folder: Path) -
     ("number", "seconds", "code"),
     [
         (signal.SIGINT, 6.0, 130),
-        pytest.param(
-            signal.SIGTERM, 30.0, 130,
-            marks=pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it"),
-        ),
+        pytest.param(signal.SIGTERM, 30.0, 130, marks=pytest.mark.skipif(not LONG, reason=LONG_REASON)),
         (signal.SIGKILL, 20.0, -signal.SIGKILL),
     ],
-)  # fmt: skip
+)
 def test_a_demo_that_is_cut_off_leaves_nothing_running(
     folder: Path, number: signal.Signals, seconds: float, code: int
 ) -> None:

@@ -179,7 +179,7 @@ def command(tmp_path):
     subprocess.run(["rm", "-r", scratch], check=True)
 
 
-# The same program as merge_1k, with more rows, or with another key; and those that take a quarter of a minute each.
+# The same program as merge_1k, with more rows, or with another key; and those that take long.
 LONGER = {
     "merge_1m_vs_plain_merge",
     "merge_100k_vs_plain_merge",
