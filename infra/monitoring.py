@@ -46,7 +46,8 @@ def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
     if state.endswith("unreachable"):
         raise AirflowException("\n".join(report["warnings"]))
     alarms = [Alarm(**alarm) for alarm in report["alarms"]]
-    alarms += [] if state == "ready" else [Alarm("state", f"the pipeline's state is: {state}", "recover")]
+    if state != "ready" and all(alarm.kind != state for alarm in alarms):
+        alarms.append(Alarm("state", f"the pipeline's state is: {state}", "slotlake recover"))
     patience = min(_PAUSED_SECONDS, file.monitor.warn_lag_seconds or _PAUSED_SECONDS)
     alarms += paused(name, report, task_instance, patience)
     if alarms:

@@ -29,6 +29,7 @@ _ONE_BY_ONE = (
     "lake.publish is per_table: where the catalog cannot publish tables together, they are published one "
     "after another, and tables opened at `latest` can differ in position (query and --at never do)"
 )
+_SLOT_MISSING = "slot missing"
 
 
 def overview(pipeline: Pipeline) -> StatusReport:
@@ -44,7 +45,7 @@ def overview(pipeline: Pipeline) -> StatusReport:
         state = "dropped"
     if cut is None and reached:
         state = overview_copy.state(copy) or state
-    watch = _judge(pipeline, position, slot, watch)
+    watch = _judge(pipeline, position, slot, watch, state)
     warnings += [str(alarm) for alarm in watch.alarms]
     if slot is not None and slot.wal_status == "extended":
         warnings.append("the slot holds back more WAL than max_wal_size (wal_status extended): sync soon")
@@ -105,11 +106,16 @@ def _source_side(
         return None, None, None, Watched()
 
 
-def _judge(pipeline: Pipeline, position: int | None, slot: SlotState | None, watch: Watched) -> Watched:
+def _judge(
+    pipeline: Pipeline, position: int | None, slot: SlotState | None, watch: Watched, state: str
+) -> Watched:
     """The alarms with what only both sides together tell."""
     if position is None:
         return watch
     found = [Alarm(each.kind, each.what, "slotlake recover") for each in known_findings(pipeline)]
+    if state == _SLOT_MISSING:
+        what = f"the replication slot {pipeline.source.slot!r} does not exist"
+        found.append(Alarm(state, what, "slotlake recover"))
     if slot is not None and (slot.confirmed_flush_lsn or 0) > position:
         what = "the slot is confirmed beyond the lake's position"
         found.append(Alarm("slot ahead", what, "slotlake recover"))
@@ -140,7 +146,7 @@ def _state(initialised: bool, slot: SlotState | None, source_lsn: int | None) ->
     if source_lsn is None:
         return "source unreachable"
     if slot is None:
-        return "slot missing"
+        return _SLOT_MISSING
     return "slot lost" if slot.lost else "ready"
 
 

@@ -180,7 +180,11 @@ def _lost(judged: Judged) -> list[str]:
             "and a change log get it as one transaction at the new slot's position (origin slotlake_recover)"
         )
     if any(finding.kind in ("history", "restored") for finding in judged.findings):
-        lost.append("changes that the lake has and the source has not, or not any more, are taken back")
+        lost.append(
+            "changes that the lake has and the source has not, or not any more, are taken back; histories "
+            "and change logs keep the LSNs of before, which may be higher than those to come: ask these by "
+            "time (docs/runbook/restored-backup.md)"
+        )
     for each in judged.damages:
         if each.snapshot is None and each.is_beside:
             lost.append(

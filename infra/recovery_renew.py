@@ -12,10 +12,7 @@ import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
-
-import psycopg
+from typing import TYPE_CHECKING
 
 from decoder.changelog import Batch, batch_name, batch_positions, batch_starting_at, batches
 from decoder.difference import write_difference
@@ -32,10 +29,12 @@ from infra.evolution import evolved, with_copies
 from infra.recovery_compare import NEW, ROWS, WHOLE, Comparison, TableRepair, compare
 from infra.recovery_findings import note_begun, note_ended, note_of
 from infra.source_history import follow_history
-from infra.tables import copy_all, published_tables, schemas_at
+from infra.tables import copy_all, published_tables, schemas_at, source_clock
 from spark.names import parse_postgres_name
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from infra.output import Progressing
     from infra.pipeline import Pipeline
     from spark.names import LakeName
@@ -75,10 +74,12 @@ def _bring(
     pipeline: Pipeline, snapshot: ExportedSnapshot, broken: Collection[LakeName], progress: Progressing
 ) -> list[Comparison]:
     """Bring the lake to the new slot's snapshot."""
+    # At once: what commits while the tables are compared comes behind the recovery by time too.
+    taken = source_clock(pipeline)
     start = _below(pipeline, snapshot.lsn)
     _forget_what_waits(pipeline, start)
     note_begun(pipeline, batch_name(start, snapshot.lsn))
-    batch, found = _difference(pipeline, start, snapshot, broken, progress)
+    batch, found = _difference(pipeline, (start, taken), snapshot, broken, progress)
     reach("recover.batch_written")
     copies = {
         each.source: each.repair.why for each in found if each.source is not None and each.repair.how == WHOLE
@@ -165,15 +166,20 @@ def _publications(pipeline: Pipeline) -> None:
 
 def _difference(
     pipeline: Pipeline,
-    start: int,
+    begun: tuple[int, datetime],
     snapshot: ExportedSnapshot,
     broken: Collection[LakeName],
     progress: Progressing,
 ) -> tuple[Batch, list[Comparison]]:
-    """Compare under the slot's snapshot, and write what is to be changed by rows."""
+    """Compare under the slot's snapshot, and write what is to be changed by rows.
+
+    Args:
+        begun: the position that the batch starts from, and when the snapshot was made.
+    """
     from spark.read import Cut
 
     source, cut = pipeline.source, Cut.latest(pipeline.lake)
+    start, taken = begun
     server = identify(source.dsn)
     with snapshot_session(source.dsn, snapshot.snapshot) as connection:
         found = compare(connection, cut, published_tables(pipeline), broken, progress)
@@ -186,17 +192,10 @@ def _difference(
             pipeline.file.changelog_dir,
             identity_of(server, pipeline.name, source),
             (start, snapshot.lsn),
-            _clock(connection),
+            taken,
             rows,
         )
     return batch, found
-
-
-def _clock(connection: psycopg.Connection[Any]) -> datetime:
-    row = connection.execute("SELECT clock_timestamp()").fetchone()
-    assert row is not None
-    taken: datetime = row[0]
-    return taken.astimezone(UTC)
 
 
 def _reshape(pipeline: Pipeline, snapshot: ExportedSnapshot, found: Sequence[Comparison]) -> None:

@@ -66,7 +66,7 @@ def copy_all(
     from spark.initial import InitialCopy
 
     schemas, marks = schemas_at(pipeline, snapshot, tables)
-    taken = _source_clock(pipeline)  # the snapshot was made before: all that it shows was committed by then
+    taken = source_clock(pipeline)  # the snapshot was made before: all that it shows was committed by then
     going_on = attempt is not None and attempt.only_goes_on
     names = [] if going_on else [(table.schema, table.table) for table in tables]
     modes = wanted_modes(pipeline.file, names)
@@ -110,7 +110,8 @@ def schemas_at(
     return schemas, marks
 
 
-def _source_clock(pipeline: Pipeline) -> datetime:
+def source_clock(pipeline: Pipeline) -> datetime:
+    """What time it is at the source."""
     with connect(pipeline.source.dsn) as connection, source_errors(pipeline.source.dsn):
         row = connection.execute("SELECT clock_timestamp()").fetchone()
         assert row is not None

@@ -61,8 +61,12 @@ def test_an_alarm_fails_the_task_at_once(look: Any) -> None:
     alarm = {"kind": "lag", "what": "nothing newer", "way_out": "sync"}
     with pytest.raises(AirflowFailException, match="nothing newer\n  what to do: sync"):
         look({**QUIET, "alarms": [alarm]})
-    with pytest.raises(AirflowFailException, match="slot missing"):
-        look({**QUIET, "state": "slot missing"})
+    for state in ("slot missing", "slot lost"):
+        with pytest.raises(AirflowFailException, match=f"{state}\n  what to do: slotlake recover"):
+            look({**QUIET, "state": state})
+    missing = {"kind": "slot missing", "what": "it does not exist", "way_out": "slotlake recover"}
+    with pytest.raises(AirflowFailException, match=r"^it does not exist\n  what to do: slotlake recover$"):
+        look({**QUIET, "state": "slot missing", "alarms": [missing]})  # told once
 
 
 def test_what_may_pass_is_tried_again_and_what_is_not_there_is_skipped(look: Any) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from decoder.errors import SlotError, SlotlakeError
+from infra import recovery_renew
 from infra.pipeline import Pipeline
+from infra.recovery_compare import compare
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file
 
@@ -65,7 +67,7 @@ def _rows(pipeline: Any, sql: str) -> list[Any]:
     return sorted(pipeline.query(sql).rows, key=str)
 
 
-def test_slot_dropped(shop: tuple[Database, Any]) -> None:
+def test_slot_dropped(shop: tuple[Database, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     database, pipeline = shop
     fine = pipeline.recover()
     assert (fine.plan, fine.findings) == ([], [])
@@ -91,17 +93,34 @@ def test_slot_dropped(shop: tuple[Database, Any]) -> None:
         "public.once": ("nothing", 0), "public.small": ("rows", 3),
     }  # fmt: skip
     assert {table.table: (table.how, table.rows) for table in plan.tables} == wanted
-    assert plan.lost
-    done = pipeline.recover(carry_out=True)
+    (lost,) = plan.lost
+    assert "seen by its net effect only" in lost
+    with monkeypatch.context() as patched:
+        meanwhile = _comparing_while(database, "UPDATE small SET v = 'meanwhile' WHERE id = 3")
+        patched.setattr(recovery_renew, "compare", meanwhile)
+        done = pipeline.recover(carry_out=True)
     assert {table.table: (table.how, table.rows) for table in done.tables} == wanted
     assert pipeline.verify().equal
     _sound(database, pipeline)
+    by_time = "SELECT v FROM shop.small__history WHERE id = 3 ORDER BY valid_from_time"
+    assert pipeline.query(by_time).rows == [("c",), ("meanwhile",)]
+    assert _rows(pipeline, "SELECT id FROM shop.small__history WHERE valid_to_time < valid_from_time") == []
     changes = _rows(
         pipeline,
         "SELECT op, coalesce(new.id, old.id), new.v FROM shop.small__changes "
         "WHERE origin = 'slotlake_recover'",
     )
     assert changes == [("D", "2", None), ("I", "3", "c"), ("U", "1", "b")]
+
+
+def _comparing_while(database: Database, statement: str) -> Callable[..., Any]:
+    """Comparing, while the source goes on."""
+
+    def compared(*given: Any) -> Any:
+        database.execute(statement)
+        return compare(*given)
+
+    return compared
 
 
 def test_what_was_pulled_before_the_slot_was_lost_is_not_lost(shop: tuple[Database, Any]) -> None:
@@ -163,7 +182,8 @@ def test_lake_moved_by_hand(shop: tuple[Database, Any]) -> None:
         insert("small")
         session.sql(f"DELETE FROM {lake}.shop.small__history").collect()
 
-    for done, found in ((by_several_hands, 3), (lambda: roll_back("commits"), 1)):
+    written = [f"what somebody else wrote into shop.{table}" for table in ("small", "small__history")]
+    for done, found, lost in ((by_several_hands, 3, written), (lambda: roll_back("commits"), 1, [])):
         database.execute("INSERT INTO big VALUES ((SELECT max(id) + 1 FROM big), 'before')")
         database.execute("UPDATE small SET v = 's'")
         pipeline.sync()
@@ -172,8 +192,10 @@ def test_lake_moved_by_hand(shop: tuple[Database, Any]) -> None:
         with pytest.raises(SlotlakeError, match=r"was rolled back|slotlake did not make") as refused:
             pipeline.sync()
         assert "slotlake recover" in refused.value.way_out
-        assert len(pipeline.recover().findings) == found
+        plan = pipeline.recover()
+        assert (len(plan.findings), sorted(plan.lost)) == (found, lost)
         mended = pipeline.recover(carry_out=True)
+        assert sorted(mended.lost) == lost
         assert (mended.rows, mended.tables) == (0, [])
         pipeline.sync()
         assert_equal(database, pipeline, TABLES)
@@ -219,8 +241,6 @@ def test_batch_altered_or_missing(shop: tuple[Database, Any]) -> None:
 
 def test_ended_at_any_step(shop: tuple[Database, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The next recover ends it, wherever those before ended; until then nothing is built on half of it."""
-    from infra import recovery_renew
-
     database, pipeline = shop
     _drop_slot(database, pipeline)
     for failpoint in ("slot_dropped", "slot_made", "batch_written", "published"):

@@ -86,6 +86,7 @@ class Day:
     clusters: list[Database]
     seed: int = 0
     told: list[str] = field(default_factory=list)
+    moments: dict[str, list[Any]] = field(default_factory=dict)  # time → the accounts then, all in the lake
 
     @property
     def database(self) -> Database:
@@ -103,9 +104,16 @@ class Day:
         for _ in range(4):
             self.database.execute("SELECT pg_switch_wal(); SELECT txid_current()")
         self.sync()
+        self.note()
         left = self.clusters.pop(0)
         self.clusters.append(left)
         self.file.write_text(self.file.read_text().replace(left.dsn, self.database.dsn))
+
+    def note(self) -> None:
+        """What there is now, which the lake has."""
+        ((now,),) = self.database.execute("SELECT clock_timestamp()::timestamptz(6) AT TIME ZONE 'UTC'")
+        rows = self.database.execute("SELECT id::text, balance::text FROM accounts")
+        self.moments[f"{now}+00:00"] = sorted(rows)
 
     def open(self) -> Pipeline:
         return Pipeline.open(self.file, remote=self.remote)
@@ -158,6 +166,8 @@ def test_killed_in_recover_and_recovered(day: Day) -> None:
             _lost(day, cluster="lowered" in step)
             assert day.recover(step) == -9, (step, day.told)
             _ended(day, step, done=step in ("publish.after_swap", "recover.published"))
+            if "lowered" in step:
+                _keeps_higher_numbers(day, pipeline)
         for number in range(KILLS):
             _lost(day, cluster=number % 3 == 0)
             started = time.monotonic()
@@ -216,3 +226,34 @@ def _ended(day: Day, when: str, *, done: bool | None) -> None:
         names = [column.name for column in cut.schema("accounts").live]
         versions = [b for b in cut.open_versions("accounts", names) or ()]
         assert sum(batch.num_rows for batch in versions) == cut.count("accounts"), when
+
+
+def _keeps_higher_numbers(day: Day, pipeline: Pipeline) -> None:
+    """What docs/runbook/restored-backup.md says of histories and change logs: LSNs do not order, times do."""
+    day.note()
+    table = f"{pipeline.lake.namespace}.accounts"
+    last = list(day.moments.items())[-2:]
+    above = f"SELECT id FROM {table}__history WHERE is_open AND valid_from_lsn > {pipeline.position()}"
+    assert pipeline.query(above).rows
+    for when, held in last:
+        at = f"TIMESTAMP '{when}'"
+        holds = f"valid_from_time <= {at} AND (valid_to_time IS NULL OR valid_to_time > {at})"
+        history = pipeline.query(f"SELECT id, balance FROM {table}__history WHERE {holds}")
+        assert sorted(history.rows) == held, when
+        log = f"SELECT op, old.id, new.id, new.balance FROM {table}__changes WHERE commit_time <= {at}"
+        assert _replayed(pipeline, f"{log} ORDER BY commit_time, commit_lsn, seq") == held, when
+    with pytest.raises(KeyError):  # a row goes before it came
+        assert _replayed(pipeline, f"{log} ORDER BY commit_lsn, seq") == held
+
+
+def _replayed(pipeline: Pipeline, log: str) -> list[Any]:
+    held: dict[Any, Any] = {}
+    changes: Any = pipeline.query(log).rows
+    for op, old, new, balance in changes:
+        if op == "C":
+            held.clear()
+        if op in "UD":
+            del held[old or new]
+        if op in "RIU":
+            held[new] = balance
+    return sorted(held.items())

@@ -26,12 +26,13 @@ def test_kinds_of_tables(database: Database, session: Any, tmp_path: Path) -> No
         "CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1);"
         "CREATE TABLE parted_2 PARTITION OF parted FOR VALUES IN (2);"
         "CREATE TABLE keyless (v text); CREATE TABLE wide (id int PRIMARY KEY, v text);"
+        "CREATE TABLE leaving (id int PRIMARY KEY); INSERT INTO leaving VALUES (1);"
         "INSERT INTO filtered SELECT g, 'v', g % 10 FROM generate_series(1, 100) g;"
         "INSERT INTO narrow SELECT g, 'v', 's' FROM generate_series(1, 100) g;"
         "INSERT INTO grown SELECT g, 'v' FROM generate_series(1, 100) g;"
         "INSERT INTO parted SELECT g, 1 + g % 2, ROW(g, 'x')::pair, 1, ARRAY[g] FROM generate_series(1, 100) g;"
         "INSERT INTO keyless SELECT 'v' || g FROM generate_series(1, 100) g; INSERT INTO wide VALUES (1, 'a');"
-        "CREATE PUBLICATION shop FOR TABLE filtered, narrow, grown, parted, keyless, wide"
+        "CREATE PUBLICATION shop FOR TABLE filtered, narrow, grown, parted, keyless, wide, leaving"
         " WITH (publish_via_partition_root = true)"
     )
     file = pipeline_file(tmp_path, database, [])
@@ -48,9 +49,18 @@ def test_kinds_of_tables(database: Database, session: Any, tmp_path: Path) -> No
             "UPDATE narrow SET v = 'w', secret = 't' WHERE id = 2; INSERT INTO narrow VALUES (200, NULL, 'x');"
             "DELETE FROM grown WHERE id = 1; UPDATE grown SET v = 'w' WHERE id = 2; INSERT INTO grown VALUES (0);"
             "UPDATE parted SET v = ROW(1, NULL)::pair, a = NULL WHERE id = 1; UPDATE parted SET part = 2 WHERE id = 2;"
-            "INSERT INTO keyless VALUES ('more'); ALTER TABLE wide ADD COLUMN w int DEFAULT 7"
+            "INSERT INTO keyless VALUES ('more'); ALTER TABLE wide ADD COLUMN w int DEFAULT 7;"
+            "CREATE TABLE joining (id int PRIMARY KEY); INSERT INTO joining VALUES (1), (2);"
+            "ALTER PUBLICATION shop ADD TABLE joining; ALTER PUBLICATION shop DROP TABLE leaving;"
+            "INSERT INTO leaving VALUES (2)"
         )
-        how = {table.table: table.how for table in pipeline.recover(carry_out=True).tables}
+        planned, report = pipeline.recover(), pipeline.recover(carry_out=True)
+        how = {table.table: table.how for table in report.tables}
+        assert {table.table: table.how for table in planned.tables} == how
+        for each in (planned, report):
+            told = [line for line in each.plan if line.startswith("public.")]
+            assert sorted(line.partition(":")[0] for line in told) == sorted(how), told
+            assert [line for line in told if "public.leaving: it is not published any more" in line]
         assert how == {
             "public.filtered": "rows",
             "public.narrow": "rows",
@@ -58,6 +68,8 @@ def test_kinds_of_tables(database: Database, session: Any, tmp_path: Path) -> No
             "public.parted": "rows",
             "public.keyless": "whole",
             "public.wide": "whole",
+            "public.joining": "new",
+            "public.leaving": "left",
         }
         for _ in range(2):
             _equal(database, pipeline)
@@ -76,6 +88,8 @@ def _equal(database: Database, pipeline: Any) -> None:
         "parted": "parted",
         "keyless": "keyless",
         "wide": "wide",
+        "joining": "joining",
+        "leaving": "(SELECT 1) q",  # as it was when it left
     }
     with database.connect() as connection:
         for table, query in wanted.items():

@@ -87,9 +87,10 @@ def shop(running: Shop, capsys: Any) -> Shop:
 
 
 def shown(page: str) -> list[tuple[str, str]]:
-    """Per console block: the command, and what it says, ``…`` for anything."""
-    blocks = re.findall(r"```console\n\$ (.*)\n((?:.*\n)*?)```", (PAGES / f"{page}.md").read_text())
-    return [(command, said.strip()) for command, said in blocks]
+    """Each command of a console block, and what it says, ``…`` for anything."""
+    blocks = re.findall(r"```console\n((?:.*\n)*?)```", (PAGES / f"{page}.md").read_text())
+    found = [said for block in blocks for said in re.findall(r"\$ (.*)\n((?:[^$].*\n)*)", block)]
+    return [(command, said.strip()) for command, said in found]
 
 
 def commands(page: str) -> list[str]:

@@ -109,6 +109,9 @@ def _a_slot_that_is_gone(database: Database, file: Path, capsys: pytest.CaptureF
     database.execute("SELECT pg_drop_replication_slot(%s)", [f"slotlake_{database.name}_shop"])
     code, status = _checked(file, capsys)
     assert (code, status["state"]) == (4, "slot missing")
+    (alarm,) = status["alarms"]
+    assert (alarm["kind"], alarm["way_out"]) == ("slot missing", "slotlake recover")
+    assert "does not exist" in alarm["what"]
     text = file.read_text()
     file.write_text(text.replace(f"port={database.server.port}", "port=1"))
     code, status = _checked(file, capsys)

@@ -173,13 +173,14 @@ DAYS: dict[str, tuple[Callable[[Shop], None], str]] = {
     "commits' snapshot removed": (commits_snapshot_removed, "the slot is confirmed up to"),
     "another cluster": (another_cluster, "another PostgreSQL cluster"),
 }
-# On which something is gone for good: `recover` says what.
-LOSING = {
-    "slot dropped",
-    "slot moved",
-    "slot invalidated",
-    "publication dropped",
-    "file missing",
-    "commits' snapshot removed",
-    "another cluster",
+_NET = "seen by its net effect only"
+# On which something is gone for good: a part of each line by which `recover` says what.
+LOSING: dict[str, list[str]] = {
+    "slot dropped": [_NET],
+    "slot moved": [_NET],
+    "slot invalidated": [_NET],
+    "publication dropped": [_NET],
+    "file missing": ["accounts__history told of the past"],
+    "commits' snapshot removed": [_NET],
+    "another cluster": [_NET, "the source has not, or not any more, are taken back"],
 }
