@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -175,7 +176,26 @@ def _connect(remote: str) -> SparkSession:
     # Not SparkSession.builder.remote: it marks the whole process (SPARK_CONNECT_MODE_ENABLED), in which
     # then no session of the other kind can be opened.
     session: SparkSession = RemoteSession.builder.remote(remote).create()
+    session.__class__ = _ended_by_stop_alone()
     # By default Spark's client tries again for ten minutes before it says that its server is gone.
     session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_RETRY_MS_MAX)])
     _remotes[session] = remote
     return session
+
+
+@cache
+def _ended_by_stop_alone() -> type[SparkSession]:
+    """Remote sessions of which the garbage collector ends nothing.
+
+    Spark's own are closed once more when they are collected, stopped or not, by the thread that happens to
+    collect them: that ends the threads by which all sessions of the process release what they have received,
+    and waits for them.  If the thread was reading an answer just then, it holds the lock that they wait for,
+    and a sync stands still for ever.
+    """
+    from pyspark.sql.connect.session import SparkSession as RemoteSession
+
+    class StoppableSession(RemoteSession):  # type: ignore[misc]
+        def __del__(self) -> None:
+            pass
+
+    return StoppableSession

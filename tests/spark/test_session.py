@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 
 from decoder.errors import LakeError, SetupError
 from infra.local.postgres import EmbeddedPostgres
@@ -57,6 +59,23 @@ def test_over_connect(connect: str, lake: LakeSettings) -> None:
         live(Lab(session, lake))
     finally:
         session.stop()
+
+
+def test_collected_garbage_does_not_end_what_others_use(connect: str, lake: LakeSettings) -> None:
+    """Whatever thread collects it may hold a lock for which the threads wait that would end."""
+    left, stopped, used = (open_session(lake, remote=connect) for _ in range(3))
+    stopped.stop()
+    assert used.sql("SELECT 1").collect() == [(1,)]
+    pool = ExecutePlanResponseReattachableIterator._release_thread_pool_instance
+    assert pool is not None
+    channel = left.client._channel
+    del left, stopped
+    gc.collect()
+    assert ExecutePlanResponseReattachableIterator._release_thread_pool_instance is pool
+    assert not pool._shutdown
+    assert used.sql("SELECT 2").collect() == [(2,)]
+    used.stop()
+    channel.close()
 
 
 def test_a_postgresql_catalog(session: object, pg: EmbeddedPostgres, tmp_path: Path) -> None:
