@@ -28,7 +28,7 @@ from decoder.copy_data import CopyReader
 from decoder.copy_files import ROWS_PER_FILE, CopiedFile, CopyPlace, PartFiles, unwritable
 from decoder.copy_frames import CopyFrames
 from decoder.copy_parts import Part, part_query, plan_parts, whole_part
-from decoder.errors import SourceError
+from decoder.errors import ChangedMeanwhileError, SourceError
 from decoder.failpoints import reach
 from decoder.nap import Nap
 from decoder.publications import SourceColumn, SourceTable
@@ -236,6 +236,7 @@ class CopyCrew:
                 connection = self._connection()
                 _take_snapshot(connection, self._snapshot)
                 reading.run(connection)
+                _require_named(connection, job.part)
                 connection.execute("COMMIT")
             return writer.finish()
         except BaseException as error:
@@ -266,6 +267,17 @@ def _take_snapshot(connection: psycopg.Connection[Any], snapshot: str) -> None:
         ) from None
     # Rather fail than copy a part of the rows.
     connection.execute("SET LOCAL row_security = off")
+
+
+def _require_named(connection: psycopg.Connection[Any], part: Part) -> None:
+    """COPY goes by a name, looked up anew each time; the lock that it took keeps it from changing."""
+    row = connection.execute("SELECT to_regclass(%s)::oid::bigint", (part.name,)).fetchone()
+    if row != (part.relation_id,):
+        raise ChangedMeanwhileError(
+            "a table, or a partition of it, was renamed while it was copied",
+            where=f"table {part.name}",
+            way_out="run again; nothing was published",
+        )
 
 
 class _Reading:

@@ -21,6 +21,7 @@ from decoder.types import column_type, copy_sql
 
 PART_BYTES = 64 << 20
 _FIRST_WITH_RANGES = 140000
+_ONLY = "ONLY "
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Part:
         relation: the table file as SQL takes it, with ONLY unless it is a root.
         first, end: pages, ``end`` not included; None for no bound.
         rows, bytes: about how many; 0 when the server does not know. Bytes are the server's, TOAST included.
+        relation_id: OID of what had that name when the table was cut; 0 if that was not recorded.
     """
 
     number: int
@@ -40,6 +42,12 @@ class Part:
     end: int | None
     rows: int
     bytes: int
+    relation_id: int = 0
+
+    @property
+    def name(self) -> str:
+        """Of the table file, quoted, with its schema."""
+        return self.relation.removeprefix(_ONLY)
 
     @property
     def condition(self) -> str | None:
@@ -55,6 +63,7 @@ class Part:
 
 @dataclass(frozen=True)
 class _Leaf:
+    relation_id: int
     relation: str
     pages: int
     rows: int
@@ -63,7 +72,7 @@ class _Leaf:
 
 
 _LEAVES = """
-SELECT root.oid::bigint, n.nspname, c.relname, root.relkind::text,
+SELECT root.oid::bigint, c.oid::bigint, n.nspname, c.relname, root.relkind::text,
        coalesce(pg_relation_size(c.oid) / current_setting('block_size')::bigint, 0),
        greatest(c.reltuples, 0)::bigint, coalesce(pg_table_size(c.oid), 0),
        c.relkind = 'r' AND coalesce(a.amname = 'heap', false) AND has_table_privilege(c.oid, 'SELECT'),
@@ -95,12 +104,12 @@ def plan_parts(
     ranges, size = connection.info.server_version >= _FIRST_WITH_RANGES, part_bytes or PART_BYTES
     found: dict[int, list[_Leaf]] = {oid: [] for oid in asked}
     readable = dict.fromkeys(asked, True)
-    for oid, schema, name, kind, pages, rows, stored, heap, allowed in connection.execute(
+    for oid, leaf, schema, name, kind, pages, rows, stored, heap, allowed in connection.execute(
         _LEAVES.encode(), (list(asked),)
     ).fetchall():
         readable[oid] &= kind != "p" or allowed
-        relation = f"ONLY {sql.Identifier(schema, name).as_string(None)}"
-        found[oid].append(_Leaf(relation, int(pages), int(rows), int(stored), bool(heap and ranges)))
+        relation = f"{_ONLY}{sql.Identifier(schema, name).as_string(None)}"
+        found[oid].append(_Leaf(leaf, relation, int(pages), int(rows), int(stored), bool(heap and ranges)))
     return {
         table: _parts(table, found[oid] if readable[oid] else _whole(table, found[oid]), size)
         for oid, table in asked.items()
@@ -109,7 +118,8 @@ def plan_parts(
 
 def _whole(table: SourceTable, leaves: list[_Leaf]) -> list[_Leaf]:
     """A root whose partitions this role may not read by themselves."""
-    return [_Leaf(table.quoted, 0, sum(e.rows for e in leaves), sum(e.bytes for e in leaves), ranged=False)]
+    rows, stored = sum(leaf.rows for leaf in leaves), sum(leaf.bytes for leaf in leaves)
+    return [_Leaf(table.relation_id, table.quoted, 0, rows, stored, ranged=False)]
 
 
 def _parts(table: SourceTable, leaves: list[_Leaf], part_bytes: int) -> list[Part]:
@@ -122,7 +132,7 @@ def _parts(table: SourceTable, leaves: list[_Leaf], part_bytes: int) -> list[Par
             begin = first if at else None
             end = None if first == firsts[-1] else first + step
             share = (leaf.rows // len(firsts), leaf.bytes // len(firsts))
-            parts.append(Part(len(parts), leaf.relation, begin, end, *share))
+            parts.append(Part(len(parts), leaf.relation, begin, end, *share, leaf.relation_id))
     return parts
 
 
@@ -143,5 +153,4 @@ def part_query(table: SourceTable, part: Part, more: str | None = None) -> str:
 
 def whole_part(table: SourceTable) -> Part:
     """All of a table as one part."""
-    only = "" if table.kind == "p" else "ONLY "
-    return Part(0, f"{only}{table.quoted}", None, None, 0, 0)
+    return Part(0, f"{_ONLY if table.kind != 'p' else ''}{table.quoted}", None, None, 0, 0, table.relation_id)

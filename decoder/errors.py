@@ -51,6 +51,12 @@ class SourceUnavailableError(SourceError):
     retryable = True
 
 
+class ChangedMeanwhileError(SourceError):
+    """A table was rewritten, altered or renamed while it was copied; its rows are not those of one moment."""
+
+    retryable = True
+
+
 class StreamingError(SourceError):
     """The server failed at sending a transaction in progress; with streaming off it may not."""
 

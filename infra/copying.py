@@ -172,9 +172,13 @@ def _take_up(work: _Work, recorded: Recorded | None, planned: list[Part], grows:
     before, now = json.loads(recorded.partitions or "{}"), json.loads(work.schema.partitions or "{}")
     if any(now.get(leaf) != state for leaf, state in before.items()):
         return
-    known = {part.relation for part in recorded.parts}
-    joined = [part for part in planned if part.relation not in known] if grows else []
-    if now != before and whole_part(work.table).relation in known:
+    known = {part.relation_id: part.relation for part in recorded.parts}
+    if not known.items() <= {part.relation_id: part.relation for part in planned}.items():
+        return  # ranges are read by name, and are of what had it
+    if any(str(leaf) in now and str(leaf) not in before for leaf in known):
+        return  # it was read, by chance, before it was a partition: its changes were not in the stream yet
+    joined = [part for part in planned if part.relation_id not in known] if grows else []
+    if now != before and work.table.relation_id in known:
         return
     first = len(recorded.parts)
     more = [replace(part, number=first + i) for i, part in enumerate(joined)]

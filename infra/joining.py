@@ -27,7 +27,7 @@ from psycopg import sql
 from decoder.changelog import Batch
 from decoder.copy import CopyJob
 from decoder.copy_parts import plan_parts
-from decoder.errors import SlotError
+from decoder.errors import ChangedMeanwhileError, SlotError
 from decoder.failpoints import reach
 from decoder.publications import SourceTable
 from decoder.slots import ExportedSnapshot
@@ -35,7 +35,6 @@ from decoder.source import connect, source_errors
 from infra.copy_forward import all_kinds_published, named_keys, resumable
 from infra.copying import Attempt
 from infra.joining_record import Joining, JoiningRecord, KeyedBy, Since
-from infra.marks import ChangedMeanwhileError
 from infra.selection import published_beside
 from infra.source_history import server_origin
 from infra.tables import copy_all

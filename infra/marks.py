@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from decoder.errors import SourceError
+from decoder.errors import ChangedMeanwhileError
 from decoder.publications import SourceTable
 from decoder.source import connect, source_errors
 from decoder.table_marks import TableMark, table_marks
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 
 # Every batch looks at the marks of all tables.
 _READ_LATELY = 4096
-
-
-class ChangedMeanwhileError(SourceError):
-    """A table was rewritten or altered while it was copied; its rows are not those of one moment."""
-
-    retryable = True
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ kept.  Pending is what the source's catalog says now and the lake does not yet. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -87,9 +87,23 @@ def _pending(pipeline: Pipeline, cut: Cut) -> list[SchemaChange]:
             mark = marks.get(now.relation_id)
             changes = _of_one(table, now, {} if mark is None else mark.numbers)
         found += [SchemaChange(table.source_name, None, change) for change in changes]
-    takes = "is copied by the next sync" if pipeline.file.new_tables == "copy" else "is left out (new_tables)"
-    joining = sorted(published.keys() - held.keys())
-    return found + [SchemaChange(postgres_name(*name), None, f"is published: {takes}") for name in joining]
+    fresh = [postgres_name(*name) for name in sorted(published.keys() - held.keys())]
+    found += [SchemaChange(name, None, f"is published: {how}") for name, how in _joining(pipeline, fresh)]
+    return found
+
+
+def _joining(pipeline: Pipeline, fresh: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What becomes of tables that the lake does not have."""
+    from infra.joining import how_far
+
+    half = how_far(pipeline)
+    for name in fresh:
+        if pipeline.file.new_tables != "copy":
+            yield name, "is left out (new_tables)"
+        elif name in half:
+            yield name, f"{half[name]} are copied, further syncs copy the rest"
+        else:
+            yield name, "is copied from the next sync on; a large table takes several"
 
 
 def _of_one(table: TableSchema, now: SourceTable, numbers: dict[str, int]) -> list[str]:

@@ -130,7 +130,7 @@ def test_an_idle_source_gives_an_empty_batch_at_once(database: Database, tmp_pat
     batch = pulled(source, tmp_path, first.end_lsn)
     assert batch.transactions == 0
     assert batch.relations == ()
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 5
     if batch.empty:
         assert not batch.path.exists()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,23 @@ LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
 BIG, SMALL = "public.big", "public.small"
 
 
-def begun(database: Database, folder: Path, connect: str, *, extra: str = "") -> Pipeline:
-    """A pipeline of one small table."""
+def begun(
+    database: Database,
+    folder: Path,
+    connect: str,
+    *,
+    extra: str = "",
+    source: str = "",
+    uri: str | None = None,
+    lake: str = "lake:\n",
+) -> Pipeline:
+    """A pipeline of one small table; ``lake``: the beginning of that section."""
     database.execute("CREATE TABLE small (id int PRIMARY KEY, v int); INSERT INTO small VALUES (1, 0)")
-    file = pipeline_file(folder, database, ["small"], source=SLOW, extra=extra)
+    file = pipeline_file(folder, database, ["small"], source=SLOW + source, extra=extra, uri=uri)
+    text = file.read_text().replace("lake:\n", lake, 1)
+    if uri is not None:  # a catalog that other tests may share
+        text = text.replace("namespace: shop", f"namespace: shop_{database.name}")
+    file.write_text(text)
     pipeline = Pipeline.open(file, remote=connect)
     pipeline.init()
     return pipeline
@@ -106,6 +120,11 @@ def killed(connect: str, file: Path, failpoint: str) -> None:
 
 def interrupted(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, failpoint: str) -> None:
     """A sync in this process that ends at a failpoint, as if it had been killed there."""
+    ended_at(monkeypatch, failpoint, pipeline.sync)
+
+
+def ended_at(monkeypatch: pytest.MonkeyPatch, failpoint: str, doing: Callable[[], object]) -> None:
+    """Likewise of anything."""
 
     def end(*of: object) -> None:
         raise Killed
@@ -115,4 +134,4 @@ def interrupted(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, failpoint: 
         patch.setattr(failpoints, "_reached", {})
         patch.setattr("decoder.failpoints.os.kill", end)
         with pytest.raises(Killed):
-            pipeline.sync()
+            doing()

@@ -188,7 +188,10 @@ def _what_changed(database: Database, file: Path, capsys: pytest.CaptureFixture[
     )
     added = ("public.t", "column v (varchar) was added")
     assert told() == {
-        "pending": [added, ("public.u", "is published: is copied by the next sync")],
+        "pending": [
+            added,
+            ("public.u", "is published: is copied from the next sync on; a large table takes several"),
+        ],
         "past": [],
     }
     with Pipeline.open(file) as pipeline:

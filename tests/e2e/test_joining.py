@@ -54,6 +54,8 @@ def test_the_others_go_on(database: Database, connect: str, tmp_path: Path) -> N
             assert (told.state, told.copied["ranges_done"]) == ("copying", number)  # type: ignore[index]
             if number == 2:
                 assert list(pipeline.verify().tables) == [SMALL]
+                (pending,) = pipeline.schema_changes().pending
+                assert pending.change.startswith(f"is published: {joining.how_far(pipeline)[BIG]} are copied")
         assert number > 3
         assert done.added_tables == [BIG]
         assert_equal(database, pipeline, ["big", "small"])

@@ -53,6 +53,8 @@ def _sound(database: Database, pipeline: Any) -> None:
     pipeline.sync()
     assert_equal(database, pipeline, TABLES)
     assert pipeline.recover().plan == []
+    slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+    assert database.execute(slots) == [(pipeline.source.slot,)]
 
 
 def _how(report: Any) -> dict[str, str]:

@@ -160,7 +160,9 @@ def day(request: pytest.FixtureRequest, pg: Any, connect: str, tmp_path: Path) -
 
 
 def test_killed_in_recover_and_recovered(day: Day) -> None:
-    dice = random.Random(seed_of_the_run())
+    seed = seed_of_the_run()
+    print(f"SLOTLAKE_SEED={seed}")
+    dice = random.Random(seed)
     with day.open() as pipeline, Watcher(pipeline) as watcher:
         for step in _steps(pipeline):
             _lost(day, cluster="lowered" in step)
@@ -235,6 +237,9 @@ def _keeps_higher_numbers(day: Day, pipeline: Pipeline) -> None:
     last = list(day.moments.items())[-2:]
     above = f"SELECT id FROM {table}__history WHERE is_open AND valid_from_lsn > {pipeline.position()}"
     assert pipeline.query(above).rows
+    commits = f"SELECT position FROM {pipeline.lake.namespace}.commits ORDER BY"
+    newest = [pipeline.query(f"{commits} {by} DESC LIMIT 1").rows for by in ("position", "published_at")]
+    assert newest[0] != newest[1] == [(str(pipeline.position()),)]
     for when, held in last:
         at = f"TIMESTAMP '{when}'"
         holds = f"valid_from_time <= {at} AND (valid_to_time IS NULL OR valid_to_time > {at})"

@@ -99,8 +99,9 @@ def commands(page: str) -> list[str]:
     return [line for block in blocks for line in block.splitlines() if line.strip()]
 
 
-def follow(shop: Shop, page: str) -> None:
-    """Go by the page, from the symptom to the end."""
+def follow(shop: Shop, page: str) -> str:
+    """Go by the page, from the symptom to the end; what its commands printed."""
+    told = ""
     for command, said in shown(page):
         code, printed = shop.run(command)
         pattern = r"[\s\S]*?".join(map(re.escape, said.split("…")))
@@ -110,10 +111,12 @@ def follow(shop: Shop, page: str) -> None:
     for line in commands(page):
         code, printed = shop.run(line)
         assert code == 0, (page, line, printed)
+        told += printed
     with Pipeline.open(shop.file) as pipeline:
         pipeline.sync()
         assert_equal(shop.database, pipeline, TABLES)
         assert pipeline.recover().plan == []
+    return told
 
 
 # -- the situations -------------------------------------------------------------------------------
@@ -259,7 +262,9 @@ def test_restored_backup(shop: Shop) -> None:
     shop.sql("INSERT INTO orders SELECT g, 'many' FROM generate_series(100000, 100300) g")
     assert shop.run("slotlake sync PIPELINE.yaml")[0] == 0
     _put_back(shop)
-    follow(shop, "restored-backup")
+    told = follow(shop, "restored-backup")
+    # Of the plan, and of what was done.
+    assert told.count("lost: changes that the lake has and the source has not, or not any more") == 2
 
 
 def test_restored_and_went_on(shop: Shop) -> None:

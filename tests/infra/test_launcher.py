@@ -148,7 +148,7 @@ def test_the_first_run_sets_up_and_all_later_ones_only_run(checkout):
     assert checkout.run("fail") == (7, out.replace('"status", "a b", "--json"', '"fail"'), "")
     started = time.monotonic()
     checkout.run()
-    assert time.monotonic() - started < 2  # 0.2 s on a quiet machine
+    assert time.monotonic() - started < 5  # 0.2 s on a quiet machine
     assert len(checkout.environments()) == 1
 
 
