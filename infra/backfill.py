@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from decoder.condition import Condition, checked, range_condition
@@ -149,11 +149,8 @@ class _Run:
         from spark.publish_swap import publish_tables
 
         if names:
-            changes = sum(
-                t.rows if t.inserted is None else t.inserted + (t.changed or 0) + (t.deleted or 0)
-                for t in self.done
-            )
-            point = self._point(snapshot, tables, changes)
+            changed = {t.lake_table: t.changes for t in self.done if t.inserted is None or t.changes}
+            point = replace(self._point(snapshot, tables, sum(changed.values())), changed=changed)
             publish_tables(self.pipeline.lake, point, names, start=snapshot.lsn)
 
     def _point(self, snapshot: ExportedSnapshot, tables: Sequence[SourceTable], changes: int) -> Point:

@@ -28,6 +28,13 @@ class TableBackfilled(Report):
     deleted: int | None = None
     keys: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def changes(self) -> int:
+        """How many rows the lake's table got, lost or got anew."""
+        if self.inserted is None:
+            return self.rows
+        return self.inserted + (self.changed or 0) + (self.deleted or 0)
+
 
 @dataclass(frozen=True)
 class BackfillReport(Report):

@@ -82,6 +82,7 @@ class Replacement:
             ApplyError: the lake does not stand at the point.
             LakeError: Spark failed, or the lake was changed meanwhile; nothing was published.
         """
+        point = replace(point, changed={str(self._name): point.changes})
         return publish_tables(self._lake, point, self.stage(point), start=point.position)
 
     def stage(self, point: Point) -> list[LakeName]:

@@ -185,7 +185,8 @@ def test_other_keys_filters_and_partitions(lake: tuple[Database, Pipeline]) -> N
     points = len(_points(pipeline))
     both = pipeline.backfill(["parts", "few"], where="id > 0")
     assert [_counts(table) for table in both.tables] == [(0, 2, 0), (0, 0, 2)]
-    assert len([row for row in _points(pipeline)[points:] if row["kind"] == "backfill"]) == 1
+    (point,) = [row for row in _points(pipeline)[points:] if row["kind"] == "backfill"]
+    assert (point["changes"], point["changed"]) == (4, {"shop.parts": 2, "shop.few": 2})
     assert pipeline.verify().equal
     unchanged = pipeline.backfill(["parts", "few"], where="id > 0")
     assert _counts(unchanged) == (0, 0, 0)
@@ -202,7 +203,9 @@ def test_whole_tables_and_their_dry_run(lake: tuple[Database, Pipeline]) -> None
     points = len(_points(pipeline))
     report = pipeline.backfill(["bag", "parts"])
     assert (report.table, report.rows) == ("public.bag, public.parts", 103)
-    assert len([row for row in _points(pipeline)[points:] if row["kind"] == "backfill"]) == 1
+    (point,) = [row for row in _points(pipeline)[points:] if row["kind"] == "backfill"]
+    assert sorted(point["changed"]) == ["shop.bag", "shop.parts"]
+    assert sum(point["changed"].values()) == 103
     assert pipeline.verify().equal
 
 

@@ -161,8 +161,10 @@ def test_every_change_step_by_step(database: Database, session: Any, tmp_path: P
         for lsn, known in past.items():
             wrong[f"again at {lsn}"] = _differing_at(pipeline, known, lsn)
         replayed = pipeline.replay("scratch", start=first.lsn, end="latest", transactions=2)
-        assert not replayed.copied_meanwhile
-        wrong["replayed"] = _differing_from(pipeline, replayed, tables)
+        # If the server has written nothing more, it is read again where the last batch ends already.
+        meanwhile = [name.partition(".")[2] for name in replayed.copied_meanwhile]
+        assert set(meanwhile) <= {"quiet"}
+        wrong["replayed"] = _differing_from(pipeline, replayed, [t for t in tables if t not in meanwhile])
         status = {entry.table: entry for entry in pipeline.status().tables}
     assert {when: found for when, found in wrong.items() if found} == {}
     assert copied == {change.table for change in CHANGES.values() if change.copied}

@@ -17,7 +17,7 @@ KEYLESS = relation("items", [], id="int4", v="numeric(10,2)")
 
 
 def point(lab: Lab) -> Point:
-    return Point(PIPELINE, lab.position, "backfill-again", "", "backfill")
+    return Point(PIPELINE, lab.position, "backfill-again", "", "backfill", changes=1)
 
 
 def test_the_rows_are_replaced(lab: Lab) -> None:
@@ -33,13 +33,9 @@ def test_the_rows_are_replaced(lab: Lab) -> None:
     assert not list(lab.lake.warehouse_path.glob("_slotlake/backfill/*/*"))
     lab.sync(update(WIDER, id="2", v="8.00", since=None))
     assert lab.rows("items") == [("2", "8.00", None)]
-    assert [p["kind"] for p in Cut.latest(lab.lake).commits()] == [
-        "copy",
-        "batch",
-        "backfill",
-        "backfill",
-        "batch",
-    ]
+    points = Cut.latest(lab.lake).commits()
+    assert [p["kind"] for p in points] == ["copy", "batch", "backfill", "backfill", "batch"]
+    assert [list(p["changed"].values()) for p in points[1:]] == [[1], [1], [1], [1]]
 
 
 def test_a_table_that_is_empty_now(lab: Lab) -> None:
