@@ -186,6 +186,7 @@ LONGER = {
     "merge_unclustered_vs_plain_merge",
     "fold_vs_spark_window",
     "ten_of_a_thousand_vs_ten",
+    "one_row_sync_s",
     "upkept_vs_fresh",
 }
 TRIED = [name for name in BENCHES if name not in LONGER or os.environ.get("SLOTLAKE_TEST_LONG")]
