@@ -189,13 +189,22 @@ def session(spark_runtime: SparkRuntime) -> Iterator[Any]:
     running.stop()
 
 
+# Tests give Java's second compiler ever new plans to compile: half of the CPU time of these minutes.
+FIRST_COMPILER_ONLY = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+
+
 @pytest.fixture(scope="session")
 def connect(spark_runtime: SparkRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a warm Spark Connect server; its token is in this process's environment."""
     from infra.local.spark_connect import LocalSparkConnect
 
     folder = tmp_path_factory.mktemp("connect")
-    with LocalSparkConnect(folder, spark_runtime, cores=2, dies_with_parent=True) as server:
+    given = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SPARK_SUBMIT_OPTS", f"{given} {FIRST_COMPILER_ONLY}".strip())
+            own = LocalSparkConnect(folder, spark_runtime, cores=2, dies_with_parent=True)
+            server = stack.enter_context(own)
         token = {name: value for name, value in server.client_environment().items() if "TOKEN" in name}
         os.environ.update(token)
         yield server.remote
