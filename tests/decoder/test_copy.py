@@ -13,9 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from decoder import copy
 from decoder.copy import CopiedFile, copy_query, copy_table
 from decoder.copy_frames import CopyFrames
-from decoder.errors import ChangeLogError, ProtocolError, SourceError
+from decoder.copy_parts import Part, plan_parts
+from decoder.errors import ChangedMeanwhileError, ChangeLogError, ProtocolError, SourceError
 from decoder.forms import Form
 from decoder.privileges import require_readable
 from decoder.publications import SourceTable, source_tables
@@ -162,6 +164,31 @@ def test_the_snapshot_is_what_is_copied(database: Database, tmp_path: Path) -> N
         SourceError, "is gone", lambda: copy_table(source.dsn, cut.snapshot, table, Place(tmp_path, table))
     )
     assert list(tmp_path.iterdir()) == [files[0].path] or list(tmp_path.iterdir()) == []
+
+
+def test_a_partition_that_gets_anothers_name_is_not_read_for_it(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the parts were cut, and before they are read by name."""
+    database.execute(
+        """
+        CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id);
+        CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (10);
+        CREATE TABLE t2 PARTITION OF t FOR VALUES FROM (10) TO (20);
+        INSERT INTO t VALUES (1), (11);
+        CREATE PUBLICATION p FOR TABLE t WITH (publish_via_partition_root)
+        """
+    )
+
+    def cut_before(*given: Any) -> dict[SourceTable, list[Part]]:
+        parts = plan_parts(*given)
+        for step in ("t1 RENAME TO x", "t2 RENAME TO t1", "x RENAME TO t2"):
+            database.execute(f"ALTER TABLE {step}")
+        return parts
+
+    monkeypatch.setattr(copy, "plan_parts", cut_before)
+    refused(ChangedMeanwhileError, "renamed while it was copied", lambda: copied(database, tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_many_chunks_and_files(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
