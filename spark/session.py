@@ -48,7 +48,7 @@ _RUNTIME = {
 # a Connect server does.  SPARK_SUBMIT_OPTS may say otherwise.
 # With one compiler Java sets 48 MB aside for compiled code: some hundred batches fill it, and from then on
 # the process only interprets.  Address space that is not used costs nothing.
-_FIRST_COMPILER_ONLY = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+FIRST_COMPILER_ONLY = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 _remotes: WeakKeyDictionary[SparkSession, str] = WeakKeyDictionary()
 
 
@@ -145,7 +145,7 @@ def _classic(conf: Mapping[str, str], cores: str, java_home: str | None, app_nam
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
     if "TieredStopAtLevel" not in os.environ.get("SPARK_SUBMIT_OPTS", ""):
-        builder = builder.config("spark.driver.extraJavaOptions", _FIRST_COMPILER_ONLY)
+        builder = builder.config("spark.driver.extraJavaOptions", FIRST_COMPILER_ONLY)
     for key, value in conf.items():
         builder = builder.config(key, value)
     try:

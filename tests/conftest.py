@@ -189,14 +189,14 @@ def session(spark_runtime: SparkRuntime) -> Iterator[Any]:
     running.stop()
 
 
-# Tests give Java's second compiler ever new plans to compile: half of the CPU time of these minutes.
-FIRST_COMPILER_ONLY = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
-
-
 @pytest.fixture(scope="session")
 def connect(spark_runtime: SparkRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a warm Spark Connect server; its token is in this process's environment."""
+    """The address of a warm Spark Connect server; its token is in this process's environment.
+
+    Tests give Java's second compiler ever new plans to compile: half of the CPU time of these minutes.
+    """
     from infra.local.spark_connect import LocalSparkConnect
+    from spark.session import FIRST_COMPILER_ONLY
 
     folder = tmp_path_factory.mktemp("connect")
     given = os.environ.get("SPARK_SUBMIT_OPTS", "")
