@@ -55,7 +55,7 @@ def cdc_backfill(pipeline: PipelineFile) -> None:
                 False, type="boolean", title="Dry run", description="Only say what would change."
             ),
         },
-        **scheduling.start_options(pipeline),
+        **scheduling.start_options(pipeline, scheduling.BY_HAND),
     ):
         backfill(str(pipeline.path))
 

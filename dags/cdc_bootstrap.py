@@ -30,7 +30,7 @@ def cdc_bootstrap(pipeline: PipelineFile) -> None:
         f"cdc_bootstrap_{pipeline.name}",
         schedule=None,
         doc_md=DOCS,
-        **scheduling.start_options(pipeline),
+        **scheduling.start_options(pipeline, scheduling.BY_HAND),
     ):
         bootstrap(str(pipeline.path))
 

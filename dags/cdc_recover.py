@@ -35,7 +35,7 @@ def cdc_recover(pipeline: PipelineFile) -> None:
                 True, type="boolean", title="Dry run", description="Only show what is wrong, and the plan."
             )
         },
-        **scheduling.start_options(pipeline),
+        **scheduling.start_options(pipeline, scheduling.BY_HAND),
     ):
         recover(str(pipeline.path))
 

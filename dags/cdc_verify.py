@@ -14,8 +14,9 @@ Takes a snapshot of the source at an exact LSN, brings the lake to that LSN, and
 hashes of all rows, while writers go on. Fails when a single value differs; `slotlake verify` on the
 pipeline file then lists the keys.
 
-With `airflow: {verify: every_batch}` in the pipeline file it runs after published batches: each is an event
-of the asset, with its LSN range, and events that come while a verification runs share the next one.
+It runs once a day, or as `airflow.verify` in the pipeline file says. It reads all rows and keeps the pipeline
+meanwhile. With `every_batch` it runs after published batches: each is an event of the asset, with its LSN
+range, and events that come while a verification runs share the next one.
 
 **Clearing `verify`** is safe: it verifies again, at a new LSN.
 """
@@ -31,7 +32,7 @@ def cdc_verify(pipeline: PipelineFile) -> None:
 
     with DAG(
         f"cdc_verify_{pipeline.name}",
-        schedule=[asset] if pipeline.airflow.verify == "every_batch" else None,
+        schedule=scheduling.verification(pipeline, asset),
         doc_md=DOCS,
         **scheduling.start_options(pipeline),
     ):

@@ -5,12 +5,15 @@ rolled-back parts, and prepared transactions whose outcome may come much later. 
 of protocol 1, ``B … C``, in commit order, so that everything behind this module knows whole transactions
 only.  A stream that is plain already passes through untouched.
 
-    in   = (B … C | S part E | c | A | b … P | K | r | p | message outside of transactions)*
+    in   = (B … C | S part E | c | A | b … P | P | K | r | p | message outside of transactions)*
     part = (R | Y | I | U | D | T | M, each with the (sub)transaction id behind its tag | O, without)*
 
 Rules (worker.c, pgoutput.c): an abort of a subtransaction drops exactly what that subtransaction sent, its
 relation messages too, of the top-level transaction everything; COMMIT and COMMIT PREPARED bring a
-transaction out, at their own position and time.
+transaction out, at their own position and time.  A prepared transaction that had a number and changed nothing
+(``SELECT … FOR UPDATE``) has no base snapshot, so it is not replayed, but its PREPARE is sent
+(reorderbuffer.c, ReorderBufferReplay and ReorderBufferPrepare): P without b is such an empty one.  Older
+servers send its outcome alone, others nothing at all (prepared.py: how it is told from a lost one).
 
 Invariant: the reader behind this module sees, at every row, the relation message that the server meant.  A
 relation message counts from when it *arrives* (the server sends it once), a streamed one from when its
@@ -52,7 +55,14 @@ from decoder.messages import (
     StreamStop,
 )
 from decoder.prepared import PreparedId, PreparedStore
-from decoder.records import STREAMING, TWO_PHASE, check_agreement, check_record, prepared_already
+from decoder.records import (
+    STREAMING,
+    TWO_PHASE,
+    check_agreement,
+    check_described,
+    check_record,
+    prepared_already,
+)
 from decoder.session_relations import SessionRelations
 from decoder.spool import Piece, SpoolRoom
 
@@ -101,6 +111,7 @@ class Assembler:
         self._streams: dict[int, Collected] = {}
         self._prepared: dict[tuple[str, int], Collected] = {}
         self._session: set[tuple[str, int]] = set()  # prepared in this session, the outcome has not come
+        self._settled: set[PreparedId] = set()  # those of the store whose outcome came on this connection
         self._block: Collected | None = None
         self._preparing: Collected | None = None
         self._in_plain = False
@@ -225,6 +236,7 @@ class Assembler:
             self._stream_abort(message, buffer, at)
         elif isinstance(message, StreamCommit):
             whole = self._streamed(message.xid, buffer, at)
+            placed(buffer, at, lambda: check_described(whole.lost(), "c", 1))
             outcome = _Outcome(message.xid, message.commit_lsn, message.end_lsn, message.commit_time)
             yield from self._come_out(whole, whole.spool.pieces(), outcome)
         elif isinstance(message, BeginPrepare):
@@ -243,7 +255,7 @@ class Assembler:
         inside = "a stream block" if self._block is not None else inside
         inside = "a prepared transaction" if self._preparing is not None else inside
         wanted = {StreamStop: "a stream block", Prepare: "a prepared transaction"}.get(type(message), "")
-        if inside != wanted:
+        if inside != wanted and (inside or not isinstance(message, Prepare)):
             raise fault(buffer, at, f"inside {inside}" if inside else f"outside of {wanted}")
 
     def _check(self, message: Message, tag: str) -> None:
@@ -293,9 +305,10 @@ class Assembler:
         which = PreparedId(message.gid, message.xid, message.prepare_lsn)
         if isinstance(message, StreamPrepare):
             done = self._streamed(message.xid, buffer, at)
+            placed(buffer, at, lambda: check_described(done.lost(), "p", 26))
         else:
-            assert self._preparing is not None
-            done, self._preparing = self._preparing, None
+            done = self._preparing or Collected(message.xid, self._room.open())
+            self._preparing = None
             done.prefix = self._known.prefix(done)
         done.which = which
         self._prepared[message.gid, message.xid] = done
@@ -312,9 +325,11 @@ class Assembler:
             self.resolved.append((done.which, "committed"))
             yield from self._come_out(done, done.spool.pieces(), outcome)
             return
-        which = self._store.find(message.gid, message.xid, message.commit_lsn)
+        which = self._stored(message.gid, message.xid, message.commit_lsn)
         if which is None:
-            raise self._store.missing(message.gid, message.xid, format_lsn(message.commit_lsn))
+            if self._store.had_changes(message.gid, message.xid):
+                raise self._store.missing(message.gid, message.xid, format_lsn(message.commit_lsn))
+            return  # an empty one, of which the server sent nothing at PREPARE
         self.resolved.append((which, "committed"))
         stored = Collected(message.xid, self._room.open())
         yield from self._come_out(stored, self._store.pieces(which), outcome)
@@ -323,11 +338,19 @@ class Assembler:
         """One that is not known was prepared before the slot was made: nothing of it came."""
         self._session.discard((message.gid, message.xid))
         done = self._prepared.pop((message.gid, message.xid), None)
-        which = done.which if done else self._store.find(message.gid, message.xid, message.rollback_end_lsn)
+        which = done.which if done else self._stored(message.gid, message.xid, message.rollback_end_lsn)
         if done is not None:
             self._room.close(done.spool)
         if which is not None:
             self.resolved.append((which, "rolled back"))
+
+    def _stored(self, gid: str, xid: int, before: int) -> PreparedId | None:
+        """One of another batch or life.  Its outcome comes once; its file stays until the lake has it."""
+        which = self._store.find(gid, xid, before)
+        if which is None or which in self._settled:
+            return None
+        self._settled.add(which)
+        return which
 
     # Coming out.
 
@@ -366,6 +389,8 @@ class Assembler:
             self._room.close(done.spool)
             kept.append(done.which)
         self._prepared.clear()
+        if self._settled:
+            self._settled.intersection_update(self._store.waiting())
         return kept
 
     def close(self) -> None:

@@ -43,6 +43,24 @@ def truncated_by(piece: Piece) -> Iterator[int]:
             yield from message.relation_ids
 
 
+def relation_id_at(piece: Piece, i: int) -> int:
+    """The relation that message ``i``, of a row or a description, names."""
+    begin = int(piece.ends[i]) + 1
+    return int.from_bytes(piece.data[begin : begin + 4].tobytes(), "big")
+
+
+def changed_tables(piece: Piece, tags: npt.NDArray[np.uint8], kept: Flags, first: int, end: int) -> set[int]:
+    """The relations that the kept messages from ``first`` on change."""
+    part = tags[first:end]
+    rows = np.flatnonzero(np.isin(part, list(b"IUD")) & kept[first:end]) + first
+    numbers = piece.data[piece.ends[rows][:, None] + np.arange(1, 5)].astype(np.int64)
+    found = set(np.unique(numbers @ (1 << np.arange(24, -8, -8))).tolist())
+    for i in (np.flatnonzero((part == ord("T")) & kept[first:end]) + first).tolist():
+        message = read_message(piece.data[piece.ends[i] : piece.ends[i + 1]].tobytes())
+        found.update(message.relation_ids if isinstance(message, Truncate) else ())
+    return found
+
+
 def tags_of(buffer: MessageBuffer) -> npt.NDArray[np.uint8]:
     """The first byte of every message."""
     if buffer.count == 0:

@@ -38,13 +38,14 @@ from decoder.changelog import (
     sha256_of,
 )
 from decoder.columnar import MESSAGES_SCHEMA, TRANSACTIONS_SCHEMA, DecodedChunk
-from decoder.errors import ChangeLogError
+from decoder.errors import ChangeLogError, ProtocolError
+from decoder.incoming import incoming_path, let_go_of_gone, make_incoming
 from decoder.lsn import format_lsn
 from decoder.relations import RelationVersion
 
-_INCOMING = ".incoming-"
 _SYNCED_TOGETHER = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NONE: Mapping[tuple[str, str], ProtocolError] = {}
 _OPERATIONS = {"inserts": "I", "updates": "U", "deletes": "D", "truncates": "T"}
 # Written once, read once or twice, soon: cheap to write counts for more than small.
 _PARQUET: dict[str, Any] = {
@@ -138,8 +139,7 @@ class BatchWriter:
         self._times: list[datetime] = []
         self._path = incoming_path(directory, secrets.token_hex(4))
         with writing(self._path):
-            directory.mkdir(parents=True, exist_ok=True)
-            self._path.mkdir()
+            make_incoming(self._path)
             self._transactions = pq.ParquetWriter(self._path / TRANSACTIONS, TRANSACTIONS_SCHEMA, **_PARQUET)
         self._transaction_count = 0
 
@@ -179,6 +179,7 @@ class BatchWriter:
         *,
         prepared: Sequence[Mapping[str, Any]] = (),
         resolved: Sequence[Mapping[str, Any]] = (),
+        unreadable: Mapping[tuple[str, str], ProtocolError] = _NONE,
     ) -> Batch:
         """Close and sync everything, then give the batch its name.
 
@@ -187,12 +188,17 @@ class BatchWriter:
             keys: per relation version the columns that identify a row.
             prepared: transactions prepared in this batch that wait for their outcome (prepared.py).
             resolved: transactions whose outcome came in this batch.
+            unreadable: tables of which the batch does not have all rows, and why.
         """
         final = self._log / batch_name(self._start, end)
         with writing(self._path):
             self._close_files()
             manifest = self._manifest(end, keys)
             manifest["prepared"], manifest["resolved"] = list(prepared), list(resolved)
+            manifest["unreadable"] = [
+                {"schema": schema, "table": table, "what": error.what, "where": error.where}
+                for (schema, table), error in unreadable.items()
+            ]
             text = json.dumps(manifest, indent=1, ensure_ascii=False)
             (self._path / MANIFEST).write_text(text + "\n", "utf-8")
             _sync_files(list(self._path.iterdir()))
@@ -200,6 +206,7 @@ class BatchWriter:
             if final.exists():  # the same transactions, put together again
                 shutil.rmtree(final)
             self._path.rename(final)
+            let_go_of_gone()
             sync_path(self._log)
         return Batch(final, manifest)
 
@@ -247,6 +254,7 @@ class BatchWriter:
             with suppress(OSError, pa.ArrowException):
                 self._messages.close()
         shutil.rmtree(self._path, ignore_errors=True)
+        let_go_of_gone()
 
 
 def empty_batch(directory: Path, identity: BatchIdentity, position: int) -> Batch:
@@ -271,32 +279,6 @@ def empty_batch(directory: Path, identity: BatchIdentity, position: int) -> Batc
         "digest": digest_of({}),
     }
     return Batch(directory / batch_name(position, position), manifest)
-
-
-def remove_leftovers(directory: Path) -> None:
-    """Remove what dead processes were writing when they ended."""
-    if not directory.is_dir():
-        return
-    for path in directory.glob(f"{_INCOMING}*"):
-        mark = "-".join(path.name.removeprefix(_INCOMING).split("-")[:2])
-        pid = mark.split("-")[0]
-        alive = pid.isdigit() and mark == _process_mark(int(pid))
-        if not alive or int(pid) == os.getpid():
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def incoming_path(directory: Path, name: str) -> Path:
-    """A place of this process, removed by `remove_leftovers` when the process has ended."""
-    return directory / f"{_INCOMING}{_process_mark(os.getpid())}-{name}"
-
-
-def _process_mark(pid: int) -> str:
-    """``<pid>-<start time>``: a number that is given again to another process does not match."""
-    try:
-        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
-        return f"{pid}-{after_name.split()[19]}"
-    except OSError:
-        return f"{pid}-0"
 
 
 def _relation_entry(

@@ -9,11 +9,14 @@ Invariants: the pipeline's slot stays where it stands; a `BulkStream` ends with 
 before which every transaction that commits before ``until`` has been handed out, in commit order.
 
 The server keeps a window's messages in work_mem, then in a temporary file, before it sends the first.  So a
-backlog is read in windows of WAL: each is decoded from where the oldest transaction in it may have begun, so
-a window is at least as long as what is decoded again for it, and a backlog for which too much would be is
-left at the end of a window (the batch ends there).  A transaction that goes beyond a window comes whole with
-the one in which it commits: only the last window may send transactions in progress.  One that fills whole
-windows is for the stream.
+backlog is read in windows of WAL.  How much comes out of one is known only then (what TOAST compressed comes
+out a hundred times as large): the first is small, and each further one as large as what came out of the last
+allows, at most a few times as long as that.  Each is decoded from where the oldest transaction in it may have
+begun, so a window is at least about as long as what is decoded again for it, and a backlog for which too much
+would be is left at the end of a window (the batch ends there).  A transaction that goes beyond a window comes
+whole with the one in which it commits: only the last window may send transactions in progress.  One that
+fills whole windows is for the stream, and so is what the server has no room for.  Where the role may say so,
+the server itself stops at SPOOL_BYTES_MAX.
 """
 
 from __future__ import annotations
@@ -33,18 +36,28 @@ from decoder.copy_data import CopyReader, Frames
 from decoder.errors import BulkError, SlotlakeError, SourceUnavailableError
 from decoder.lsn import format_lsn, parse_lsn
 from decoder.options import Options
-from decoder.receive import missing_publication, plugin_options
-from decoder.slots import SlotState
-from decoder.source import SourceSettings, connect, explain, redact
+from decoder.receive import plugin_options
+from decoder.slot_held import require_server_of
+from decoder.slots import SlotState, check_confirmed
+from decoder.source import SourceSettings, as_stored, connect, explain, redact
+from decoder.stream_errors import missing_publication
+from decoder.timeline import Origin
 from decoder.waiting import Patience, readable
 
 BULK_MIN_BYTES = 8 << 20
+FIRST_BYTES = 4 << 20
+GROWTH = 4
+SPOOL_BYTES = 256 << 20
+SPOOL_BYTES_MAX = 2 << 30
 WINDOW_BYTES = 256 << 20
 WINDOW_BYTES_MAX = 1 << 30
 AGAIN_BYTES_MAX = 1 << 30
+# An open transaction may lie in it, and come out whole with the first window.
+BEFORE_BYTES_MAX = 512 << 20
 STATUS_SECONDS = 60.0
-_SETTINGS = "SET work_mem = '64MB'; SET lock_timeout = 0; SET default_transaction_read_only = off"
+_SETTINGS = "SET work_mem = '64MB'; SET lock_timeout = 0"
 _IN_VAIN = 16  # a window that sends less than this part of its WAL holds little that has committed
+_INSUFFICIENT_RESOURCES = "53"  # a full disk, temp_file_limit, memory: a stream needs none of it
 _CANCEL_SECONDS = 2.0
 _WAITING, _SENDING, _DONE = range(3)
 _NO_BYTES, _NO_LENGTHS = np.empty(0, np.uint8), np.empty(0, np.int64)
@@ -53,12 +66,12 @@ _NO_BYTES, _NO_LENGTHS = np.empty(0, np.uint8), np.empty(0, np.int64)
 def worth_bulk(source: SourceSettings, slot: SlotState, start: int, until: int) -> bool:
     """Is there so much to read that it pays, and is SQL a way to it?
 
-    Not if several windows would each be decoded from far behind, and not from a two-phase slot, whether or
-    not the pipeline asks for that: a copy of it does not know which prepared transactions it has handed out.
+    Not if decoding begins far behind, and not from a two-phase slot, whether or not the pipeline asks for
+    that: a copy of it does not know which prepared transactions it has handed out.
     """
     size, again = until - start, start - (slot.restart_lsn or 0)
-    cheap = size <= WINDOW_BYTES_MAX or again <= WINDOW_BYTES_MAX
-    return source.bulk and not slot.two_phase and size >= BULK_MIN_BYTES and cheap
+    near = again <= BEFORE_BYTES_MAX
+    return source.bulk and not slot.two_phase and size >= BULK_MIN_BYTES and near
 
 
 class BulkStream(Closes):
@@ -82,7 +95,7 @@ class BulkStream(Closes):
     def __init__(self, source: SourceSettings, options: Options, start: int, until: int) -> None:
         self._source, self._options = source, options
         self._start, self._at, self._until = start, start, until
-        self._restart = self._again = self._window_sent = 0
+        self._restart = self._again = self._window_sent = self._in_vain = 0
         self._window_start = start
         self.exhausted = False
         self._state = _WAITING
@@ -93,6 +106,8 @@ class BulkStream(Closes):
         self._warned: SlotlakeError | None = None
         self._pgconn.notice_handler = self._notice
         try:
+            if as_stored(self._connection):
+                raise BulkError("the database has no encoding (SQL_ASCII)", where=redact(source.dsn))
             self._copy_slot(start)
             self._reader = CopyReader(self._pgconn)
             self._next_window()
@@ -107,13 +122,29 @@ class BulkStream(Closes):
         self._warned = missing_publication(self._source, result) or self._warned
 
     def _copy_slot(self, start: int) -> None:
-        """Copy the slot, moved to ``start``."""
+        """Copy the slot, moved to ``start``; the copy is this session's own."""
         run = self._connection.execute
         run(_SETTINGS)
+        self._limit_spool()
         run("SELECT pg_copy_logical_replication_slot(%s, %s, true)", (self._source.slot, self._slot))
         confirmed, _ = self._stands()
+        check_confirmed(confirmed, start, f"slot {self._source.slot!r} at {redact(self._source.dsn)}")
         if confirmed < start:
             run("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", (self._slot, format_lsn(start)))
+
+    def _limit_spool(self) -> None:
+        """Have the server refuse to keep more, if this role may ask for that and nothing tighter is set."""
+        row = self._connection.execute(
+            "SELECT setting::bigint FROM pg_settings WHERE name = 'temp_file_limit'"
+        ).fetchone()
+        wanted = SPOOL_BYTES_MAX >> 10
+        if row is None or not 0 <= row[0] <= wanted:
+            with suppress(psycopg.errors.InsufficientPrivilege):
+                self._connection.execute(f"SET temp_file_limit = {wanted}".encode())
+
+    def require_origin(self, origin: Origin) -> None:
+        """Raises SourceUnavailableError if the copy is not on that server."""
+        require_server_of(self._connection, self._source, self._slot, origin)
 
     def _stands(self) -> tuple[int, int]:
         """The copy's confirmed position, and where decoding for the next window begins."""
@@ -130,28 +161,34 @@ class BulkStream(Closes):
         again = self._at - restart
         if self._at > self._start:
             self._again += again
-            if restart <= self._restart and self._window_sent * _IN_VAIN < self._at - self._window_start:
-                raise BulkError(
-                    "a transaction reaches beyond a window of WAL", where=redact(self._source.dsn)
-                )
+            self._look_for_a_large_one(self._at - self._window_start, moved=restart > self._restart)
         self._restart = restart
         if self._again > AGAIN_BYTES_MAX:
             self._state, self.exhausted = _DONE, True
             return
-        self._window_start, self._window_sent = self._at, 0
         self._window_end = min(self._until, self._at + self._size(again))
+        self._window_start, self._window_sent = self._at, 0
         last = self._window_end == self._until
         options = self._options if last else replace(self._options, streaming="off")
         self._pgconn.send_query(window_query(self._source, options, self._slot, self._window_end))
         self._state, self._rows = _WAITING, CopiedRows()
 
+    def _look_for_a_large_one(self, taken: int, *, moved: bool) -> None:
+        """Of windows of which next to nothing comes, what is in them is still to come, at once."""
+        in_vain = not moved and self._window_sent * _IN_VAIN < taken
+        self._in_vain = self._in_vain + taken if in_vain else 0
+        if self._in_vain >= WINDOW_BYTES // 2:
+            raise BulkError("a transaction reaches beyond a window of WAL", where=redact(self._source.dsn))
+
     def _size(self, again: int) -> int:
-        """At least what is decoded again for it, but no more than what sends about WINDOW_BYTES."""
-        size = min(max(WINDOW_BYTES, again), WINDOW_BYTES_MAX)
+        """WAL for the next window, by what is decoded again for it and by what came out of the last one."""
         taken = self._at - self._window_start
-        if taken and self._window_sent > taken:
-            size = max(size * taken // self._window_sent, WINDOW_BYTES // 16)
-        return size
+        most = min(max(WINDOW_BYTES, again), WINDOW_BYTES_MAX)
+        if not taken:
+            return min(max(FIRST_BYTES, again // GROWTH), most)
+        size = min(max(GROWTH * taken, again), most)
+        fits = SPOOL_BYTES * taken // max(self._window_sent, 1)
+        return min(size, max(fits, min(FIRST_BYTES, WINDOW_BYTES) // GROWTH))
 
     def drain(self) -> Frames:
         """Everything that has arrived, without waiting, as the contents of replication messages.
@@ -224,7 +261,8 @@ class BulkStream(Closes):
 
     def _refused(self, error: psycopg.Error) -> Exception:
         known = explain(error, self._source.dsn, "reading a backlog through SQL")
-        if isinstance(known, SourceUnavailableError):
+        no_room = (error.sqlstate or "")[:2] == _INSUFFICIENT_RESOURCES
+        if isinstance(known, SourceUnavailableError) and not no_room:
             return SourceUnavailableError(
                 f"the connection broke off while a backlog was read: {known.what}",
                 where=known.where,

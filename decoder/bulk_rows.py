@@ -87,9 +87,9 @@ def _header(frames: Frames) -> int:
 
 
 def _error(what: str, offset: int) -> ProtocolError:
-    return ProtocolError(
-        what, message_type="d", offset=offset, where=f"COPY of changes, byte offset {offset}"
-    )
+    where = f"COPY of changes, byte offset {offset}"
+    way_out = "set source.bulk: false, which reads the same changes over a replication connection"
+    return ProtocolError(what, message_type="d", offset=offset, where=where, way_out=way_out)
 
 
 @inlined
@@ -128,7 +128,7 @@ def _rows(data: Bytes, given: Ints, skipped: int, out: Bytes, lengths: Ints, rep
         if report[2] == 0 and end - p == 2 and data[p] == 255 and data[p + 1] == 255:
             report[2] = 1
         elif report[2] != 0 or not _is_row(data, p, end):
-            if end != p or i > 0:  # the header may come alone
+            if end != p or i > 0 or skipped == 0:  # only the header may come alone
                 return p
         else:
             _message(data, p, end, data_end, out, report[0], out_end)

@@ -126,6 +126,15 @@ class Batch:
         return int(self.manifest["transactions"])
 
     @property
+    def unreadable(self) -> dict[tuple[str, str], tuple[str, str]]:
+        """Tables, by schema and name, of which a value could not be read: the batch lacks rows of them.
+
+        With what was wrong, and where.
+        """
+        told = self.manifest.get("unreadable", ())
+        return {(each["schema"], each["table"]): (each["what"], each["where"]) for each in told}
+
+    @property
     def changes(self) -> int:
         return int(self.manifest["changes"])
 

@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from decoder.assembly_kernels import relation_ids
-from decoder.assembly_messages import truncated_by
+from decoder.assembly_messages import changed_tables, relation_id_at, truncated_by
 from decoder.buffer import MessageBuffer
 from decoder.compiled import frozen
 from decoder.inspection import Widths
 from decoder.messages import BeginPrepare
 from decoder.prepared import PreparedId
 from decoder.spool import Piece, Spool
+
+_R = ord("R")
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Collected:
         which: of one that is prepared.
         prefix: types and relations that the session knew and its rows need.
         before: the relation messages in force when it began.
+        dropped: a part of it that was rolled back had described a table.
     """
 
     xid: int
@@ -61,6 +64,7 @@ class Collected:
     which: PreparedId | None = None
     prefix: list[bytes] = field(default_factory=list)
     before: dict[int, bytes] = field(default_factory=dict)
+    dropped: bool = False
 
     def describe(self, arrival: int, subxid: int, relation_id: int, width: int) -> None:
         """A relation message has arrived in a block."""
@@ -70,8 +74,26 @@ class Collected:
     def abort(self, subxid: int) -> None:
         """A subtransaction was rolled back, with what it described."""
         self.spool.aborted.add(subxid)
+        self.dropped = self.dropped or any(each.subxid == subxid for each in self.described)
         self.described = [each for each in self.described if each.subxid != subxid]
         self.widths = Widths({each.relation_id: each.width for each in self.described})
+
+    def lost(self) -> int | None:
+        """A table that its changes need and that a part described which was rolled back."""
+        if not self.dropped:
+            return None
+        by: dict[int, int] = {}  # who described a table last
+        lost: set[int] = set()
+        for piece in self.spool.pieces():
+            kept, at = self.spool.kept(piece), 0
+            tags = piece.data[piece.ends[:-1]]
+            for i in [*np.flatnonzero(tags == _R).tolist(), piece.count]:
+                changed = changed_tables(piece, tags, kept, at, i)
+                lost.update(number for number in changed if by.get(number) in self.spool.aborted)
+                if i < piece.count:
+                    by[relation_id_at(piece, i)] = int(piece.xids[i])
+                at = i
+        return min(lost, default=None)
 
     def needs(self, types: Iterable[bytes]) -> list[bytes]:
         """Types and relations that its rows need and that the server sent before it."""

@@ -8,7 +8,9 @@ depend on how the stream was cut into chunks.
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +19,7 @@ from decoder import scan
 from decoder.arrays import arrow
 from decoder.buffer import MessageBuffer
 from decoder.chunk import Chunk, Notes
+from decoder.errors import ProtocolError
 from decoder.rare import Rare
 from decoder.relations import Relation, RelationVersion
 from decoder.row_sets import row_sets
@@ -42,6 +45,10 @@ MESSAGES_SCHEMA = pa.schema(
         ("content", pa.binary()),
     ]
 )
+
+
+# Tables of which a value could not be read, by schema and name, and the error that says which.
+Unreadable: TypeAlias = MutableMapping[tuple[str, str], ProtocolError]
 
 
 @dataclass(frozen=True)
@@ -120,6 +127,7 @@ class Decoder:
         first_txn: int,
         commit_before: int | None = None,
         partial: bool = False,
+        unreadable: Unreadable | None = None,
     ) -> DecodedChunk:
         """Decode whole transactions from the front of the buffer.
 
@@ -131,6 +139,8 @@ class Decoder:
             partial: also hand over the beginning of a transaction that does not end in the buffer.
                 Its row in ``transactions`` comes with the chunk in which it ends; the decoder must
                 then be given the rest.
+            unreadable: tables whose rows are left out. One of which a value cannot be read joins them,
+                where without it that is an error: the messages themselves are whole, and so is the rest.
 
         Raises:
             ProtocolError: the stream breaks the grammar; nothing was consumed.
@@ -138,21 +148,23 @@ class Decoder:
         chunk = Chunk(buffer, self._state, (first_seq, first_txn), self._notes, self.catalog)
         chunk.walk(scan.NO_LIMIT if commit_before is None else commit_before, partial)
         rare = Rare(chunk, self._relations, self._types)
-        decoded = _decoded(chunk, rare, self._open_origin)
+        decoded = _decoded(chunk, rare, self._open_origin, unreadable)
         open_origin = rare.open_origin(self._open_origin)
         self._relations, self._types, self._state = rare.relations, rare.types, chunk.state
         self._open_origin = open_origin
         return decoded
 
 
-def _decoded(chunk: Chunk, rare: Rare, open_origin: str | None) -> DecodedChunk:
+def _decoded(
+    chunk: Chunk, rare: Rare, open_origin: str | None, unreadable: Unreadable | None
+) -> DecodedChunk:
     ended = chunk.report[scan.LAST_END_LSN] > 0
     ops = np.bincount(chunk.rows[scan.ROW_OP], minlength=128)
     transactions = _transactions(chunk, rare, open_origin)
     return DecodedChunk(
         consumed=int(chunk.report[scan.AT]),
         transactions=transactions,
-        rows=build_tables(row_sets(chunk, rare)),
+        rows=_rows(chunk, rare, unreadable),
         messages=_messages(rare),
         counts=Counts(
             transactions=transactions.num_rows,
@@ -169,6 +181,18 @@ def _decoded(chunk: Chunk, rare: Rare, open_origin: str | None) -> DecodedChunk:
         open=bool(chunk.state[scan.OPEN]),
         reached=bool(chunk.report[scan.REACHED]),
     )
+
+
+def _rows(chunk: Chunk, rare: Rare, unreadable: Unreadable | None) -> dict[RelationVersion, pa.Table]:
+    if unreadable is None:
+        return build_tables(row_sets(chunk, rare))
+    while True:
+        try:
+            return build_tables(row_sets(chunk, rare, unreadable))
+        except ProtocolError as error:
+            if error.table is None or error.table in unreadable:
+                raise
+            unreadable[error.table] = error
 
 
 def _transactions(chunk: Chunk, rare: Rare, open_origin: str | None) -> pa.Table:

@@ -2,7 +2,8 @@
 
 Every compiled function takes arrays of fixed element types and returns numbers; it never raises.
 An error is a number that the Python caller turns into an exception, so that bad bytes can never
-become a crash.  ``cache=True`` writes next to the source, or to ``NUMBA_CACHE_DIR``.
+become a crash.  ``cache=True`` writes next to the source, or to ``NUMBA_CACHE_DIR`` (`decoder.kernel_cache`);
+`infra.kernels` compiles all of them beforehand.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ import numpy.typing as npt
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 
+from decoder.kernel_cache import keep_by_content
 from decoder.memory import place
+
+keep_by_content()
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,10 +34,15 @@ Unsigned = npt.NDArray[np.uint64]
 signed: Callable[[Any], int] = np.int64  # type: ignore[assignment]
 unsigned: Callable[[Any], int] = np.uint64  # type: ignore[assignment]
 
+# Every compiled function by its full name, as numba's dispatcher.
+kernels: dict[str, Any] = {}
+
 
 def compiled(function: F) -> F:
     """Compile on first call; the type checker keeps seeing the plain function."""
-    return cast(F, numba.njit(cache=True, nogil=True)(function))
+    made = numba.njit(cache=True, nogil=True)(function)
+    kernels[f"{function.__module__}.{function.__qualname__}"] = made
+    return cast(F, made)
 
 
 def inlined(function: F) -> F:

@@ -219,6 +219,8 @@ def _explained(connection: psycopg.Connection[Any], statement: str, where: str) 
             # A prepared statement is one statement; the text cannot bring more.
             row = connection.execute(f"EXPLAIN (COSTS OFF, FORMAT JSON) {statement}".encode(), prepare=True)
             return row.fetchone()[0][0]["Plan"]  # type: ignore[index]
+    except psycopg.errors.LockNotAvailable:
+        raise
     except psycopg.Error as error:
         raise _not_understood(error, where) from None
 
@@ -259,7 +261,8 @@ def _keyless(table: SourceTable) -> PipelineFileError:
     return PipelineFileError(
         f"{table.quoted} has no key, so single rows of it cannot be told apart",
         where="a condition or a range of keys",
-        way_out="leave it out: the whole table is read again; or give the table a primary key",
+        way_out="leave it out: the whole table is read again; or give the table a primary key that is not "
+        "deferrable",
     )
 
 

@@ -57,5 +57,8 @@ def _advance(connection: psycopg.Connection[Any], source: SourceSettings, lsn: i
                 raise
             time.sleep(0.1)
             continue
+        except psycopg.errors.ObjectNotInPrerequisiteState:
+            check_slot(connection, source, position=lsn, wait_seconds=0)  # moved beyond it meanwhile
+            raise
         assert row is not None
         return parse_lsn(row[0])

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -28,17 +29,19 @@ from decoder.copy_data import CopyReader
 from decoder.copy_files import ROWS_PER_FILE, CopiedFile, CopyPlace, PartFiles, unwritable
 from decoder.copy_frames import CopyFrames
 from decoder.copy_parts import Part, part_query, plan_parts, whole_part
-from decoder.errors import ChangedMeanwhileError, SourceError
+from decoder.errors import SourceError, concerning
 from decoder.failpoints import reach
 from decoder.nap import Nap
 from decoder.publications import SourceColumn, SourceTable
-from decoder.source import connect, explain, redact, source_errors
+from decoder.source import as_stored, connect, explain, redact, source_errors
 from decoder.types import column_type, from_copied
+from decoder.vanished import require_named, vanished, vanished_error
 from decoder.waiting import Patience, WatchedConnection, readable
 
 __all__ = ["CopiedFile", "CopyCrew", "CopyJob", "CopyPlace", "CopyProgress", "copy_query", "copy_table"]
 
 WORKERS = 2
+_NO_PRIVILEGE = "42501"
 CHUNK_BYTES = 16 << 20
 _CHUNKS_BYTES = 32 << 20  # of all parts that are read at once
 _CHUNK_BYTES_MIN = 4 << 20
@@ -108,6 +111,7 @@ def copy_table(
 
     Raises:
         SourceError: the server refuses: privileges, row-level security, a snapshot that is gone.
+        VanishedError: the table was dropped.
         ChangeLogError: the files cannot be written.
     """
     with connect(dsn) as connection, source_errors(dsn, f"looking at {table.quoted}"):
@@ -125,6 +129,8 @@ def copy_table(
             told=_Sum(table, progress).add if progress is not None else _nothing,
         ) as crew:
             crew.wait(jobs)
+            if crew.gone:
+                raise vanished_error(table.quoted)
     except BaseException:
         for file in (file for files in finished.values() for file in files):
             file.path.unlink(missing_ok=True)
@@ -166,6 +172,9 @@ class CopyCrew:
         done: called, in a thread of the crew, with the files of each part once they are on disk.
         told: called with how many more rows and bytes of a part have come.
         begins: asked before each part, in a thread of the crew; one for which it says no is left out.
+
+    Attributes:
+        gone: OIDs of tables that were dropped before all of their parts were read; these are left out too.
     """
 
     def __init__(
@@ -183,6 +192,7 @@ class CopyCrew:
         self._dsn, self._snapshot, self._rows_per_file = dsn, snapshot, rows_per_file
         self._done, self._told, self._begins = done, told, begins
         self._chunk_bytes = min(CHUNK_BYTES, max(_CHUNK_BYTES_MIN, _CHUNKS_BYTES // workers))
+        self.gone: set[int] = set()
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._local = threading.local()
@@ -223,10 +233,21 @@ class CopyCrew:
             self._done(job, self._copied(job))
             reach("init.part_done")
         except BaseException as error:
+            if self._dropped(job, error):
+                return
             if not self._stop.is_set():
                 self._failure = error
             self._stop.set()
             raise
+
+    def _dropped(self, job: CopyJob, error: BaseException) -> bool:
+        connection, self._local.connection = getattr(self._local, "connection", None), None
+        if connection is not None:
+            connection.close()  # its transaction has failed
+        if isinstance(error, SourceError) and not self._stop.is_set():
+            with suppress(SourceError):
+                self.gone |= vanished(self._dsn, [job.table.relation_id])
+        return job.table.relation_id in self.gone
 
     def _copied(self, job: CopyJob) -> list[CopiedFile]:
         writer = PartFiles(job.table, job.place, job.stem, self._rows_per_file)
@@ -235,8 +256,10 @@ class CopyCrew:
             with source_errors(self._dsn, f"copying {job.table.quoted}"):
                 connection = self._connection()
                 _take_snapshot(connection, self._snapshot)
-                reading.run(connection)
-                _require_named(connection, job.part)
+                as_stored(connection)
+                with concerning(job.table.schema, job.table.table):
+                    reading.run(connection)
+                    require_named(connection, job.part.name, job.part.relation_id)
                 connection.execute("COMMIT")
             return writer.finish()
         except BaseException as error:
@@ -267,17 +290,6 @@ def _take_snapshot(connection: psycopg.Connection[Any], snapshot: str) -> None:
         ) from None
     # Rather fail than copy a part of the rows.
     connection.execute("SET LOCAL row_security = off")
-
-
-def _require_named(connection: psycopg.Connection[Any], part: Part) -> None:
-    """COPY goes by a name, looked up anew each time; the lock that it took keeps it from changing."""
-    row = connection.execute("SELECT to_regclass(%s)::oid::bigint", (part.name,)).fetchone()
-    if row != (part.relation_id,):
-        raise ChangedMeanwhileError(
-            "a table, or a partition of it, was renamed while it was copied",
-            where=f"table {part.name}",
-            way_out="run again; nothing was published",
-        )
 
 
 class _Reading:
@@ -342,13 +354,18 @@ class _Reading:
         if result is None:
             return SourceError("the server ended the copy", where=where, way_out="run the same command again")
         error = psycopg.errors.error_from_result(result)
-        if "row-level security" in str(error):
+        if error.sqlstate == _NO_PRIVILEGE and self._secured():
             return SourceError(
                 f"row-level security hides rows of {self._table.quoted} from this role",
                 where=where,
                 way_out="ALTER ROLE … BYPASSRLS, or use the table's owner",
             )
         return explain(error, self._dsn, f"copying {self._table.quoted}")
+
+    def _secured(self) -> bool:
+        with connect(self._dsn) as connection, source_errors(self._dsn):
+            asked = "SELECT row_security_active(%s::oid)"
+            return connection.execute(asked, [self._table.relation_id]).fetchone() == (True,)
 
     def _submit(self, raw: bytes, messages: int) -> None:
         self._wait()

@@ -3,10 +3,7 @@
 One call of psycopg's `get_copy_data` per message costs more than all of decoding.  So the loop over
 libpq's own functions (PQgetCopyData, PQconsumeInput, PQfreemem; libpq manual, section 32.10) is
 compiled; the connection stays psycopg's, which also handles notices and errors.  Where libpq cannot be
-found for certain in this process, the same loop runs in Python.
-
-Invariant: a function is called only in the very library that made the connection: the library is
-looked for among the mapped files, and must give the same version and the same socket as psycopg does.
+found for certain in this process (libpq.py), the same loop runs in Python.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +20,7 @@ from numba.core import types
 from psycopg import pq
 
 from decoder.compiled import Bytes, Ints, compiled
+from decoder.libpq import address, library, same_library
 
 DRAIN_BYTES = 4 << 20
 _FIRST_MESSAGES = 1 << 15
@@ -66,7 +63,7 @@ class CopyReader:
 
     def __init__(self, pgconn: pq.abc.PGconn) -> None:
         self._pgconn = pgconn
-        self._compiled = _registered() and _same_library(pgconn)
+        self._compiled = _registered() and same_library(pgconn)
         self._data = np.empty(DRAIN_BYTES + (1 << 20), dtype=np.uint8)
         self._lengths = np.empty(_FIRST_MESSAGES, dtype=np.int64)
         self._cells = np.zeros(1, dtype=np.int64)  # the pointer that PQgetCopyData sets
@@ -98,7 +95,7 @@ class CopyReader:
 
     def _run(self, bytes_max: int) -> int:
         return _drain(
-            _address(self._pgconn), self._cells, self._cells.ctypes.data, self._data, self._data.ctypes.data,
+            address(self._pgconn), self._cells, self._cells.ctypes.data, self._data, self._data.ctypes.data,
             self._lengths, bytes_max, self._report,
         )  # fmt: skip
 
@@ -173,46 +170,15 @@ def _drain(
 
 
 @cache
-def _library() -> ctypes.CDLL | None:
-    """The libpq that psycopg uses, if it can be told for certain."""
-    try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return None
-    paths = {line.split(maxsplit=5)[5] for line in lines if "/libpq" in line}
-    for path in sorted(paths, key=lambda each: "psycopg" not in each):
-        try:
-            library = ctypes.CDLL(path)
-            if library.PQlibVersion() == pq.version():
-                return library
-        except (OSError, AttributeError):
-            continue
-    return None
-
-
-@cache
 def _registered() -> bool:
     """Make libpq's functions known to compiled code, under names of our own.
 
     By name, not by address: code that is kept on disk is then right in every process.
     """
-    library = _library()
+    found = library()
     for name, symbol in _NAMES.items():
-        function = getattr(ctypes.CDLL(None) if name == "memcpy" else library, name, None)
+        function = getattr(ctypes.CDLL(None) if name == "memcpy" else found, name, None)
         if function is None:
             return False
         binding.add_symbol(symbol, ctypes.cast(function, ctypes.c_void_p).value)
     return True
-
-
-def _address(pgconn: pq.abc.PGconn) -> int:
-    """Where libpq's connection object lies; 0 when closed."""
-    return int(getattr(pgconn, "pgconn_ptr", None) or 0)
-
-
-def _same_library(pgconn: pq.abc.PGconn) -> bool:
-    library, address = _library(), _address(pgconn)
-    if library is None or not address:
-        return False
-    library.PQsocket.argtypes = [ctypes.c_void_p]
-    return bool(library.PQsocket(address) == pgconn.socket)

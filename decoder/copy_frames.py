@@ -20,6 +20,11 @@ from decoder.types_slices import Slices
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _FAULTS = ("", "a row with another number of fields", "a negative field length", "data after the end")
+_WAY_OUT = (
+    "the bytes of the copy are damaged, or of a version that is not known here; nothing of it was "
+    "published. It is "
+    "read anew by the next run; if it is refused at the same place, please report it"
+)
 _ROWS, _CONSUMED, _FINISHED, _BAD = range(4)
 
 
@@ -77,7 +82,8 @@ class CopyFrames:
 
 
 def _error(what: str, offset: int) -> ProtocolError:
-    return ProtocolError(what, message_type="d", offset=offset, where=f"COPY data, byte offset {offset}")
+    where = f"COPY data, byte offset {offset}"
+    return ProtocolError(what, message_type="d", offset=offset, where=where, way_out=_WAY_OUT)
 
 
 @inlined

@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from decoder.publication_tables import LEAVES, LOCKED, require_filter
 from decoder.publications import SourceTable
 from decoder.types import column_type, copy_sql
 
@@ -71,23 +72,25 @@ class _Leaf:
     ranged: bool
 
 
-_LEAVES = """
+# Of a locked table the size is as it was analysed last: a range more or less, but the plan waits for nobody.
+_LEAVES = f"""WITH RECURSIVE {LOCKED}, root AS (
+    SELECT oid, relkind FROM pg_class WHERE oid = ANY (%s)
+), {LEAVES}
 SELECT root.oid::bigint, c.oid::bigint, n.nspname, c.relname, root.relkind::text,
-       coalesce(pg_relation_size(c.oid) / current_setting('block_size')::bigint, 0),
-       greatest(c.reltuples, 0)::bigint, coalesce(pg_table_size(c.oid), 0),
-       c.relkind = 'r' AND coalesce(a.amname = 'heap', false) AND has_table_privilege(c.oid, 'SELECT'),
+       coalesce(CASE WHEN l.relation IS NULL THEN pg_relation_size(c.oid) / b.size ELSE c.relpages END, 0),
+       greatest(c.reltuples, 0)::bigint,
+       coalesce(CASE WHEN l.relation IS NULL THEN pg_table_size(c.oid) ELSE c.relpages * b.size END, 0),
+       c.relkind = 'r' AND coalesce(a.amname = 'heap', false)
+           AND coalesce(has_table_privilege(c.oid, 'SELECT'), false),
        coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
                 AND NOT row_security_active(c.oid), false)
-FROM pg_class root
-JOIN LATERAL (
-    SELECT root.oid AS relid WHERE root.relkind <> 'p'
-    UNION ALL
-    SELECT t.relid FROM pg_partition_tree(root.oid) t WHERE root.relkind = 'p' AND t.isleaf
-) leaf ON true
-JOIN pg_class c ON c.oid = leaf.relid AND c.relkind <> 'p'
+FROM root
+JOIN leaf ON leaf.root = root.oid
+JOIN pg_class c ON c.oid = leaf.relid
 JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_am a ON a.oid = c.relam
-WHERE root.oid = ANY (%s)
+LEFT JOIN (SELECT DISTINCT relation FROM locked) l ON l.relation = c.oid,
+LATERAL (SELECT current_setting('block_size')::bigint AS size) b
 ORDER BY root.oid, c.oid
 """
 
@@ -141,7 +144,11 @@ def part_query(table: SourceTable, part: Part, more: str | None = None) -> str:
 
     Args:
         more: a further condition, as SQL.
+
+    Raises:
+        SourceUnavailableError: the table's row filter could not be read.
     """
+    require_filter(table.row_filter, table.quoted)
     columns = ", ".join(
         copy_sql(sql.Identifier(c.name).as_string(None), column_type(c.type_oid, c.typmod))
         for c in table.columns

@@ -52,12 +52,14 @@ class StreamDescriptions:
         xids: the transactions that sent something, top-level and sub.
         aborted: the subtransactions that were rolled back.
         said: (place, xid, description), in order.
+        uses: (xid, who described the table, its id): what is needed of another's descriptions.
     """
 
     session: Descriptions
     xids: set[int] = field(default_factory=set)
     aborted: set[int] = field(default_factory=set)
     said: list[tuple[int, int, Description]] = field(default_factory=list)
+    uses: set[tuple[int, int, int]] = field(default_factory=set)
 
     def add(self, message: Description, place: int, xid: int) -> Description:
         """Note a description; returns it with the names of its types."""
@@ -68,10 +70,27 @@ class StreamDescriptions:
 
     def relation(self, relation_id: int) -> Relation | None:
         """The version of a table in force in this transaction: one that it has described itself."""
-        for _, _, message in reversed(self.said):
+        found = self._described(relation_id)
+        return None if found is None else found[1]
+
+    def _described(self, relation_id: int) -> tuple[int, Relation] | None:
+        """Who described a table last, and how."""
+        for _, xid, message in reversed(self.said):
             if isinstance(message, RelationMessage) and message.relation.relation_id == relation_id:
-                return message.relation
+                return xid, message.relation
         return None
+
+    def used(self, xid: int, relation_id: int) -> None:
+        """A (sub)transaction changes that table, whoever described it."""
+        found = self._described(relation_id)
+        if found is not None and found[0] != xid:
+            self.uses.add((xid, found[0], relation_id))
+
+    def lost(self) -> int | None:
+        """A table that changes need and that a part described which was rolled back."""
+        return min(
+            (n for xid, by, n in self.uses if by in self.aborted and xid not in self.aborted), default=None
+        )
 
     def abort(self, subxid: int) -> None:
         """Forget what a subtransaction described; it sends no more."""

@@ -3,11 +3,17 @@
 An error says *what* is wrong, *where*, and the *way out*; the command prints these three and ends
 with ``exit_code`` (the table in docs/errors.md).  ``retryable`` tells a scheduler whether waiting
 can help.  Row values and secrets never go into a message.
+
+``table`` says whose trouble it is: an error that names one table lets that table be set aside, while the
+others go on (`infra.aside`); one without stops all.  Whoever raises an error over what one table is, holds or
+allows, names it there: ``SourceError(…).of(schema, table)``, or `concerning` around what is done for it.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar, Self
 
 from decoder.lsn import format_lsn
 
@@ -17,6 +23,7 @@ class SlotlakeError(Exception):
 
     exit_code: ClassVar[int] = 70
     retryable: ClassVar[bool] = False
+    table: tuple[str, str] | None = None
 
     def __init__(self, what: str, *, where: str = "", way_out: str = "") -> None:
         super().__init__(what)
@@ -31,6 +38,11 @@ class SlotlakeError(Exception):
         if self.way_out:
             parts.append(f"what to do: {self.way_out}")
         return "\n  ".join(parts)
+
+    def of(self, schema: str, table: str) -> Self:
+        """The same error, as the trouble of one table of the source alone (its names, not quoted)."""
+        self.table = (schema, table)
+        return self
 
 
 class PipelineFileError(SlotlakeError):
@@ -51,6 +63,10 @@ class SourceUnavailableError(SourceError):
     retryable = True
 
 
+class LockedError(SourceUnavailableError):
+    """A table of the source is locked for longer than it is waited for."""
+
+
 class ChangedMeanwhileError(SourceError):
     """A table was rewritten, altered or renamed while it was copied; its rows are not those of one moment."""
 
@@ -61,8 +77,18 @@ class StreamingError(SourceError):
     """The server failed at sending a transaction in progress; with streaming off it may not."""
 
 
+class UnsendableError(SourceError):
+    """The server failed at making a message, as of a row whose text is too large; in binary it may not."""
+
+
 class BulkError(SourceError):
     """The server cannot be read through SQL; as a replication connection it may."""
+
+    def __init__(self, what: str, *, where: str = "", way_out: str = "") -> None:
+        instead = (
+            "nothing: the changes are read over a replication connection instead (as by source.bulk: false)"
+        )
+        super().__init__(what, where=where, way_out=way_out or instead)
 
 
 class SlotError(SlotlakeError):
@@ -77,8 +103,25 @@ class SlotBusyError(SlotError):
     retryable = True
 
 
+# The same bytes come again, so no second run helps; what is behind them can be had.
+DAMAGED = (
+    "the stream is damaged, or of a version that is not known here; nothing of this batch was kept or "
+    "confirmed, so "
+    "it comes again. If it is refused at the same place, please report it with what `slotlake decode "
+    "--record FILE` "
+    "writes; a new slot goes on behind it (SELECT pg_drop_replication_slot(…), then `slotlake recover`)"
+)
+UNREADABLE = (
+    "the value is at fault, not the stream: correct it at the source, or leave its column out "
+    "(tables.<name>.columns); then have the table copied again, by `slotlake resume` if status says that it "
+    "is set aside, else by `slotlake backfill --table`"
+)
+LAKE_ALTERED = "run `slotlake recover`: it says what of the lake is damaged, and mends what can be mended"
+DEFECT = "this is a defect of slotlake: please report it; nothing of this batch was kept or confirmed"
+
+
 class ProtocolError(SlotlakeError):
-    """A replication message that the protocol's grammar does not allow.
+    """A replication message that the protocol's grammar does not allow, or a value that its type does not.
 
     Attributes:
         message_type: the message's tag, one character, or "" when unknown.
@@ -89,14 +132,20 @@ class ProtocolError(SlotlakeError):
     exit_code = 5
 
     def __init__(
-        self, what: str, *, message_type: str = "", offset: int = 0, where: str = "", lsn: int | None = None
+        self,
+        what: str,
+        *,
+        message_type: str = "",
+        offset: int = 0,
+        where: str = "",
+        lsn: int | None = None,
+        way_out: str = DAMAGED,
     ) -> None:
         position = "" if lsn is None else f", WAL {format_lsn(lsn)}"
         super().__init__(
             what,
             where=where or f"message {message_type!r}, byte offset {offset}{position}",
-            way_out="the stream is damaged or of an unknown version; nothing of this batch was kept, "
-            "and nothing was confirmed to the server",
+            way_out=way_out,
         )
         self.message_type = message_type
         self.offset = offset
@@ -104,7 +153,18 @@ class ProtocolError(SlotlakeError):
 
     def at(self, lsn: int | None) -> ProtocolError:
         """The same error, naming the position too."""
-        return ProtocolError(self.what, message_type=self.message_type, offset=self.offset, lsn=lsn)
+        same = ProtocolError(
+            self.what, message_type=self.message_type, offset=self.offset, lsn=lsn, way_out=self.way_out
+        )
+        same.table = self.table
+        return same
+
+    def of(self, schema: str, table: str) -> Self:
+        """The trouble of one table is no damage of the stream."""
+        self.way_out = UNREADABLE if self.way_out == DAMAGED else self.way_out
+        if f"{schema}.{table}" not in self.what + self.where:
+            self.where = f"{self.where}, table {schema}.{table}"
+        return super().of(schema, table)
 
 
 class ChangeLogError(SlotlakeError):
@@ -120,9 +180,14 @@ class LakeError(SlotlakeError):
 
 
 class ApplyError(SlotlakeError):
-    """A batch holds a change that cannot be applied to the lake as it is."""
+    """A batch holds a change that cannot be applied to the lake as it is.
+
+    Attributes:
+        choice: the key of the pipeline file that asks for the refusal; "" when nobody asked for it.
+    """
 
     exit_code = 8
+    choice: str = ""
 
 
 class BusyError(SlotlakeError):
@@ -163,3 +228,18 @@ class ConsumerError(SlotlakeError):
         self.callback = callback
         self.xid = xid
         self.lsn = lsn
+
+
+@contextmanager
+def concerning(schema: str, table: str) -> Iterator[None]:
+    """What the source refuses, or what cannot be read or applied, is within this block one table's trouble.
+
+    Not so a server that cannot be reached, or a slot, a disk or a lake that fails.
+    """
+    try:
+        yield
+    except (SourceError, ProtocolError, ApplyError) as error:
+        unreachable = isinstance(error, SourceUnavailableError) and not isinstance(error, LockedError)
+        if error.table is None and not unreachable:
+            error.of(schema, table)
+        raise

@@ -17,6 +17,7 @@ NAMES = frozenset(
         "pull.prepared",  # prepared transactions are durable; the batch has no name yet
         "pull.renamed",  # the batch has its final name; nothing applied
         "evolve.copying",  # a table that must be copied again: the batch ends at the copy, nothing is copied
+        "evolve.compared",  # tables with wider columns hold what the source holds; nothing is noted of it
         "evolve.copied",  # it is copied; what belongs to the batch has no name yet
         "evolve.noted",  # what belongs to the batch has its name
         "apply.mid_merge",  # while Spark runs a MERGE
@@ -32,6 +33,7 @@ NAMES = frozenset(
         "init.before_publish",
         "join.noted",  # the keys of a joining table that a batch changed are noted; it is not applied
         "join.published",  # a joining table is published, and recorded as half copied
+        "aside.written",  # a table is on record as set aside; the step that met its trouble is not taken yet
         "drop.source",  # slot and publications gone, the lake still there
         "drop.catalog",  # the catalog has forgotten the tables, their files are there
         "recover.slot_dropped",  # the old slot is gone, there is no new one

@@ -19,9 +19,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from decoder.errors import LakeError
+from decoder.errors import LAKE_ALTERED, LakeError
 from decoder.forms_nested import ListTexts, NestedTexts, RangeTexts, RecordTexts
 from decoder.types import ColumnType, column_type, to_text
+from decoder.wide import alike, narrow_pieces, one_array
 
 Pair = tuple[pa.Array, pa.Array | None]
 _FORMS_KEPT = 1 << 12
@@ -68,7 +69,7 @@ class TextForm(Form):
 
     def text(self, typed: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None) -> pa.Array:
         """Itself."""
-        return typed.combine_chunks() if isinstance(typed, pa.ChunkedArray) else typed
+        return one_array(typed)
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,13 @@ class NestedForm(Form):
 
     def keep(self, typed: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None) -> Pair:
         """Each value that prints back as it came; the text of the others."""
-        texts = typed.combine_chunks() if isinstance(typed, pa.ChunkedArray) else typed
+        pairs = [self._kept(piece) for piece in narrow_pieces(one_array(typed))]
+        if len(pairs) == 1:
+            return pairs[0]
+        nothing = [pa.nulls(len(parsed), pa.string()) if text is None else text for parsed, text in pairs]
+        return pa.chunked_array([parsed for parsed, _ in pairs]), pa.chunked_array(nothing)
+
+    def _kept(self, texts: pa.Array) -> Pair:
         texts = texts.cast(pa.string())
         parsed = self.texts.parsed(texts)
         same = pc.equal(self.texts.printed(parsed), texts)
@@ -91,12 +98,10 @@ class NestedForm(Form):
 
     def text(self, typed: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None) -> pa.Array:
         """Printed as PostgreSQL prints it."""
-        array = typed.combine_chunks() if isinstance(typed, pa.ChunkedArray) else typed
-        printed = self.texts.printed(array)
+        printed = self.texts.printed(one_array(typed))
         if exact is None:
             return printed
-        texts = exact.combine_chunks() if isinstance(exact, pa.ChunkedArray) else exact
-        return pc.coalesce(texts.cast(pa.string()), printed)
+        return pc.coalesce(*alike(one_array(exact), printed))
 
 
 def as_list(element_oid: int, delimiter: str) -> str:
@@ -137,7 +142,9 @@ def form_of(form: str, oid: int, typmod: int) -> Form:
             return TextForm(kind, pa.string(), "string", False)
         texts = _nested(name, more, typmod)
     except (ValueError, TypeError, KeyError) as error:
-        raise LakeError("the form in which the lake keeps a column is not known", where=form[:80]) from error
+        raise LakeError(
+            "the form in which the lake keeps a column is not known", where=form[:80], way_out=LAKE_ALTERED
+        ) from error
     return NestedForm(kind, texts.arrow, texts.spark, True, texts)
 
 

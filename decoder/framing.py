@@ -14,7 +14,7 @@ when the first of these is seen:
   starts at U or later, or a Rollback Prepared whose record ends behind U (not taken in);
 * a Commit, Prepare or any of the above that is taken in and whose record ends at U or later (such records do
   not overlap);
-* a logical message outside transactions that lies behind U (not taken in);
+* a logical message outside transactions whose record starts at U or later (not taken in);
 * a keepalive whose ``wal_end`` is U or more: the server has decoded and sent all before it.
 
 A stream block of a transaction in progress says nothing about U: the transaction may still commit before it.
@@ -34,6 +34,7 @@ from decoder.buffer import MessageBuffer
 from decoder.compiled import Bytes, Ints, Lengths, Unsigned, compiled, frozen, inlined, read_int64
 from decoder.errors import ProtocolError
 from decoder.memory import bare
+from decoder.message_record import message_start
 
 POSTGRES_EPOCH_SECONDS = 946_684_800
 NO_LIMIT = 2**63 - 1
@@ -182,12 +183,15 @@ def _layout(tag: int) -> tuple[int, int, int]:
 def _ends_before(data: Bytes, p: int, length: int, until: int) -> bool:
     """Whether the payload at p belongs to what lies at ``until`` or later.
 
-    A message outside of transactions carries the *end* of its record, so at ``until`` it is still inside:
-    the server does not send it again from there.
+    A message outside of transactions carries the *end* of its record; if that starts before ``until``, the
+    server does not send it again from there.
     """
     tag = data[p]
     if tag == 77:
-        return length >= 10 and data[p + 1] == 0 and read_int64(data, p + 2) > until
+        if length < 14 or data[p + 1] != 0:
+            return False
+        ends = read_int64(data, p + 2)
+        return ends > until and message_start(ends, length - 14) >= until
     starts, ends, size = _layout(tag)
     if length < size:
         return False

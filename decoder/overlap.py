@@ -7,6 +7,8 @@ transactions lie between.  A transaction is known by where its commit record sta
 committed: the first two can be the same by chance, for both histories began from one state.
 
 Invariant: the slot is looked at only (peeked), never moved; where nothing overlaps, nothing is said.
+Histories that differ do so from where they part, and a peek is kept on the server until all of it is there:
+so only the first PEEK_BYTES of WAL are looked at.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from decoder.changelog import Batch, batch_positions, batches
 from decoder.cursor import EPOCH_MICROSECONDS
 from decoder.lsn import format_lsn
 from decoder.slots import SlotState
-from decoder.source import SourceSettings
+from decoder.source import SourceSettings, as_stored
 
+PEEK_BYTES = 32 << 20
 _FIRST_WITHOUT_EMPTY = 150000  # from here on transactions that publish nothing are not sent
 _FIRST_WITH_ORIGIN = 160000
 _BEGIN = struct.Struct(">QqI")
@@ -52,17 +55,24 @@ def contradiction(
         or source.plugin != "pgoutput"
     ):
         return None
-    archived = [batch for batch in _published(changelog, position) if batch.end_lsn > confirmed]
+    until = min(position, confirmed + PEEK_BYTES)
+    archived = [
+        batch
+        for batch in _published(changelog, position)
+        if batch.end_lsn > confirmed and batch.start_lsn < until
+    ]
     if not archived:
         return None
-    shown = _shown(connection, source, position)
+    shown = _shown(connection, source, until)
     for batch in archived:
         # A two-phase slot shows their PREPARE and a COMMIT PREPARED, which names no place where they begin.
         prepared = {entry["xid"] for entry in batch.manifest.get("resolved", ())}
-        known = {each for each in _transactions(batch) if each[0] >= confirmed and each[1] not in prepared}
+        known = {
+            each for each in _transactions(batch) if confirmed <= each[0] < until and each[1] not in prepared
+        }
         if any(xid == _OF_A_DIFFERENCE for _, xid, _ in known):
             continue
-        now = {each for each in shown if batch.start_lsn <= each[0] < batch.end_lsn}
+        now = {each for each in shown if batch.start_lsn <= each[0] < min(batch.end_lsn, until)}
         if connection.info.server_version < _FIRST_WITHOUT_EMPTY:
             now &= known
         if known != now:
@@ -84,19 +94,22 @@ def _transactions(batch: Batch) -> set[Transaction]:
     return set(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
-def _shown(connection: psycopg.Connection[Any], source: SourceSettings, position: int) -> set[Transaction]:
-    """The transactions that the slot has from its confirmed position up to the lake's."""
+def _shown(connection: psycopg.Connection[Any], source: SourceSettings, until: int) -> set[Transaction]:
+    """The transactions that the slot has from its confirmed position up to there."""
     names = ",".join(sql.Identifier(name).as_string(None) for name in source.publications)
     options = {"proto_version": "1", "publication_names": names}
     if source.messages:
         options["messages"] = "true"
     if source.origin == "none" and connection.info.server_version >= _FIRST_WITH_ORIGIN:
         options["origin"] = "none"
+    stored = as_stored(connection)  # else a value that is no text ends this look, and every run with it
     rows = connection.execute(
         "SELECT substr(data, 2, 20) FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, NULL, "
         "VARIADIC %s::text[]) WHERE get_byte(data, 0) = 66",
-        (source.slot, format_lsn(position), [text for pair in options.items() for text in pair]),
+        (source.slot, format_lsn(until), [text for pair in options.items() for text in pair]),
         binary=True,
     ).fetchall()
+    if stored:
+        connection.execute("SET client_encoding = 'UTF8'")
     begun = (_BEGIN.unpack(row[0]) for row in rows)
     return {(lsn, xid, time + EPOCH_MICROSECONDS) for lsn, time, xid in begun}

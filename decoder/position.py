@@ -57,6 +57,7 @@ def settled_position(connection: psycopg.Connection[Any]) -> int:
             raise SourceUnavailableError(
                 f"the server has not written its WAL to disk up to {format_lsn(target)} "
                 f"in {_GIVE_UP_SECONDS:g} s",
+                where=f"{connection.info.host}:{connection.info.port}/{connection.info.dbname}",
                 way_out="look at the server's log and disks, then run the same command again",
             )
         time.sleep(_POLL_SECONDS)

@@ -9,16 +9,21 @@ makes it durable here:
 Invariant: a file is whole or not there (written elsewhere, fsynced, renamed), it holds everything needed to
 read it (the relations in force, too), and it is removed only when the lake itself has gone past the outcome.
 A file that is written twice, because a pull was repeated, is the same file.
+
+COMMIT PREPARED alone may also be of a transaction that had a number and changed nothing: at its PREPARE older
+servers (seen: 16.14) send nothing.  The message does not say which of the two it is, nor where the PREPARE
+was.  What tells them apart is what was noted when changes came: whatever was made durable here stands in its
+batch's manifest, and in the lake (spark/commits.py) until its outcome is there too.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -29,6 +34,8 @@ from decoder.lsn import format_lsn, parse_lsn
 from decoder.spool import SCHEMA, Piece
 
 DIRECTORY = "prepared"
+Named: TypeAlias = tuple[str, int]  # gid and xid
+Noted: TypeAlias = Callable[[], Iterable[Named]]
 
 
 @dataclass(frozen=True)
@@ -54,11 +61,19 @@ class PreparedStore:
     Args:
         changelog: the change log's directory.
         origin: what the files are of: system identifier and slot.
+        noted: transactions with changes whose outcome has not come, as was noted when they were prepared;
+            without it any may be one.
     """
 
-    def __init__(self, changelog: Path, origin: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        changelog: Path,
+        origin: Mapping[str, str],
+        noted: Noted | None = None,
+    ) -> None:
         self._directory = changelog / DIRECTORY
         self._origin = dict(origin)
+        self._noted = noted
 
     def write(self, which: PreparedId, pieces: Iterable[Piece]) -> Path:
         """Make a transaction durable; raises ChangeLogError when the disk does not take it."""
@@ -85,6 +100,10 @@ class PreparedStore:
             if which.gid == gid and which.xid == xid and which.prepare_lsn < before
         ]
         return max(found, key=lambda which: which.prepare_lsn, default=None)
+
+    def had_changes(self, gid: str, xid: int) -> bool:
+        """Did changes of a transaction that is not here come once?  Else it was empty."""
+        return self._noted is None or (gid, xid) in self._noted()
 
     def missing(self, gid: str, xid: int, at: str) -> ChangeLogError:
         """A prepared transaction has been committed whose changes are not here."""
@@ -117,6 +136,19 @@ class PreparedStore:
         if any(told.get(name) != value for name, value in self._origin.items()):
             return None
         return PreparedId(told["gid"], int(told["xid"]), parse_lsn(told["prepare_lsn"]))
+
+
+def noted_in(changelog: Path, position: int) -> set[Named]:
+    """What the batches on disk up to a position say was prepared with changes, and has no outcome in them."""
+    noted: set[Named] = set()
+    for path in batches(changelog):
+        ends = batch_positions(path.name)
+        if ends is None or ends[1] > position:
+            continue
+        manifest = Batch.open(path).manifest
+        noted |= {(entry["gid"], entry["xid"]) for entry in manifest.get("prepared", ())}
+        noted -= {(entry["gid"], entry["xid"]) for entry in manifest.get("resolved", ())}
+    return noted
 
 
 def forget_settled(changelog: Path, position: int) -> None:

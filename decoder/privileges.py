@@ -34,8 +34,9 @@ class _Rights:
 
 
 _RIGHTS = """
-SELECT current_user::text, c.oid::bigint, n.nspname, c.relname, has_schema_privilege(n.oid, 'USAGE'),
-       has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid), array(
+SELECT current_user::text, c.oid::bigint, n.nspname, c.relname,
+       coalesce(has_schema_privilege(n.oid, 'USAGE'), true), -- NULL: gone by now, and not to be read
+       coalesce(has_table_privilege(c.oid, 'SELECT'), true), row_security_active(c.oid), array(
            SELECT a.attname::text FROM pg_attribute a
            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
              AND NOT has_column_privilege(c.oid, a.attnum, 'SELECT') ORDER BY a.attnum)
@@ -71,13 +72,14 @@ def _refuse_hidden_rows(rights: Sequence[_Rights], role: str) -> None:
     if not secured:
         return
     named = ", ".join(each.quoted for each in secured)
+    first = secured[0]
     raise SourceError(
         f"row-level security hides rows of {named} from this role: a copy would lack them, and the stream, "
         "which does not obey it, would bring their changes",
         where=f"role {role}",
         way_out=f"ALTER ROLE {_quoted(role)} BYPASSRLS (as a superuser), or use a role that the policies do "
         "not apply to; to leave rows out on purpose: a WHERE of the publication, or a filter in the file",
-    )
+    ).of(first.schema, first.table)
 
 
 def _refuse_hidden_tables(rights: Sequence[_Rights], role: str) -> None:
@@ -93,11 +95,12 @@ def _refuse_hidden_tables(rights: Sequence[_Rights], role: str) -> None:
     ]
     if lacking:
         statements.append(f"GRANT SELECT ON {', '.join(each.quoted for each in lacking)} TO {grantee}")
+    first = (lacking or [each for each in rights if not each.usage])[0]
     raise SourceError(
         f"the role may not read all that is published: {', '.join(told)}",
         where=f"role {role}",
         way_out="have their owner run: " + "; ".join(statements),
-    )
+    ).of(first.schema, first.table)
 
 
 def _told(rights: _Rights) -> str:

@@ -1,13 +1,14 @@
 """What the publications publish: tables, columns, filters, and whether each table is fit for it.
 
-The server's own view decides (``pg_publication_tables``: column lists, row filters, partition roots),
-so that the initial copy and the stream hold the same rows and columns.  Invariant: columns come in the
-order in which the stream sends them, by attribute number.
+By the server's own rules (column lists, row filters, partition roots; publication_tables.py), so that the
+initial copy and the stream hold the same rows and columns.  Invariant: columns come in the order in which the
+stream sends them, by attribute number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +16,10 @@ import psycopg
 from psycopg import sql
 
 from decoder.errors import SourceError
+from decoder.key_index import ENFORCED
+from decoder.publication_tables import published_names, published_rows
 from decoder.types import type_name
 
-_FIRST_WITH_LISTS = 150000  # column lists and row filters
 _FIRST_WITH_GENERATED = 180000  # generated columns can be published
 
 
@@ -48,10 +50,12 @@ class SourceTable:
         relation_id: its OID.
         kind: 'r' table, 'p' partitioned table published through its root.
         replica_identity: d (default), n (nothing), f (full) or i (index).
-        primary_key: its columns, () when there is none or not all of it is published.
+        primary_key: its columns, () when there is none that holds at any moment (`decoder.key_index`), or not
+            all of it is published.
         key: columns that identify a row in the stream: under an index identity the index's, else the
             primary key; () when there are none.
-        row_filter: SQL over the table's columns (several publications' filters OR'ed), None for all rows.
+        row_filter: SQL over the table's columns (several publications' filters OR'ed), None for all rows;
+            with `publication_tables.UNREAD_FILTER` if the table is locked.
         updates, deletes: whether a publication publishes these.
     """
 
@@ -92,14 +96,6 @@ def missing_publications(connection: psycopg.Connection[Any], names: Sequence[st
     rows = connection.execute("SELECT pubname FROM pg_publication WHERE pubname = ANY (%s)", (list(names),))
     present = {str(row[0]) for row in rows.fetchall()}
     return [name for name in names if name not in present]
-
-
-def published_names(connection: psycopg.Connection[Any], names: Sequence[str]) -> set[tuple[str, str]]:
-    """Schema and name of every table that these publications publish."""
-    rows = connection.execute(
-        "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = ANY (%s)", (list(names),)
-    )
-    return {(str(schema), str(table)) for schema, table in rows.fetchall()}
 
 
 def check_publications(connection: psycopg.Connection[Any], names: Sequence[str]) -> None:
@@ -174,12 +170,28 @@ def source_tables(
         SourceError: a publication is missing, or two disagree on a table's columns.
     """
     check_publications(connection, publications)
-    lists = connection.info.server_version >= _FIRST_WITH_LISTS
-    query = _TABLES.format(
-        attnames="t.attnames" if lists else "NULL", filter="t.rowfilter" if lists else "NULL"
-    )
-    found: dict[int, list[tuple[Any, ...]]] = {}
-    for row in connection.execute(query.encode(), (list(publications),)).fetchall():
+    with one_moment(connection):
+        return _source_tables(connection, publications, only)
+
+
+@contextmanager
+def one_moment(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Queries of the catalog that see one moment of it: else a table may be dropped in between."""
+    if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        yield
+        return
+    with connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        yield
+
+
+def _source_tables(
+    connection: psycopg.Connection[Any],
+    publications: Sequence[str],
+    only: Collection[tuple[str, str]] | None,
+) -> list[SourceTable]:
+    found: dict[int, list[list[Any]]] = {}
+    for row in published_rows(connection, publications):
         if only is None or (row[1], row[2]) in only:
             found.setdefault(int(row[0]), []).append(row)
     columns = _columns(connection, list(found))
@@ -189,23 +201,20 @@ def source_tables(
 def _columns(connection: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[tuple[Any, ...]]]:
     """The columns of all these tables, by one query: a thousand tables must not cost a thousand."""
     generated = connection.info.server_version >= _FIRST_WITH_GENERATED
+    asked = {"tables": oids, "generated": generated}
     found: dict[int, list[tuple[Any, ...]]] = {}
-    for oid, *column in connection.execute(_COLUMNS.encode(), (oids, generated)).fetchall():
+    for oid, *column in connection.execute(_COLUMNS.encode(), asked).fetchall():
         found.setdefault(int(oid), []).append(tuple(column))
     return found
 
 
-_TABLES = """
-SELECT c.oid, n.nspname, c.relname, c.relkind, c.relreplident, {attnames}, {filter},
-       p.pubupdate, p.pubdelete
-FROM pg_publication_tables t
-JOIN pg_publication p ON p.pubname = t.pubname
-JOIN pg_namespace n ON n.nspname = t.schemaname
-JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
-WHERE t.pubname = ANY (%s)
-ORDER BY n.nspname, c.relname, t.pubname
-"""
-_COLUMNS = """
+_COLUMNS = (
+    f"""
+WITH keys AS MATERIALIZED (
+    SELECT i.indrelid, i.indkey, i.indisprimary, i.indisreplident FROM pg_index i
+    WHERE i.indrelid = ANY (%(tables)s) AND (i.indisprimary OR i.indisreplident) AND {ENFORCED}
+)"""
+    + """
 SELECT a.attrelid, a.attname, a.atttypid, a.atttypmod, a.attnotnull, bn.nspname, bt.typname,
        coalesce(a.attnum = ANY (pk.indkey), false), coalesce(a.attnum = ANY (ri.indkey), false),
        a.atthasmissing OR a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> ''
@@ -213,14 +222,16 @@ FROM pg_attribute a
 JOIN pg_type ty ON ty.oid = a.atttypid
 JOIN pg_type bt ON bt.oid = CASE WHEN ty.typtype = 'd' THEN ty.typbasetype ELSE ty.oid END
 JOIN pg_namespace bn ON bn.oid = bt.typnamespace
-LEFT JOIN pg_index pk ON pk.indrelid = a.attrelid AND pk.indisprimary
-LEFT JOIN pg_index ri ON ri.indrelid = a.attrelid AND ri.indisreplident
-WHERE a.attrelid = ANY (%s) AND a.attnum > 0 AND NOT a.attisdropped AND (a.attgenerated = '' OR %s)
+LEFT JOIN keys pk ON pk.indrelid = a.attrelid AND pk.indisprimary
+LEFT JOIN keys ri ON ri.indrelid = a.attrelid AND ri.indisreplident
+WHERE a.attrelid = ANY (%(tables)s) AND a.attnum > 0 AND NOT a.attisdropped
+  AND (a.attgenerated = '' OR %(generated)s)
 ORDER BY a.attrelid, a.attnum
 """
+)
 
 
-def _table(rows: list[tuple[Any, ...]], columns: list[tuple[Any, ...]]) -> SourceTable:
+def _table(rows: list[list[Any]], columns: list[tuple[Any, ...]]) -> SourceTable:
     oid, schema, name, kind, identity, *_ = rows[0]
     attnames = rows[0][5]
     if any(row[5] != attnames for row in rows):
@@ -266,11 +277,24 @@ def unfit_tables(tables: Sequence[SourceTable]) -> list[TableWarning]:
     return [
         TableWarning(
             table.quoted,
-            "it has no key, and its updates and deletes are published: PostgreSQL will refuse an UPDATE or "
-            "DELETE on it (inserts are fine)",
+            "it has no key (a deferrable one is none), and its updates and deletes are published: PostgreSQL "
+            "will refuse an UPDATE or DELETE on it (inserts are fine)",
             "ALTER TABLE … ADD PRIMARY KEY, or REPLICA IDENTITY FULL, or publish only inserts "
             "(WITH (publish = 'insert'))",
         )
         for table in tables
         if table.keyless
     ]
+
+
+__all__ = [
+    "SourceColumn",
+    "SourceTable",
+    "TableWarning",
+    "check_publications",
+    "create_publication",
+    "missing_publications",
+    "published_names",
+    "source_tables",
+    "unfit_tables",
+]

@@ -16,16 +16,24 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from decoder.batch_writer import BatchIdentity, empty_batch, remove_leftovers
+from decoder.batch_writer import BatchIdentity, empty_batch
 from decoder.bulk import worth_bulk
 from decoder.changelog import Batch, batch_starting_at
-from decoder.errors import BulkError, ChangeLogError, SourceError, StreamingError
+from decoder.errors import (
+    BulkError,
+    ChangeLogError,
+    SourceError,
+    SourceUnavailableError,
+    StreamingError,
+    UnsendableError,
+)
 from decoder.failover import await_standbys, turn_failover
 from decoder.failpoints import reach
+from decoder.incoming import remove_leftovers
 from decoder.lsn import format_lsn
 from decoder.options import Options, negotiate
 from decoder.position import page_floor, settled_position, writers_open
-from decoder.prepared import forget_settled
+from decoder.prepared import Noted, forget_settled
 from decoder.publications import check_publications
 from decoder.puller import Progress, Puller, PullProgress
 from decoder.slots import check_slot
@@ -47,7 +55,9 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
     max_bytes: int | None = None,
     max_seconds: float | None = None,
     memory_bytes: int = MEMORY_BYTES,
+    pass_over: bool = False,
     stream_by_need: bool = False,
+    noted: Noted = tuple,
     progress: Progress | None = None,
 ) -> Batch:
     """Bring all transactions from ``start`` on into one batch of the change log.
@@ -59,6 +69,7 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
         max_bytes: payload bytes after which the batch ends early, at the next commit.
         max_seconds: likewise in time.
         memory_bytes: how much of transactions that have not ended is kept in memory; more goes to disk.
+        pass_over, noted: as of a `Puller`.
         stream_by_need: let the server send transactions in progress only if none is open now. One that is
             open cannot end before ``until``: its changes would come in vain, and again in the next batch
             (docs/adr/0007).
@@ -103,7 +114,9 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
             identity,
             start,
             memory_bytes=memory_bytes,
+            pass_over=pass_over,
             bulk_until=bulk_until,
+            noted=noted,
         ) as puller:
             return puller.next_batch(until, max_bytes=max_bytes, deadline=deadline, progress=progress)
 
@@ -114,12 +127,32 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
 
 
 def _first_that_works(cut: Callable[..., Batch], options: Options, bulk_until: int | None) -> Batch:
-    """Through SQL, if that is asked for; else streamed; else with no transaction in progress."""
+    """Through SQL, if that is asked for; else streamed; else with no transaction in progress; else in binary.
+
+    Binary because the server doubles a bytea's size to make a text of it, and has room for 1 GiB: one of more
+    than 512 MB would stop the pipeline for ever.
+    """
     if bulk_until is not None:
         try:
             return cut(options, bulk_until)
         except BulkError as error:
             _log.warning("a backlog is streamed, because it cannot be read through SQL: %s", error.what)
+    try:
+        return _streamed(cut, options)
+    except UnsendableError as error:
+        if options.binary:
+            raise
+        _log.warning("a batch is read in binary, because the server cannot send it as text: %s", error.what)
+        unsendable = error
+    try:
+        return cut(replace(options, streaming="off", binary=True))
+    except SourceUnavailableError:
+        raise
+    except SourceError:  # a type that does not come in binary, or too large also so
+        raise unsendable from None
+
+
+def _streamed(cut: Callable[..., Batch], options: Options) -> Batch:
     try:
         return cut(options)
     except StreamingError:

@@ -21,18 +21,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from decoder.assembly import Assembler
-from decoder.batch_writer import BatchIdentity, BatchWriter, incoming_path
+from decoder.batch_writer import BatchIdentity, BatchWriter
 from decoder.buffer import MessageBuffer
 from decoder.bulk import BulkStream
 from decoder.changelog import Batch
 from decoder.closing import Closes
-from decoder.columnar import Decoder
+from decoder.columnar import Decoder, Unreadable
 from decoder.copy_data import Frames
-from decoder.errors import ProtocolError
+from decoder.errors import DEFECT, ProtocolError
 from decoder.failpoints import reach
 from decoder.framing import CUT, NO_LIMIT, RUNNING, Bounds, Framing
+from decoder.incoming import incoming_path
 from decoder.options import Options
-from decoder.prepared import PreparedStore
+from decoder.prepared import Noted, PreparedStore, noted_in
 from decoder.receive import Stream
 from decoder.relations import RelationVersion
 from decoder.row_keys import keys_of
@@ -81,10 +82,13 @@ class Puller(Closes):
         changelog: where batches are written.
         start: the lake's position.
         memory_bytes: how much of transactions that have not ended is kept in memory.
+        pass_over: a value that cannot be read leaves the rows of its table out of the batch, which says so
+            (`Batch.unreadable`); else it is an error.
         bulk_until: read one batch up to there through SQL (bulk.py), instead of from a running stream.
+        noted: prepared transactions with changes that the lake waits for, beside those of batches on disk.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each a choice of the caller's, by name
         self,
         source: SourceSettings,
         options: Options,
@@ -93,29 +97,41 @@ class Puller(Closes):
         start: int,
         *,
         memory_bytes: int = MEMORY_BYTES,
+        pass_over: bool = False,
         bulk_until: int | None = None,
+        noted: Noted = tuple,
     ) -> None:
         self._source, self._changelog, self._identity = source, changelog, identity
         self.position = start
         self._framing = Framing(Bounds(start, start))
         self._left: tuple[Any, Any] | None = None
         store = PreparedStore(
-            changelog, {"system_identifier": identity.system_identifier, "slot": identity.slot}
+            changelog,
+            {"system_identifier": identity.system_identifier, "slot": identity.slot},
+            None if _may_withhold(identity) else lambda: noted_in(changelog, self.position).union(noted()),
         )
         room = SpoolRoom(incoming_path(changelog, f"spool-{secrets.token_hex(4)}"), memory_bytes)
         # A two-phase slot sends prepared transactions whether or not they are asked for.
         assembler = Assembler(room, store, streaming=options.streaming, binary=options.binary)
-        self._decoding = _Decoding(assembler, _decoder(source, options))
+        self._decoding = _Decoding(assembler, _decoder(source, options), pass_over=pass_over)
         self._progress: Progress | None = None
         try:
-            self._stream: _Sender = (
-                Stream(source, start, options=options, origin=_origin(identity))
-                if bulk_until is None
-                else BulkStream(source, options, start, bulk_until)
-            )
+            self._stream = self._opened(options, bulk_until)
         except BaseException:
             self._decoding.stop()
             raise
+
+    def _opened(self, options: Options, bulk_until: int | None) -> _Sender:
+        origin = Origin(self._identity.system_identifier, self._identity.timeline)
+        if bulk_until is None:
+            return Stream(self._source, self.position, options=options, origin=origin)
+        stream = BulkStream(self._source, options, self.position, bulk_until)
+        try:
+            stream.require_origin(origin)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
 
     @property
     def open_transactions(self) -> int:
@@ -147,7 +163,8 @@ class Puller(Closes):
             kept, resolved = self._decoding.settle()
             reach("pull.prepared")
             keys = keys_of(self._source, self._decoding.versions)
-            batch = writer.finish(end, keys, prepared=kept, resolved=resolved)
+            told = self._decoding.unreadable or {}
+            batch = writer.finish(end, keys, prepared=kept, resolved=resolved, unreadable=told)
         except BaseException:
             self._decoding.stop()
             writer.abandon()
@@ -234,8 +251,13 @@ class Puller(Closes):
         self._stream.close()
 
 
-def _origin(identity: BatchIdentity) -> Origin:
-    return Origin(identity.system_identifier, identity.timeline)
+def _may_withhold(identity: BatchIdentity) -> bool:
+    """May a COMMIT PREPARED come alone though its changes never came?
+
+    17 forgets at a failover from where on the slot decodes two-phase (18 synchronizes ``two_phase_at``): what
+    was prepared in the moment in which the slot was made is then told by its outcome alone.
+    """
+    return identity.server_version.startswith("17") and identity.timeline > 1
 
 
 def _decoder(source: SourceSettings, options: Options) -> Decoder:
@@ -248,7 +270,7 @@ def _decoder(source: SourceSettings, options: Options) -> Decoder:
 class _Decoding:
     """The other thread: takes full buffers in order, puts together, decodes, appends to the batch."""
 
-    def __init__(self, assembler: Assembler, decoder: Decoder) -> None:
+    def __init__(self, assembler: Assembler, decoder: Decoder, *, pass_over: bool) -> None:
         self.assembler = assembler
         self._decoder = decoder
         self._writer: BatchWriter | None = None
@@ -258,12 +280,14 @@ class _Decoding:
         self._next_seq = self._next_txn = 0
         self._open = False
         self.versions: list[RelationVersion] = []
+        self.unreadable: Unreadable | None = {} if pass_over else None
 
     def begin(self, writer: BatchWriter) -> None:
         """The next buffers belong to a new batch."""
         self._writer = writer
         self._next_seq = self._next_txn = 0
         self.versions = []
+        self.unreadable = None if self.unreadable is None else {}
 
     def free_buffer(self) -> MessageBuffer | None:
         self.check()
@@ -291,7 +315,7 @@ class _Decoding:
             self.wait(1.0)
             self.check()
         if self._open:
-            raise ProtocolError("the batch ends inside a transaction")
+            raise ProtocolError("the batch ends inside a transaction", way_out=DEFECT)
 
     def settle(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """For the manifest: transactions made durable because they are prepared, and those settled."""
@@ -311,9 +335,11 @@ class _Decoding:
 
     def _decode(self, buffer: MessageBuffer) -> None:
         assert self._writer is not None
-        chunk = self._decoder.decode(buffer, first_seq=self._next_seq, first_txn=self._next_txn, partial=True)
+        at = {"first_seq": self._next_seq, "first_txn": self._next_txn}
+        chunk = self._decoder.decode(buffer, **at, partial=True, unreadable=self.unreadable)
         if chunk.consumed != buffer.count:
-            raise ProtocolError(f"the decoder left {buffer.count - chunk.consumed} messages over")
+            left = buffer.count - chunk.consumed
+            raise ProtocolError(f"the decoder left {left} messages over", way_out=DEFECT)
         self._next_seq, self._next_txn, self._open = chunk.next_seq, chunk.next_txn, chunk.open
         self.versions += [version for version in chunk.rows if version not in self.versions]
         self._writer.append(chunk)

@@ -2,7 +2,7 @@
 
     stream       = (transaction | prepared | block | outcome | loose)*
     transaction  = B content* C
-    prepared     = b content* P
+    prepared     = b content* P | P                    one that changed nothing may come without its beginning
     block        = S content* E                        a piece of a transaction that is still open
     outcome      = c | A | p                           of a streamed transaction
                  | K | r                               of a prepared one
@@ -21,7 +21,8 @@ that touches it (pgoutput.c, ``maybe_send_schema``), because that may be rolled 
 - one in a block holds for its own transaction at once, and for all else from its c (or p and K) on, unless
   a later message described the table since; A of the whole and r drop it;
 - what a block changes is of tables that its own transaction has described;
-- A of a subtransaction drops what that subtransaction described.
+- A of a subtransaction drops what that subtransaction described; what comes out of the transaction in the end
+  may not need it (the server describes a table anew after an A).
 
 Invariant: a message is returned only if the stream up to it could be a server's; after an error the reader
 is of no more use.
@@ -59,7 +60,14 @@ from decoder.messages import (
     TypeMessage,
     Update,
 )
-from decoder.records import STREAMING, TWO_PHASE, check_agreement, check_record, prepared_already
+from decoder.records import (
+    STREAMING,
+    TWO_PHASE,
+    check_agreement,
+    check_described,
+    check_record,
+    prepared_already,
+)
 from decoder.relations import Relation
 from decoder.wire import read_message
 
@@ -94,7 +102,7 @@ NEXT: Mapping[State, Mapping[str, State]] = {
         "B": State.TRANSACTION,
         "b": State.PREPARED,
         "S": State.BLOCK,
-        **dict.fromkeys("cApKrM", State.BETWEEN),
+        **dict.fromkeys("cApPKrM", State.BETWEEN),
     },
     State.TRANSACTION: _row(State.TRANSACTION, {"C": State.BETWEEN}),
     State.PREPARED: _row(State.PREPARED, {"P": State.BETWEEN}),
@@ -207,7 +215,8 @@ class StreamReader:
 
     def _end(self, message: Commit | Prepare) -> None:
         if isinstance(message, Prepare):
-            check_agreement(self.preparing, message)
+            if self.state is State.PREPARED:
+                check_agreement(self.preparing, message)
             self._prepare(message, "P", None)
             self.preparing = None
             return
@@ -261,9 +270,11 @@ class StreamReader:
             stream.abort(message.subxid)
 
     def _end_of_stream(self, message: StreamCommit | StreamPrepare, tag: str) -> None:
-        stream = self._stream(message.xid, tag, 1 if tag == "c" else 26)
+        offset = 1 if tag == "c" else 26
+        stream = self._stream(message.xid, tag, offset)
+        check_record(message, tag)
+        check_described(stream.lost(), tag, offset)
         if isinstance(message, StreamCommit):
-            check_record(message, tag)
             stream.commit()
         else:
             self._prepare(message, tag, stream)
@@ -293,19 +304,21 @@ class StreamReader:
             return self.streams[self.block].add(message, self._place, xid)
         if isinstance(message, Truncate):
             for relation_id in message.relation_ids:
-                self._known(relation_id, tag, offset)
+                self._known(relation_id, tag, offset, xid)
         elif isinstance(message, Insert | Update | Delete):
-            self._fits(message, tag, offset)
+            self._fits(message, tag, offset, xid)
         return message
 
-    def _known(self, relation_id: int, tag: str, offset: int) -> Relation:
+    def _known(self, relation_id: int, tag: str, offset: int, xid: int | None) -> Relation:
         relation = self.relation(relation_id)
+        if self.block is not None and xid is not None:
+            self.streams[self.block].used(xid, relation_id)
         if relation is None:
             raise ProtocolError(f"relation {relation_id} was not described", message_type=tag, offset=offset)
         return relation
 
-    def _fits(self, message: Insert | Update | Delete, tag: str, offset: int) -> None:
-        relation = self._known(message.relation_id, tag, offset)
+    def _fits(self, message: Insert | Update | Delete, tag: str, offset: int, xid: int | None) -> None:
+        relation = self._known(message.relation_id, tag, offset, xid)
         old = None if isinstance(message, Insert) else message.old
         new = None if isinstance(message, Delete) else message.new
         for values in (old, new):

@@ -24,23 +24,28 @@ from decoder.closing import Closes
 from decoder.copy_data import CopyReader, Frames
 from decoder.errors import (
     SlotBusyError,
-    SlotError,
     SlotlakeError,
-    SourceError,
     SourceUnavailableError,
     StreamingError,
+    UnsendableError,
 )
 from decoder.framing import status_update
 from decoder.lsn import format_lsn
 from decoder.nap import FIRST_LOOPBACK_SECONDS, FIRST_SECONDS, FIRST_UNIX_SECONDS, Nap
 from decoder.options import Options, negotiate
 from decoder.silence import Silence, Verdict, limit_seconds
-from decoder.source import SourceSettings, connect_replication, explain, redact, source_errors
+from decoder.slot_held import require_held_at
+from decoder.source import SourceSettings, as_stored, connect_replication, explain, redact, source_errors
+from decoder.stream_errors import missing_publication, stream_error
 from decoder.timeline import Origin, require_same
 from decoder.waiting import no_answer, readable
 
 STATUS_SECONDS = 5.0
-_INTERNAL_ERROR = b"XX000"
+_INTERNAL_ERROR, _PROGRAM_LIMIT = b"XX000", b"54000"
+_UNSENDABLE = (
+    "if a row is larger than the server can send (1 GiB; as text, which 512 MB of bytea come to): set "
+    "source.binary: true; or leave its column out of the publication (a column list), then `slotlake recover`"
+)
 START_RETRY_SECONDS = 5.0
 _END_SECONDS = 0.5
 # Doubled by the kernel.  In a window that its largest segment does not fit in, the sender waits for probes.
@@ -86,9 +91,19 @@ class Stream(Closes):
             with source_errors(source.dsn, "starting replication"):
                 if origin is not None:
                     require_same(self._connection, origin, source.dsn)
+                as_stored(self._connection)
                 self._begin(self._command(options, plugin_options))
+            self._require_held()
         except BaseException:
             self._connection.close()
+            raise
+
+    def _require_held(self) -> None:
+        """Is it read from where it was asked for? One that has ended by now says why itself."""
+        try:
+            require_held_at(self._connection, self._source, self._start)
+        except SourceUnavailableError:
+            self.drain()
             raise
 
     def _command(self, options: Options | None, plugin_options: Sequence[tuple[str, str]] | None) -> bytes:
@@ -229,6 +244,8 @@ class Stream(Closes):
         if state == _INTERNAL_ERROR and self._options is not None and self._options.streaming != "off":
             # A rolled-back ALTER TABLE in a transaction in progress: "could not map filenumber …" (18.4).
             return StreamingError(failure.what, where=failure.where, way_out="read with streaming 'off'")
+        if state in (_INTERNAL_ERROR, _PROGRAM_LIMIT):
+            return UnsendableError(failure.what, where=failure.where, way_out=_UNSENDABLE)
         return failure
 
     def _broken(self, error: psycopg.Error) -> SlotlakeError:
@@ -276,65 +293,6 @@ def _name(option: str) -> str:
 
 def _literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
-
-
-def stream_error(source: SourceSettings, result: pq.abc.PGresult, at: int) -> SlotlakeError:
-    """What the server's last word on a stream means to the user."""
-    where = f"slot {source.slot!r} at {redact(source.dsn)}, after {format_lsn(at)}"
-    if result.status != pq.ExecStatus.FATAL_ERROR:
-        return SourceUnavailableError(
-            "the server ended the replication stream (it is probably shutting down)",
-            where=where,
-            way_out="run the same command again when it serves: nothing of the unfinished batch was kept",
-        )
-    state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-    said = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
-    kind, what, way_out = _meaning(state, said)
-    return kind(f"{what}: {said}", where=where, way_out=way_out)
-
-
-def missing_publication(source: SourceSettings, notice: pq.abc.PGresult) -> SlotlakeError | None:
-    """From PostgreSQL 18 on a missing publication is a warning, and its changes are left out."""
-    said = (notice.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
-    if "publication" not in said:
-        return None
-    kind, what, way_out = _meaning("42704", said)
-    return kind(f"{what}: {said}", where=redact(source.dsn), way_out=way_out)
-
-
-def _meaning(state: str, said: str) -> tuple[type[SlotlakeError], str, str]:
-    again = "run the same command again: nothing of the unfinished batch was kept"
-    if state == "55006":
-        return (
-            SlotBusyError,
-            "the slot is in use",
-            "wait until the other reader ends, or end it; then " + again,
-        )
-    if state == "42704" and "publication" in said:
-        return (
-            SourceError,
-            "the server cannot find a publication that the slot's changes are read through",
-            "run `slotlake recover`: it makes the publication if it is missing, and a new slot, which it "
-            "must be older than",
-        )
-    if state == "42704":
-        return SlotError, "the replication slot is gone", "run `slotlake recover`"
-    if state in ("55000", "58P01") or "invalidat" in said:
-        return (
-            SlotError,
-            "the server has given the slot up, or cannot read from it any more",
-            "run `slotlake recover`; raise max_slot_wal_keep_size so that it does not happen again",
-        )
-    if state == "53100":
-        again = f"free or enlarge it (df on the server; pg_wal, the data directory), then {again}"
-    if state == "53100" or state[:3] == "57P":
-        full, ended = "a disk of the server is full", "the server ended the replication stream"
-        return SourceUnavailableError, full if state == "53100" else ended, again
-    return (
-        SourceError,
-        "the server ended the replication stream with an error",
-        "see the server's message above",
-    )
 
 
 def _sender_timeout(connection: psycopg.Connection[Any]) -> float:

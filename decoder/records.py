@@ -50,3 +50,10 @@ def check_agreement(begin: BeginPrepare | None, end: Prepare) -> None:
 def prepared_already(tag: str) -> ProtocolError:
     """The error for a transaction that is prepared a second time, before its outcome."""
     return ProtocolError("a transaction that is prepared already", message_type=tag, offset=30)
+
+
+def check_described(lost: int | None, tag: str, offset: int) -> None:
+    """What comes out needs no description that was rolled back: the server describes a table anew then."""
+    if lost is not None:
+        what = f"relation {lost} was described by a part that was rolled back"
+        raise ProtocolError(what, message_type=tag, offset=offset)

@@ -15,7 +15,9 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from decoder.errors import PipelineFileError
+from decoder.errors import ChangedMeanwhileError, PipelineFileError
+from decoder.key_index import ENFORCED
+from decoder.publication_tables import LEAVES
 
 _COLLATE = re.compile(r"\bcollate\b", re.IGNORECASE)
 _LITERAL = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
@@ -46,6 +48,8 @@ def analysed(connection: psycopg.Connection[Any], schema: str, table: str, expre
 
     Raises:
         PipelineFileError: it is no condition over this table.
+        ChangedMeanwhileError: the table is gone.
+        psycopg.errors.LockNotAvailable: it is locked.
     """
     where = f"the filter of {schema}.{table}: {expression}"
     if _COLLATE.search(_LITERAL.sub("", expression)):
@@ -61,13 +65,27 @@ def analysed(connection: psycopg.Connection[Any], schema: str, table: str, expre
             connection.execute("SET LOCAL search_path = pg_catalog")
             # A prepared statement is one statement; the text cannot bring more.
             row = connection.execute(command.encode(), prepare=True).fetchone()
+    except psycopg.errors.LockNotAvailable:
+        raise
+    except psycopg.errors.UndefinedTable:
+        raise ChangedMeanwhileError(
+            "a table was dropped or renamed while its filter was read", where=where, way_out="run again"
+        ) from None
     except psycopg.Error as error:
         raise _not_understood(error, where) from None
     plan = row[0][0]["Plan"] if row is not None else {}
     output = plan.get("Output", [])
     if len(output) != 1:
         raise PipelineFileError("it is not one condition", where=where, way_out="write one SQL expression")
-    return str(output[0])
+    understood = str(output[0])
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8" and "octet_length(" in _LITERAL.sub("", understood):
+        raise PipelineFileError(
+            f"octet_length() counts bytes of the source's encoding, {encoding}; the lake has UTF-8",
+            where=where,
+            way_out="use length(), which counts characters",
+        )
+    return understood
 
 
 def _not_understood(error: psycopg.Error, where: str) -> PipelineFileError:
@@ -93,19 +111,20 @@ def partition_identities(connection: psycopg.Connection[Any], relation_id: int) 
     What an old row shows follows from the partition it is in, whatever the root says (a partition does not
     inherit its root's replica identity); the stream describes the root alone.
     """
-    rows = connection.execute(_PARTITIONS.encode(), (relation_id, relation_id)).fetchall()
+    rows = connection.execute(_PARTITIONS.encode(), (relation_id,)).fetchall()
     return {row[0]: None if row[1] == "f" else set(row[2]) for row in rows}
 
 
-_PARTITIONS = """
+_PARTITIONS = f"""WITH RECURSIVE root AS (SELECT oid, relkind FROM pg_class WHERE oid = %s), {LEAVES}
 SELECT c.oid::regclass::text, c.relreplident,
-       coalesce(array_agg(a.attname::text) FILTER (WHERE a.attname IS NOT NULL), '{}')
-FROM pg_partition_tree(%s) t
-JOIN pg_class c ON c.oid = t.relid
+       coalesce(array_agg(a.attname::text) FILTER (WHERE a.attname IS NOT NULL), '{{}}')
+FROM leaf
+JOIN pg_class c ON c.oid = leaf.relid
 LEFT JOIN pg_index i ON i.indrelid = c.oid
      AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+     AND {ENFORCED}
 LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
-WHERE t.isleaf AND t.relid <> %s
+WHERE leaf.relid <> leaf.root
 GROUP BY c.oid, c.relreplident
 """
 

@@ -15,15 +15,16 @@ from typing import Any
 
 import psycopg
 
+from decoder.key_index import ENFORCED
 from decoder.relations import RelationVersion
 from decoder.source import SourceSettings, connect, source_errors
 
-_KEY = """
+_KEY = f"""
 SELECT a.attname, age(i.xmin) > age(s.catalog_xmin) AND age(a.xmin) > age(s.catalog_xmin)
 FROM pg_index i
 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
 JOIN pg_replication_slots s ON s.slot_name = %s
-WHERE i.indrelid = %s AND i.indisprimary
+WHERE i.indrelid = %s AND i.indisprimary AND {ENFORCED}
 ORDER BY a.attnum
 """
 

@@ -5,6 +5,8 @@ Invariant: a row belongs to the version that was described last before its messa
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from decoder import scan, scan_values
@@ -18,10 +20,16 @@ from decoder.rows import RowSets
 _TRUNCATE = ord("T")
 
 
-def row_sets(chunk: Chunk, rare: Rare) -> RowSets:
-    """The rows sorted by relation version, those of versions with the same types of columns together."""
+def row_sets(chunk: Chunk, rare: Rare, without: Collection[tuple[str, str]] = ()) -> RowSets:
+    """The rows sorted by relation version, those of versions with the same types of columns together.
+
+    Args:
+        without: tables, by schema and name, whose rows are left out.
+    """
     rows = _with_truncates(chunk, rare.truncates)
     numbers, versions = _versions(chunk, rare, rows)
+    if without:
+        rows, numbers, versions = _left_out(rows, numbers, versions, without)
     alike = _alike(versions)
     order = np.array([number for members in alike for number in members], dtype=np.int64)
     rank = np.empty(len(order), dtype=np.int64)
@@ -50,6 +58,16 @@ def row_sets(chunk: Chunk, rare: Rare) -> RowSets:
         catalog=chunk.catalog,
         error=chunk.error,
     )
+
+
+def _left_out(
+    rows: Ints, numbers: Ints, versions: list[Relation], without: Collection[tuple[str, str]]
+) -> tuple[Ints, Ints, list[Relation]]:
+    stay = np.array([(each.schema, each.table) not in without for each in versions], np.bool_)
+    kept = stay[numbers]
+    place = np.cumsum(stay) - 1
+    left = [version for version, stays in zip(versions, stay.tolist(), strict=True) if stays]
+    return np.ascontiguousarray(rows[:, kept]), place[numbers[kept]], left
 
 
 def _stable(numbers: Ints, count: int) -> Ints:

@@ -302,4 +302,4 @@ class _Columns:
                 message = self._sets.message(row + max(error.row, 0))
                 failure = self._sets.error(what, message, 0)
                 failure.way_out = _BINARY_OFF if AS_TEXT in error.reason else failure.way_out
-                raise failure from None
+                raise failure.of(version.schema, version.table) from None

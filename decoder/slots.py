@@ -193,7 +193,7 @@ def _judged(
         raise _not_two_phase(connection.info.server_version, source.slot, where)
     if state.active_pid is not None:
         raise _busy(connection, state.active_pid, where)
-    _check_position(state, position, where)
+    check_position(state, position, where)
     return state
 
 
@@ -244,9 +244,15 @@ def _check_not_lost(state: SlotState, where: str) -> None:
     )
 
 
-def _check_position(state: SlotState, position: int | None, where: str) -> None:
-    confirmed = state.confirmed_flush_lsn
-    if position is None or confirmed is None or confirmed <= position:
+def check_position(state: SlotState, position: int | None, where: str) -> None:
+    """Raises SlotError if the server has let go of changes from ``position`` on."""
+    if position is not None and state.confirmed_flush_lsn is not None:
+        check_confirmed(state.confirmed_flush_lsn, position, where)
+
+
+def check_confirmed(confirmed: int, position: int, where: str) -> None:
+    """`check_position`, of a slot's confirmed position."""
+    if confirmed <= position:
         return
     raise SlotError(
         f"the slot is confirmed up to {format_lsn(confirmed)}, but the lake is at {format_lsn(position)}: "

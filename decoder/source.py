@@ -2,8 +2,7 @@
 
 Every statement over them is waited for with patience, but not for ever (waiting.py).
 
-Owns: how a connection string becomes a session whose text output is the canonical one (TimeZone
-UTC, DateStyle ISO, IntervalStyle postgres, extra_float_digits 1, bytea hex, UTF-8), and who the
+Owns: how a connection string becomes a session with the settings of session_settings.py, and who the
 server is.
 
 Invariant: no message, exception chain or process title made here holds a password.  A place is
@@ -22,26 +21,22 @@ from typing import Any, Literal
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from decoder.errors import SourceError, SourceUnavailableError
+from decoder.errors import LockedError, SourceError, SourceUnavailableError
 from decoder.lsn import parse_lsn
+from decoder.refusals import meaning_of, require_known
+from decoder.server_state import told
+from decoder.session_settings import (
+    LOCK_SECONDS_MAX,
+    LOCKED_WAY_OUT,
+    POOLER,
+    POOLER_WAY_OUT,
+    startup_options,
+    take_settings,
+)
 from decoder.waiting import WatchedConnection
 
 APPLICATION_NAME = "slotlake"
 CONNECT_TIMEOUT_SECONDS = 10
-# The list of what is published waits for a table that an open ALTER TABLE, or a prepared one, has locked.
-LOCK_SECONDS_MAX = 60.0
-SESSION_SETTINGS = {
-    "DateStyle": "ISO",
-    "IntervalStyle": "postgres",
-    "extra_float_digits": "1",
-    "TimeZone": "UTC",
-    "bytea_output": "hex",
-    # What the stream leaves out, it says in a warning; see receive.py.
-    "client_min_messages": "warning",
-    # An interrupted verification or copy must not leave the source waiting on a dead client.
-    "statement_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
-}
 Streaming = Literal["off", "on", "parallel"]
 Origin = Literal["any", "none"]
 _SHOWN = ("host", "hostaddr", "port", "dbname", "user")
@@ -102,18 +97,15 @@ def redact(dsn: str) -> str:
 
 
 def connect(dsn: str) -> WatchedConnection:
-    """Open an ordinary session, in autocommit, with the canonical output settings.
+    """Open an ordinary session, in autocommit, with our settings.
 
-    It waits for no lock longer than :data:`LOCK_SECONDS_MAX`.
+    It waits for no lock longer than `session_settings.LOCK_SECONDS_MAX`.
 
     Raises:
         SourceUnavailableError: the server cannot be reached now.
-        SourceError: it refuses, or the connection string is wrong.
+        SourceError: it refuses, a pooler stands before it, or the connection string is wrong.
     """
-    connection = _open(dsn, {})
-    with source_errors(dsn):
-        connection.execute(f"SET lock_timeout = {int(LOCK_SECONDS_MAX * 1000)}".encode())
-    return connection
+    return _open(dsn, {}, LOCK_SECONDS_MAX)
 
 
 def connect_replication(dsn: str) -> WatchedConnection:
@@ -123,7 +115,19 @@ def connect_replication(dsn: str) -> WatchedConnection:
         SourceUnavailableError: the server cannot be reached now.
         SourceError: it refuses; also when the role may not replicate or no WAL sender is free.
     """
-    return _open(dsn, {"replication": "database"})
+    return _open(dsn, {"replication": "database"}, 0.0)
+
+
+def as_stored(connection: psycopg.Connection[Any]) -> bool:
+    """Have text sent as it is stored where the database knows of no encoding (SQL_ASCII); is it such a one?
+
+    Such a server would check that text is UTF-8, and end everything at the first that is not, without a word
+    of whose it is.  Who reads it here can say so (and psycopg gives text as bytes from then on).
+    """
+    if connection.info.parameter_status("server_encoding") != "SQL_ASCII":
+        return False
+    connection.execute("SET client_encoding = 'SQL_ASCII'")
+    return True
 
 
 def identify(dsn: str) -> ServerIdentity:
@@ -171,32 +175,38 @@ def source_errors(dsn: str, doing: str = "") -> Iterator[None]:
 
 def explain(error: psycopg.Error, dsn: str, doing: str = "") -> SourceError:
     """The SourceError for what libpq or the server said."""
-    said = _without_secrets(str(error), dsn)
+    text, state = told(error)
+    said = _without_secrets(text, dsn)
     where = redact(dsn)
     for pattern, kind, what, way_out in _KNOWN:
         if pattern.search(said):
             return kind(f"{what}: {said}" if what else said, where=where, way_out=way_out)
-    if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+    if isinstance(error, psycopg.OperationalError) and not state:
         return SourceUnavailableError(
             f"the connection to PostgreSQL failed: {said}", where=where, way_out=_CHECK_REACH
         )
+    meaning = meaning_of(state or None)
     action = f" while {doing}" if doing else ""
-    return SourceError(
-        f"PostgreSQL refused{action}: {said}", where=where, way_out="see the server's message above"
-    )
+    return meaning.kind(f"{meaning.what}{action}: {said}", where=where, way_out=meaning.way_out)
 
 
-def _open(dsn: str, extra: dict[str, str]) -> WatchedConnection:
-    conninfo = make_conninfo("", **(_session_parts(_parse(dsn)) | extra))
+def _open(dsn: str, extra: dict[str, str], lock_seconds_max: float) -> WatchedConnection:
+    conninfo = make_conninfo("", **(_session_parts(_parse(dsn), lock_seconds_max) | extra))
     with source_errors(dsn):
         connection = WatchedConnection.connect(conninfo, autocommit=True)
         connection.conninfo, connection.where = conninfo, redact(dsn)
+        try:
+            require_known(connection.info.server_version, connection.where)
+            take_settings(connection, connection.where, lock_seconds_max=lock_seconds_max)
+        except BaseException:
+            connection.close()
+            raise
         return connection
     raise AssertionError("unreachable")
 
 
-def _session_parts(parts: dict[str, Any]) -> dict[str, Any]:
-    settings = " ".join(f"-c {name}={value}" for name, value in SESSION_SETTINGS.items())
+def _session_parts(parts: dict[str, Any], lock_seconds_max: float) -> dict[str, Any]:
+    settings = startup_options(lock_seconds_max=lock_seconds_max)
     defaults = {
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
         "keepalives": 1,
@@ -258,15 +268,20 @@ def _known(
     return re.compile(pattern, re.IGNORECASE), kind, what, way_out
 
 
-# First match wins.  libpq keeps no SQLSTATE for a failed connection, so its words are all there is;
-# on a server with translated messages the general error above shows them as they are.
+# First match wins.  libpq's own words, and those by which a server in English says more than its SQLSTATE;
+# on one with translated messages the SQLSTATE alone decides (refusals.py, server_state.py).
 _KNOWN = (
     _known(
+        r"unsupported startup parameter",  # PgBouncer's own words
+        SourceError,
+        POOLER.format("it passes on neither replication connections nor a session's settings"),
+        POOLER_WAY_OUT,
+    ),
+    _known(
         r"canceling statement due to lock timeout",
-        SourceUnavailableError,
+        LockedError,
         "a table of the source is locked",
-        "an open transaction holds it (ALTER TABLE, LOCK TABLE), perhaps a prepared one: end it (pg_locks, "
-        "pg_prepared_xacts), then run the same command again",
+        LOCKED_WAY_OUT,
     ),
     _known(
         r"failed to resolve host|could not translate host name",

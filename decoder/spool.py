@@ -23,6 +23,7 @@ from decoder.arrays import arrow, integers
 from decoder.batch_writer import writing
 from decoder.buffer import MessageBuffer
 from decoder.compiled import Bytes, Ints, Lengths, Unsigned, frozen
+from decoder.incoming import let_go_of_gone, make_incoming
 
 MEMORY_BYTES = 64 << 20
 SCHEMA = pa.schema([("payload", pa.large_binary()), ("lsn", pa.uint64()), ("xid", pa.int64())])
@@ -201,7 +202,7 @@ class SpoolRoom:
             largest = max(self._spools.values(), key=lambda spool: spool.memory_bytes)
             held -= largest.memory_bytes
             with writing(self._directory):
-                self._directory.mkdir(parents=True, exist_ok=True)
+                make_incoming(self._directory)
             largest.spill(self._directory / f"{self._next}.spool")
             self._next += 1
             self.spilled_files += 1
@@ -212,3 +213,4 @@ class SpoolRoom:
             self.close(spool)
         with suppress(OSError):
             self._directory.rmdir()
+        let_go_of_gone()

@@ -158,8 +158,8 @@ class Transactions:
             case StreamAbort():
                 self._streams[message.xid].rolled_back(message.subxid)
             case Prepare():
-                assert self._now is not None
-                self._prepared[message.gid, message.xid], self._now = self._now, None
+                self._prepared[message.gid, message.xid] = self._now or _Open(message.xid)
+                self._now = None
             case StreamPrepare():
                 self._prepared[message.gid, message.xid] = self._streams.pop(message.xid)
             case CommitPrepared():

@@ -22,13 +22,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from decoder import binary_columns, types_parse, types_print
-from decoder.errors import ProtocolError
+from decoder.errors import UNREADABLE, ProtocolError
 from decoder.row_kernels import FLAG, INT4, INT8, LIES, decimal_way, moment_way
 from decoder.type_catalog import TypeCatalog
 from decoder.types_moment_kernels import DATE, TIMESTAMP, TIMESTAMPTZ
 from decoder.types_names import BUILTIN_NAMES
 from decoder.types_parse import TextError
 from decoder.types_slices import Slices, slices_of
+from decoder.wide import alike, one_array
 
 _NUMERIC, _UUID = 1700, 2950
 _FIRST_USER_OID = 16384  # transam.h FirstNormalObjectId: below are the types that initdb made
@@ -167,7 +168,9 @@ def _located(
         name = type_name(ct.oid) or f"OID {ct.oid}"
         where = f"column {column!r}" if column else f"a value of type {name}"
         row = f", row {error.row} of those read together" if error.row >= 0 else ""
-        raise ProtocolError(f"{error.reason}, in a column of type {name}", where=where + row) from None
+        place = f"column {column!r}" if column else "a column"
+        what = f"{error.reason}, in {place} of type {name}"
+        raise ProtocolError(what, where=where + row, way_out=UNREADABLE) from None
 
 
 def parse_slices(slices: Slices, ct: ColumnType) -> types_parse.Parsed:
@@ -219,14 +222,13 @@ def to_text(
     Returns:
         A string array of the same length, null for NULL.
     """
-    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    array = one_array(values)
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     printed = _row(ct.oid, ct.typmod).print(_as_declared(array, ct.arrow))
     if exact is None:
         return printed
-    texts = exact.combine_chunks() if isinstance(exact, pa.ChunkedArray) else exact
-    return pc.coalesce(texts.cast(printed.type), printed)
+    return pc.coalesce(*alike(one_array(exact), printed))
 
 
 def sql_text(expression: str, oid: int) -> str:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from decoder.compiled import Bytes, Ints, Lengths, compiled, frozen
 from decoder.memory import bare
+from decoder.wide import one_array
 from decoder.words import AHEAD, copy_bytes, fetch_ahead
 
 NULL = -1  # the value is NULL
@@ -49,8 +50,7 @@ class Slices:
 
 def slices_of(values: pa.Array | pa.ChunkedArray) -> Slices:
     """View an Arrow string or binary array (32 or 64 bit offsets) as slices."""
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
+    values = one_array(values)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     wide = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)

@@ -13,7 +13,6 @@ commits later.  One that shows a later transaction and not an earlier one stands
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +24,6 @@ from decoder.source import SourceSettings, connect, source_errors
 
 _XIDS = 1 << 32
 _TAKE = "SELECT pg_current_snapshot()::text, pg_export_snapshot(), pg_is_in_recovery()"
-# It is idle while it is used, however long that takes; a server from before 17 has no transaction_timeout.
-_PATIENCE = ("idle_in_transaction_session_timeout", "statement_timeout", "transaction_timeout")
 
 
 @dataclass(frozen=True)
@@ -57,6 +54,14 @@ class Shown:
     def shows_all(self, least: int, most: int) -> bool:
         """Are all ids between these so old that they are to be seen, whichever they are?"""
         return _before(most, self.xmin) and _before(least, self.xmin)
+
+    def ended_since(self, xid: int, xmax: int) -> bool:
+        """Is this one, which has ended before ``xmax`` was the next, not to be seen here?
+
+        False for an id from so long ago that ids have gone round since.
+        """
+        recent = (xid - self.xmin) % _XIDS <= (xmax - self.xmin) % _XIDS
+        return recent and not self.shows(xid)
 
     def stands(self, start: int, end: int, transactions: Iterable[tuple[int, int]]) -> int | None:
         """The LSN at which the snapshot stands; None if there is none.
@@ -100,9 +105,6 @@ class Reader(Closes):
         connection = connect(source.dsn)
         try:
             with source_errors(source.dsn, "taking a snapshot"):
-                for setting in _PATIENCE:
-                    with suppress(psycopg.errors.UndefinedObject):
-                        connection.execute(f"SET {setting} = 0".encode())
                 connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 row = connection.execute(_TAKE).fetchone()
             assert row is not None

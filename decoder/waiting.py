@@ -14,7 +14,6 @@ from __future__ import annotations
 import select
 import time
 from contextlib import closing
-from typing import Any
 
 import psycopg
 from psycopg import pq
@@ -23,6 +22,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from decoder import silence
 from decoder.errors import SourceUnavailableError
+from decoder.server_state import StatingConnection, told
 
 ASK_SECONDS = 10.0
 _LATE_SECONDS = 1.0
@@ -49,7 +49,7 @@ def readable(pgconn: pq.abc.PGconn, seconds: float) -> bool:
 def no_answer(where: str, seconds: float) -> SourceUnavailableError:
     """The error for a server that has gone silent."""
     return SourceUnavailableError(
-        f"the server has not said a word for {seconds:g} s, not even when asked",
+        f"the server has not said a word for {round(seconds, 1):g} s, not even when asked",
         where=where,
         way_out="check the network between here and the source, and the server's load; then run the same "
         "command again: nothing of the unfinished batch was kept",
@@ -83,7 +83,7 @@ class Patience:
         self._asked = time.monotonic()
 
 
-class WatchedConnection(psycopg.Connection[tuple[Any, ...]]):
+class WatchedConnection(StatingConnection):
     """A session whose statements are waited for with `Patience`.
 
     Attributes:
@@ -112,7 +112,7 @@ class WatchedConnection(psycopg.Connection[tuple[Any, ...]]):
                 patience.nothing()
 
 
-class _Asking(psycopg.Connection[tuple[Any, ...]]):
+class _Asking(StatingConnection):
     """A connection of which every answer must come at once."""
 
     def wait(self, gen: PQGen[RV], interval: float = _INTERVAL_SECONDS, timeout: float | None = None) -> RV:
@@ -123,21 +123,22 @@ def _at_work(connection: WatchedConnection) -> bool:
     """Does the server answer, and is the session at work?  True also when it cannot be told."""
     try:
         info = connection.info
-        with closing(_Asking.connect(_conninfo(connection), autocommit=True)) as asking:
+        with closing(_Asking.connect(same_server(connection), autocommit=True)) as asking:
             row = asking.execute(_SESSION, (info.backend_pid,)).fetchone()
             pooled = row is None or row[0] != asking.info.backend_pid
     except psycopg.Error as error:
         # A server that refuses (no connection is free, it is starting) is one that can be reached.
-        return "FATAL:" in str(error)
+        return bool(told(error)[1])
     if pooled or row is None:
         return True  # a pooler: these are not the server's own process ids
     state, waits_for = row[1], row[2]
     return state in ("active", "disabled") and waits_for != "ClientWrite"
 
 
-def _conninfo(connection: WatchedConnection) -> str:
-    """To the very server of the connection, if several are named."""
+def same_server(connection: WatchedConnection) -> str:
+    """The connection string of an ordinary session on the connection's own server, if several are named."""
     parts = conninfo_to_dict(connection.conninfo)
-    if "," in str(parts.get("host", "")):
-        parts |= {"host": connection.info.host, "port": connection.info.port, "hostaddr": None}
+    info = connection.info
+    if "," in str(parts.get("host", "")) + str(parts.get("hostaddr", "")):
+        parts |= {"host": info.host or None, "port": info.port, "hostaddr": None}
     return make_conninfo("", **(parts | {"replication": None}))

@@ -19,7 +19,7 @@ from expectations.lake_side import LakeTable
 from expectations.reconcile import differing_rows
 from expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING
 from expectations.shapes import Compared, LakeCut, LakeTableShape, SourceTableShape
-from expectations.source_side import SourceTable
+from expectations.source_side import SourceTable, hashes_escaped
 
 Row = tuple[str | None, ...]
 
@@ -65,7 +65,7 @@ def differing(
         SourceError: the server may not be read in full.
         LakeError: the lake cannot be read.
     """
-    table = Compared.of(name, source, lake)
+    table = Compared.of(name, source, lake, escaped=hashes_escaped(connection))
     theirs, ours = SourceTable(connection, table), LakeTable(cut, table)
     expected, actual = theirs.sums(), ours.sums()
     buckets = sorted(b for b in expected.keys() | actual.keys() if expected.get(b) != actual.get(b))

@@ -13,6 +13,10 @@ R behave as random even where two rows swap values, so that the sum over a bucke
 numbers, does not cancel.  Unequal tables look equal with a probability of 2^-64.  This is a check
 against faults, not against somebody who builds collisions.
 
+PostgreSQL hashes the bytes of its own encoding.  In a database that is not UTF8 both sides hash a text that
+is ASCII in any encoding instead: its bytes in UTF-8, as ``encode(…, 'escape')`` writes them
+(`escaped_texts`).
+
 Measured against the alternatives on 1 M pgbench_accounts: 0.75 s; a length-prefixed row text and one
 such hash of it 1.3 s, two of them 2.5 s; md5 of the row text, as two integers, 2.8 s.
 """
@@ -24,6 +28,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from decoder.compiled import compiled, frozen
 from decoder.types import sql_text
@@ -35,33 +40,39 @@ Hashes = npt.NDArray[np.int64]
 # ------------------------------------------------------------------ in PostgreSQL
 
 
-def column_hash_sql(expression: str, oid: int, number: int) -> str:
-    """SQL for the hash of column ``number``; NULL for NULL."""
-    return _hash_sql(sql_text(expression, oid), str(number))
+def column_hash_sql(expression: str, oid: int, number: int, *, escaped: bool = False) -> str:
+    """SQL for the hash of column ``number``; NULL for NULL.
+
+    Args:
+        escaped: of its bytes in UTF-8, whatever the database's encoding is.
+    """
+    return _hash_sql(sql_text(expression, oid), str(number), escaped=escaped)
 
 
-def columns_hash_sql(columns: Sequence[tuple[str, int]]) -> str:
+def columns_hash_sql(columns: Sequence[tuple[str, int]], *, escaped: bool = False) -> str:
     """SQL for X.
 
     Args:
         columns: (quoted name, type OID) of all columns.
     """
     parts = [
-        f"coalesce({column_hash_sql(name, oid, number)}, {null_hash(number)})"
+        f"coalesce({column_hash_sql(name, oid, number, escaped=escaped)}, {null_hash(number)})"
         for number, (name, oid) in enumerate(columns)
     ]
     return " # ".join(parts)
 
 
-def chain_sql(key: Sequence[tuple[str, int]], seed: str) -> str:
+def chain_sql(key: Sequence[tuple[str, int]], seed: str, *, escaped: bool = False) -> str:
     """SQL for K or R: ``key`` hashed on top of ``seed``, an SQL expression."""
     hashed = seed
     for name, oid in key:
-        hashed = _hash_sql(sql_text(name, oid), hashed)
+        hashed = _hash_sql(sql_text(name, oid), hashed, escaped=escaped)
     return hashed if key else _hash_sql("''::pg_catalog.text", seed)
 
 
-def _hash_sql(text: str, seed: str) -> str:
+def _hash_sql(text: str, seed: str, *, escaped: bool = False) -> str:
+    if escaped:
+        text = f"pg_catalog.encode(pg_catalog.convert_to({text}, 'UTF8'), 'escape')"
     # "C": with a nondeterministic collation the function would hash a sort key.
     return f'pg_catalog.hashtextextended({text} COLLATE "C", {seed})'
 
@@ -99,6 +110,45 @@ def chain(key: Sequence[pa.Array], seeds: Hashes) -> Hashes:
     for column in key:
         seeds = hash_texts(column, seeds)
     return seeds
+
+
+def escaped_texts(texts: pa.Array) -> pa.Array:
+    """Each text as PostgreSQL's ``encode(…, 'escape')`` writes its bytes in UTF-8.
+
+    A backslash is two, a byte from 128 on a backslash and three octal digits (encode.c, esc_encode).
+    """
+    texts = texts.cast(pa.large_string())
+    if not len(texts) or not pc.any(pc.match_substring_regex(texts, _WRITTEN_OTHERWISE)).as_py():
+        return texts
+    _, offsets, data = texts.buffers()
+    starts = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    plain = np.frombuffer(data, np.uint8)[starts[0] : starts[-1]]
+    lengths = np.where(plain == _BACKSLASH, 2, np.where(plain >= _NOT_ASCII, 4, 1))
+    ends = np.append(0, np.cumsum(lengths))
+    written = np.empty(ends[-1], np.uint8)
+    _escape(frozen(plain), frozen(ends), written)
+    nulls = texts.is_valid().buffers()[1] if texts.null_count else None
+    buffers = [nulls, pa.py_buffer(np.ascontiguousarray(ends[starts - starts[0]])), pa.py_buffer(written)]
+    return pa.Array.from_buffers(pa.large_string(), len(texts), buffers)
+
+
+_WRITTEN_OTHERWISE = r"[\\\x{80}-\x{10ffff}]"
+_BACKSLASH, _NOT_ASCII = ord("\\"), 0x80
+
+
+@compiled
+def _escape(plain: npt.NDArray[np.uint8], ends: Hashes, written: npt.NDArray[np.uint8]) -> None:
+    """``ends``: where each byte begins in ``written``, and the end of all."""
+    for place in range(len(plain)):
+        byte, at = plain[place], ends[place]
+        length = ends[place + 1] - at
+        written[at] = byte if length == 1 else 92
+        if length == 2:
+            written[at + 1] = byte
+        if length == 4:
+            written[at + 1] = 48 + (byte >> 6)
+            written[at + 2] = 48 + ((byte >> 3) & 7)
+            written[at + 3] = 48 + (byte & 7)
 
 
 def hash_texts(texts: pa.Array, seeds: Hashes) -> Hashes:

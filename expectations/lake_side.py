@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from expectations.hashing import KEY_SEED, Hashes, chain, hash_column, hash_columns, sums
+from expectations.hashing import KEY_SEED, Hashes, chain, escaped_texts, hash_column, hash_columns, sums
 from expectations.shapes import Compared, LakeCut
 from expectations.source_side import BUCKETS, NAME_TEXT_MAX, RowDetail, Sums
 
@@ -61,7 +61,9 @@ class LakeTable:
 
     def _detailed(self, batch: pa.RecordBatch, hashes: Hashes) -> Iterator[tuple[int, RowDetail]]:
         names = [(name, batch.column(name).to_pylist()) for name, _ in self.table.named]
-        values = [_column_hashes(batch.column(name), i) for i, (name, _) in enumerate(self.table.values)]
+        values = [
+            _column_hashes(self._hashable(batch, name), i) for i, (name, _) in enumerate(self.table.values)
+        ]
         for row, key in enumerate(hashes.tolist()):
             label = {
                 name: None if texts[row] is None else texts[row][:NAME_TEXT_MAX] for name, texts in names
@@ -74,11 +76,15 @@ class LakeTable:
         for batch in read(self.table.name, self.table.column_names):
             if not batch.num_rows:
                 continue
-            key = [batch.column(name) for name, _ in self.table.key]
-            values = [batch.column(name) for name, _ in self.table.values]
+            key = [self._hashable(batch, name) for name, _ in self.table.key]
+            values = [self._hashable(batch, name) for name, _ in self.table.values]
             combined = hash_columns(values) if values else np.zeros(batch.num_rows, np.int64)
             rows = chain(key, combined)
             yield batch, chain(key, np.full(batch.num_rows, KEY_SEED, np.int64)) if key else rows, rows
+
+    def _hashable(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        column = batch.column(name)
+        return escaped_texts(column) if self.table.escaped else column
 
 
 def _column_hashes(column: pa.Array, number: int) -> list[int | None]:

@@ -19,7 +19,9 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 
+from decoder.errors import LockedError
 from decoder.lsn import format_lsn
+from decoder.vanished import VanishedError
 from expectations.hashing import Hashes
 from expectations.lake_side import LakeTable
 from expectations.results import (
@@ -27,6 +29,7 @@ from expectations.results import (
     DUPLICATED,
     EXTRA,
     HISTORY,
+    LOCKED,
     MISSING,
     NO_COLUMN,
     NO_TABLE,
@@ -35,7 +38,15 @@ from expectations.results import (
     TableResult,
 )
 from expectations.shapes import Compared, LakeCut, Reading, SourceTableShape
-from expectations.source_side import BUCKETS, RowDetail, SourceTable, Sums, snapshot_session
+from expectations.source_side import (
+    BUCKETS,
+    RowDetail,
+    SourceTable,
+    Sums,
+    hashes_escaped,
+    snapshot_session,
+    while_there,
+)
 from spark.names import postgres_name
 
 DIFFERENCES_MAX = 1000
@@ -88,18 +99,22 @@ def reconcile(
             if lake is None:
                 results[name] = TableResult(name, 0, 0, {NO_TABLE: 1}, (Difference(NO_TABLE),))
             else:
-                runs.append(_Run.begin(Compared.of(name, table, lake), connection, cut, server, history))
+                compared = Compared.of(name, table, lake, escaped=hashes_escaped(connection))
+                runs.append(_Run.begin(compared, connection, cut, server, history))
         try:
             for done, run in enumerate(runs):
                 progress("compare", done, len(runs))
-                results[run.table.name] = run.result(differences_max)
+                result = run.result(differences_max)
+                if result is not None:
+                    results[run.table.name] = result
             progress("compare", len(runs), len(runs))
         except BaseException:  # Ctrl-C too: do not wait for what the server is busy with
             for run in runs:
                 run.expected.cancel()
             connection.cancel_safe(timeout=CANCEL_SECONDS)
             raise
-    ordered = {name: results[name] for name in (postgres_name(t.schema, t.table) for t in tables)}
+    names = [postgres_name(table.schema, table.table) for table in tables]
+    ordered = {name: results[name] for name in names if name in results}
     return Report(format_lsn(lsn), ordered, round(time.monotonic() - started, 3))
 
 
@@ -125,13 +140,24 @@ class _Run:
         def source() -> SourceTable:
             return SourceTable(connection, table)
 
-        expected = server.submit(_timed, lambda: source().sums())
+        def sums() -> Sums:
+            with while_there(connection, table):
+                return source().sums()
+
+        expected = server.submit(_timed, sums)
         return cls(table, source, LakeTable(cut, table), expected, history)
 
-    def result(self, differences_max: int) -> TableResult:
-        """Compare; look closer where needed."""
+    def result(self, differences_max: int) -> TableResult | None:
+        """Compare; look closer where needed.  None if the table was dropped meanwhile."""
         actual, lake_seconds = _timed(self.lake.sums)
-        expected, source_seconds = self.expected.result()
+        try:
+            expected, source_seconds = self.expected.result()
+        except VanishedError:
+            return None
+        except LockedError as error:
+            return TableResult(
+                self.table.name, 0, 0, {LOCKED: 1}, (Difference(LOCKED, reason=error.way_out),)
+            )
         differing = [b for b in expected.keys() | actual.keys() if expected.get(b) != actual.get(b)]
         result = TableResult(
             table=self.table.name,

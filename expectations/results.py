@@ -17,7 +17,9 @@ DUPLICATED = "duplicated in lake"
 NO_COLUMN = "column missing in lake"
 NO_TABLE = "table missing in lake"
 HISTORY = "different in the open versions of its history"
-KINDS = (MISSING, EXTRA, DIFFERENT, DUPLICATED, NO_COLUMN, NO_TABLE, HISTORY)
+ASIDE = "set aside, and not followed"
+LOCKED = "locked at the source, and not compared"
+KINDS = (MISSING, EXTRA, DIFFERENT, DUPLICATED, NO_COLUMN, NO_TABLE, HISTORY, ASIDE, LOCKED)
 
 
 @dataclass(frozen=True)
@@ -30,18 +32,21 @@ class Difference:
             columns, shortened.
         columns: of DIFFERENT and NO_COLUMN, the columns concerned.
         rows: how many rows this stands for: more than one for duplicates.
+        reason: of ASIDE and LOCKED, why.
     """
 
     kind: str
     key: Mapping[str, str | None] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     rows: int = 1
+    reason: str = ""
 
     def __str__(self) -> str:
         key = ", ".join(f"{name}={'NULL' if value is None else value}" for name, value in self.key.items())
         columns = f"in {', '.join(self.columns)}" if self.columns else ""
         times = f"({self.rows} rows)" if self.rows > 1 else ""
-        return " ".join(part for part in (f"{self.kind}:" if key else self.kind, key, columns, times) if part)
+        kind = f"{self.kind}:" if key or self.reason else self.kind
+        return " ".join(part for part in (kind, key, self.reason, columns, times) if part)
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,8 @@ class Compared:
         absent: published columns that the lake lacks.
         row_filter: an SQL condition, or None.
         partitioned: published through its root, with the rows of its partitions.
+        escaped: both sides hash the escaped bytes in UTF-8 (`expectations.hashing`).
+        relation_id: its OID at the source; 0 if that is not known.
     """
 
     name: str
@@ -91,9 +93,13 @@ class Compared:
     absent: tuple[str, ...]
     row_filter: str | None
     partitioned: bool = False
+    escaped: bool = False
+    relation_id: int = 0
 
     @classmethod
-    def of(cls, name: str, source: SourceTableShape, lake: LakeTableShape) -> Compared:
+    def of(
+        cls, name: str, source: SourceTableShape, lake: LakeTableShape, *, escaped: bool = False
+    ) -> Compared:
         """Pair the columns by name."""
         held = {column.name for column in lake.columns if not column.dropped}
         oids = {column.name: column.type_oid for column in source.columns}
@@ -101,7 +107,8 @@ class Compared:
         values = tuple((n, oid) for n, oid in oids.items() if n in held and n not in key)
         absent = tuple(n for n in oids if n not in held)
         named = tuple((n, oids[n]) for n in key)
-        return cls(name, named, values, absent, source.row_filter, source.kind == "p")
+        oid = int(getattr(source, "relation_id", 0))
+        return cls(name, named, values, absent, source.row_filter, source.kind == "p", escaped, oid)
 
     @property
     def named(self) -> tuple[tuple[str, int], ...]:

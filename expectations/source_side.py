@@ -8,7 +8,7 @@ for the keys of rows that differ.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,12 @@ import numpy as np
 import psycopg
 from psycopg import sql
 
+from decoder.errors import ChangedMeanwhileError, LockedError
+from decoder.publication_tables import require_filter
+from decoder.session_settings import LOCKED_WAY_OUT
 from decoder.source import connect, source_errors
 from decoder.types import sql_text
+from decoder.vanished import vanished_error, vanished_for
 from expectations.hashing import KEY_SEED, Hashes, chain_sql, column_hash_sql, columns_hash_sql
 from expectations.shapes import Compared
 
@@ -27,6 +31,7 @@ _ROWS_AT_ONCE = 5000
 _PAIR = np.dtype([("fields", ">i2"), ("a", ">i4"), ("key", ">i8"), ("b", ">i4"), ("row", ">i8")])
 _COPY_HEADER_BYTES, _COPY_TRAILER_BYTES = 19, 2
 
+_NAMED = "SELECT pg_catalog.to_regclass(%s)::oid::bigint"
 Sums = dict[int, tuple[int, int]]
 
 
@@ -48,6 +53,40 @@ def snapshot_session(dsn: str, snapshot: str) -> Iterator[psycopg.Connection[Any
         yield connection
 
 
+def hashes_escaped(connection: psycopg.Connection[Any]) -> bool:
+    """Is the database in an encoding whose bytes are not those of the lake's texts?
+
+    SQL_ASCII is none: its bytes come as they are.
+    """
+    return connection.info.parameter_status("server_encoding") not in {"UTF8", "SQL_ASCII"}
+
+
+@contextmanager
+def while_there(connection: psycopg.Connection[Any], table: Compared) -> Iterator[None]:
+    """Read a table under a snapshot, which does not keep it from being dropped or replaced by another.
+
+    Raises:
+        VanishedError: it is gone.
+        ChangedMeanwhileError: it has another name by now.
+        LockedError: somebody holds it so that nobody can read it; the session reads others on.
+    """
+    row = None
+    try:
+        with suppress(psycopg.errors.UndefinedTable), connection.transaction():
+            yield
+            row = connection.execute(_NAMED, [table.name]).fetchone()
+    except psycopg.errors.LockNotAvailable:
+        raise LockedError(
+            "the table is locked at the source", where=f"table {table.name}", way_out=LOCKED_WAY_OUT
+        ) from None
+    if not table.relation_id or row == (table.relation_id,):
+        return
+    if vanished_for(connection, [table.relation_id]):
+        raise vanished_error(table.name)
+    what = "a table was renamed while it was compared"
+    raise ChangedMeanwhileError(what, where=f"table {table.name}", way_out="run again")
+
+
 @dataclass(frozen=True)
 class RowDetail:
     """A row that differs: what names it, and a hash per compared value."""
@@ -64,14 +103,17 @@ class SourceTable:
         self._table = table
         # A partitioned table is its partitions; any other stands for itself, whatever inherits from it.
         only = "" if table.partitioned else "ONLY "
+        require_filter(table.row_filter, table.name)
         where = f" WHERE ({table.row_filter})" if table.row_filter else ""
         self._from = f"{only}{table.name}{where}"
 
     def _hashed(self, *more: str) -> str:
         """A subquery with the key's hash k and the row's r; without a key they are the same."""
         key, values = _quoted(self._table.key), _quoted(self._table.values)
-        row = chain_sql(key, f"({columns_hash_sql(values)})" if values else "0")
-        of_key = chain_sql(key, str(KEY_SEED)) if key else row
+        escaped = self._table.escaped
+        combined = f"({columns_hash_sql(values, escaped=escaped)})" if values else "0"
+        row = chain_sql(key, combined, escaped=escaped)
+        of_key = chain_sql(key, str(KEY_SEED), escaped=escaped) if key else row
         columns = ", ".join([f"{of_key} AS k", f"{row} AS r", *more])
         return f"(SELECT {columns} FROM {self._from}) AS hashed"
 
@@ -104,7 +146,10 @@ class SourceTable:
         names = [
             f"left({sql_text(name, oid)}, {NAME_TEXT_MAX}) AS n{i}" for i, (name, oid) in enumerate(named)
         ]
-        hashes = [f"{column_hash_sql(name, oid, i)} AS c{i}" for i, (name, oid) in enumerate(values)]
+        hashes = [
+            f"{column_hash_sql(name, oid, i, escaped=self._table.escaped)} AS c{i}"
+            for i, (name, oid) in enumerate(values)
+        ]
         wanted = ",".join(str(key) for key in keys)
         hashed = self._hashed(*names, *hashes)
         rows = self._connection.execute(

@@ -19,6 +19,7 @@ from decoder.lsn import format_lsn
 from decoder.publications import SourceTable
 from decoder.slots import ExportedSnapshot
 from decoder.source import connect, source_errors
+from infra.aside import tables_aside
 from infra.backfill_report import BackfillReport, TableBackfilled
 from infra.backfill_rows import Difference, amending, compare, stage_rows
 from infra.backfill_whole import stage_whole, would_replace
@@ -87,6 +88,27 @@ def backfill(pipeline: Pipeline, wanted: Wanted, progress: Progressing) -> Backf
     )
 
 
+def read_again(
+    pipeline: Pipeline,
+    tables: Sequence[SourceTable],
+    wait_seconds: float,
+    progress: Progressing,
+    *,
+    at_slot: bool,
+) -> tuple[int, int]:
+    """Whole tables anew, whatever the lake has of them: the LSN that they are published at, and their rows.
+
+    Args:
+        wait_seconds: how long transactions may stay open.
+        at_slot: under a snapshot that waits for them, for a table whose place in the publications changed.
+    """
+    for table in tables:
+        _make_way(pipeline, table)
+    run = _Run(pipeline, {}, False, progress, wait_seconds, at_slot=at_slot)
+    lsn = run.at_one_point(tables)
+    return lsn, sum(each.rows for each in run.done)
+
+
 @dataclass
 class _Run:
     """One backfill of some tables under one snapshot."""
@@ -95,6 +117,8 @@ class _Run:
     conditions: Mapping[SourceTable, Condition]
     dry_run: bool
     progress: Progressing
+    wait_seconds: float = SLOT_WAIT_SECONDS
+    at_slot: bool = False
     done: list[TableBackfilled] = field(default_factory=list)
 
     def at_one_point(self, tables: Sequence[SourceTable]) -> int:
@@ -104,8 +128,8 @@ class _Run:
         there = [table for table in tables if (table.schema, table.table) in held]
         absent = [table for table in tables if table not in there]
         # What is copied for the first time may have joined while transactions of now were open already.
-        exactly = at_exact_lsn if absent else beside_writers
-        with exactly(self.pipeline, SLOT_WAIT_SECONDS, self.progress) as snapshot, ExitStack() as places:
+        exactly = at_exact_lsn if absent or self.at_slot else beside_writers
+        with exactly(self.pipeline, self.wait_seconds, self.progress) as snapshot, ExitStack() as places:
             if self.dry_run:
                 self.done += [self._would(table, snapshot) for table in tables]
                 return snapshot.lsn
@@ -160,7 +184,8 @@ class _Run:
 
 
 def _published(pipeline: Pipeline, names: Sequence[str]) -> list[SourceTable]:
-    tables = {(table.schema, table.table): table for table in published_tables(pipeline)}
+    named = {_parsed(name) for name in names}
+    tables = {(t.schema, t.table): t for t in published_tables(pipeline, aside_too=named)}
     found = []
     for name in dict.fromkeys(names):
         try:
@@ -177,6 +202,17 @@ def _published(pipeline: Pipeline, names: Sequence[str]) -> list[SourceTable]:
     return list(dict.fromkeys(found))
 
 
+def _parsed(name: str) -> tuple[str, str]:
+    try:
+        return parse_postgres_name(name)
+    except KeyError:
+        raise PipelineFileError(
+            f"{name!r} is no name of a table",
+            where="--table",
+            way_out='name it as PostgreSQL writes it: public.orders, "Odd Schema"."Odd Name"',
+        ) from None
+
+
 def _conditions(
     pipeline: Pipeline, tables: Sequence[SourceTable], wanted: Wanted
 ) -> dict[SourceTable, Condition]:
@@ -185,6 +221,7 @@ def _conditions(
         return {}
     refuse_changed(pipeline)
     held, found = _held(pipeline), {}
+    _refuse_aside(pipeline, tables)
     source = pipeline.source
     with connect(source.dsn) as connection, source_errors(source.dsn, "checking the condition"):
         for table in tables:
@@ -198,6 +235,18 @@ def _conditions(
             columns = [column.name for column in there.live]
             found[table] = checked(connection, table, _text(table, wanted), columns)
     return found
+
+
+def _refuse_aside(pipeline: Pipeline, tables: Sequence[SourceTable]) -> None:
+    """Rows of a table that is not followed are of no one LSN."""
+    aside = tables_aside(pipeline)
+    for table in tables:
+        if (table.schema, table.table) in aside:
+            raise PipelineFileError(
+                f"the table {table.quoted} is set aside, so no rows of it can be chosen",
+                where="--where",
+                way_out=f"slotlake resume brings all of it back: {aside[table.schema, table.table].way_out}",
+            )
 
 
 def _text(table: SourceTable, wanted: Wanted) -> str:

@@ -16,7 +16,9 @@ class TableBackfilled(Report):
 
     Attributes:
         rows: read from the source; in a dry run, that would be.
-        inserted, changed, deleted: rows of the lake; None where the whole table was replaced uncompared.
+        inserted, changed, deleted: keys of the lake; None where the whole table was replaced uncompared.
+        taken: how many rows the lake loses for it, also those that come again; a key may stand there twice.
+            None for a whole table.
         keys: of a dry run: ``change`` (insert, update, delete) and ``key`` of the first hundred such rows.
     """
 
@@ -26,6 +28,7 @@ class TableBackfilled(Report):
     inserted: int | None = None
     changed: int | None = None
     deleted: int | None = None
+    taken: int | None = None
     keys: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -43,7 +46,7 @@ class BackfillReport(Report):
     Attributes:
         table, lake_table: the names of all tables, separated by commas.
         where: the condition that chose the rows; None for whole tables.
-        inserted, changed, deleted: of all tables; None where one was replaced uncompared.
+        inserted, changed, deleted, taken: of all tables; None where one was replaced uncompared.
     """
 
     table: str
@@ -56,6 +59,7 @@ class BackfillReport(Report):
     inserted: int | None = None
     changed: int | None = None
     deleted: int | None = None
+    taken: int | None = None
     tables: list[TableBackfilled] = field(default_factory=list)
 
     @classmethod
@@ -79,5 +83,6 @@ class BackfillReport(Report):
             inserted=total("inserted"),
             changed=total("changed"),
             deleted=total("deleted"),
+            taken=total("taken"),
             tables=tables,
         )

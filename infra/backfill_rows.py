@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,7 @@ from decoder.condition import Condition, GivenColumn, given_columns, keys_condit
 from decoder.copy import CopyCrew, CopyJob
 from decoder.copy_files import CopiedFile
 from decoder.copy_parts import whole_part
-from decoder.errors import PipelineFileError, SourceError
+from decoder.errors import LakeError, PipelineFileError, SourceError
 from decoder.publications import SourceTable
 from decoder.slots import ExportedSnapshot
 from infra.backfill_report import KEYS_SHOWN_MAX, TableBackfilled
@@ -37,11 +37,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Gone:
+    """What goes from the lake: the typed keys, and how many rows that is; a key may stand there twice."""
+
+    keys: pa.Table
+    rows: int
+
+
+@dataclass(frozen=True)
 class Difference:
     """The chosen rows of one table that are not the same on both sides, at one position.
 
     Attributes:
         key: the columns of the key.
+        escaped: as `expectations.shapes.Compared`.
+        gone: what of the lake goes, None if nothing differs.
     """
 
     table: SourceTable
@@ -49,6 +59,8 @@ class Difference:
     cut: Cut
     key: Sequence[GivenColumn]
     chosen: Chosen
+    escaped: bool = False
+    gone: Gone | None = None
 
     def report(self, pipeline: Pipeline, *, dry_run: bool) -> TableBackfilled:
         """The counts; of a dry run the keys too."""
@@ -60,6 +72,7 @@ class Difference:
             inserted=len(found.inserted),
             changed=len(found.changed),
             deleted=len(found.deleted),
+            taken=0 if self.gone is None else self.gone.rows,
             keys=found.named(KEYS_SHOWN_MAX) if dry_run else [],
         )
 
@@ -80,10 +93,11 @@ def compare(
 
     Raises:
         PipelineFileError: the table has other columns than the lake's, so that some rows cannot be replaced.
+        LakeError: a row that would go is not found again in the lake.
     """
     from expectations.chosen import compare_chosen
     from expectations.shapes import Compared
-    from expectations.source_side import snapshot_session
+    from expectations.source_side import hashes_escaped, snapshot_session
     from spark.read import Cut
 
     progress(f"compare {table.quoted}", 0)
@@ -92,9 +106,10 @@ def compare(
     _require_same_columns(table, held)
     with snapshot_session(pipeline.source.dsn, snapshot.snapshot) as connection:
         key = list(given_columns(connection, table.relation_id, table.key).values())
-        compared = Compared.of(table.quoted, table, held)
+        compared = Compared.of(table.quoted, table, held, escaped=hashes_escaped(connection))
         chosen = compare_chosen(connection, compared, cut, condition, key)
-    return Difference(table, held, cut, key, chosen)
+    found = Difference(table, held, cut, key, chosen, compared.escaped)
+    return found if found.is_empty else replace(found, gone=_gone(found))
 
 
 def _require_same_columns(table: SourceTable, held: TableSchema) -> None:
@@ -132,7 +147,8 @@ def stage_rows(
         ChangedMeanwhileError: the table was altered or rewritten meanwhile.
         LakeError: Spark failed.
     """
-    table, chosen = difference.table, difference.chosen
+    table, chosen, gone = difference.table, difference.chosen, difference.gone
+    assert gone is not None, "nothing differs, so there is nothing to stage"
     marks = marks_at(pipeline, [table.relation_id], snapshot.snapshot)
     coming = chosen.of(chosen.inserted, chosen.changed)
     read = _read(pipeline, amendment, difference, coming, snapshot, progress)
@@ -144,7 +160,7 @@ def stage_rows(
             way_out="read the whole table again, without a condition; nothing was published",
         )
     progress(f"stage {table.quoted}", 0)
-    return amendment.stage(point, _gone(difference))
+    return amendment.stage(point, gone.keys, gone.rows - read)
 
 
 def _read(
@@ -174,15 +190,20 @@ def _read(
     return sum(file.rows for file in files)
 
 
-def _gone(difference: Difference) -> pa.Table:
-    """The typed keys of the lake's rows that go."""
-    from expectations.hashing import KEY_SEED, chain
+def _gone(difference: Difference) -> Gone:
+    """The lake's rows that go: all that have such a key, also beside the one that was chosen.
+
+    Raises:
+        LakeError: not all of them are there.
+    """
+    from expectations.hashing import KEY_SEED, chain, escaped_texts
     from spark.amend import EXACT
 
     wanted = np.concatenate([difference.chosen.changed, difference.chosen.deleted])
     columns = [difference.held.column(name) for name in difference.table.key]
     seen: set[int] = set()
     batches: list[pa.Table] = []
+    rows = 0
     for batch in difference.cut.arrow_batches(difference.table.quoted, [c.name for c in columns]):
         present = set(batch.schema.names)
         texts = [
@@ -191,14 +212,23 @@ def _gone(difference: Difference) -> pa.Table:
             )
             for c in columns
         ]
+        texts = [escaped_texts(text) for text in texts] if difference.escaped else texts
         hashes = chain(texts, np.full(batch.num_rows, KEY_SEED, np.int64))
-        first = {int(hashes[i]): i for i in np.flatnonzero(np.isin(hashes, wanted)).tolist()}
+        found = np.flatnonzero(np.isin(hashes, wanted)).tolist()
+        rows += len(found)
+        first = {int(hashes[i]): i for i in found}
         here = [i for hashed, i in first.items() if hashed not in seen]
         seen.update(first)
         batches.append(pa.Table.from_batches([batch.take(pa.array(here, pa.int64()))]))
+    if len(seen) != len(np.unique(wanted)):  # one that stays would stand beside the one that comes
+        raise LakeError(
+            "a row to be replaced was not found again by its key in the lake",
+            where=f"table {difference.table.quoted}",
+            way_out="read the whole table again, without a condition; nothing was published",
+        )
     if not batches:
-        return pa.table({c.name: pa.array([], c.kept.arrow) for c in columns})
-    return pa.concat_tables(batches)
+        return Gone(pa.table({c.name: pa.array([], c.kept.arrow) for c in columns}), 0)
+    return Gone(pa.concat_tables(batches), rows)
 
 
 __all__ = ["Difference", "amending", "compare", "stage_rows"]

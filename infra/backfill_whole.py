@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from decoder.publication_tables import require_filter
 from decoder.publications import SourceTable
 from decoder.slots import ExportedSnapshot
 from infra.backfill_report import KEYS_SHOWN_MAX, TableBackfilled
-from infra.marks import require_unchanged
-from infra.tables import copy_into, schemas_at
+from infra.tables import copy_into, require_as_copied, schemas_at
 from spark.names import lake_table, postgres_name
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def stage_whole(
     schema = schemas[table]
     with Replacement.begin(pipeline.session, pipeline.lake, pipeline.name, schema) as replacement:
         files = copy_into(pipeline, table, snapshot, replacement.target, progress)
-        require_unchanged(pipeline, marks, [table])
+        require_as_copied(pipeline, schemas, marks)
         names = replacement.stage(point)
     rows = sum(file.rows for file in files)
     lake_name = schema.lake_name(pipeline.lake.namespace)
@@ -88,6 +88,7 @@ def _count(pipeline: Pipeline, table: SourceTable, snapshot: ExportedSnapshot) -
     from expectations.source_side import snapshot_session
 
     only = "" if table.kind == "p" else "ONLY "
+    require_filter(table.row_filter, table.quoted)
     where = f" WHERE {table.row_filter}" if table.row_filter else ""
     with snapshot_session(pipeline.source.dsn, snapshot.snapshot) as connection:
         row = connection.execute(f"SELECT count(*) FROM {only}{table.quoted}{where}".encode()).fetchone()

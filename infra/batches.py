@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -30,6 +30,8 @@ from infra.watch import note_source
 if TYPE_CHECKING:
     from infra.output import Progressing
     from infra.pipeline import Pipeline
+    from spark.apply import Applied
+    from spark.aside import Name
     from spark.conflicts import Choices
 
 
@@ -46,15 +48,33 @@ def pull_next(
         until: end exactly there; else at the source's position now.
         snapshot: of the source there, if there is one.
     """
+    from infra.aside import reasons, tables_aside, without_the_troubled
+
+    aside = tables_aside(pipeline).keys() if until is None else ()
+    goal = until, snapshot
+    report = without_the_troubled(pipeline, lambda: _pull_next(pipeline, goal, aside, progress))
+    return replace(report, set_aside=reasons(pipeline))
+
+
+def _pull_next(
+    pipeline: Pipeline,
+    goal: tuple[int | None, ExportedSnapshot | None],
+    aside: Collection[Name],
+    progress: Progressing,
+) -> PullReport:
+    """As `pull_next`, of which a table's trouble is nobody's yet; ``aside``: tables that may come back."""
+    from infra.aside import set_aside_unreadable
     from infra.evolution import evolved
     from infra.joining import add_new_tables, how_far, note_changes
     from infra.modes import begin_modes
     from infra.recovery_findings import require_same_content, require_whole
+    from infra.resuming import bring_back
     from infra.selection import refuse_changed
     from infra.source_history import follow_history
     from infra.tables import fill_added_columns
 
     started = time.monotonic()
+    until, snapshot = goal
     position = pipeline.position()
     follow_history(pipeline, position)
     require_whole(pipeline, at_snapshot=until is not None)
@@ -63,16 +83,20 @@ def pull_next(
         refuse_changed(pipeline)
     added = add_new_tables(pipeline, progress) if until is None else []
     joining = how_far(pipeline) if until is None else {}
+    resumed = bring_back(pipeline, aside, progress)
     if until is None:
         known_tables.note(pipeline, added)
         begin_modes(pipeline, progress)
         fill_added_columns(pipeline, progress)
         position = pipeline.position()  # any of these may have moved the lake on
-    batch = evolved(pipeline, cut(pipeline, position, until, progress), snapshot, progress)
+    batch = cut(pipeline, position, until, progress)
+    set_aside_unreadable(pipeline, batch)
+    batch = evolved(pipeline, batch, snapshot, progress)
+    set_aside_unreadable(pipeline, batch)
     note_changes(pipeline, batch)
     if batch.end_lsn == position:
         at = format_lsn(position)
-        return PullReport(None, at, at, added_tables=added, joining=joining)
+        return PullReport(None, at, at, added_tables=added, joining=joining, resumed=resumed)
     return PullReport(
         batch=batch.name,
         start_lsn=format_lsn(batch.start_lsn),
@@ -83,6 +107,7 @@ def pull_next(
         seconds=time.monotonic() - started,
         added_tables=added,
         joining=joining,
+        resumed=resumed,
     )
 
 
@@ -103,6 +128,7 @@ def cut(
             start=position,
             until=until,
             memory_bytes=settings.memory_bytes,
+            pass_over=True,
         )
     followed = follow.batch(pipeline, position, until, whole=whole)
     if followed is not None:
@@ -151,19 +177,15 @@ def apply_named(pipeline: Pipeline, name: str, *, judged: bool = False) -> Apply
     Args:
         judged: the lake's tables have been looked at.
     """
+    from infra.aside import reasons, without_the_troubled
     from infra.recovery_findings import require_whole
-    from spark import annex
-    from spark.apply import apply_batch
-    from spark.lossy import refuse_lossy_batch
 
     started = time.monotonic()
     batch = named(pipeline, name)
     batch.verify()
     if not judged:
         require_whole(pipeline)
-    told = annex.read(batch)
-    refuse_lossy_batch(pipeline.lake, batch, on_lossy(pipeline.file), told)
-    applied = apply_batch(pipeline.session, pipeline.lake, batch, pipeline.name, on_conflict(pipeline), told)
+    applied = without_the_troubled(pipeline, lambda: _staged(pipeline, batch))
     return ApplyReport(
         batch=name,
         already_published=applied.already_published,
@@ -171,8 +193,21 @@ def apply_named(pipeline: Pipeline, name: str, *, judged: bool = False) -> Apply
         conflicts={
             table.source_table: table.conflicts.counts for table in applied.tables.values() if table.conflicts
         },
+        set_aside=reasons(pipeline),
         seconds=time.monotonic() - started,
     )
+
+
+def _staged(pipeline: Pipeline, batch: Batch) -> Applied:
+    from infra.aside import pass_over
+    from spark import annex
+    from spark.apply import apply_batch
+    from spark.lossy import refuse_lossy_batch
+
+    pass_over(pipeline, batch)
+    told = annex.read(batch)
+    refuse_lossy_batch(pipeline.lake, batch, on_lossy(pipeline.file), told)
+    return apply_batch(pipeline.session, pipeline.lake, batch, pipeline.name, on_conflict(pipeline), told)
 
 
 def on_conflict(pipeline: Pipeline) -> Choices:
@@ -222,6 +257,7 @@ def catch_up(
 
     Takes more than one batch when a crash has left one behind, or when one batch would be too large.
     """
+    from infra.aside import reasons
     from infra.tables import fill_added_columns
 
     started = time.monotonic()
@@ -238,9 +274,11 @@ def catch_up(
     last: PullReport | None = None
     transactions = changes = 0
     added: list[str] = []
+    resumed: list[str] = []
     while True:
         pulled = _one_batch(pipeline, progress, (until, snapshot), seconds, tables, conflicts)
         added += pulled.added_tables
+        resumed += pulled.resumed
         if pulled.batch is not None:
             last, transactions, changes = pulled, transactions + pulled.transactions, changes + pulled.changes
         if pulled.batch is None or pipeline.position() >= target:
@@ -259,6 +297,8 @@ def catch_up(
         seconds_by_step={step: round(spent, 3) for step, spent in seconds.items()},
         added_tables=added,
         joining=pulled.joining,
+        resumed=resumed,
+        set_aside=reasons(pipeline),
     )
 
 
@@ -316,7 +356,9 @@ def at_exact_lsn(
         SlotError: transactions stayed open for ``timeout_seconds``; the message names them.
     """
     progress("waiting for a snapshot of the source", 0)
+    asked = time.time()
     with create_slot(pipeline.source, temporary=True, wait_seconds=timeout_seconds) as snapshot:
+        note_source(pipeline, snapshot.lsn, asked)
         catch_up(pipeline, progress=progress, until=snapshot.lsn, snapshot=snapshot)
         yield snapshot
 

@@ -9,11 +9,13 @@ else's and is left alone.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from decoder.errors import SourceError
+from decoder.errors import ProtocolError, SlotlakeError, SourceError
 from decoder.failpoints import reach
 from decoder.lsn import format_lsn
 from decoder.options import negotiate
@@ -21,6 +23,7 @@ from decoder.privileges import require_readable
 from decoder.publications import SourceTable, create_publication, missing_publications, unfit_tables
 from decoder.slots import create_slot, inspect_slot
 from decoder.source import connect, identify, source_errors
+from infra.aside import is_its_own, reasons, require_columns, set_aside
 from infra.copying import Attempt
 from infra.reports import InitReport, TableCopy
 from infra.selection import require_published
@@ -43,8 +46,17 @@ if TYPE_CHECKING:
 SLOT_WAIT_SECONDS = 60.0
 
 
-def initialise(pipeline: Pipeline, progress: Progressing) -> InitReport:
-    """Make what is missing; when the lake already has this pipeline's tables, say so and change nothing."""
+def initialise(
+    pipeline: Pipeline, progress: Progressing, troubled: Sequence[SlotlakeError] = ()
+) -> InitReport:
+    """Make what is missing; when the lake already has this pipeline's tables, say so and change nothing.
+
+    A table without columns, or with a value that cannot be read, is set aside from the start.  What the role
+    may not read, or the pipeline file refuses, is told before anything is made, and stops.
+
+    Args:
+        troubled: what is known to be wrong with tables.
+    """
     from spark.initial import initialised
 
     started = time.monotonic()
@@ -62,6 +74,7 @@ def initialise(pipeline: Pipeline, progress: Progressing) -> InitReport:
     made = list(dict.fromkeys([*publications_made(pipeline), *_publications(pipeline)]))
     tables = published_tables(pipeline)
     require_published(pipeline.file, tables)
+    tables, out = _without_troubled(pipeline, tables, troubled)
     pipeline.session  # noqa: B018  start Spark before the slot: no slot is left if it cannot start
     if attempt is None:
         note_making(pipeline, identity, made)
@@ -69,9 +82,30 @@ def initialise(pipeline: Pipeline, progress: Progressing) -> InitReport:
         copies, lsn = _copied(pipeline, tables, attempt, progress)
     except BaseException as error:
         undo(pipeline, error)
-        raise
+        if not isinstance(error, ProtocolError) or not is_its_own(pipeline, error):
+            raise
+        return initialise(pipeline, progress, [*out, error])
     settle(pipeline)
-    return _report(pipeline, tables, copies, lsn, made, time.monotonic() - started)
+    for trouble in out:
+        set_aside(pipeline, trouble)
+    report = _report(pipeline, tables, copies, lsn, made, time.monotonic() - started)
+    return replace(report, set_aside=reasons(pipeline))
+
+
+def _without_troubled(
+    pipeline: Pipeline, tables: list[SourceTable], troubled: Sequence[SlotlakeError]
+) -> tuple[list[SourceTable], list[SlotlakeError]]:
+    """The tables that can be followed from the start, and what is wrong with the others."""
+    found = list(troubled)
+    for table in tables:
+        try:
+            require_columns([table])
+        except SourceError as error:
+            if not is_its_own(pipeline, error):
+                raise
+            found.append(error)
+    out = {error.table for error in found}
+    return [table for table in tables if (table.schema, table.table) not in out], found
 
 
 def _slot_missing(pipeline: Pipeline) -> list[str]:

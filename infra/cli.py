@@ -89,7 +89,11 @@ def bench(
 
 @develop.command(rich_help_panel=DEVELOP)
 def test() -> None:
-    """Run the tests (the launcher does this: ./slotlake test [pytest arguments])."""
+    r"""Run the tests (by the launcher: ./slotlake test \[pytest arguments]).
+
+    Without a path all tests run, in two processes. Options and paths go to pytest.
+    All of pytest's options: [bold]./slotlake test tests --help[/bold].
+    """
     raise typer.Exit(_only_by_launcher("test"))
 
 

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from infra import output
-from infra.cli_options import CARE, JsonOption, PipelineArgument, open_pipeline
+from infra.cli_options import CARE, JsonOption, PipelineArgument, open_pipeline, pipeline_and_tables
+from infra.cli_resume import each_resumed, show_resumed
 
 commands = typer.Typer()
 
@@ -33,6 +34,23 @@ def backfill(
     with open_pipeline(pipeline) as opened, output.progress(as_json) as progress:
         report = opened.backfill(table, where=where, key_range=key_range, dry_run=dry_run, progress=progress)
     output.show(report, as_json, output.backfill_text)
+
+
+@commands.command(rich_help_panel=CARE)
+def resume(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(metavar="PIPELINE.yaml TABLE…", help="Tables, as PostgreSQL writes them."),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Copy tables again that were set aside, and follow them from there on; status says which are."""
+    file, tables = pipeline_and_tables(arguments)
+    with open_pipeline(file) as opened, output.progress(as_json) as progress:
+        reports, refusals = each_resumed(opened, tables, progress)
+    show_resumed(reports, refusals, as_json, one=len(tables) == 1)
+    if refusals:
+        raise typer.Exit(next(iter(refusals.values())).exit_code)
 
 
 @commands.command(rich_help_panel=CARE)

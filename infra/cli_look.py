@@ -65,7 +65,7 @@ def query(
 
 @commands.command(rich_help_panel=LOOK)
 def decode(  # noqa: PLR0913, PLR0917 - one argument an option
-    dsn: Annotated[str | None, typer.Option(help="postgresql://… or env:NAME")] = None,
+    dsn: Annotated[str | None, typer.Option(help="postgresql://…, or env:NAME.")] = None,
     slot: Annotated[str | None, typer.Option(help="The slot to read; its position is not moved.")] = None,
     file: Annotated[Path | None, typer.Option(help="Read this recording instead of a slot.")] = None,
     publication: Annotated[
@@ -87,7 +87,10 @@ def decode(  # noqa: PLR0913, PLR0917 - one argument an option
 ) -> None:
     """Print a slot's pending changes as JSON lines, without consuming them."""
     from infra.decode import Wanted, lines
+    from infra.secrets import run_without_password
 
+    if dsn is not None:
+        run_without_password(dsn)
     publications, options = tuple(publication or ()), tuple(option or ())
     for line in lines(Wanted(dsn, slot, file, publications, plugin, options, record, consumer, consume)):
         sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -194,8 +194,8 @@ def key_condition(connection: psycopg.Connection, table: SourceTable, keys: pa.T
     for i, name in enumerate(table.key):
         column = columns[name]
         kind = column_type(column.type_oid, column.typmod)
-        exact = keys[f"xn{i}"].combine_chunks() if f"xn{i}" in keys.column_names else None
-        values = to_text(keys[f"n{i}"].combine_chunks(), exact, kind).to_pylist()
+        exact = keys[f"xn{i}"] if f"xn{i}" in keys.column_names else None
+        values = to_text(keys[f"n{i}"], exact, kind).to_pylist()
         row = connection.execute("SELECT format_type(%s, -1)", (column.type_oid,)).fetchone()
         assert row is not None
         lists.append(f"{sql.Literal(values).as_string(connection)}::text[]")

@@ -14,7 +14,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,11 @@ from typing import Any
 from decoder.copy import CopyJob
 from decoder.lsn import format_lsn
 from infra.copy_steps import CopyStep
-from infra.process_marks import is_alive, process_mark
+from infra.process_marks import is_marked, set_mark, unset_mark
 from spark.names import postgres_name
 
 FILE = "copy.json"
+_MARK = "copy.lock"
 _TELL_SECONDS = 0.25
 _WRITE_SECONDS = 1.0
 
@@ -109,6 +109,7 @@ class CopyStates:
     def forget(self) -> None:
         """The copy is over."""
         self._file.unlink(missing_ok=True)
+        ended(self._file.parent)
 
     def _tell(self, entry: TableProgress) -> None:
         now = time.monotonic()
@@ -121,7 +122,7 @@ class CopyStates:
     def _write(self) -> None:
         self._written = time.monotonic()
         told = {
-            "process": process_mark(os.getpid()),
+            "process": os.getpid(),
             "lsn": self._lsn,
             "since": self._begun,
             "tables": [asdict(entry) for entry in self._tables.values()],
@@ -132,6 +133,7 @@ class CopyStates:
             beside.replace(self._file)
         except OSError:
             return  # nobody depends on it
+        set_mark(self._file.with_name(_MARK))
 
 
 def _name(job: CopyJob) -> str:
@@ -146,16 +148,14 @@ def _total(entry: TableProgress) -> int | None:
 
 
 def ended(folder: Path) -> None:
-    """The copy was cut off; the process lives on."""
-    with suppress(OSError, ValueError):
-        told = json.loads((folder / FILE).read_text())
-        (folder / FILE).write_text(json.dumps({**told, "process": "0-0"}))
+    """The copy is done, or was cut off; the process lives on."""
+    unset_mark(folder / _MARK)
 
 
 def read(folder: Path) -> Mapping[str, Any] | None:
     """The copy that is, or was, under way: process (None if it has ended), lsn, since, tables; or None."""
     try:
         told: dict[str, Any] = json.loads((folder / FILE).read_text())
-        return {**told, "process": is_alive(told["process"])}
+        return {**told, "process": told["process"] if is_marked(folder / _MARK) else None}
     except (OSError, ValueError, KeyError):
         return None

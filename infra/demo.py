@@ -211,7 +211,11 @@ class Demo:
         give_up = time.monotonic() + 60.0
         while not (self.folder / "spark" / "server.json").exists():
             if time.monotonic() > give_up:
-                raise SetupError("Spark Connect does not start", where=str(self.spark.log))
+                raise SetupError(
+                    "Spark Connect does not start",
+                    where=str(self.spark.log),
+                    way_out="read that log for the cause",
+                )
             time.sleep(0.05)
         self.airflow.environment |= self.spark.client_environment()
         self.airflow.start()

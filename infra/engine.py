@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from infra.model import PipelineFile
@@ -25,21 +25,36 @@ def open_engine(
 
     if remote:
         session = open_session(lake, remote=remote)
-        closing.callback(session.stop)
+        closing.callback(_stop, session)
         return session
     return _in_process(file, lake, closing)
+
+
+def _stop(session: SparkSession) -> None:
+    """End it; a server that is gone, or was started anew, has ended it already."""
+    from spark.session_errors import SPARK_ERRORS
+
+    with suppress(*SPARK_ERRORS, OSError):
+        session.stop()
 
 
 def _in_process(file: PipelineFile, lake: LakeSettings, closing: ExitStack) -> SparkSession:
     from pyspark import SparkContext
 
     from infra.local.runtime import spark_runtime
+    from infra.private_files import umask_of
     from spark.session import open_session
 
     running = SparkContext._active_spark_context is not None  # one of the program's own is not ours to stop
     runtime = spark_runtime()
     os.environ.update(runtime.environment())
-    session = open_session(lake, jars=runtime.jar_paths, driver_memory=file.spark.driver_memory)
+    session = open_session(
+        lake,
+        jars=runtime.jar_paths,
+        driver_memory=file.spark.driver_memory,
+        cores=file.spark.cores,
+        umask=umask_of(file),
+    )
     if not running:
-        closing.callback(session.stop)
+        closing.callback(_stop, session)
     return session

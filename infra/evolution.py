@@ -28,9 +28,10 @@ from decoder.lsn import format_lsn
 from decoder.publications import SourceTable
 from decoder.slots import ExportedSnapshot, create_slot
 from decoder.table_marks import TableMark
+from decoder.vanished import VanishedError
 from infra.ddl_events import Altered, altered_tables, row_places, told_numbers
-from infra.evolution_rules import Found, judge, left_behind
-from infra.marks import Mark, marks_at, require_unchanged
+from infra.evolution_rules import Found, Types, judge, left_behind, retold
+from infra.marks import Mark, below, marks_at
 
 if TYPE_CHECKING:
     from infra.output import Progressing
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from spark.tables import TableSchema
 
 COPY_WAIT_SECONDS = 60.0
+_DROPPED_MAX = 10  # tables, one after the other, that were dropped while they were copied
 Name = tuple[str, str]
 _DEPARTED = frozenset({"left"})
 
@@ -61,6 +63,8 @@ class Findings:
         moved: tables whose rows only moved, with what they agree with now; tables that left, noted as such.
         left: tables that are not published any more, and whose last changes the lake cannot take.
         published_anew: of the tables to be copied, those whose place in the publications changed.
+        same: of the tables to be copied, those that need not be if no value of theirs changed.
+        promoted: table → attribute number → wider type that the column gets with the batch.
     """
 
     copies: Mapping[SourceTable, str] = field(default_factory=dict)
@@ -70,6 +74,8 @@ class Findings:
     moved: Sequence[TableSchema] = ()
     left: frozenset[str] = frozenset()
     published_anew: frozenset[Name] = frozenset()
+    same: Mapping[SourceTable, Found] = field(default_factory=dict)
+    promoted: Mapping[SourceTable, Types] = field(default_factory=dict)
 
 
 def evolved(
@@ -86,11 +92,21 @@ def evolved(
         ChangedMeanwhileError: a table changed while it was copied; run again.
         UnsettledError: a table that is published anew must be copied, and that snapshot waited for nobody.
     """
-    from infra.exact import standing
     from spark import annex
 
     if not batch.empty and annex.place(batch.path).is_dir():
         return batch
+    for _ in range(_DROPPED_MAX):
+        with suppress(VanishedError):  # looked at again, it is not published
+            return _evolved(pipeline, batch, snapshot, progress)
+    return _evolved(pipeline, batch, snapshot, progress)
+
+
+def _evolved(
+    pipeline: Pipeline, batch: Batch, snapshot: ExportedSnapshot | None, progress: Progressing
+) -> Batch:
+    from infra.exact import standing
+
     found = _examine(pipeline, batch, snapshot)
     if not found.copies:
         _note(pipeline, batch, found)
@@ -111,6 +127,7 @@ def _to_the_copy(
 ) -> Batch:
     """The batch that ends where the copies of some tables are read, with them."""
     from infra.batches import cut
+    from infra.promotion import widen, without_needless_copies
     from infra.tables import replace_content
 
     if batch.end_lsn != snapshot.lsn or not (batch.empty or batch.path.is_dir()):
@@ -119,9 +136,14 @@ def _to_the_copy(
     found = _examine(pipeline, batch, snapshot)
     if found.published_anew and not snapshot.settled:
         raise UnsettledError("tables are to be copied, and transactions from before may be open")
+    found = without_needless_copies(pipeline, batch, found, snapshot, progress)
     if batch.empty:
         for table in found.copies:
             replace_content(pipeline, table, snapshot, progress)
+        widen(pipeline, found, snapshot)
+        return batch
+    if not found.copies:
+        _note(pipeline, batch, found)
         return batch
     _write(pipeline, batch, found, snapshot, progress)
     return batch
@@ -155,14 +177,14 @@ def _examine(pipeline: Pipeline, batch: Batch, snapshot: ExportedSnapshot | None
     from spark.read import Cut
 
     cut = Cut.latest(pipeline.lake)
-    held = {(table.schema, table.table): table for table in cut.tables()}
+    held = {(table.schema, table.table): table for table in cut.followed()}
     when = None if snapshot is None else snapshot.snapshot
     marks = marks_at(pipeline, [_relation_id(table) for table in held.values()], when)
     relations: dict[Name, list[BatchRelation]] = {}
     for relation in batch.relations:
         if relation.rows:
             relations.setdefault((relation.schema, relation.table), []).append(relation)
-    elsewhere = _elsewhere(held, batch)
+    elsewhere = _elsewhere(held, batch) | _under_a_root(pipeline, held, batch, when)
     doubtful = {
         name: table
         for name, table in held.items()
@@ -206,7 +228,9 @@ def _published_anew(held: TableSchema, published: SourceTable, marks: Mapping[in
     mark, now = Mark.from_json(held.mark), marks.get(published.relation_id)
     if mark is None or now is None:
         return True
-    return mark.relation_id != now.relation_id or mark.members != now.members
+    anew = mark.relation_id != now.relation_id or mark.members != now.members or mark.unsent(now)
+    # What a transaction wrote before a label was renamed is sent under the label of then, when it commits.
+    return anew or bool(retold(held, mark, now))
 
 
 def _elsewhere(held: Mapping[Name, TableSchema], batch: Batch) -> set[Name]:
@@ -218,12 +242,25 @@ def _elsewhere(held: Mapping[Name, TableSchema], batch: Batch) -> set[Name]:
     return {name for name, table in held.items() if names.get(_relation_id(table), {name}) != {name}}
 
 
+def _under_a_root(
+    pipeline: Pipeline, held: Mapping[Name, TableSchema], batch: Batch, when: str | None
+) -> set[Name]:
+    """Partitions of which rows may have come as those of a table above, which the lake does not follow.
+
+    It was published for a moment, beside the partition: nothing of that is left in the catalog.
+    """
+    known = {_relation_id(table): name for name, table in held.items()}
+    rest = [relation for relation in batch.relations if relation.rows]
+    strangers = {each.relation_id for each in rest if (each.schema, each.table) not in held} - known.keys()
+    return {known[oid] for oid in below(pipeline, known, strangers, when)} if strangers else set()
+
+
 def _departed(table: TableSchema) -> TableSchema | None:
     """The table with the note that it left; None if it has it. Back under its name it is then another."""
     mark = Mark.from_json(table.mark)
     if mark is None or mark.members == _DEPARTED:
         return None
-    return replace(table, mark=replace(mark, members=_DEPARTED).to_json())
+    return replace(table, mark=replace(mark, members=_DEPARTED, ways={}).to_json())
 
 
 def _told(
@@ -250,6 +287,7 @@ def _together(
         {held[name].source_name: found.mark for name, found in judged.items() if found.mark},
         {held[name].source_name: found.constants for name, found in judged.items() if found.constants},
         [found.moved for found in judged.values() if found.moved is not None],
+        same={published[name]: found.same for name, found in judged.items() if found.same is not None},
     )
 
 
@@ -280,11 +318,12 @@ def _note(pipeline: Pipeline, batch: Batch, found: Findings) -> None:
 
     if found.moved:
         reshape(pipeline.lake, found.moved)
-    if (found.numbers or found.left) and not batch.empty:
-        annex.finish(batch.path, annex.begin(batch.path), _annex(pipeline, found))
+    if (found.numbers or found.left or found.promoted) and not batch.empty:
+        annex.finish(batch.path, annex.begin(batch.path), annex_of(pipeline, found))
 
 
-def _annex(pipeline: Pipeline, found: Findings) -> Annex:
+def annex_of(pipeline: Pipeline, found: Findings) -> Annex:
+    """What belongs to the batch, but the copies."""
     from spark.annex import Annex
     from spark.names import parse_postgres_name, postgres_name
 
@@ -292,7 +331,15 @@ def _annex(pipeline: Pipeline, found: Findings) -> Annex:
     default = pipeline.file.on_drop
     names = [*found.marks, *(postgres_name(t.schema, t.table) for t in found.copies)]
     drops = frozenset(name for name in names if (own.get(name) or default) == "drop")
-    return Annex(found.numbers, found.marks, drops=drops, left=found.left, constants=found.constants)
+    promoted = {postgres_name(t.schema, t.table): types for t, types in found.promoted.items()}
+    return Annex(
+        found.numbers,
+        found.marks,
+        drops=drops,
+        left=found.left,
+        constants=found.constants,
+        promoted=promoted,
+    )
 
 
 def _explained(schema: TableSchema, why: str) -> TableSchema:
@@ -303,7 +350,7 @@ def _explained(schema: TableSchema, why: str) -> TableSchema:
 def _write(
     pipeline: Pipeline, batch: Batch, found: Findings, snapshot: ExportedSnapshot, progress: Progressing
 ) -> None:
-    from infra.tables import copy_into, schemas_at
+    from infra.tables import copy_into, require_as_copied, schemas_at
     from spark import annex
     from spark.tables_shape import reshape
 
@@ -312,7 +359,7 @@ def _write(
     tables = list(found.copies)
     schemas, marks = schemas_at(pipeline, snapshot, tables)
     incoming = annex.begin(batch.path)
-    told = _annex(pipeline, found)
+    told = annex_of(pipeline, found)
     copies = []
     for number, table in enumerate(tables):
         schema = _explained(schemas[table], f"{format_lsn(snapshot.lsn)}: {found.copies[table]}")
@@ -322,7 +369,7 @@ def _write(
         copied = annex.Copied(schema, directory, 0, found.copies[table])
         files = copy_into(pipeline, table, snapshot, copied.target, progress)
         copies.append(replace(copied, rows=sum(file.rows for file in files)))
-    require_unchanged(pipeline, marks, tables)
+    require_as_copied(pipeline, schemas, marks)
     reach("evolve.copied")
     annex.finish(batch.path, incoming, replace(told, copies=tuple(copies)))
     reach("evolve.noted")

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from decoder.publications import SourceTable
 from decoder.table_marks import TableMark
+from decoder.type_texts import NAME
 from decoder.types import column_type, from_text
 from infra.marks import Mark, marked
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from spark.tables import TableSchema
 
 Numbers = Mapping[str, int]
+Types = Mapping[int, tuple[int, int, str]]
+_NO_TYPES: Types = {}
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class Found:
         mark: what it agrees with after the batch, if that is to be noted with the batch.
         constants: attribute number of a new column → what older rows hold in it, as PostgreSQL writes it.
         moved: the table with what it agrees with already, if that is to be noted at once.
+        promoted: attribute number → type, of columns that the lake is to widen.
+        same: what is to be done instead of the copy if it is proven that all values are what they were.
     """
 
     copy: str = ""
@@ -43,6 +48,8 @@ class Found:
     mark: str = ""
     constants: Mapping[int, str] = field(default_factory=dict)
     moved: TableSchema | None = None
+    promoted: Types = field(default_factory=dict)
+    same: Found | None = None
 
 
 def judge(
@@ -70,25 +77,69 @@ def judge(
     if mark is None:
         return _unmarked(held, now, published, relations)
     why = _another(mark, now, published)
+    if not why and now is not None:
+        why = retold(held, mark, now)
     if why or now is None:
         return Found(copy=why)
     table = _Columns.of(held, mark, now, published)
     numbers = told or {relation.ordinal: table.match(relation) or {} for relation in relations}
-    why = (table.unseen() if told else table.doubtful(held)) or _rewritten(mark, now, table)
+    why = table.unseen() if told else table.doubtful(held)
+    rewritten = _rewritten(mark, now, table)
     if why or not all(numbers.values()):
-        return Found(copy=why or "the table's columns changed more than once")
-    last = list(numbers.values())[-1] if numbers else {c.name: c.number for c in held.live}
-    constants = _constants(held, table, last.values(), relations) if alone else {}
-    why = _unfollowable(held, published, relations, numbers, now) or table.filled(last.values(), constants)
-    if not why and at_end and last != table.present:
-        why = "the table's columns changed, and no row of it"
-    if why:
-        return Found(copy=why)
-    after = _agreed(now, last, mark, table).to_json()
-    mine = [_described(column) for column in held.live]
-    if any([_described(c) for c in r.columns if c.name in numbers[r.ordinal]] != mine for r in relations):
-        return Found(numbers=numbers, mark=after, constants=constants)
-    return Found(moved=replace(held, mark=after) if after != held.mark else None)
+        return Found(copy=why or rewritten or "the table's columns changed more than once")
+    following = _Following(held, mark, now, published, relations, numbers, table)
+    if not rewritten:
+        return following.found(at_end=at_end, alone=alone)
+    same = following.promoted(at_end=at_end)
+    return Found(copy=rewritten, same=same if same is not None and not same.copy else None)
+
+
+@dataclass(frozen=True)
+class _Following:
+    """What the lake can follow of a table of which it is known which column is which."""
+
+    held: TableSchema
+    mark: Mark
+    now: TableMark
+    published: SourceTable
+    relations: Sequence[BatchRelation]
+    numbers: Mapping[int, Numbers]
+    table: _Columns
+
+    def found(self, *, at_end: bool, alone: bool, types: Types = _NO_TYPES) -> Found:
+        """``types``: of columns that the source has written anew, and in which the values are the same."""
+        held, relations, numbers, table = self.held, self.relations, self.numbers, self.table
+        last = list(numbers.values())[-1] if numbers else {c.name: c.number for c in held.live}
+        constants = _constants(held, table, last.values(), relations) if alone else {}
+        why = _unfollowable(held, self.published, relations, numbers, self.now, same_values=bool(types))
+        why = why or table.filled(last.values(), constants)
+        if not why and at_end and last != table.present:
+            why = "the table's columns changed, and no row of it"
+        if why:
+            return Found(copy=why)
+        after = _agreed(self.now, last, self.mark, table).to_json()
+        mine = [_described(column) for column in held.live]
+        told = [[_described(c) for c in r.columns if c.name in numbers[r.ordinal]] for r in relations]
+        if types or any(columns != mine for columns in told):
+            return Found(numbers=numbers, mark=after, constants=constants, promoted=types)
+        return Found(moved=replace(held, mark=after) if after != held.mark else None)
+
+    def promoted(self, *, at_end: bool) -> Found | None:
+        """What is to be done if the rows were written anew for wider types only; None if they were not.
+
+        A column that kept its type was rewritten by an expression: that is hardly ever the same value.
+        """
+        before, after = self.table.before, self.table.after
+        types = {
+            number: (column.type_oid, column.typmod, column.type_name)
+            for number, column in after.items()
+            if number in before and _described(before[number])[1:] != _described(column)[1:]
+        }
+        if not types or before.keys() != after.keys() or self.held.selection or self.held.partitions:
+            return None
+        if any(relation.replica_identity == "f" and not relation.key for relation in self.relations):
+            return None  # its rows are named by all of their values, in two types
+        return self.found(at_end=at_end, alone=False, types=types)
 
 
 def _agreed(now: TableMark, columns: Numbers, before: Mark, table: _Columns) -> Mark:
@@ -104,8 +155,24 @@ def _another(mark: Mark, now: TableMark | None, published: SourceTable) -> str:
         return "the table was dropped and made again"
     if mark.members and not mark.members & now.members:
         return "the table left the publications and came back"
+    if mark.members and mark.unsent(now):
+        return "the publications that hold the table, or how they publish it, changed"
     if any(column.name not in now.numbers for column in published.columns):
         return "the table's columns change at this moment"
+    return ""
+
+
+def retold(held: TableSchema, mark: Mark, now: TableMark) -> str:
+    """Why values that the lake has are printed otherwise by now; "" if they are not.
+
+    The name of a composite's attribute shows in a struct only.
+    """
+    gone = mark.printed_otherwise(now)
+    for column in held.live:
+        if any(column.form or not trait.startswith(NAME) for trait in gone.get(column.number, ())):
+            return (
+                f"values of column {column.name} are printed otherwise: its type or what it names was altered"
+            )
     return ""
 
 
@@ -272,6 +339,8 @@ def _unfollowable(
     relations: Sequence[BatchRelation],
     numbers: Mapping[int, Numbers],
     now: TableMark | None,
+    *,
+    same_values: bool = False,
 ) -> str:
     """What the lake's table cannot become; "" if it can follow the batch, and the catalog after it."""
     from spark.tables import TableSchema
@@ -281,9 +350,10 @@ def _unfollowable(
     try:
         for relation in relations:
             chosen = _chosen(relation, numbers.get(relation.ordinal), published)
-            schema = follow(schema, chosen, numbers.get(relation.ordinal, {}))
+            named = numbers.get(relation.ordinal, {})
+            schema = follow(schema, chosen, named, same_values=same_values)
         if now is not None and held.mark:
-            follow(schema, TableSchema.of(published), now.numbers)
+            follow(schema, TableSchema.of(published), now.numbers, same_values=same_values)
     except CannotFollowError as error:
         return error.what.rpartition("cannot follow: ")[2]
     return ""

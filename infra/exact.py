@@ -26,6 +26,7 @@ from decoder.slots import ExportedSnapshot
 from decoder.visible import Reader, Shown, readers
 from infra.batches import at_exact_lsn, catch_up, cut, source_position
 from infra.evolution import UnsettledError
+from infra.watch import note_source
 
 if TYPE_CHECKING:
     from infra.output import Progressing
@@ -50,17 +51,22 @@ def beside_writers(
         SlotError: it had to be, and they stayed open longer; the message names them.
     """
     with ExitStack() as held:
-        snapshot = _found(pipeline, progress, held)
+        snapshot = found_beside_writers(pipeline, progress, held)
         if snapshot is None:
             snapshot = held.enter_context(at_exact_lsn(pipeline, timeout_seconds, progress))
         yield snapshot
 
 
-def _found(pipeline: Pipeline, progress: Progressing, held: ExitStack) -> ExportedSnapshot | None:
+def found_beside_writers(
+    pipeline: Pipeline, progress: Progressing, held: ExitStack
+) -> ExportedSnapshot | None:
+    """`beside_writers`, but None where none can be judged; what is opened goes with ``held``."""
     if pipeline.source.plugin != "pgoutput":
         return None
     # Also where nothing is new: whatever is wrong with the pipeline is told first, as by any other pull.
+    asked = time.time()
     target = max(source_position(pipeline.source), pipeline.position())
+    note_source(pipeline, target, asked)
     catch_up(pipeline, progress=progress, until=target)
     snapshot = held.enter_context(standing(pipeline, progress))
     if snapshot is None:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from decoder.changelog import Batch
 from decoder.errors import BusyError, SlotlakeError
+from infra.private_files import kept_private
 from infra.standing import StandingStream
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def _ask(pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any] | None:
     return answer
 
 
+@kept_private
 def follow(pipeline: Pipeline, told: Callable[[str], None]) -> None:
     """Serve until stopped (a signal, or `stop`).
 
@@ -168,6 +170,7 @@ def _only_one(pipeline: Pipeline) -> Iterator[None]:
         os.close(handle)
         raise BusyError(
             f"a standing puller serves pipeline {pipeline.name!r} already",
+            where=str(pipeline.file.state_dir / _LOCK),
             way_out="end it first (`slotlake pull --stop`), or let it work",
         ) from None
     try:

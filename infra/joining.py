@@ -7,9 +7,9 @@ batch changes in a joining table are noted before the batch is let go of.  When 
 lake is brought to a new slot's snapshot, the rows with a noted key are read again there, and the table is
 published at its LSN (docs/adr/0025).
 
-Two kinds of snapshots serve.  A table begins, and ends, under that of a temporary slot, which waits for the
-transactions that are open: so whatever commits behind it began when the table was published, and is in the
-stream.  Between, any snapshot will do that shows all that the first one did.
+Two kinds of snapshots serve.  A table begins, and ends, under one at a position of the lake, and begins only
+when nobody is open who may have written to it before it was published (`infra.settled`): so whatever commits
+behind it is in the stream.  Between, any snapshot will do that shows all that the first one did.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from psycopg import sql
 from decoder.changelog import Batch
 from decoder.copy import CopyJob
 from decoder.copy_parts import plan_parts
-from decoder.errors import ChangedMeanwhileError, SlotError
+from decoder.errors import ChangedMeanwhileError
 from decoder.failpoints import reach
 from decoder.publications import SourceTable
 from decoder.slots import ExportedSnapshot
 from decoder.source import connect, source_errors
+from infra.aside import require_columns
 from infra.copy_forward import all_kinds_published, named_keys, resumable
 from infra.copying import Attempt
 from infra.joining_record import Joining, JoiningRecord, KeyedBy, Since
 from infra.selection import published_beside
+from infra.settled import awaited, look_ahead, settled_snapshot
 from infra.source_history import server_origin
 from infra.tables import copy_all
 from spark.names import lake_table, postgres_name
@@ -97,11 +99,11 @@ class _Round(Attempt):
 def add_new_tables(pipeline: Pipeline, progress: Progressing) -> list[str]:
     """Copy what there is time for of the tables that have joined the publications; those that are whole now.
 
-    Transactions that stay open would hold up a table's beginning and its end; then these are left to the
-    next run.
+    A table whose beginning is held up by transactions that are open is left to the next run.
     """
     fresh = _fresh(pipeline)
     _let_go(pipeline, fresh, progress)
+    look_ahead(pipeline, fresh)
     if not fresh:
         return []
     ranged = _ranged(pipeline, fresh)
@@ -125,7 +127,8 @@ def note_changes(pipeline: Pipeline, batch: Batch) -> None:
     for relation_id, table in record.joining.items():
         positions = (batch.start_lsn, batch.end_lsn)
         if batch.end_lsn > table.since.position and positions not in table.noted:
-            record.note(relation_id, positions, named_keys(batch, table.since))
+            unread = (table.since.schema, table.since.table) in batch.unreadable
+            record.note(relation_id, positions, None if unread else named_keys(batch, table.since))
             reach("join.noted")
 
 
@@ -137,7 +140,10 @@ def joining_tables(pipeline: Pipeline) -> set[tuple[str, str]]:
 def how_far(pipeline: Pipeline) -> dict[str, str]:
     """The tables that are half copied, as PostgreSQL writes them, and how many ranges are there."""
     record = JoiningRecord.of(pipeline)
-    told = {}
+    told = {
+        name: f"0 ranges (open transactions wrote to it before it was published: {who})"
+        for name, who in awaited(pipeline).items()
+    }
     for relation_id, table in record.joining.items():
         if relation_id in record.tables:
             recorded = record.tables[relation_id]
@@ -171,8 +177,11 @@ def _fresh(pipeline: Pipeline) -> list[SourceTable]:
 
     if pipeline.file.new_tables == "ignore":
         return []
-    known = {(table.schema, table.table) for table in Cut.latest(pipeline.lake).tables()}
-    return published_beside(pipeline, known)
+    cut = Cut.latest(pipeline.lake)
+    known = {(table.schema, table.table) for table in cut.tables()}
+    fresh = published_beside(pipeline, known | cut.aside.keys())
+    require_columns(fresh)
+    return fresh
 
 
 def _ranged(pipeline: Pipeline, fresh: Sequence[SourceTable]) -> list[SourceTable]:
@@ -242,20 +251,17 @@ def _at_slot(
     progress: Progressing,
 ) -> list[str]:
     """Begin tables, and publish those that are whole, at a temporary slot's snapshot."""
-    from infra.batches import at_exact_lsn
-
+    record = JoiningRecord.of(pipeline)
     try:
-        with at_exact_lsn(pipeline, WAIT_SECONDS, progress) as snapshot:
-            record = JoiningRecord.of(pipeline)
+        with settled_snapshot(pipeline, [*due, *at_once], WAIT_SECONDS, progress) as begun:
+            if begun is None:
+                return []
+            snapshot, tables = begun
             record.unrecorded = {table.relation_id for table in at_once}
             visible, server = _visible(pipeline, snapshot), _server(pipeline)
             record.beginning = {t.relation_id: _since(t, snapshot.lsn, visible, server) for t in due}
             attempt = _Round(record, snapshot.lsn, time=time_left)
-            copies = copy_all(pipeline, [*due, *at_once], snapshot, progress, attempt)
-    except SlotError as error:
-        if not error.retryable:
-            raise
-        return []
+            copies = copy_all(pipeline, tables, snapshot, progress, attempt) if tables else []
     except ChangedMeanwhileError as error:
         progress(f"{error.where}: {error.what}; the next run begins it again", 0)
         return []

@@ -48,7 +48,8 @@ def _acquire(handle: int, pipeline: str, deadline: float) -> None:
             if time.monotonic() >= deadline:
                 holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
                 raise BusyError(
-                    f"another run of pipeline {pipeline!r} is at work (process {holder})",
+                    f"another run of pipeline {pipeline!r} is at work",
+                    where=f"process {holder}",
                     way_out="wait for it to end, then run again; nothing was changed",
                 ) from None
             time.sleep(0.05)

@@ -6,24 +6,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psycopg
 from psycopg import sql
 
 from decoder.errors import ChangedMeanwhileError
 from decoder.publications import SourceTable
 from decoder.source import connect, source_errors
-from decoder.table_marks import TableMark, table_marks
+from decoder.table_marks import WHOLE, TableMark, table_marks
+from decoder.vanished import vanished_error
 
 if TYPE_CHECKING:
     from infra.pipeline import Pipeline
     from spark.tables import TableSchema
 
 
+# pg_partition_tree would lock the tables.
+_BELOW = """
+SELECT c.oid FROM pg_class c
+WHERE c.oid = ANY (%(tables)s) AND c.relispartition
+      AND EXISTS (SELECT FROM pg_partition_ancestors(c.oid) above WHERE above.relid = ANY (%(roots)s))
+"""
 # Every batch looks at the marks of all tables.
 _READ_LATELY = 4096
 
@@ -33,10 +41,11 @@ class Mark:
     """What a lake table agrees with.
 
     Attributes:
-        relation_id, storage, members: as in `decoder.table_marks.TableMark`.
+        relation_id, storage, members, ways: as in `decoder.table_marks.TableMark`.
         last: the highest attribute number that is accounted for.
         since: attribute number → the transaction that had last changed its description.
         missing: attribute numbers of columns of which a constant was kept beside the table.
+        texts: attribute number → how its type is printed (`decoder.type_texts`).
         why: when and why it was last copied again by itself, for people; "" if it never was.
     """
 
@@ -47,6 +56,8 @@ class Mark:
     since: Mapping[int, str]
     missing: frozenset[int]
     why: str = ""
+    ways: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """For `TableSchema.mark`."""
@@ -58,6 +69,8 @@ class Mark:
             "since": {str(number): since for number, since in sorted(self.since.items())},
             "missing": sorted(self.missing),
             "why": self.why,
+            "ways": dict(sorted(self.ways.items())),
+            "texts": {str(number): sorted(texts) for number, texts in sorted(self.texts.items())},
         }
         return json.dumps(told, separators=(",", ":"))
 
@@ -78,7 +91,29 @@ class Mark:
             {number: attribute.since for number, attribute in known.items()},
             frozenset(number for number, attribute in known.items() if attribute.missing),
             "" if before is None else before.why,
+            now.ways,
+            {number: attribute.texts for number, attribute in known.items() if attribute.texts},
         )
+
+    def unsent(self, now: TableMark) -> bool:
+        """May changes of the table not have been sent, or under another name, though it is published now?
+
+        Not if a publication sent them all, and still does; of a partition, what the others do counts too.
+        """
+        same = [member for member in self.members & now.members if self._goes_on(member, now)]
+        if len(same) == len(self.members) == len(now.members):
+            return False
+        return not any(now.ways.get(member, "").endswith(WHOLE) for member in same)
+
+    def printed_otherwise(self, now: TableMark) -> dict[int, frozenset[str]]:
+        """Attribute number → of what decides the text of its values, that which is not there any more."""
+        known = {n: now.attributes[n] for n in self.texts if n in now.attributes}
+        gone = {n: self.texts[n] - attribute.texts for n, attribute in known.items() if not attribute.dropped}
+        return {number: traits for number, traits in gone.items() if traits}
+
+    def _goes_on(self, member: str, now: TableMark) -> bool:
+        """An earlier version's mark does not say how; it is believed."""
+        return member not in self.ways or self.ways[member] == now.ways.get(member)
 
 
 @lru_cache(maxsize=_READ_LATELY)
@@ -86,7 +121,9 @@ def _read(text: str) -> Mark:
     told = json.loads(text)
     since = {int(number): value for number, value in told["since"].items()}
     members, missing = frozenset(told["members"]), frozenset(told["missing"])
-    return Mark(told["oid"], told["storage"], members, told["last"], since, missing, told["why"])
+    ways = told.get("ways", {})
+    texts = {int(number): frozenset(traits) for number, traits in told.get("texts", {}).items()}
+    return Mark(told["oid"], told["storage"], members, told["last"], since, missing, told["why"], ways, texts)
 
 
 def marked(schema: TableSchema, now: TableMark | None) -> TableSchema:
@@ -101,16 +138,32 @@ def marks_at(pipeline: Pipeline, tables: Collection[int], snapshot: str | None) 
     """The catalog of these tables (OIDs), as a snapshot of the source shows it, or as it is now (None)."""
     if not tables:
         return {}
+    with _catalog(pipeline, snapshot) as connection:
+        return table_marks(connection, tables, pipeline.source.publications)
+
+
+def below(
+    pipeline: Pipeline, tables: Collection[int], roots: Collection[int], snapshot: str | None
+) -> set[int]:
+    """Those of the tables (OIDs) that are a partition, on whatever level, of one of the roots."""
+    with _catalog(pipeline, snapshot) as connection:
+        rows = connection.execute(_BELOW, {"tables": list(tables), "roots": list(roots)}).fetchall()
+    return {int(oid) for (oid,) in rows}
+
+
+@contextmanager
+def _catalog(pipeline: Pipeline, snapshot: str | None) -> Iterator[psycopg.Connection[Any]]:
+    """A session that sees the source's catalog as a snapshot shows it, or as it is now (None)."""
     dsn = pipeline.source.dsn
-    with ExitStack() as stack:
-        connection = stack.enter_context(connect(dsn))
-        stack.enter_context(source_errors(dsn, "reading the tables' columns"))
-        stack.enter_context(connection.transaction())
+    with (
+        connect(dsn) as connection,
+        source_errors(dsn, "reading the tables' columns"),
+        connection.transaction(),
+    ):
         if snapshot is not None:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-        return table_marks(connection, tables, pipeline.source.publications)
-    raise AssertionError("unreachable")
+        yield connection
 
 
 def require_unchanged(
@@ -124,6 +177,8 @@ def require_unchanged(
     after = marks_at(pipeline, before.keys(), None)
     for table in tables:
         then, now = before.get(table.relation_id), after.get(table.relation_id)
+        if then is not None and now is None:
+            raise vanished_error(table.quoted)
         if then is None or now is None or (then.storage, then.attributes) != (now.storage, now.attributes):
             raise ChangedMeanwhileError(
                 "a table was altered or rewritten while it was copied",

@@ -33,6 +33,7 @@ from infra.model_sections import (
 )
 from infra.model_types import Lossy, TypesSection
 
+_SCHEME = re.compile(r"^file:(?=/)(//(?=/))?")
 _PIPELINE_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
 
 
@@ -44,10 +45,12 @@ class PipelineFile(Section):
     lake: LakeSection
     new_tables: Literal["copy", "ignore"] = "copy"
     on_conflict: Literal["apply", "skip", "fail"] = "apply"
+    on_trouble: Literal["set_aside", "stop"] = "set_aside"
     on_drop: Literal["keep", "drop"] = "keep"
     mode: Annotated[tuple[Mode, ...], Field(min_length=1, strict=False)] = ("mirror",)
     on_lossy: Lossy = "quarantine"
     types: TypesSection = TypesSection()
+    permissions: Literal["private", "group", "umask"] = "private"
     tables: dict[str, TableSection] = Field(default_factory=dict)
     changelog: ChangeLogSection = ChangeLogSection()
     airflow: AirflowSection = AirflowSection()
@@ -102,7 +105,7 @@ class PipelineFile(Section):
         """The archive of change log batches."""
         if self.changelog.path is None:
             return self.state_dir / "changelog"
-        return (self.path.parent / self.changelog.path.removeprefix("file://")).resolve()
+        return (self.path.parent / _SCHEME.sub("", self.changelog.path)).resolve()
 
     @property
     def copy_workers(self) -> int:
@@ -116,11 +119,11 @@ class PipelineFile(Section):
 
     def dsn(self) -> str:
         """The source's connection string, its indirection (env:, airflow:) followed."""
-        return resolve_secret(self.source.dsn, f"{self.path.name}, source.dsn")
+        return resolve_secret(self.source.dsn.get_secret_value(), f"{self.path.name}, source.dsn")
 
     def lake_uri(self) -> str:
         """The catalog's URI with its indirection followed and a relative SQLite path made absolute."""
-        uri = resolve_secret(self.lake.uri, f"{self.path.name}, lake.uri")
+        uri = resolve_secret(self.lake.uri.get_secret_value(), f"{self.path.name}, lake.uri")
         if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
             return f"sqlite:///{(self.path.parent / uri.removeprefix('sqlite:///')).resolve()}"
         return uri
@@ -128,9 +131,15 @@ class PipelineFile(Section):
     def lake_rest(self) -> dict[str, str]:
         """What the REST server is told, indirections followed."""
         return {
-            key: resolve_secret(value, f"{self.path.name}, lake.rest.{key}")
+            key: resolve_secret(value.get_secret_value(), f"{self.path.name}, lake.rest.{key}")
             for key, value in self.lake.rest.items()
         }
+
+    def remote(self) -> str | None:
+        """The Spark Connect server's address, its indirection followed; it may hold a token."""
+        remote = self.spark.remote
+        where = f"{self.path.name}, spark.remote"
+        return None if remote is None else resolve_secret(remote.get_secret_value(), where)
 
     def warehouse(self) -> str:
         """The warehouse as a URI; a plain path is taken relative to the pipeline file."""
@@ -142,7 +151,7 @@ class PipelineFile(Section):
 _OPTIONAL_SECTIONS = frozenset(
     {
         *("tables", "changelog", "airflow", "maintenance", "monitor", "spark"),
-        *("new_tables", "on_conflict", "on_drop", "on_lossy", "types"),
+        *("new_tables", "on_conflict", "on_trouble", "on_drop", "on_lossy", "types", "permissions"),
     }
 )
 
@@ -190,7 +199,9 @@ def _read_yaml(file: Path) -> Any:
             "there is no such pipeline file", where=str(file), way_out="give the path of a YAML file"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise PipelineFileError(f"the file cannot be read: {error}", where=str(file)) from None
+        raise PipelineFileError(
+            f"the file cannot be read: {error}", where=str(file), way_out="make it a readable file in UTF-8"
+        ) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from infra.model_types import Kept, Lossy, one_form
 
@@ -16,6 +16,12 @@ _SLOT_NAME = re.compile(r"^[a-z0-9_]{1,63}$")
 Operation = Literal["insert", "update", "delete", "truncate"]
 Mode = Literal["mirror", "history", "append"]
 _NAMESPACE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")
+_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:")
+_FILE_URI = re.compile(r"^file:(///|/(?!/))")
+_MASTER = re.compile(r"^local(\[(\*|[1-9][0-9]*)\])?$")
+_MEMORY = re.compile(r"^[1-9][0-9]*[kmgt]b?$", re.IGNORECASE)
+_VERIFY_WORDS = ("daily", "every_batch", "manual")
+_CRON = re.compile(r"^(@[a-z]+|\S+( +\S+){4,5})$")
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 
 
@@ -31,7 +37,7 @@ def one_or_several(value: object) -> object:
 class SourceSection(Section):
     """Where the changes come from: one database, one slot, some publications."""
 
-    dsn: str
+    dsn: SecretStr
     publications: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
     slot: str
     streaming: Literal["parallel", "on", "off"] | None = None
@@ -83,12 +89,12 @@ class LakeSection(Section):
     """Where the tables live: an Iceberg catalog, a warehouse folder, a namespace."""
 
     catalog: str = "lake"
-    uri: str
+    uri: SecretStr
     warehouse: str
     namespace: str
     keep_points: KeepPointsSection = KeepPointsSection()
     publish: Literal["atomic", "per_table"] = "atomic"
-    rest: dict[str, str] = Field(default_factory=dict, repr=False)
+    rest: dict[str, SecretStr] = Field(default_factory=dict)
 
     @field_validator("catalog", "namespace")
     @classmethod
@@ -100,7 +106,7 @@ class LakeSection(Section):
     @model_validator(mode="after")
     def _only_rest(self) -> Self:
         asked = [name for name in ("rest", "publish") if name in self.model_fields_set]
-        if asked and self.uri.startswith(("sqlite", "postgres")):
+        if asked and self.uri.get_secret_value().startswith(("sqlite", "postgres")):
             raise ValueError(f"{' and '.join(asked)} can be given for a REST catalog (https://…) only")
         return self
 
@@ -110,6 +116,7 @@ class TableSection(Section):
 
     mode: Annotated[tuple[Mode, ...], Field(min_length=1, strict=False)] | None = None
     on_conflict: Literal["apply", "skip", "fail"] | None = None
+    on_trouble: Literal["set_aside", "stop"] | None = None
     on_drop: Literal["keep", "drop"] | None = None
     on_lossy: Lossy | dict[str, Lossy] | None = None
     types: dict[str, Kept] = Field(default_factory=dict)
@@ -149,13 +156,34 @@ class ChangeLogSection(Section):
     keep_days: Annotated[float, Field(ge=0, strict=False)] = 7.0
     batch_bytes_max: Annotated[int, Field(ge=1 << 20)] = 1 << 30
 
+    @field_validator("path")
+    @classmethod
+    def _folder(cls, path: str | None) -> str | None:
+        """An address of another kind would become a folder of that name, beside the pipeline file."""
+        if _SCHEME.match(path or "") and not _FILE_URI.match(path or ""):
+            raise ValueError("a folder, or file:///…: this version keeps change logs on this machine only")
+        return path
+
 
 class AirflowSection(Section):
-    """When the DAGs run. ``schedule``: a cron expression, a number of seconds, or null for by hand."""
+    """When the DAGs run. ``schedule``: a cron expression, a number of seconds, or null for by hand.
+
+    A verification reads all rows of both sides, and no batch passes meanwhile: hence once a day.
+    """
 
     schedule: str | int | None = 60
-    verify: Literal["every_batch", "manual"] = "every_batch"
+    verify: str | int | None = "daily"
     maintenance: str | int | None = 3600
+    run_hours_max: Annotated[float, Field(gt=0, strict=False)] = 6.0
+
+    @field_validator("verify")
+    @classmethod
+    def _when(cls, value: str | int | None) -> str | int | None:
+        words = (*_VERIFY_WORDS, None)
+        scheduled = value > 0 if isinstance(value, int) else value in words or bool(_CRON.match(value or ""))
+        if not scheduled:
+            raise ValueError(f"{', '.join(_VERIFY_WORDS)}, a cron expression, or a number of seconds")
+        return value
 
     @field_validator("schedule", "maintenance")
     @classmethod
@@ -205,6 +233,35 @@ class MonitorSection(Section):
 class SparkSection(Section):
     """Which Spark does the work: a Connect server (``sc://…``), or one inside this process."""
 
-    remote: str | None = None
+    remote: SecretStr | None = None
     driver_memory: str = "2g"
     master: str = "local[*]"
+
+    @field_validator("remote")
+    @classmethod
+    def _connect(cls, remote: SecretStr | None) -> SecretStr | None:
+        if remote is not None and not remote.get_secret_value().startswith(("sc://", "env:")):
+            raise ValueError("a Spark Connect server as sc://host:port, or env:NAME")
+        return remote
+
+    @field_validator("master")
+    @classmethod
+    def _inside(cls, master: str) -> str:
+        if not _MASTER.match(master):
+            raise ValueError(
+                "local, local[4] or local[*]; a cluster is reached through a Connect server, spark.remote"
+            )
+        return master
+
+    @field_validator("driver_memory")
+    @classmethod
+    def _memory(cls, memory: str) -> str:
+        if not _MEMORY.match(memory):
+            raise ValueError("a size as Spark writes it, like 2g or 1500m")
+        return memory
+
+    @property
+    def cores(self) -> str:
+        """How many cores the Spark inside this process takes: a number, or ``*`` for all."""
+        found = _MASTER.match(self.master)
+        return (found[2] if found else None) or "1"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from infra.aside import tables_aside
 from spark.names import COMMITS, LakeName, belongs, parse_postgres_name, postgres_name, source_table
 
 if TYPE_CHECKING:
@@ -46,10 +47,11 @@ def begin_modes(pipeline: Pipeline, progress: Progressing) -> list[str]:
     with open_catalog(lake) as catalog:
         names = frozenset(catalog.names())
     lacking = {}
+    aside = {each.source_name for each in tables_aside(pipeline).values()}
     for table, modes in wanted_modes(file, _mirrors(lake.namespace, names)).items():
         held = tables_beside(names, lake_table(lake.namespace, *parse_postgres_name(table)))
         missing = [mode for mode in modes if mode not in held]
-        if missing:
+        if missing and table not in aside:
             lacking[table] = missing
     return _begin(pipeline, lacking, progress) if lacking else []
 

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from decoder.slot_pressure import Holder, span
 from infra.copy_steps import CopyStep
+from infra.output_aside import aside_text, verdict_text
 from infra.reports import Report
 
 LINE_SECONDS = 10.0
@@ -96,6 +97,7 @@ def show_rows(result: Any, as_json: bool) -> None:
             "lsn": result.lsn,
             "columns": list(result.columns),
             "rows": [list(r) for r in result.rows],
+            **({"set_aside": result.set_aside} if result.set_aside else {}),
         }
         sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
         return
@@ -109,6 +111,7 @@ def show_rows(result: Any, as_json: bool) -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(f"{count} row{'' if count == 1 else 's'} at {result.lsn}")
+    aside_text(result, console)
 
 
 def init_text(report: Any, console: Console) -> None:
@@ -126,6 +129,7 @@ def init_text(report: Any, console: Console) -> None:
         table.add_row(escape(copy.table), escape(copy.lake_table), f"{copy.rows:,}", str(copy.files))
     console.print(table)
     console.print(f"{report.rows:,} rows in {report.seconds:.1f} s; slot {report.slot}")
+    aside_text(report, console)
     _warnings(report.warnings, console)
 
 
@@ -154,6 +158,7 @@ def pull_text(report: Any, console: Console) -> None:
 def sync_text(report: Any, console: Console) -> None:
     """Text of a SyncReport; WAL without published changes moves the lake on, and is nothing new."""
     _joining(report, console)
+    aside_text(report, console)
     if report.batch is None or not report.transactions:
         console.print(f"nothing new; the lake is at {report.lsn}")
         return
@@ -184,7 +189,7 @@ def verify_text(report: Any, console: Console) -> None:
     for name in ("table", "rows in source", "rows in lake", "result"):
         table.add_column(name, justify="right" if name.startswith("rows") else "left")
     for name, result in report.tables.items():
-        verdict = "[green]equal[/green]" if result.equal else "[red]different[/red]"
+        verdict = "[green]equal[/green]" if result.equal else f"[red]{verdict_text(result)}[/red]"
         table.add_row(escape(name), f"{result.source_rows:,}", f"{result.lake_rows:,}", verdict)
     console.print(table)
     for name, result in report.tables.items():
@@ -200,6 +205,8 @@ def backfill_text(report: Any, console: Console) -> None:
             would = "to be: " if report.dry_run else ""
             counts = (table.inserted, "inserted", table.changed, "changed", table.deleted, "deleted")
             changes = would + "{:,} {}, {:,} {}, {:,} {}".format(*counts)
+        if table.taken:
+            changes += f", {table.taken:,} rows taken away from the lake for it"
         console.print(f"{escape(table.table)}: {table.rows:,} rows in the source, {changes}")
         for entry in table.keys:
             key = ", ".join(f"{name}={value}" for name, value in entry["key"].items())
@@ -268,6 +275,8 @@ def _status_tables(report: Any, console: Console) -> None:
         for what, value in entry.takes.items():
             listed = value if isinstance(value, str) else ", ".join(value)
             console.print(f"  of {escape(entry.table)} only {what} {escape(listed)}")
+        for column, name in entry.columns.items():
+            console.print(f"  column {escape(column)} of {escape(entry.table)} is {escape(name)} in the lake")
         if entry.conflicts:
             console.print(
                 f"  changes of {escape(entry.table)} met what the source did not have, since it was copied:"

@@ -13,8 +13,10 @@ from decoder.publications import published_names
 from decoder.slots import SlotState, inspect_slot
 from decoder.source import connect, source_errors
 from infra import ddl_trigger, follow, overview_copy
+from infra.aside import with_resume
 from infra.batches import source_position
 from infra.marks import Mark
+from infra.private_files import kept_private
 from infra.recovery_findings import known_findings
 from infra.reports import Alarm, StatusReport, TableStatus, Watched
 from infra.watch import watched
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from infra.pipeline import Pipeline
+    from spark.aside import Aside
     from spark.read import Cut
 
 _ONE_BY_ONE = (
@@ -32,6 +35,7 @@ _ONE_BY_ONE = (
 _SLOT_MISSING = "slot missing"
 
 
+@kept_private
 def overview(pipeline: Pipeline) -> StatusReport:
     """Read the lake, the slot and the change log; change nothing."""
     warnings: list[str] = []
@@ -45,14 +49,15 @@ def overview(pipeline: Pipeline) -> StatusReport:
         state = "dropped"
     if cut is None and reached:
         state = overview_copy.state(copy) or state
+    published = None if cut is None or source_lsn is None else _published(pipeline, cut, warnings)
     watch = _judge(pipeline, position, slot, watch, state)
+    watch = replace(watch, alarms=[*watch.alarms, *_alarms_aside(cut, published)])
     warnings += [str(alarm) for alarm in watch.alarms]
     if slot is not None and slot.wal_status == "extended":
         warnings.append("the slot holds back more WAL than max_wal_size (wal_status extended): sync soon")
     if cut is not None and source_lsn is not None:
         _compare_choices(pipeline, warnings)
     warnings += [] if cut is None else _unasked(pipeline, cut)
-    published = None if cut is None or source_lsn is None else _published(pipeline, cut, warnings)
     if pipeline.lake.publish == "per_table":
         warnings.append(_ONE_BY_ONE)
     archived = batches(pipeline.file.changelog_dir)
@@ -76,6 +81,7 @@ def overview(pipeline: Pipeline) -> StatusReport:
         standing_puller=follow.process(pipeline),
         ddl_trigger=trigger,
         copy=None if copy is None else {key: copy[key] for key in ("process", "lsn", "since", "slot")},
+        set_aside=[] if cut is None else [each.as_dict() for each in cut.aside.values()],
         warnings=warnings,
     )
 
@@ -175,7 +181,7 @@ def _published(pipeline: Pipeline, cut: Cut, warnings: list[str]) -> set[tuple[s
     source = pipeline.source
     with connect(source.dsn) as connection, source_errors(source.dsn, "reading the publications"):
         found = published_names(connection, source.publications)
-    ignored = found - {(table.schema, table.table) for table in cut.tables()}
+    ignored = found - {(table.schema, table.table) for table in cut.tables()} - cut.aside.keys()
     if ignored and pipeline.file.new_tables == "ignore":
         listed = ", ".join(sorted(postgres_name(*name) for name in ignored))
         warnings.append(f"published, and not in the lake because of new_tables: ignore: {listed}")
@@ -197,13 +203,37 @@ def _tables(pipeline: Pipeline, cut: Cut | None, published: set[tuple[str, str]]
         key = list(table.key)
         beside = sorted(map(str, cut.beside(table.source_name).values()))
         mark = Mark.from_json(table.mark)
-        there = published is None or (table.schema, table.table) in published
+        name = (table.schema, table.table)
+        there = published is None or name in published
         state = "ready" if there else "not published any more"
+        state = f"set aside since {format_lsn(cut.aside[name].lsn or 0)}" if name in cut.aside else state
         again = "" if mark is None else mark.why
+        named = {column.name: column.lake_name for column in table.live if column.lake_name != column.name}
         entries.append(
-            TableStatus(table.source_name, lake_name, state, snapshot, key, takes, met, again, beside)
+            TableStatus(
+                table.source_name, lake_name, state, snapshot, key, takes, met, again, beside, columns=named
+            )
         )
-    return entries
+    return entries + [_absent(pipeline, each) for each in cut.aside.values() if each.lsn is None]
+
+
+def _absent(pipeline: Pipeline, each: Aside) -> TableStatus:
+    """A table that is set aside, of which the lake has nothing yet."""
+    from spark.names import lake_table
+
+    lake_name = str(lake_table(pipeline.lake.namespace, *each.name))
+    return TableStatus(each.source_name, lake_name, "set aside", None, [])
+
+
+def _alarms_aside(cut: Cut | None, published: set[tuple[str, str]] | None) -> list[Alarm]:
+    """One for each table that is set aside; what is published no more needs nobody."""
+    if cut is None:
+        return []
+    return [
+        Alarm("set aside", f"table {each.source_name} is set aside: {each.reason}", with_resume(each.way_out))
+        for each in cut.aside.values()
+        if published is None or each.name in published
+    ]
 
 
 def _snapshot(cut: Cut, table: str) -> int | None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
+from decoder.errors import ChangedMeanwhileError
 from decoder.publications import SourceTable
 from decoder.source import connect, source_errors
 
@@ -61,6 +62,29 @@ def partitions_at(pipeline: Pipeline, snapshot: str, tables: Iterable[SourceTabl
     raise AssertionError("unreachable")
 
 
+def require_same_partitions(pipeline: Pipeline, before: Mapping[SourceTable, str]) -> None:
+    """Raises if a partition of these tables was rewritten, or came with rows, or went, since a snapshot.
+
+    A range of pages is of one file: of a partition that was rewritten between two of its ranges, some rows
+    are read twice and others never.
+
+    Args:
+        before: `partitions_at` that snapshot.
+    """
+    parted = {table: json.loads(text) for table, text in before.items() if text}
+    if not parted:
+        return
+    dsn = pipeline.source.dsn
+    with connect(dsn) as connection, source_errors(dsn, "reading the partitions"):
+        for table, known in parted.items():
+            if _changed(table.relation_id, known, _nodes(connection, table.relation_id)):
+                raise ChangedMeanwhileError(
+                    "a partition was rewritten, attached, detached or dropped while the table was copied",
+                    where=f"table {table.quoted}",
+                    way_out="run again; nothing was published",
+                )
+
+
 def repartitioned(pipeline: Pipeline, held: Sequence[TableSchema]) -> set[tuple[str, str]]:
     """Tables, by schema and name, that partitions with rows joined or left since they were copied.
 
@@ -72,7 +96,7 @@ def repartitioned(pipeline: Pipeline, held: Sequence[TableSchema]) -> set[tuple[
     dsn = pipeline.source.dsn
     with connect(dsn) as connection, source_errors(dsn, "reading the partitions"):
         now = {table: _nodes(connection, table.relation_id) for table in known}
-    changed = {table for table in known if _differs(table, known[table], now[table])}
+    changed = {table for table in known if _changed(table.relation_id, known[table], now[table])}
     grown = [t for t in known if t not in changed and now[t].keys() > known[t].keys()]
     if grown:
         from spark.tables_shape import reshape
@@ -91,8 +115,8 @@ def _written(nodes: Nodes) -> str:
     return json.dumps({oid: nodes[oid][:2] for oid in sorted(nodes)})
 
 
-def _differs(table: TableSchema, before: Mapping[str, list[Any]], now: Nodes) -> bool:
-    if not now and str(table.relation_id) in before:
+def _changed(relation_id: int, before: Mapping[str, list[Any]], now: Nodes) -> bool:
+    if not now and str(relation_id) in before:
         return False  # a leaf that is detached is not published; it is looked at again when it comes back
     if any(oid not in now or now[oid][:2] != before[oid] for oid in before):
         return True

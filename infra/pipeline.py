@@ -7,13 +7,14 @@ when the first step needs it and stays warm until the pipeline is closed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from decoder.errors import LakeError, PipelineFileError
 from decoder.lsn import format_lsn, parse_lsn
 from infra.pipeline_open import OpenPipeline
+from infra.private_files import privately
 from infra.reports import (
     ApplyReport,
     ConfirmReport,
@@ -21,6 +22,7 @@ from infra.reports import (
     MaintainReport,
     PublishReport,
     PullReport,
+    ResumeReport,
     StatusReport,
     SyncReport,
     TriggerReport,
@@ -152,6 +154,21 @@ class Pipeline(OpenPipeline):
         with self.exclusively(60.0):
             return backfill(self, Wanted(tables, where, key_range, dry_run), progress)
 
+    def resume(self, table: str, *, progress: Progressing = _silent) -> ResumeReport:
+        """Copy a table again that was set aside, and follow it from there on (docs/operations.md).
+
+        Args:
+            table: as PostgreSQL writes it.
+
+        Raises:
+            PipelineFileError: the lake has no such table, and none is set aside.
+            SlotlakeError: it cannot be followed yet; it stays set aside.
+        """
+        from infra.resuming import resume
+
+        with self.exclusively(60.0):
+            return resume(self, table, progress)
+
     def replay(
         self,
         namespace: str,
@@ -208,11 +225,18 @@ class Pipeline(OpenPipeline):
 
     def query(self, sql: str, at: str | datetime | None = None) -> QueryResult:
         """Run a SELECT over the lake, every table pinned to one point; ``at`` as in :meth:`rows`."""
+        from infra.aside import tables_aside
         from spark.read_query import query
 
         point = _at(at)  # a mistake is told before Spark is started
-        result = query(self.session, self.lake, sql, point)
-        return QueryResult(format_lsn(result.position), result.columns, result.rows)
+        with privately(self.file):
+            result = query(self.session, self.lake, sql, point, java=_java)
+        aside = {
+            each.source_name: each.reason
+            for each in tables_aside(self).values()
+            if each.lsn is not None and each.lsn < result.position
+        }
+        return QueryResult(format_lsn(result.position), result.columns, result.rows, aside)
 
     def status(self) -> StatusReport:
         """Where the pipeline stands; works also when one of the two sides cannot be reached."""
@@ -258,13 +282,29 @@ class Pipeline(OpenPipeline):
         return summary(report)
 
 
-class QueryResult:
-    """Rows of a query as PostgreSQL text, and the LSN all tables stood at."""
+def _java() -> str:
+    from infra.local.java import find_java
 
-    def __init__(self, lsn: str, columns: Sequence[str], rows: Sequence[tuple[str | None, ...]]) -> None:
+    return find_java().program
+
+
+class QueryResult:
+    """Rows of a query as PostgreSQL text, and the LSN all tables stood at.
+
+    ``set_aside``: tables of the lake that stood earlier, because they are not followed, and why.
+    """
+
+    def __init__(
+        self,
+        lsn: str,
+        columns: Sequence[str],
+        rows: Sequence[tuple[str | None, ...]],
+        set_aside: Mapping[str, str],
+    ) -> None:
         self.lsn = lsn
         self.columns = columns
         self.rows = rows
+        self.set_aside = set_aside
 
 
 def _at(given: str | datetime | None) -> int | datetime | None:

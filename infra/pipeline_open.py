@@ -14,11 +14,13 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from decoder.errors import LakeError
+from decoder.errors import LakeError, PipelineFileError
 from decoder.source import SourceSettings
 from infra.full_disk import told_if_full
+from infra.in_the_clear import tell_once
 from infra.lock import exclusive
 from infra.model import PipelineFile, load_pipeline
+from infra.private_files import privately, tighten
 from infra.standing import PullSettings, StandingStream
 from spark.lake import KeepPoints, LakeSettings
 
@@ -52,7 +54,7 @@ class OpenPipeline:
             failover=None if file.source.failover == "auto" else file.source.failover,
         )
         self.lake = lake_settings(file)
-        self._remote = remote or os.environ.get("SLOTLAKE_SPARK_REMOTE") or file.spark.remote
+        self._remote = remote or os.environ.get("SLOTLAKE_SPARK_REMOTE") or file.remote()
         self._session: SparkSession | None = None
         self._closing = ExitStack()
 
@@ -81,6 +83,9 @@ class OpenPipeline:
         """Let go of the slot; end the Spark session, if this pipeline started one."""
         if "stream" in vars(self):
             self.stream.end()
+        self._let_go_of_session()
+
+    def _let_go_of_session(self) -> None:
         if self._session is not None:
             from spark.apply_together import let_go
 
@@ -105,7 +110,18 @@ class OpenPipeline:
             file.changelog_dir,
             batch_bytes_max=file.changelog.batch_bytes_max,
             memory_bytes=file.source.memory_mb << 20,
+            noted=self._noted,
         )
+
+    def _noted(self) -> set[tuple[str, int]]:
+        """Prepared transactions with changes whose outcome the lake waits for: gid and xid."""
+        from spark.catalog import open_catalog
+        from spark.catalog_base import load_one
+        from spark.commits import commits_name, waiting_of
+
+        with open_catalog(self.lake) as catalog:
+            commits = load_one(catalog, commits_name(self.lake.namespace))
+        return {(entry["gid"], entry["xid"]) for entry in waiting_of(commits.metadata)}
 
     @cached_property
     def stream(self) -> StandingStream:
@@ -114,11 +130,17 @@ class OpenPipeline:
 
     @property
     def session(self) -> SparkSession:
-        """The Spark session, started on first use."""
+        """The Spark session, started on first use, and anew if its Spark was (a Connect server's restart)."""
+        if self._session is not None:
+            from spark.session import is_alive
+
+            if not is_alive(self._session):
+                self._let_go_of_session()
         if self._session is None:
             from infra.engine import open_engine
 
-            self._session = open_engine(self.file, self.lake, self._remote, self._closing)
+            with privately(self.file):
+                self._session = open_engine(self.file, self.lake, self._remote, self._closing)
         return self._session
 
     @contextmanager
@@ -128,8 +150,15 @@ class OpenPipeline:
         Raises:
             BusyError: another run is at work.
         """
-        with told_if_full(self), exclusive(self.file.state_dir, self.name, wait_seconds):
-            yield
+        tighten(self.file.state_dir, self.file)
+        with (
+            privately(self.file),
+            told_if_full(self),
+            exclusive(self.file.state_dir, self.name, wait_seconds),
+        ):
+            tell_once(self.file)
+            with _told_of_spark():
+                yield
 
     def position(self) -> int:
         """The lake's position.
@@ -153,15 +182,46 @@ class OpenPipeline:
             )
 
 
+@contextmanager
+def _told_of_spark() -> Iterator[None]:
+    """What Spark raises where no statement of ours is named, as an error of ours: its server may be gone."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+            raise
+        from spark.session_errors import reason
+
+        raise SparkGoneError(
+            f"Spark failed: {reason(error)}",
+            where="the Spark session of this run",
+            way_out="run again, which opens a new session; if it comes back, Spark's own log says more",
+        ) from error
+
+
+class SparkGoneError(LakeError):
+    """Spark, or its server, failed outside of a statement."""
+
+    retryable = True
+
+
 def lake_settings(file: PipelineFile) -> LakeSettings:
     """Where a pipeline file's lake is."""
-    lake = file.lake
+    lake, uri = file.lake, file.lake_uri()
+    beyond = [name for name in ("rest", "publish") if name in lake.model_fields_set]
+    if beyond and not uri.startswith("http"):  # known only now, if the file says env:NAME
+        raise PipelineFileError(
+            f"lake.{' and lake.'.join(beyond)} can be given for a REST catalog (https://…) only",
+            where=str(file.path),
+            way_out="leave it out, or let lake.uri name a REST catalog",
+        )
     return LakeSettings(
         lake.catalog,
-        file.lake_uri(),
+        uri,
         file.warehouse(),
         lake.namespace,
         keep=KeepPoints(lake.keep_points.count, lake.keep_points.days),
         publish=lake.publish,
+        unused_seconds=file.maintenance.unused_minutes * 60,
         rest=file.lake_rest(),
     )

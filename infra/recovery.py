@@ -20,6 +20,7 @@ from decoder.lsn import format_lsn
 from decoder.publications import missing_publications
 from decoder.source import connect, source_errors
 from infra import follow
+from infra.aside import forget_stopped, stopped_by, tables_aside, with_resume
 from infra.recovery_compare import LEFT, NEW, NOTHING, ROWS, WHOLE, TableRepair, compare, session_now
 from infra.recovery_findings import Finding, Judged, judge
 from infra.reports import Report
@@ -70,13 +71,14 @@ def recover(pipeline: Pipeline, *, carry_out: bool, progress: Progressing) -> Re
     if not judged.findings:
         at = format_lsn(judged.position)
         fine = f"nothing is lost: the lake is whole, and the slot still has all changes from {at} on"
-        return RecoverReport(pipeline.name, fine, [], carried_out=False, lsn=at)
+        return RecoverReport(pipeline.name, fine + _troubles(pipeline), [], carried_out=False, lsn=at)
     diagnosis = "; ".join(finding.what for finding in judged.findings)
     tables = _planned(pipeline, judged, progress) if not carry_out else []
     if carry_out:
         judged = _with_commits_mended(pipeline, judged)
         diagnosis = "; ".join(finding.what for finding in judged.findings)
         tables = _carry_out(pipeline, judged, progress)
+        forget_stopped(pipeline)
     return RecoverReport(
         pipeline.name,
         diagnosis,
@@ -90,6 +92,17 @@ def recover(pipeline: Pipeline, *, carry_out: bool, progress: Progressing) -> Re
         lsn=format_lsn(pipeline.position() if carry_out else judged.position),
         seconds=round(time.monotonic() - started, 3),
     )
+
+
+def _troubles(pipeline: Pipeline) -> str:
+    """What no recovery mends: the error that the last sync ended with, and tables set aside."""
+    stopped = stopped_by(pipeline)
+    told = [f"the next sync will stop again at {stopped}"] if stopped else []
+    told += [
+        f"table {each.source_name} is set aside ({each.reason}): {with_resume(each.way_out)}"
+        for each in tables_aside(pipeline).values()
+    ]
+    return "".join(f"; but {each}" for each in told)
 
 
 def _planned(pipeline: Pipeline, judged: Judged, progress: Progressing) -> list[TableRepair]:

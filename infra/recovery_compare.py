@@ -17,10 +17,14 @@ import psycopg
 from psycopg import sql
 
 from decoder.difference import RowChange
+from decoder.publication_tables import LEAVES, LOCKED
 from decoder.publications import SourceTable
 from decoder.source import connect, source_errors
+from decoder.vanished import VanishedError
 from expectations.differences import Differing, differing, lake_rows, source_rows
 from expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING
+from expectations.shapes import Compared
+from expectations.source_side import while_there
 from infra.reports import Report
 from infra.selection import SelectedTable
 from spark.names import LakeName, postgres_name
@@ -116,7 +120,7 @@ def compare(
         connection: of :func:`expectations.source_side.snapshot_session`, or :func:`session_now`.
         unreadable: lake tables that cannot be compared, because part of them is gone.
     """
-    held = {(table.schema, table.table): table for table in cut.tables()}
+    held = {(table.schema, table.table): table for table in cut.followed()}
     sizes = _sizes(connection, [table.relation_id for table in tables])
     found = []
     for done, table in enumerate(tables):
@@ -147,7 +151,11 @@ def _compared(
         why = "its columns or its key changed"
     if why:
         return Comparison(table, lake, TableRepair(name, WHOLE, *size, why=why))
-    found = differing(connection, cut, name, table, lake)
+    try:
+        with while_there(connection, Compared.of(name, table, lake)):
+            found = differing(connection, cut, name, table, lake)
+    except VanishedError:
+        return Comparison(None, lake, TableRepair(name, LEFT, why="it was dropped: it stays as it is"))
     if not found.found:
         return Comparison(table, lake, TableRepair(name, NOTHING), found)
     why = _why_whole(table, found)
@@ -188,11 +196,14 @@ def _taken(table: SourceTable) -> frozenset[str]:
     return frozenset(each for each in ("insert", "update", "delete") if chosen.takes(each))
 
 
-_SIZES = """
-SELECT c.oid, greatest(sum(p.reltuples), 0)::bigint, coalesce(sum(pg_relation_size(p.oid)), 0)::bigint
-FROM pg_class c
-JOIN pg_class p ON p.oid = c.oid OR (c.relkind = 'p' AND p.oid IN (SELECT relid FROM
-pg_partition_tree(c.oid))) WHERE c.oid = ANY (%s) GROUP BY c.oid
+_SIZES = f"""WITH RECURSIVE {LOCKED}, root AS (
+    SELECT oid, relkind FROM pg_class WHERE oid = ANY (%s)
+), {LEAVES}
+SELECT leaf.root, greatest(sum(c.reltuples), 0)::bigint,
+       coalesce(sum(CASE WHEN c.oid IN (SELECT relation FROM locked)
+                         THEN c.relpages * current_setting('block_size')::bigint
+                         ELSE pg_relation_size(c.oid) END), 0)::bigint
+FROM leaf JOIN pg_class c ON c.oid = leaf.relid GROUP BY leaf.root
 """
 
 

@@ -10,7 +10,6 @@ finding.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,7 +27,7 @@ from decoder.source import connect, redact, source_errors
 from decoder.timeline import HistoryError, require_history
 from infra import follow
 from infra.marks import Mark, marks_at
-from infra.process_marks import is_alive, process_mark
+from infra.process_marks import is_marked, set_mark, unset_mark
 from infra.reports import Report
 
 if TYPE_CHECKING:
@@ -118,22 +117,21 @@ def note_of(pipeline: Pipeline) -> Path:
 
 def note_begun(pipeline: Pipeline, batch: str | None) -> None:
     """Keep in mind that this process has begun a recovery, and by which batch it will be known for done."""
-    _write_note(pipeline, {"batch": batch, "process": process_mark(os.getpid())})
-
-
-def note_ended(pipeline: Pipeline) -> None:
-    """It was ended without being done, and this process may live on."""
-    told = _begun(pipeline)
-    if told is not None:
-        _write_note(pipeline, {**told, "process": None})
-
-
-def _write_note(pipeline: Pipeline, told: dict[str, str | None]) -> None:
     note = note_of(pipeline)
     note.parent.mkdir(parents=True, exist_ok=True)
     new = note.with_suffix(".new")
-    new.write_text(json.dumps(told))
+    new.write_text(json.dumps({"batch": batch}))
     new.replace(note)
+    set_mark(_mark_of(pipeline))
+
+
+def note_ended(pipeline: Pipeline) -> None:
+    """It is done, or was given up: this process may live on."""
+    unset_mark(_mark_of(pipeline))
+
+
+def _mark_of(pipeline: Pipeline) -> Path:
+    return note_of(pipeline).with_suffix(".lock")
 
 
 def _begun(pipeline: Pipeline) -> dict[str, str | None] | None:
@@ -158,8 +156,7 @@ def _unfinished(pipeline: Pipeline) -> list[Finding]:
 
 def _unfinished_by(pipeline: Pipeline) -> list[Finding]:
     """As :func:`_unfinished`, for who only looks: one that is under way is no finding."""
-    told = _begun(pipeline)
-    if told is None or is_alive(told.get("process") or "0"):
+    if _begun(pipeline) is None or is_marked(_mark_of(pipeline)):
         return []
     return [Finding("unfinished", _UNFINISHED, "renew")]
 

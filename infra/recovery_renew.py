@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -108,10 +108,8 @@ def _noted(pipeline: Pipeline) -> Iterator[None]:
     note_begun(pipeline, None)
     try:
         yield
-    except BaseException:
-        with suppress(Exception):  # a lake out of reach: the note then names this process until it ends
-            note_ended(pipeline)
-        raise
+    finally:
+        note_ended(pipeline)
 
 
 def _below(pipeline: Pipeline, lsn: int) -> int:

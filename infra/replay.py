@@ -18,6 +18,7 @@ from decoder.errors import ChangeLogError
 from decoder.lsn import format_lsn
 from infra.batches import on_conflict
 from infra.lock import exclusive
+from infra.private_files import kept_private
 from infra.reports import Report
 from infra.types_chosen import on_lossy
 from spark.names import COMMITS
@@ -81,6 +82,7 @@ class Range:
     transactions: int | None
 
 
+@kept_private
 def replay(pipeline: Pipeline, namespace: str, wanted: Range, progress: Progressing) -> ReplayReport:
     """Replay a range into a namespace; what an earlier replay left there goes first.
 
@@ -112,6 +114,7 @@ def replay(pipeline: Pipeline, namespace: str, wanted: Range, progress: Progress
     )
 
 
+@kept_private
 def extend(
     pipeline: Pipeline, namespace: str, start: datetime, end: datetime, progress: Progressing = _silent
 ) -> ExtendReport:
@@ -152,11 +155,14 @@ def _go_on(
     pipeline: Pipeline, scratch: LakeSettings, stand: tuple[int, int], last: int, progress: Progressing
 ) -> ExtendReport:
     from spark.read import Cut
+    from spark.replay import spare_shared_files
 
     started = time.monotonic()
-    rows = [row for row in Cut.latest(pipeline.lake).commits() if stand[1] < row["position"] <= last]
+    rows = Cut.latest(pipeline.lake).commits(stand[1], pins=False)
+    rows = [row for row in rows if row["position"] <= last]
     archived = _archived(pipeline, rows)
     with exclusive(pipeline.file.state_dir / "replay", pipeline.name):
+        spare_shared_files(scratch, pipeline.name)
         counts = _apply_all(pipeline, scratch, archived, progress)
     names = Cut.latest(scratch).pinned
     done = ReplayReport(
@@ -181,7 +187,7 @@ def _stand(pipeline: Pipeline, scratch: LakeSettings, kept: Container[int]) -> t
     if not initialised(scratch, owner(pipeline.name)):
         return None
     cut = Cut.latest(scratch)
-    begin = int(cut.commits()[0]["position"])
+    begin = int(cut.commits(pins=False)[0]["position"])
     return (begin, cut.position) if begin in kept else None
 
 
@@ -214,7 +220,8 @@ def _bounds(pipeline: Pipeline, wanted: Range) -> tuple[Cut, list[dict[str, Any]
     if start is None:
         start = kept_points(_commits(pipeline))[0].position
     begin = Cut.of(pipeline.lake, start)
-    rows = [row for row in end.commits() if begin.position < row["position"] <= end.position]
+    rows = end.commits(begin.position, pins=False)
+    rows = [row for row in rows if row["position"] <= end.position]
     return begin, rows
 
 
@@ -242,7 +249,11 @@ def _archived(pipeline: Pipeline, rows: list[dict[str, Any]]) -> list[Batch]:
             )
         batch = Batch.open(path)
         if batch.digest != row["digest"]:
-            raise ChangeLogError("the archived batch is not the one that was published", where=str(path))
+            raise ChangeLogError(
+                "the archived batch is not the one that was published",
+                where=str(path),
+                way_out="restore the folder from a copy, or replay a range without this batch",
+            )
         found.append(batch)
     return found
 

@@ -49,6 +49,7 @@ class InitReport(Report):
     seconds: float = 0.0
     warnings: list[str] = field(default_factory=list)
     ddl_trigger: str | None = None
+    set_aside: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class PullReport(Report):
     """A batch in the change log; ``batch`` is None when the lake is where the source is.
 
     ``joining``: tables that are being copied over several syncs, and how much of each is there.
+    ``resumed``: tables that had been set aside and are followed again; ``set_aside``: those that are not
+    followed now, each with its reason.
     """
 
     batch: str | None
@@ -76,6 +79,8 @@ class PullReport(Report):
     seconds: float = 0.0
     added_tables: list[str] = field(default_factory=list)
     joining: dict[str, str] = field(default_factory=dict)
+    resumed: list[str] = field(default_factory=list)
+    set_aside: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,12 +88,14 @@ class ApplyReport(Report):
     """The tables of a batch, staged (or found already published).
 
     ``conflicts``: per table, what its changes met that the source did not have (docs/pipeline-file.md).
+    ``set_aside``: as `PullReport` has it.
     """
 
     batch: str
     already_published: bool
     tables: dict[str, int] = field(default_factory=dict)
     conflicts: dict[str, dict[str, int]] = field(default_factory=dict)
+    set_aside: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
 
 
@@ -116,7 +123,7 @@ class SyncReport(Report):
     """One micro-batch from the source's WAL to the published lake.
 
     ``conflicts``: per table, what its changes met that the source did not have.
-    ``joining``: as `PullReport` has it.
+    ``joining``, ``resumed``, ``set_aside``: as `PullReport` has them.
     """
 
     batch: str | None
@@ -130,6 +137,20 @@ class SyncReport(Report):
     added_tables: list[str] = field(default_factory=list)
     conflicts: dict[str, dict[str, int]] = field(default_factory=dict)
     joining: dict[str, str] = field(default_factory=dict)
+    resumed: list[str] = field(default_factory=list)
+    set_aside: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ResumeReport(Report):
+    """A table that was set aside, copied again and followed from ``lsn`` on; ``already``: it was not."""
+
+    table: str
+    lake_table: str
+    lsn: str
+    rows: int = 0
+    already: bool = False
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -167,6 +188,7 @@ class TableStatus(Report):
     ``beside``: the lake tables with its history and its change log, if they are kept.
     ``copied_again``: when (LSN), and why, it was last copied again without having been asked for.
     ``copied``: while it is copied, how far that is (`infra.copy_states.TableProgress`).
+    ``columns``: the columns that have another name in the lake, because it cannot hold theirs, and that name.
     """
 
     table: str
@@ -179,6 +201,7 @@ class TableStatus(Report):
     copied_again: str = ""
     beside: list[str] = field(default_factory=list)
     copied: dict[str, Any] | None = None
+    columns: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -223,6 +246,7 @@ class StatusReport(Watched):
 
     ``alarms`` need somebody; ``warnings`` are these in words, and what else is worth knowing.
     ``wal_status``, ``safe_wal_size``: the slot's (pg_replication_slots).
+    ``set_aside``: tables that are not followed, each with what `spark.aside.Aside` tells.
     ``copy``: a copy that is under way or was cut off: process, lsn, since, slot (None: it holds none).
     """
 
@@ -244,4 +268,5 @@ class StatusReport(Watched):
     standing_puller: int | None = None
     ddl_trigger: str | None = None
     copy: dict[str, Any] | None = None
+    set_aside: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

@@ -24,6 +24,8 @@ from infra.model import PipelineFile, load_pipeline
 
 VARIABLE = "SLOTLAKE_PIPELINES"
 _SUFFIXES = (".yaml", ".yml")
+# What copies whole databases, by hand; and a look.
+BY_HAND, LOOK = timedelta(days=14), timedelta(minutes=10)
 _PULLED = ("batch", "start_lsn", "end_lsn", "transactions", "changes")
 
 
@@ -37,9 +39,15 @@ def problems() -> list[PipelineFileError]:
     return _read()[1]
 
 
-def start_options(pipeline: PipelineFile) -> dict[str, Any]:
-    """What all DAGs of a pipeline have in common, as keyword arguments of ``DAG``."""
+def start_options(pipeline: PipelineFile, longest: timedelta | None = None) -> dict[str, Any]:
+    """What all DAGs of a pipeline have in common, as keyword arguments of ``DAG``.
+
+    Args:
+        longest: how long a run may take before Airflow ends it, so that one that hangs does not keep all
+            later ones from the pool; the pipeline file's ``airflow.run_hours_max``, when not given.
+    """
     return {
+        "dagrun_timeout": longest or timedelta(hours=pipeline.airflow.run_hours_max),
         "start_date": datetime(2026, 1, 1, tzinfo=UTC),
         "catchup": False,
         "max_active_runs": 1,
@@ -58,6 +66,12 @@ def start_options(pipeline: PipelineFile) -> dict[str, Any]:
 def schedule(pipeline: PipelineFile) -> str | timedelta | None:
     """When cdc_sync runs: a cron expression, a time between runs, or None for by hand only."""
     return schedule_of(pipeline.airflow.schedule)
+
+
+def verification(pipeline: PipelineFile, batches: Any) -> Any:
+    """When cdc_verify runs: a schedule, each event of ``batches`` (the asset), or None for by hand only."""
+    when = pipeline.airflow.verify
+    return {"every_batch": [batches], "daily": "@daily", "manual": None}.get(str(when), schedule_of(when))
 
 
 def schedule_of(when: str | int | None) -> str | timedelta | None:
@@ -80,7 +94,7 @@ def run_step(step: str, pipeline_file: str, *arguments: Any) -> dict[str, Any]:
     from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
     try:
-        _hide_password(pipeline_file)
+        _hide_secrets(pipeline_file)
         function = getattr(importlib.import_module("infra.steps"), step)
         result: dict[str, Any] = function(pipeline_file, *arguments)
     except SlotlakeError as error:
@@ -114,12 +128,16 @@ def verify(pipeline_file: str, ranges: Iterable[Mapping[str, Any]]) -> dict[str,
 
     Raises:
         AirflowFailException: lake and source differ, or the step failed.
+        AirflowException: a table was locked, and all others are equal: tried again.
     """
-    from airflow.sdk.exceptions import AirflowFailException
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+    from expectations.results import LOCKED
 
     report = run_step("verify", pipeline_file, covered(ranges))
     if not report["equal"]:
-        raise AirflowFailException(
+        kinds = {kind for table in report["tables"].values() for kind in table.get("kinds", ())}
+        raise (AirflowException if kinds == {LOCKED} else AirflowFailException)(
             f"lake and source differ at {report['lsn']}: {report['tables']}\n"
             f"  what to do: slotlake verify {Path(pipeline_file).name} lists the keys that differ"
         )
@@ -165,20 +183,14 @@ def covered(ranges: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
-def _hide_password(pipeline_file: str) -> None:
-    """Let Airflow mask the source's password in whatever any library might log."""
+def _hide_secrets(pipeline_file: str) -> None:
+    """Let Airflow mask the pipeline's passwords and tokens in whatever any library might log."""
     from airflow.sdk.log import mask_secret
-    from psycopg import ProgrammingError
-    from psycopg.conninfo import conninfo_to_dict
 
-    dsn = load_pipeline(pipeline_file).dsn()
-    mask_secret(dsn)
-    try:
-        password = conninfo_to_dict(dsn).get("password")
-    except ProgrammingError:
-        return  # not a connection string: the step says so
-    if password:
-        mask_secret(str(password))
+    from infra.secrets import secrets_of
+
+    for secret in secrets_of(load_pipeline(pipeline_file)):
+        mask_secret(secret)
 
 
 def _read() -> tuple[list[PipelineFile], list[PipelineFileError]]:

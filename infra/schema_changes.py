@@ -76,7 +76,7 @@ def _past(cut: Cut, table: TableSchema) -> Iterable[SchemaChange]:
 def _pending(pipeline: Pipeline, cut: Cut) -> list[SchemaChange]:
     found_now = published_tables(pipeline, to_read=False)
     published = {(table.schema, table.table): table for table in found_now}
-    held = {(table.schema, table.table): table for table in cut.tables()}
+    held = {(table.schema, table.table): table for table in cut.followed()}
     marks = marks_at(pipeline, [table.relation_id for table in published.values()], None)
     found = []
     for name, table in held.items():
@@ -87,6 +87,9 @@ def _pending(pipeline: Pipeline, cut: Cut) -> list[SchemaChange]:
             mark = marks.get(now.relation_id)
             changes = _of_one(table, now, {} if mark is None else mark.numbers)
         found += [SchemaChange(table.source_name, None, change) for change in changes]
+    found += [
+        SchemaChange(each.source_name, None, f"is set aside: {each.what}") for each in cut.aside.values()
+    ]
     fresh = [postgres_name(*name) for name in sorted(published.keys() - held.keys())]
     found += [SchemaChange(name, None, f"is published: {how}") for name, how in _joining(pipeline, fresh)]
     return found

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import psycopg
 
 from decoder.errors import PipelineFileError
 from decoder.publications import SourceTable, check_publications, published_names, source_tables
-from decoder.row_filters import analysed, filter_columns, partition_identities
+from decoder.row_filters import FilterColumn, analysed, filter_columns, partition_identities
 from decoder.source import connect, source_errors
 from infra.types_chosen import chooses_types, choosing_types, forms_of, types_of
 from spark.names import parse_postgres_name, postgres_name
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 # Pipelines of which neither the file nor the lake chose anything: no need to read all tables' metadata again.
 _CHOOSING_NOTHING: WeakSet[Pipeline] = WeakSet()
+# What the lake's tables take, as it was read last: what the same words mean of the same columns.
+_KEPT: WeakKeyDictionary[Pipeline, Mapping[tuple[str, str], Selection]] = WeakKeyDictionary()
+_NONE_KEPT: Mapping[tuple[str, str], Selection] = {}
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,11 @@ class SelectedTable(SourceTable):
     forms: tuple[tuple[str, str], ...] = ()
 
 
+def kept_selections(pipeline: Pipeline) -> Mapping[tuple[str, str], Selection]:
+    """What the lake's tables take, as it was read last; by schema and table."""
+    return _KEPT.get(pipeline, _NONE_KEPT)
+
+
 def lake_schema(table: SourceTable) -> TableSchema:
     """The lake table of a source table, with what it takes."""
     schema = TableSchema.of(table)
@@ -60,9 +68,16 @@ def lake_schema(table: SourceTable) -> TableSchema:
 
 
 def selected(
-    file: PipelineFile, connection: psycopg.Connection[Any], tables: Sequence[SourceTable]
+    file: PipelineFile,
+    connection: psycopg.Connection[Any],
+    tables: Sequence[SourceTable],
+    kept: Mapping[tuple[str, str], Selection] = _NONE_KEPT,
 ) -> list[SourceTable]:
     """The published tables, each reduced to what the lake takes of it.
+
+    Args:
+        kept: what the lake's tables take already (`kept_selections`). A filter of which neither words nor
+            columns changed means what it meant: the server, which would have to open the table, is not asked.
 
     Raises:
         PipelineFileError: a filter is not understood, cannot be evaluated outside of the server, or looks at
@@ -70,12 +85,14 @@ def selected(
             lacks the key.
     """
     asked = _asked(file)
-    reduced = [
-        _selected(connection, table, asked[(table.schema, table.table)])
-        if (table.schema, table.table) in asked
-        else table
-        for table in tables
-    ]
+    reduced: list[SourceTable] = []
+    for table in tables:
+        name = table.schema, table.table
+        try:
+            taken = _selected(connection, table, asked[name], kept.get(name)) if name in asked else table
+        except PipelineFileError as error:
+            raise error.of(*name) from None
+        reduced.append(taken)
     forms = forms_of(file, connection, reduced)
     return [
         SelectedTable(**{**_fields(table), "types": forms[name][0], "forms": forms[name][1]})
@@ -100,7 +117,8 @@ def published_beside(pipeline: Pipeline, known: Collection[tuple[str, str]]) -> 
         new = published_names(connection, source.publications).difference(known)
         if not new:
             return []
-        return selected(pipeline.file, connection, source_tables(connection, source.publications, new))
+        joining = source_tables(connection, source.publications, new)
+        return selected(pipeline.file, connection, joining, kept_selections(pipeline))
     raise AssertionError("unreachable")
 
 
@@ -124,8 +142,9 @@ def refuse_changed(pipeline: Pipeline) -> None:
     chooses = bool(asked) or chooses_types(pipeline.file)
     if not chooses and pipeline in _CHOOSING_NOTHING:
         return
-    tables = Cut.latest(pipeline.lake).tables()
+    tables = Cut.latest(pipeline.lake).followed()
     held = {(t.schema, t.table): Selection.from_json(t.selection) for t in tables}
+    _KEPT[pipeline] = held
     changed = [name for name, kept in held.items() if kept.asked != _words(asked.get(name)).asked]
     if changed := _published(pipeline, changed):
         raise _changed(changed, "the pipeline file takes something else of a table than the lake holds")
@@ -144,7 +163,7 @@ def _refuse_other_meaning(pipeline: Pipeline, filtered: Mapping[tuple[str, str],
     source = pipeline.source
     with connect(source.dsn) as connection, source_errors(source.dsn, "reading the publications"):
         tables = source_tables(connection, source.publications, filtered.keys())
-        for table in selected(pipeline.file, connection, tables):
+        for table in selected(pipeline.file, connection, tables, kept_selections(pipeline)):
             name = (table.schema, table.table)
             if isinstance(table, SelectedTable):
                 now, kept = Selection.from_json(table.selection), filtered[name]
@@ -210,14 +229,14 @@ def _changed(names: Sequence[tuple[str, str]], what: str) -> PipelineFileError:
 
 
 def _selected(
-    connection: psycopg.Connection[Any], table: SourceTable, section: TableSection
+    connection: psycopg.Connection[Any], table: SourceTable, section: TableSection, kept: Selection | None
 ) -> SelectedTable:
     words = _words(section)
     identified = (table.updates and words.takes("update")) or (table.deletes and words.takes("delete"))
     columns = _columns(table, words, identified)
     chosen = replace(words, identified=identified)
     if words.filters:
-        chosen = _read(connection, table, chosen)
+        chosen = _read(connection, table, chosen, kept)
     names = {column.name for column in columns}
     conditions = [each for each in (table.row_filter, chosen.expression) if each is not None]
     return SelectedTable(
@@ -253,11 +272,17 @@ def _columns(table: SourceTable, words: Selection, identified: bool) -> tuple[An
     return tuple(column for column in table.columns if column.name in words.columns)
 
 
-def _read(connection: psycopg.Connection[Any], table: SourceTable, chosen: Selection) -> Selection:
+def _read(
+    connection: psycopg.Connection[Any], table: SourceTable, chosen: Selection, kept: Selection | None
+) -> Selection:
     """The filter as the server reads it, and proof that it can be held true by the stream."""
     known = filter_columns(connection, table.relation_id)
     published = {column.name: column for column in table.columns}
     usable = {name: column for name, column in known.items() if name in published}
+    if kept is not None and _still(kept, chosen, usable):
+        if chosen.identified:
+            _require_identity(connection, table, frozenset(column.name for column in kept.inputs))
+        return replace(chosen, expression=kept.expression, inputs=kept.inputs)
     read = [analysed(connection, table.schema, table.table, each) for each in chosen.filters]
     try:
         used = frozenset[str]().union(*(plan(each, usable).columns for each in read))
@@ -269,6 +294,12 @@ def _read(connection: psycopg.Connection[Any], table: SourceTable, chosen: Selec
     inputs = tuple(usable[name] for name in sorted(used))
     expression = read[0] if len(read) == 1 else f"({' OR '.join(f'({each})' for each in read)})"
     return replace(chosen, expression=expression, inputs=inputs)
+
+
+def _still(kept: Selection, chosen: Selection, usable: Mapping[str, FilterColumn]) -> bool:
+    """Do the same words speak of the same columns? Functions and operators are those of pg_catalog."""
+    same = kept.filters == chosen.filters and kept.expression is not None
+    return same and all(usable.get(column.name) == column for column in kept.inputs)
 
 
 def _require_identity(connection: psycopg.Connection[Any], table: SourceTable, used: frozenset[str]) -> None:

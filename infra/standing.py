@@ -12,15 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from decoder.batch_writer import empty_batch, remove_leftovers
+from decoder.batch_writer import empty_batch
 from decoder.bulk import BULK_MIN_BYTES
 from decoder.changelog import Batch, batch_starting_at
-from decoder.errors import SlotlakeError, SourceError, SourceUnavailableError, StreamingError
+from decoder.errors import SlotlakeError, SourceError, SourceUnavailableError, StreamingError, UnsendableError
 from decoder.failover import await_standbys
+from decoder.incoming import remove_leftovers
 from decoder.lsn import format_lsn
 from decoder.options import negotiate
 from decoder.position import settled_position, writers_open
-from decoder.prepared import forget_settled
+from decoder.prepared import Noted, forget_settled
 from decoder.publications import check_publications
 from decoder.pull import Progress, identity_of, pull, reused
 from decoder.puller import Puller
@@ -37,6 +38,7 @@ class PullSettings:
     changelog: Path
     batch_bytes_max: int | None
     memory_bytes: int
+    noted: Noted = tuple  # as of a `Puller`
 
     def pull(self, position: int, until: int | None, progress: Progress | None) -> Batch:
         """The batch that follows a position, over a connection of its own."""
@@ -48,7 +50,9 @@ class PullSettings:
             until=until,
             max_bytes=self.batch_bytes_max,
             memory_bytes=self.memory_bytes,
+            pass_over=True,
             stream_by_need=True,
+            noted=self.noted,
             progress=progress,
         )
 
@@ -129,7 +133,12 @@ class StandingStream:
             if not held:
                 raise
             self._told(f"{error.what}; begun again")
-        return self._cut_once(position, until, progress)
+        except UnsendableError:
+            return self._settings.pull(position, until, progress)  # which knows another way
+        try:
+            return self._cut_once(position, until, progress)
+        except UnsendableError:
+            return self._settings.pull(position, until, progress)
 
     def _check_plugin(self) -> None:
         source = self._settings.source
@@ -181,6 +190,8 @@ class StandingStream:
             identity_of(server, settings.pipeline, source),
             position,
             memory_bytes=settings.memory_bytes,
+            pass_over=True,
+            noted=settings.noted,
         )
         self._told(f"following {source.slot} from {format_lsn(position)}")
         return puller

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -13,12 +14,14 @@ from decoder.publications import SourceTable, source_tables
 from decoder.slots import ExportedSnapshot
 from decoder.source import connect, source_errors
 from decoder.table_marks import TableMark
+from decoder.vanished import VanishedError, vanished
+from infra.aside import require_columns, tables_aside
 from infra.copy_states import ended
 from infra.marks import marked, marks_at, require_unchanged
 from infra.modes import wanted_modes
-from infra.partitions import partitions_at, repartitioned
+from infra.partitions import partitions_at, repartitioned, require_same_partitions
 from infra.reports import TableCopy
-from infra.selection import lake_schema, selected
+from infra.selection import kept_selections, lake_schema, selected
 from infra.types_chosen import refuse_lossy_copy
 
 if TYPE_CHECKING:
@@ -32,18 +35,24 @@ if TYPE_CHECKING:
 FILL_WAIT_SECONDS = 60.0
 
 
-def published_tables(pipeline: Pipeline, *, to_read: bool = True) -> list[SourceTable]:
+def published_tables(
+    pipeline: Pipeline, *, to_read: bool = True, aside_too: Collection[tuple[str, str]] = ()
+) -> list[SourceTable]:
     """The tables that the pipeline's publications publish now, as far as the lake takes them.
 
     Args:
+        aside_too: of those that are set aside, these (schema, table); the others are left out.
         to_read: their rows are to be read, which this role must be allowed to; the stream obeys no rights.
 
     Raises:
         SourceError: a publication is missing; or the role may not read all that is published.
     """
     source = pipeline.source
+    out = tables_aside(pipeline).keys() - set(aside_too)
     with connect(source.dsn) as connection, source_errors(source.dsn, "reading the publications"):
-        tables = selected(pipeline.file, connection, source_tables(connection, source.publications))
+        published = source_tables(connection, source.publications)
+        followed = [table for table in published if (table.schema, table.table) not in out]
+        tables = selected(pipeline.file, connection, followed, kept_selections(pipeline))
         if to_read:
             require_readable(connection, {t.relation_id: [c.name for c in t.columns] for t in tables})
         return tables
@@ -75,10 +84,14 @@ def copy_all(
     try:
         with InitialCopy.begin(*given, modes, kept) as copy:
             copies, states = fill_tables(pipeline, copy, schemas, snapshot, progress, attempt)
-            require_unchanged(pipeline, marks, tables)
+            gone = vanished(pipeline.source.dsn, [table.relation_id for table in tables])
+            there = [table for table in tables if table.relation_id not in gone]
+            require_as_copied(pipeline, {table: schemas[table] for table in there}, marks)
+            left = {schemas[table].source_name for table in there}
+            copies = [each for each in copies if each.table in left]
             whole = {each.table for each in copies}
             copy.leave_out([schema for schema in schemas.values() if schema.source_name not in whole])
-            if copies or not tables:
+            if copies or not there:
                 point = copy_point(pipeline, snapshot.lsn, "copy", sum(c.rows for c in copies))
                 copy.publish(replace(point, commit_time=taken))
     except BaseException:
@@ -99,6 +112,7 @@ def schemas_at(
         SourceError: the role may not read one of them whole.
     """
     dsn = pipeline.source.dsn
+    require_columns(tables)
     with connect(dsn) as connection, source_errors(dsn, "looking at privileges"):
         require_readable(connection, {t.relation_id: [c.name for c in t.columns] for t in tables})
     partitions = partitions_at(pipeline, snapshot.snapshot, tables)
@@ -108,6 +122,14 @@ def schemas_at(
         for table in tables
     }
     return schemas, marks
+
+
+def require_as_copied(
+    pipeline: Pipeline, schemas: Mapping[SourceTable, TableSchema], marks: Mapping[int, TableMark]
+) -> None:
+    """Raises ChangedMeanwhileError if a table, or a partition of it, is not what `schemas_at` found."""
+    require_unchanged(pipeline, marks, schemas)
+    require_same_partitions(pipeline, {table: schema.partitions for table, schema in schemas.items()})
 
 
 def source_clock(pipeline: Pipeline) -> datetime:
@@ -166,7 +188,8 @@ def fill_added_columns(pipeline: Pipeline, progress: Progressing) -> list[str]:
     if stale:
         with beside_writers(pipeline, FILL_WAIT_SECONDS, progress) as snapshot:
             for table in stale:
-                replace_content(pipeline, table, snapshot, progress)
+                with suppress(VanishedError):  # the next batch finds that it has left
+                    replace_content(pipeline, table, snapshot, progress)
     return [table.quoted for table in stale]
 
 
@@ -178,7 +201,7 @@ def has_unfilled_columns(pipeline: Pipeline) -> bool:
 def _unfilled(pipeline: Pipeline) -> list[SourceTable]:
     from spark.read import Cut
 
-    held = Cut.latest(pipeline.lake).tables()
+    held = Cut.latest(pipeline.lake).followed()
     lacking = {
         (table.schema, table.table): {column.name for column in table.live if column.unfilled}
         for table in held
@@ -208,7 +231,7 @@ def replace_content(
     schema = schemas[table]
     with Replacement.begin(pipeline.session, pipeline.lake, pipeline.name, schema) as replacement:
         files = copy_into(pipeline, table, snapshot, replacement.target, progress)
-        require_unchanged(pipeline, marks, [table])
+        require_as_copied(pipeline, schemas, marks)
         rows = sum(file.rows for file in files)
         replacement.publish(copy_point(pipeline, snapshot.lsn, "backfill", rows, schema.source_name))
     return rows

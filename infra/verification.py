@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from decoder.publications import SourceTable, published_names
 from decoder.slots import ExportedSnapshot
+from decoder.source import connect, source_errors
+from decoder.vanished import vanished
+from expectations.source_side import snapshot_session
 from infra.exact import beside_writers
 from infra.joining import joining_tables
 from infra.selection import comparable, refuse_changed
 from infra.tables import fill_added_columns, has_unfilled_columns, published_tables
 
 if TYPE_CHECKING:
-    from expectations.results import Report
+    from expectations.results import Report, TableResult
     from infra.output import Progressing
     from infra.pipeline import Pipeline
+    from spark.read import Cut
 
 
 def verify_at_exact_lsn(pipeline: Pipeline, slot_timeout_seconds: float, progress: Progressing) -> Report:
@@ -36,12 +43,13 @@ def _compared(pipeline: Pipeline, snapshot: ExportedSnapshot, progress: Progress
     from spark.read import Cut
 
     cut = Cut.at(pipeline.lake, snapshot.lsn)
-    tables = comparable(published_tables(pipeline))
+    tables = comparable(published_tables(pipeline))  # those that are set aside are not among them
     held = {(table.schema, table.table) for table in cut.tables()}
     absent = {(table.schema, table.table) for table in tables} - held
     awaited = absent if pipeline.file.new_tables == "ignore" else absent & joining_tables(pipeline)
     tables = [table for table in tables if (table.schema, table.table) not in awaited]
-    return reconcile(
+    tables = _there(pipeline, snapshot, tables, absent)
+    report = reconcile(
         pipeline.source.dsn,
         snapshot.snapshot,
         tables,
@@ -50,6 +58,41 @@ def _compared(pipeline: Pipeline, snapshot: ExportedSnapshot, progress: Progress
         progress=progress,
         history=cut.open_versions,
     )
+    return replace(report, tables=report.tables | _aside(pipeline, cut))
+
+
+def _aside(pipeline: Pipeline, cut: Cut) -> dict[str, TableResult]:
+    """Tables that are set aside are what they were at another LSN: not equal, and not compared."""
+    from expectations.results import ASIDE, Difference, TableResult
+
+    source = pipeline.source
+    if not cut.aside:
+        return {}
+    with connect(source.dsn) as connection, source_errors(source.dsn, "reading the publications"):
+        published = published_names(connection, source.publications)
+    return {
+        each.source_name: TableResult(
+            each.source_name, 0, 0, {ASIDE: 1}, (Difference(ASIDE, reason=each.reason),)
+        )
+        for name, each in cut.aside.items()
+        if name in published
+    }
+
+
+def _there(
+    pipeline: Pipeline,
+    snapshot: ExportedSnapshot,
+    tables: Sequence[SourceTable],
+    absent: Collection[tuple[str, str]],
+) -> list[SourceTable]:
+    """Without tables made after the snapshot, and those that were dropped before the lake had them."""
+    dsn, oids = pipeline.source.dsn, [table.relation_id for table in tables]
+    with snapshot_session(dsn, snapshot.snapshot) as connection:
+        rows = connection.execute("SELECT oid::bigint FROM pg_catalog.pg_class WHERE oid = ANY (%s)", (oids,))
+        shown = {int(oid) for (oid,) in rows.fetchall()}
+    lacking = [t.relation_id for t in tables if (t.schema, t.table) in absent]
+    shown -= vanished(dsn, lacking)
+    return [table for table in tables if table.relation_id in shown]
 
 
 def summary(report: Report) -> dict[str, Any]:
@@ -63,6 +106,7 @@ def summary(report: Report) -> dict[str, Any]:
                 "source_rows": table.source_rows,
                 "lake_rows": table.lake_rows,
                 "differences": table.differences_total,
+                "kinds": dict(table.totals),
             }
             for name, table in report.tables.items()
         },

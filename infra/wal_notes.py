@@ -42,8 +42,9 @@ def note(folder: Path, now: Seen) -> list[Seen]:
     """Add what was seen just now; all that is known then, the oldest first."""
     # A source that stands before what was seen of it is another one (or an earlier state of it); by less
     # than a page it only was looked at in another way.
-    kept = [old for old in seen(folder) if old.position <= now.position + _PAGE and old.time < now.time]
-    kept = [*_thinned(kept, now.time), now]
+    known = seen(folder)
+    kept = [old for old in known if old.position <= now.position + _PAGE and old.time < now.time]
+    kept = [*_thinned(kept, now.time), now, *(later for later in known if later.time > now.time)]
     with contextlib.suppress(OSError):
         if folder.is_dir():
             new = folder / f"{_FILE}.{os.getpid()}"

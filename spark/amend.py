@@ -10,21 +10,24 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from decoder.errors import LakeError
 from decoder.failpoints import reach
 from spark import lake_files
 from spark.annex import Copied
 from spark.apply_run import Work, run_statements, shape, view_of
-from spark.apply_sql import value_range
 from spark.beside import load_beside
+from spark.bounds import Markers, value_range
 from spark.catalog import open_catalog
-from spark.catalog_base import load
+from spark.catalog_base import load, load_one
+from spark.catalog_metadata import STAGE, head, live_rows
 from spark.commits import Point
+from spark.freed_names import freed
 from spark.initial_place import CopyTarget, companions_in
 from spark.lake import LakeSettings
 from spark.modes import MODES, shaped
@@ -62,8 +65,10 @@ class Amendment:
             LakeError: the lake has no such table, or it is not this pipeline's.
         """
         with open_catalog(lake) as catalog:
-            table = load(catalog.pointers(), name)
-        require_owner(table, pipeline)
+            pointers = catalog.pointers()
+            table = load(pointers, name)
+            require_owner(table, pipeline)
+            table, _ = freed(catalog, table, load_beside(pointers, name))
         amendment = cls(session, lake, name, schema_of(table.metadata, name))
         lake_files.remove_tree(amendment._directory)
         lake_files.make_directory(amendment.target.directory)
@@ -75,15 +80,16 @@ class Amendment:
     def __exit__(self, *failure: object) -> None:
         lake_files.remove_tree(self._directory)
 
-    def stage(self, point: Point, gone: pa.Table) -> list[LakeName]:
+    def stage(self, point: Point, gone: pa.Table, fewer: int | None = None) -> list[LakeName]:
         """Stage that the rows of some keys go and the files' rows come; the tables to be published then.
 
         Args:
             gone: the typed values of the key's columns by source name, and their exact text, if the
                 table keeps one, as ``<name>__exact``.
+            fewer: how many rows fewer the table has then; None if that is not known.
 
         Raises:
-            LakeError: Spark failed.
+            LakeError: Spark failed, or took away more or fewer rows.
         """
         with open_catalog(self._lake) as catalog:
             pointers = catalog.pointers()
@@ -96,6 +102,8 @@ class Amendment:
         companions = shape(work, schema)
         with self._came(schema, companions, files) as came, _gone(work, schema, companions, gone) as going:
             _stage_mirror(work, came if files else None, going)
+            if fewer is not None:
+                _require_fewer(work, fewer)
             for mode, each in beside.items():
                 _stage_beside(replace(work, table=each), mode, schema, came, going)
         return [*(each.name for each in beside.values()), self._name]
@@ -129,12 +137,17 @@ class Amendment:
 
 @dataclass(frozen=True)
 class _Rows:
-    """A view, and the lake's fields that it has; ``rows``: how many, where that is known."""
+    """A view, and the lake's fields that it has; ``rows``: how many, where that is known.
+
+    Attributes:
+        bounds: conditions that all rows meet, ``t`` being the lake's table; ``markers``: what they name.
+    """
 
     view: str
     fields: Sequence[str]
     rows: int = 0
     bounds: Sequence[str] = ()
+    markers: Markers = field(default_factory=Markers)
 
 
 def _fields(columns: Iterable[LakeColumn], companions: Collection[str]) -> list[tuple[str, str]]:
@@ -150,19 +163,19 @@ def _fields(columns: Iterable[LakeColumn], companions: Collection[str]) -> list[
 @contextmanager
 def _gone(work: Work, schema: TableSchema, companions: Collection[str], keys: pa.Table) -> Iterator[_Rows]:
     """A view of the keys that go, with the lake's fields."""
-    arrays, bounds = [], []
+    arrays, bounds, markers = [], [], Markers()
     columns = [schema.column(name) for name in schema.key]
     for column in columns:
         exact = f"{column.name}{EXACT}"
         text = keys[exact] if exact in keys.column_names else pa.nulls(keys.num_rows, pa.string())
         bounded = pa.table({"n": keys[column.name], "x": text})
-        bounds += value_range(bounded, "n", "x", f"t.{quote(column.lake_name)}")
+        bounds += value_range(markers, bounded, "n", "x", f"t.{quote(column.lake_name)}")
         arrays += [keys[column.name], *([text] if column.exact_name in companions else [])]
     fields = _fields(columns, companions)
     names = [name for name, _ in fields]
     definitions = ", ".join(f"{quote(name)} {kind}" for name, kind in fields)
     with view_of(work, pa.Table.from_arrays(arrays, names=names), definitions) as view:
-        yield _Rows(view, names, keys.num_rows, bounds)
+        yield _Rows(view, names, keys.num_rows, bounds, markers)
 
 
 def _stage_mirror(work: Work, came: _Rows | None, gone: _Rows) -> None:
@@ -174,7 +187,20 @@ def _stage_mirror(work: Work, came: _Rows | None, gone: _Rows) -> None:
     if came is not None:
         listed = ", ".join(map(quote, came.fields))
         statements.append(f"INSERT INTO {branch} ({listed}) SELECT {listed} FROM {quote(came.view)}")
-    run_statements(work, statements)
+    run_statements(work, statements, markers=gone.markers)
+
+
+def _require_fewer(work: Work, fewer: int) -> None:
+    """A MERGE does not say how many rows it deleted; the table's totals before and after do."""
+    with open_catalog(work.lake) as catalog:
+        metadata = load_one(catalog, work.table.name).metadata
+    before, after = live_rows(head(metadata)), live_rows(head(metadata, STAGE))
+    if before is not None and after is not None and before - after != fewer:
+        raise LakeError(
+            f"{before - after:,} rows fewer would be in the lake, and {fewer:,} fewer should be",
+            where=f"table {work.table.name}",
+            way_out="read the whole table again, without a condition; nothing was published",
+        )
 
 
 def _stage_beside(work: Work, mode: str, schema: TableSchema, came: _Rows, gone: _Rows) -> None:

@@ -5,7 +5,8 @@ annex says which column of the source each of them is (its attribute number).  A
 that were rewritten, is in the annex as a copy of the table, read at the batch's end.
 
 It lies beside the batch in the change log, ``<batch>.annex/``: ``annex.json``, and per copied table a
-directory of Parquet files.  Invariant: like a batch it is there as a whole or not at all, and never changed.
+directory of Parquet files.  Invariant: like a batch it is there as a whole or not at all, and never changed;
+but a table that is set aside before the batch is published is passed over in it from then on (`pass_over`).
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from decoder.batch_writer import incoming_path
+from decoder.batch_writer import writing
 from decoder.errors import ChangeLogError
+from decoder.incoming import incoming_path, make_incoming
 from spark import lake_files
 from spark.initial_place import CopyTarget
 from spark.tables import TableSchema
+from spark.tables_change import Types
 
 _SUFFIX, _FILE = ".annex", "annex.json"
 _FORMAT = 1
@@ -70,9 +73,13 @@ class Annex:
         marks: table as PostgreSQL writes it → what of the catalog is to be compared from then on.
         copies: tables that are replaced as a whole; their changes in the batch are in the copy.
         drops: tables of which columns that are gone leave the lake too.
-        left: tables that the source publishes no more, of whose last changes nothing can be made.
+        left: tables whose changes are passed over: the source publishes them no more, and nothing can be made
+            of the last ones; or they are set aside.
         constants: table as PostgreSQL writes it → attribute number of a column that joins in the batch →
             what the rows from before hold in it, as PostgreSQL writes it.
+        promoted: table as PostgreSQL writes it → attribute number → type that the column has after the batch
+            (its OID, modifier and name); the source's rows were written anew for it, and proven to say what
+            they said.
     """
 
     numbers: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
@@ -81,6 +88,7 @@ class Annex:
     drops: frozenset[str] = frozenset()
     left: frozenset[str] = frozenset()
     constants: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    promoted: Mapping[str, Types] = field(default_factory=dict)
 
 
 NOTHING = Annex()
@@ -114,7 +122,14 @@ def read(batch: Any) -> Annex:
             for table, each in told.get("constants", {}).items()
         }
         drops, left = frozenset(told["drops"]), frozenset(told["left"])
-        return Annex(numbers, told["marks"], copies, drops, left, constants)
+        promoted = {
+            table: {
+                int(number): (int(oid), int(typmod), str(name))
+                for number, (oid, typmod, name) in each.items()
+            }
+            for table, each in told.get("promoted", {}).items()
+        }
+        return Annex(numbers, told["marks"], copies, drops, left, constants, promoted)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ChangeLogError(
             f"what belongs to a batch cannot be read ({type(error).__name__})",
@@ -127,11 +142,44 @@ def begin(batch: Path) -> Path:
     """A directory to fill, empty; the next pull removes it if this process ends before."""
     incoming = incoming_path(batch.parent, batch.name + _SUFFIX)
     lake_files.remove_tree(incoming)
-    return lake_files.make_directory(incoming)
+    with writing(incoming):
+        make_incoming(incoming)
+    return incoming
 
 
 def finish(batch: Path, incoming: Path, annex: Annex) -> Annex:
     """Make what is in ``incoming`` the batch's annex; copies lie in directories of it."""
+    for file in incoming.rglob("*.parquet"):
+        with file.open("rb") as handle:
+            os.fsync(handle.fileno())
+    for copy in annex.copies:
+        lake_files.sync_directory(copy.directory)
+    lake_files.write_new(str(incoming / _FILE), _written(annex))
+    where = place(batch)
+    shutil.rmtree(where, ignore_errors=True)
+    incoming.rename(where)
+    lake_files.sync_directory(where.parent)
+    return replace(annex, copies=tuple(replace(c, directory=where / c.directory.name) for c in annex.copies))
+
+
+def pass_over(batch: Any, tables: Collection[str]) -> None:
+    """Let these tables, as PostgreSQL writes them, be passed over when the batch is applied, or replayed."""
+    annex = read(batch)
+    if annex.left.issuperset(tables):
+        return
+    copies = tuple(copy for copy in annex.copies if copy.schema.source_name not in tables)
+    now = replace(annex, left=annex.left | frozenset(tables), copies=copies)
+    if not place(batch.path).is_dir():
+        finish(batch.path, begin(batch.path), now)
+        return
+    new = place(batch.path) / f"{_FILE}.new"
+    new.unlink(missing_ok=True)
+    lake_files.write_new(str(new), _written(now))
+    new.replace(place(batch.path) / _FILE)
+    lake_files.sync_directory(place(batch.path))
+
+
+def _written(annex: Annex) -> bytes:
     told = {
         "format": _FORMAT,
         "numbers": annex.numbers,
@@ -143,15 +191,6 @@ def finish(batch: Path, incoming: Path, annex: Annex) -> Annex:
         "drops": sorted(annex.drops),
         "left": sorted(annex.left),
         "constants": annex.constants,
+        "promoted": annex.promoted,
     }
-    for file in incoming.rglob("*.parquet"):
-        with file.open("rb") as handle:
-            os.fsync(handle.fileno())
-    for copy in annex.copies:
-        lake_files.sync_directory(copy.directory)
-    lake_files.write_new(str(incoming / _FILE), json.dumps(told, ensure_ascii=False).encode())
-    where = place(batch)
-    shutil.rmtree(where, ignore_errors=True)
-    incoming.rename(where)
-    lake_files.sync_directory(where.parent)
-    return replace(annex, copies=tuple(replace(c, directory=where / c.directory.name) for c in annex.copies))
+    return json.dumps(told, ensure_ascii=False).encode()

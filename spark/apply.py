@@ -15,17 +15,18 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from decoder.errors import ApplyError
+from decoder.errors import ApplyError, concerning
 from decoder.failpoints import reach
 from spark import apply_together, lake_files
 from spark.annex import NOTHING, Annex, Copied
-from spark.apply_run import StageConflictError, Staged, Work, stage
+from spark.apply_run import StageConflictError, Staged, Work, stage, stage_shape
 from spark.apply_together import Job
 from spark.beside import load_beside
 from spark.catalog import Catalog, open_catalog
 from spark.commits import Point
 from spark.conflicts import Choices, Conflicts
 from spark.fold import stretches
+from spark.freed_names import freed
 from spark.lake import LakeSettings
 from spark.modes import Fed, feed
 from spark.names import LakeName, postgres_name
@@ -150,7 +151,9 @@ def _job(work: Work, table: _Target, given: Given, *, first: bool) -> Job[TableA
         if not first:
             reach("apply.between_tables")
         own = replace(work, session=session)
-        return _apply_table(own, table, *given) if copied is None else _apply_copy(own, table, copied)
+        held = schema_of(table.mirror.metadata, table.name)
+        with concerning(held.schema, held.table):
+            return _apply_table(own, table, *given) if copied is None else _apply_copy(own, table, copied)
 
     return Job(run, copied is None and apply_together.is_small(batch, relations))
 
@@ -178,9 +181,10 @@ def _targets(
         if name not in pointers:
             continue
         mirror = load(pointers, name)
-        beside = load_beside(pointers, name)
+        beside: Mapping[str, Loaded] = load_beside(pointers, name)
         for table in (mirror, *beside.values()):
             require_owner(table, pipeline)
+        mirror, beside = freed(catalog, mirror, beside)
         lacking = still_lack((mirror, *beside.values()), point, start)
         found += [_Target(mirror, beside, lacking)] if lacking else []
     return found
@@ -216,7 +220,9 @@ def _apply_table(
     )
     choice = choices.of(schema.schema, schema.table)
     staged = Staged(0, Conflicts())
-    if target.mirror in target.lacking:
+    if target.mirror in target.lacking and not changes:
+        stage_shape(work, schema)
+    elif target.mirror in target.lacking:
         staged = stage(work, schema, stretches(changes), choice, constants(schema, annex))
     for mode, table in target.beside.items():
         if table in target.lacking:

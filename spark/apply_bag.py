@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark.apply_sql import Target, inserted, value_range
+from spark.apply_sql import Target, inserted
+from spark.bounds import value_range
 from spark.names import quote
 
 # Each bound is two conditions more; a few columns already leave out most files.
@@ -85,7 +86,7 @@ def _equal(target: Target, lake: Callable[[str, str], str], count: str) -> str:
 
 
 def _range(target: Target, rows: pa.Table, prefix: str) -> list[str]:
-    """Literal bounds of ``rows``, so that files that cannot hold any of them are left out."""
+    """Bounds of ``rows``, so that files that cannot hold any of them are left out."""
     return _bounds(target, rows, prefix, range(len(target.columns)), _BOUNDED_COLUMNS_MAX)
 
 
@@ -103,7 +104,7 @@ def _bounds(
     for i in columns:
         if len(conditions) < 2 * columns_max:
             name = f"{prefix}{quote(target.columns[i].lake_name)}"
-            conditions += value_range(rows, f"n{i}", f"xn{i}", name)
+            conditions += value_range(target.markers, rows, f"n{i}", f"xn{i}", name)
     return conditions
 
 

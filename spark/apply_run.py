@@ -13,14 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from decoder.errors import LakeError
 from decoder.failpoints import reach
 from spark import lake_files
 from spark.apply_bag import bag_statements
 from spark.apply_probe import as_expected, counts_on_the_lake, question
-from spark.apply_sql import Target, statements, view_schema
+from spark.apply_sql import Target, gathers, statements, view_schema, with_moves_known
+from spark.beside import nothing_new
+from spark.bounds import Markers
 from spark.catalog import open_catalog
 from spark.catalog_base import load_one
 from spark.catalog_metadata import STAGE, Metadata, ancestry, head, summary
@@ -31,6 +33,7 @@ from spark.kept import as_kept
 from spark.lake import LakeSettings
 from spark.names import literal, quote
 from spark.publish_swap import Loaded, reset_stage, steps_staged
+from spark.session import bounded
 from spark.session_errors import SPARK_ERRORS, is_conflict, reason
 from spark.tables import SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY, TableSchema, add_columns, schema_of
 from spark.tables_change import promotes
@@ -38,12 +41,20 @@ from spark.tables_follow import Constant
 from spark.tables_settle import STAGED_FIELDS_PROPERTY, settled
 
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
+_GATHERED = {"spark.sql.iceberg.distribution-mode": "hash"}
 _MID_MERGE_SECONDS = 0.05
 _NOTHING: Mapping[str, str] = {}
+_NO_MARKERS = Markers()
 
 
 class StageConflictError(LakeError):
     """Another statement changed the branch meanwhile, as one that a killed run left in a Spark server."""
+
+    retryable = True
+
+
+class StatementTooLongError(LakeError):
+    """Spark was at one statement for too long."""
 
     retryable = True
 
@@ -56,6 +67,7 @@ class Work:
         directory: where folded rows go for Spark to read.
         run: in every snapshot that this work makes. A statement that a killed run left in a Spark server may
             write to the same branch at any moment, and an INSERT meets no conflict.
+        gathers: the rows that a MERGE writes are brought together first, so that they fill few files.
     """
 
     session: SparkSession
@@ -64,6 +76,7 @@ class Work:
     table: Loaded
     directory: Path
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    gathers: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,11 +111,11 @@ def stage(
     before = Conflicts.total_in(map(summary, ancestry(work.table.metadata)))
     if choice == "apply" and len(parts) == 1 and not constants:
         fold = parts[0].fold()
-        target = replace(_target(work, schema, fold, shape(work, schema)), trusted=True)
+        target = with_moves_known(replace(_target(work, schema, fold, shape(work, schema)), trusted=True))
         _apply(work, target, fold.counts.conflicts.properties(before))
         if not counts_on_the_lake(fold) or as_expected(target, _summaries(work)):
             return Staged(fold.rows.num_rows, fold.counts.conflicts)
-        work = _anew(work)
+        work = anew(work)
     return _ask_first(work, schema, parts, choice, before, constants)
 
 
@@ -126,27 +139,30 @@ def _ask_first(
         if found and choice == "fail":
             raise refused(schema.source_name, found)
         final = found.properties(before) if part is parts[-1] else None
-        _apply(work, _target(work, schema, fold, companions), final, alone=alone)
+        _apply(work, with_moves_known(_target(work, schema, fold, companions)), final, alone=alone)
     return Staged(rows, found)
 
 
 def _target(work: Work, schema: TableSchema, fold: Folded, companions: frozenset[str]) -> Target:
-    rows = int(summary(head(work.table.metadata)).get("total-records", 0))
-    return replace(Target.of(work.table.name, work.lake.catalog, schema, fold, companions), lake_rows=rows)
+    totals = summary(head(work.table.metadata))
+    rows, files = (int(totals.get(f"total-{what}", 0)) for what in ("records", "data-files"))
+    target = Target.of(work.table.name, work.lake.catalog, schema, fold, companions)
+    return replace(target, lake_rows=rows, lake_files=files)
 
 
 def _apply(work: Work, target: Target, final: Mapping[str, str] | None, *, alone: bool = True) -> None:
     """Run a fold's statements; ``final``: of the last one's snapshot, if that completes the table."""
     fold = target.fold
     rows = fold.rows
+    work = replace(work, gathers=gathers(target))
     if fold.bag:
         rows = rows.append_column("row", pa.array(np.arange(rows.num_rows)))
     with view_of(work, rows, view_schema(target, rows.column_names)) as view:
         sql = bag_statements(target, view) if fold.bag else statements(target, view)
         if final is None:
-            run_steps(work, sql)
+            run_steps(work, sql, target.markers)
         else:
-            run_statements(work, sql, final, alone=alone)
+            run_statements(work, sql, final, alone=alone, markers=target.markers)
 
 
 def fill(work: Work, constants: Sequence[Constant], companions: Collection[str]) -> None:
@@ -174,7 +190,7 @@ def _held(work: Work, target: Target, part: Stretch) -> dict[int, int] | None:
     asked = as_kept(target.columns, asked)
     target = replace(target, given=frozenset(asked.column_names))
     with view_of(work, asked, view_schema(target, asked.column_names)) as view:
-        answer = answered(work, question(target, asked, view))
+        answer = answered(work, question(target, asked, view), target.markers)
     return dict(zip(answer["code"].to_pylist(), answer["held"].to_pylist(), strict=True))
 
 
@@ -186,7 +202,7 @@ def _summaries(work: Work) -> list[dict[str, str]]:
     return [summary(snapshot) for snapshot in staged]
 
 
-def _anew(work: Work) -> Work:
+def anew(work: Work) -> Work:
     """The same work, with nothing staged."""
     with open_catalog(work.lake) as catalog:
         reset_stage(catalog, [load_one(catalog, work.table.name)])
@@ -194,59 +210,95 @@ def _anew(work: Work) -> Work:
 
 
 def run_statements(
-    work: Work, sql: Sequence[str], properties: Mapping[str, str] = _NOTHING, *, alone: bool = True
+    work: Work,
+    sql: Sequence[str],
+    properties: Mapping[str, str] = _NOTHING,
+    *,
+    alone: bool = True,
+    markers: Markers = _NO_MARKERS,
 ) -> None:
     """Run statements that each make one snapshot on ``stage``; the last one's is named after the point.
 
     Args:
         properties: what else that one's summary says.
         alone: nothing was staged before.
+        markers: the values that the statements name.
 
     Raises:
         LakeError: Spark failed.
     """
-    _run_named(work, sql[:-1], {})
+    _run_named(work, sql[:-1], {}, markers)
     steps = 1 if len(sql) == 1 and alone else 1 + _steps_so_far(work)
     named = {**work.point.summary, STEPS: str(steps), **properties}
     with _mid_merge():
-        _run_named(work, sql[-1:], named)
+        _run_named(work, sql[-1:], named, markers)
 
 
-def run_steps(work: Work, sql: Sequence[str]) -> None:
+def run_steps(work: Work, sql: Sequence[str], markers: Markers = _NO_MARKERS) -> None:
     """Run statements that do not complete the table.
 
     Raises:
         LakeError: Spark failed.
     """
-    _run_named(work, sql, {})
+    _run_named(work, sql, {}, markers)
 
 
-def answered(work: Work, sql: str) -> pa.Table:
+def answered(work: Work, sql: str, markers: Markers = _NO_MARKERS) -> pa.Table:
     """What a query finds.
 
     Raises:
         LakeError: Spark failed.
     """
-    with _explained(work.table):
-        return work.session.sql(sql).toArrow()
+    with _explained(work.table), within_bounds(work.session, str(work.table.name)):
+        return _told(work.session, sql, markers).toArrow()
 
 
-def _run_named(work: Work, sql: Sequence[str], properties: Mapping[str, str]) -> None:
+def _run_named(work: Work, sql: Sequence[str], properties: Mapping[str, str], markers: Markers) -> None:
     """Run statements whose snapshots say whose they are, and this."""
-    with _named(work.session, {RUN: work.run, **properties}):
+    named = {_SNAPSHOT_PROPERTY + key: value for key, value in {RUN: work.run, **properties}.items()}
+    with _set(work.session, named | (_GATHERED if work.gathers else {})):
         for statement in sql:
-            run(work.session, work.table, statement)
+            run(work.session, work.table, statement, markers)
 
 
-def run(session: SparkSession, table: Loaded, sql: str) -> None:
+def run(session: SparkSession, table: Loaded, sql: str, markers: Markers = _NO_MARKERS) -> None:
     """Run one statement.
+
+    Args:
+        markers: the values that it names.
 
     Raises:
         StageConflictError: another statement changed the table meanwhile.
         LakeError: with Spark's error class; its whole message may hold row values.
     """
-    with _explained(table):
-        session.sql(sql).collect()
+    with _explained(table), within_bounds(session, str(table.name)):
+        _told(session, sql, markers).collect()
+
+
+def _told(session: SparkSession, sql: str, markers: Markers) -> DataFrame:
+    values = markers.of(sql)
+    return session.sql(sql, args=dict(values)) if values else session.sql(sql)
+
+
+@contextmanager
+def within_bounds(session: SparkSession, table: str) -> Iterator[None]:
+    """A statement that takes for ever is ended, and told.
+
+    Raises:
+        StatementTooLongError: it was.
+    """
+    with bounded(session) as interrupted:
+        try:
+            yield
+        except SPARK_ERRORS:
+            if not interrupted:
+                raise
+            raise StatementTooLongError(
+                f"a Spark statement took longer than {interrupted[0] / 3600:g} h and was ended",
+                where=f"table {table}",
+                way_out="see what Spark waits for (log, memory, locks of the catalog), then run again; "
+                "nothing was published",
+            ) from None
 
 
 @contextmanager
@@ -284,6 +336,16 @@ def shape(work: Work, schema: TableSchema) -> frozenset[str]:
     return frozenset(c.exact_name for c in schema.columns if c.exact or c.exact_name in present)
 
 
+def stage_shape(work: Work, schema: TableSchema) -> None:
+    """Bring another shape into the table's branch ``stage``, and not one row.
+
+    Raises:
+        LakeError: Spark failed.
+    """
+    shape(work, schema)
+    run_statements(work, [nothing_new(work.table.name, work.lake.catalog)])
+
+
 def field_types(metadata: Metadata) -> dict[str, str]:
     """The table's fields, and their types as Spark SQL writes them where these can be widened."""
     current = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
@@ -310,15 +372,15 @@ def _steps_so_far(work: Work) -> int:
 
 
 @contextmanager
-def _named(session: SparkSession, properties: Mapping[str, str]) -> Iterator[None]:
-    """Put properties on the snapshots made meanwhile; the setting would stick to all later ones."""
-    for key, value in properties.items():
-        session.conf.set(_SNAPSHOT_PROPERTY + key, value)
+def _set(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings for the statements meanwhile; they would stick to all later ones."""
+    for key, value in settings.items():
+        session.conf.set(key, value)
     try:
         yield
     finally:
-        for key in properties:
-            session.conf.unset(_SNAPSHOT_PROPERTY + key)
+        for key in settings:
+            session.conf.unset(key)
 
 
 @contextmanager

@@ -4,30 +4,27 @@
 Columns of ``s`` are numbered (``n0``, ``xn0``, ``u0``, ``m0``; see spark/fold.py), so no source name
 needs quoting there.
 
-Every key column's smallest and largest value in the batch stands as a literal beside the join
-condition: with it Iceberg leaves out the files that cannot hold a key of the batch.
+Every key column's smallest and largest value in the batch stands beside the join condition
+(spark/bounds.py): with it Iceberg leaves out the files that cannot hold a key of the batch.
 """
 
 from __future__ import annotations
 
-import datetime
-import decimal
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark.bounds import Markers, value_range
 from spark.fold import ACTIONS, Folded
 from spark.kept import as_kept
-from spark.names import LakeName, literal, quote
+from spark.names import LakeName, quote
 from spark.tables import LakeColumn, TableSchema
 
 DELETE, WHOLE, IN_PLACE, MOVED = (ACTIONS[name] for name in ("delete", "whole", "in_place", "moved"))
-# A longer key would make the statement, and the plan, larger than what it saves.
-_STRING_BOUND_CHARACTERS_MAX = 64
 # From these sizes on, two statements are cheaper than one MERGE.  To insert what it does not find, MERGE must
 # keep all folded rows, so Spark cannot broadcast them and shuffles the whole table, file names included.
 # What goes is found with the keys alone, which are broadcast; what comes is appended without a join.  For 5 M
@@ -39,6 +36,10 @@ _REPLACE_ROWS_MIN = 1_000_000
 # In Java's heap, a tenth of what Spark has by default: what is broadcast is there twice for a moment.
 _BROADCAST_BYTES_MAX = 192 * 1024 * 1024
 _BROADCAST_ROW_BYTES = 48
+# No column's: a name in the lake has no space (spark/names.py).
+_PRESENT = "`is there`"
+# So many small files Spark reads in one task.
+_FILES_TOGETHER = 4
 _NO_TEXT = "CAST(NULL AS STRING)"
 
 
@@ -51,8 +52,9 @@ class Target:
         past: lake columns that the fold knows nothing of.
         companions: lake names of the exact-text companions that the table has.
         given: the columns of ``s``.
-        lake_rows: about how many rows the table has.
+        lake_rows: about how many rows the table has; ``lake_files``: in how many files.
         trusted: whether the lake had what the changes count on is looked at afterwards.
+        markers: the values that the statements for it name.
     """
 
     name: LakeName
@@ -63,7 +65,9 @@ class Target:
     companions: frozenset[str]
     given: frozenset[str]
     lake_rows: int = 0
+    lake_files: int = 0
     trusted: bool = False
+    markers: Markers = field(default_factory=Markers)
 
     @classmethod
     def of(
@@ -132,7 +136,7 @@ def _merge(target: Target, view: str) -> str:
 def _replaces(target: Target) -> bool:
     """Is it cheaper to take away what is there first, and append what is to be there then?
 
-    Not with rows that moved: the lake's rows they come from would be gone by then.
+    Not with rows that moved and keep something of the lake's: that would be gone by then.
     """
     rows = target.fold.rows
     sought = rows.select(_sought(target))
@@ -142,6 +146,39 @@ def _replaces(target: Target) -> bool:
         and target.lake_rows + rows.num_rows >= _REPLACE_ROWS_MIN
         and rows.num_rows * _BROADCAST_ROW_BYTES + 2 * sought.nbytes <= _BROADCAST_BYTES_MAX
     )
+
+
+def gathers(target: Target) -> bool:
+    """Are the rows that the statements write to be brought together first?
+
+    Where Spark broadcasts the batch, each task that reads some files writes what it updates to a file of its
+    own: a table that is only updated would get more files with every batch, the faster the more it has.
+    """
+    fold = target.fold
+    if fold.bag or fold.truncated or not fold.key or fold.rows.num_rows < 2:
+        return False
+    if target.lake_files <= _FILES_TOGETHER:
+        return False
+    action = fold.rows["action"].to_numpy()
+    return bool(stays(target).any() if _replaces(target) else not np.isin(action, (WHOLE, MOVED)).any())
+
+
+def with_moves_known(target: Target) -> Target:
+    """The same, where the batch knows all of each row whose key changed and that lets it be replaced.
+
+    Such a row needs nothing of the lake's, whatever its key was there: it comes whole.  Should the lake not
+    have had it, what is taken away is one row too few, which whoever trusts the lake looks at afterwards.
+    """
+    rows = target.fold.rows
+    if target.fold.bag or "action" not in rows.column_names:
+        return target
+    moved = rows["action"].to_numpy() == MOVED
+    if not moved.any() or any((moved & rows[name].to_numpy()).any() for name in _unsent(target)):
+        return target
+    action = pa.array(np.where(moved, WHOLE, rows["action"].to_numpy()).astype(np.int8))
+    known = rows.set_column(rows.column_names.index("action"), "action", action)
+    settled = replace(target, fold=replace(target.fold, rows=known))
+    return settled if _replaces(settled) else target
 
 
 def stays(target: Target) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -233,7 +270,7 @@ def _with_moved(target: Target, view: str) -> str:
     A row that the lake lacks cannot be taken along: then the key it would go to is left empty.
     """
     selected = [
-        f"CASE WHEN s.action = {MOVED} AND o.present IS NULL THEN {DELETE} ELSE s.action END AS action"
+        f"CASE WHEN s.action = {MOVED} AND o.{_PRESENT} IS NULL THEN {DELETE} ELSE s.action END AS action"
     ]
     needed = [name for i, _ in target.keys for _, _, name in target.pair(i, "m")]
     for i in range(len(target.columns)):
@@ -244,7 +281,7 @@ def _with_moved(target: Target, view: str) -> str:
             needed += [name] if unchanged else []
         if unchanged:
             selected.append(f"s.u{i} AND s.action <> {MOVED} AS u{i}")
-    columns = ", ".join(["true AS present", *dict.fromkeys(needed)])
+    columns = ", ".join([f"true AS {_PRESENT}", *dict.fromkeys(needed)])
     where = " AND ".join(_key_range(target, "l", "m")) or "true"
     condition = " AND ".join([f"s.action = {MOVED}", *same_key(target, "o", "m")])
     lake = f"(SELECT {columns} FROM {target.branch} AS l WHERE {where})"
@@ -287,56 +324,9 @@ def _key_range(target: Target, lake: str, prefix: str) -> list[str]:
 
 
 def key_range(target: Target, rows: pa.Table, lake: str, prefix: str = "n") -> list[str]:
-    """Literal bounds of the keys in ``rows``."""
+    """Bounds of the keys in ``rows``."""
     conditions = []
     for i, column in target.keys:
         name = f"{lake}.{quote(column.lake_name)}"
-        conditions += value_range(rows, f"{prefix}{i}", f"x{prefix}{i}", name)
+        conditions += value_range(target.markers, rows, f"{prefix}{i}", f"x{prefix}{i}", name)
     return conditions
-
-
-def value_range(rows: pa.Table, typed: str, exact: str, name: str) -> list[str]:
-    """Literal bounds of one column of ``rows`` for the lake's column ``name``; none if none can be given."""
-    bounds = _bounds(rows, typed, exact)
-    return [] if bounds is None else [f"{name} >= {bounds[0]}", f"{name} <= {bounds[1]}"]
-
-
-def _bounds(rows: pa.Table, typed: str, exact: str) -> tuple[str, str] | None:
-    values = rows[typed]
-    if exact in rows.column_names and rows[exact].null_count < rows.num_rows:
-        return None
-    if typed.startswith("n") and values.null_count:
-        return None
-    written = _literal_of(values.type)
-    if written is None or values.null_count == len(values):
-        return None
-    ends = pc.min_max(values)
-    low, high = ends["min"].as_py(), ends["max"].as_py()
-    if isinstance(low, str) and max(len(low), len(high)) > _STRING_BOUND_CHARACTERS_MAX:
-        return None
-    return written(low), written(high)
-
-
-def _literal_of(kind: pa.DataType) -> Callable[[Any], str] | None:
-    """How a value of an orderable type is written in Spark SQL; floats are not (NaN, -0)."""
-    if pa.types.is_integer(kind):
-        name = "BIGINT" if pa.types.is_int64(kind) else "INT"
-        return lambda value: f"CAST('{value}' AS {name})"
-    if pa.types.is_date(kind):
-        return _date_literal
-    if pa.types.is_timestamp(kind):
-        return _timestamp_literal
-    if pa.types.is_decimal(kind):
-        return lambda value: f"CAST('{decimal.Decimal(value):f}' AS DECIMAL({kind.precision}, {kind.scale}))"
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return literal
-    return None
-
-
-def _date_literal(value: datetime.date) -> str:
-    return f"DATE'{value.isoformat()}'"
-
-
-def _timestamp_literal(value: datetime.datetime) -> str:
-    text = value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
-    return f"TIMESTAMP'{text}Z'" if value.tzinfo else f"TIMESTAMP_NTZ'{text}'"

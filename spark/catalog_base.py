@@ -57,6 +57,12 @@ class PointerMovedError(LakeError):
     retryable = True
 
 
+class UnansweredError(LakeError):
+    """The catalog did not answer a change in time, or failed at it: perhaps the change was made."""
+
+    retryable = True
+
+
 class Catalog(ABC):
     """One connection to a catalog. ``iceberg`` is pyiceberg's view of the same."""
 

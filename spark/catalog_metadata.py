@@ -21,7 +21,7 @@ from collections.abc import Collection
 from pathlib import PurePosixPath
 from typing import Any
 
-from decoder.errors import LakeError
+from decoder.errors import LAKE_ALTERED, LakeError
 from decoder.lsn import parse_lsn
 from spark import lake_files
 
@@ -115,9 +115,9 @@ def _parsed(content: bytes, location: str) -> Metadata:
     try:
         metadata = json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
     except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise LakeError("a table's metadata file is damaged", where=location) from error
+        raise LakeError("a table's metadata file is damaged", where=location, way_out=LAKE_ALTERED) from error
     if not isinstance(metadata, dict) or "format-version" not in metadata:
-        raise LakeError("a table's metadata file is damaged", where=location)
+        raise LakeError("a table's metadata file is damaged", where=location, way_out=LAKE_ALTERED)
     return metadata
 
 
@@ -155,6 +155,14 @@ def ancestry(metadata: Metadata, name: str = MAIN) -> list[Metadata]:
 def summary(of: Metadata | None) -> dict[str, str]:
     """A snapshot's summary; empty if there is no snapshot."""
     return dict(of.get("summary", {})) if of else {}
+
+
+def live_rows(snapshot: Metadata | None) -> int | None:
+    """How many rows a snapshot shows, by its totals; None if it has none."""
+    told = summary(snapshot)
+    if "total-records" not in told:
+        return None
+    return int(told["total-records"]) - int(told.get("total-position-deletes", 0))
 
 
 def newest_of_a_point(metadata: Metadata) -> Metadata | None:

@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import quote
 
@@ -32,13 +32,14 @@ from pyiceberg.exceptions import (
     RESTError,
     ValidationError,
 )
-from requests import RequestException, Response
+from requests import RequestException, Response, Session, Timeout
 
 from decoder.errors import LakeError
-from spark.catalog_base import Catalog, Loaded, Move, moved_by_another, require_own
+from spark.catalog_base import Catalog, Loaded, Move, UnansweredError, moved_by_another, require_own
+from spark.catalog_jdbc import CONNECT_SECONDS
 from spark.catalog_metadata import Metadata
 from spark.catalog_rest_changes import COPYING, change, creation, filling
-from spark.lake import LakeSettings
+from spark.lake import ANSWER_SECONDS, LakeSettings
 from spark.names import LakeName, belongs, visible
 from spark.tables import PIPELINE_PROPERTY
 
@@ -51,10 +52,14 @@ _OK_BELOW, _SERVERS_FAULT = 300, 500
 _AT_ONCE = 8
 
 
-class UnansweredError(LakeError):
-    """The server failed at a change: perhaps it was made."""
+class _LimitedCatalog(RestCatalog):
+    """pyiceberg's, whose requests would wait for ever for a server that says nothing."""
 
-    retryable = True
+    def _create_session(self) -> Session:
+        session = super()._create_session()
+        # requests asks for a limit with each request, and pyiceberg gives none.
+        session.request = partial(session.request, timeout=(CONNECT_SECONDS, ANSWER_SECONDS))
+        return session
 
 
 class RestPointers(Catalog):
@@ -63,7 +68,7 @@ class RestPointers(Catalog):
     def __init__(self, lake: LakeSettings) -> None:
         self.lake = lake
         with _explained(lake):
-            self._rest = RestCatalog(lake.catalog, **{**lake.rest, "uri": lake.uri})
+            self._rest = _LimitedCatalog(lake.catalog, **{**lake.rest, "uri": lake.uri})
         self.iceberg = self._rest
 
     def close(self) -> None:
@@ -275,6 +280,12 @@ def _explained(lake: LakeSettings) -> Iterator[None]:
         yield
     except (NoSuchTableError, NoSuchNamespaceError, NamespaceAlreadyExistsError):
         raise
+    except Timeout:
+        raise UnansweredError(
+            f"the REST catalog has not answered for {ANSWER_SECONDS} s",
+            where=lake.place,
+            way_out="see to the server, then run again: what was made is found, and the rest is made",
+        ) from None
     except RequestException as error:
         raise LakeError(
             f"the catalog cannot be reached: {type(error).__name__}",

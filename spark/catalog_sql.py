@@ -13,20 +13,62 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+import psycopg
+from psycopg.abc import RV, PQGen
 from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
-from sqlalchemy import ColumnElement, delete, insert, select, update
+from sqlalchemy import ColumnElement, delete, event, insert, select, update
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from decoder.errors import LakeError
 from spark import catalog_metadata, lake_files
-from spark.catalog_base import Catalog, Loaded, Move, moved_by_another
+from spark.catalog_base import Catalog, Loaded, Move, UnansweredError, moved_by_another
+from spark.catalog_jdbc import SILENT_SECONDS
 from spark.catalog_metadata import Metadata
 from spark.lake import LakeSettings
 from spark.names import LakeName
 
+LOCK_SECONDS = 20
+_INTERVAL_SECONDS = 0.1
 _TABLES = IcebergTables.__table__.c
+
+
+class _Bounded(psycopg.Connection[Any]):
+    """A connection of which every answer must come within :data:`SILENT_SECONDS`; else it is closed.
+
+    A server that is frozen, or a proxy before one that is gone, acknowledges what it gets and says nothing.
+    """
+
+    def wait(self, gen: PQGen[RV], interval: float = _INTERVAL_SECONDS, timeout: float | None = None) -> RV:
+        try:
+            return super().wait(gen, interval, SILENT_SECONDS if timeout is None else timeout)
+        except psycopg.errors.QueryCanceled:
+            raise
+        except psycopg.OperationalError as error:
+            if self.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
+                self.close()  # it waits for an answer still: nothing else can be said over it
+            raise error
+
+
+class _PatientCatalog(SqlCatalog):
+    """pyiceberg's, with a PostgreSQL that is not waited for without end."""
+
+    def _init_catalog(self) -> None:
+        if self.engine.dialect.name == "postgresql":
+            event.listen(self.engine, "do_connect", _connect)
+            event.listen(self.engine, "begin", _bound_locks)
+        super()._init_catalog()
+
+
+def _connect(dialect: Any, record: Any, arguments: Any, parameters: Any) -> psycopg.Connection[Any]:
+    return _Bounded.connect(*arguments, **parameters)
+
+
+def _bound_locks(connection: Connection) -> None:
+    """In each transaction: a pooler may give the next one another session."""
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
 
 
 class SqlPointers(Catalog):
@@ -35,7 +77,7 @@ class SqlPointers(Catalog):
     def __init__(self, lake: LakeSettings) -> None:
         self.lake = lake
         with _explained(lake):
-            self._sql = SqlCatalog(
+            self._sql = _PatientCatalog(
                 lake.catalog, uri=lake.sqlalchemy_uri, warehouse=lake.warehouse_uri, pool_pre_ping="true"
             )
         self.iceberg = self._sql
@@ -150,6 +192,20 @@ def _explained(lake: LakeSettings) -> Iterator[None]:
     try:
         yield
     except SQLAlchemyError as error:
+        original = getattr(error, "orig", None)
+        if isinstance(original, psycopg.errors.LockNotAvailable):
+            raise UnansweredError(
+                f"a row of the catalog has been locked by someone else for {LOCK_SECONDS} s",
+                where=lake.place,
+                way_out="end the transaction that holds it (pg_locks: on iceberg_tables), then run again: "
+                "nothing was changed",
+            ) from None
+        if isinstance(original, psycopg.OperationalError) and original.sqlstate is None:
+            raise UnansweredError(
+                f"the catalog cannot be reached: {_reason(error, lake)}",
+                where=lake.place,
+                way_out="see that the server runs and can be reached from here, then run again",
+            ) from None
         done = "reached" if isinstance(error, OperationalError) else "used"
         raise LakeError(
             f"the catalog cannot be {done}: {_reason(error, lake)}",
@@ -161,5 +217,7 @@ def _explained(lake: LakeSettings) -> Iterator[None]:
 def _reason(error: SQLAlchemyError, lake: LakeSettings) -> str:
     """The driver's own first line, without what may be secret."""
     text = str(getattr(error, "orig", None) or error).strip().split("\n")[0]
-    password = make_url(lake.uri).password
-    return text.replace(str(password), "***") if password else text
+    url = make_url(lake.uri)
+    for secret in (url.password, url.query.get("password"), url.query.get("sslpassword")):
+        text = text.replace(str(secret), "***") if secret else text
+    return text

@@ -12,7 +12,7 @@ neither tagged nor its newest leave its metadata, so that this does not grow wit
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -24,8 +24,9 @@ from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.io import load_file_io
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.schema import Schema
-from pyiceberg.table import StaticTable, Table, Transaction
+from pyiceberg.table import ALWAYS_TRUE, StaticTable, Table, Transaction
 from pyiceberg.table.metadata import TableMetadataUtil
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.types import LongType, MapType, NestedField, StringType, TimestamptzType
 
@@ -43,6 +44,7 @@ LSN = catalog_metadata.LSN
 BATCH, DIGEST, PIPELINE = "slotlake.batch", "slotlake.digest", "slotlake.pipeline"
 SYSTEM, TIMELINE = "slotlake.system-identifier", "slotlake.timeline"
 LEFT_PROPERTY = "slotlake.left"  # histories that the source gave up (spark/lowering.py)
+PREPARED = "slotlake.prepared"  # transactions with changes that wait for their outcome (decoder/prepared.py)
 STEPS, RUN = "slotlake.steps", "slotlake.run"  # how many snapshots make up what is staged, and whose they are
 _FIELDS = (
     ("lsn", StringType()),
@@ -83,6 +85,8 @@ _ARROW = pa.schema(
 )
 
 
+_MANIFEST_BYTES = 64 * 1024
+
 # Two points may have one position: a table that joins, or is read again, at the lake's own.
 _ORDER = ("position", "published_at")
 _NEWEST = (*_ORDER, "commit_time", "tables")
@@ -99,6 +103,8 @@ class Point:
         commit_time: when the last transaction in it was committed in the source, if there was one.
         changed: lake table ("namespace.table") → how many changes it got.
         origin: the server that it was read from; that of the point before when not given.
+        prepared, settled: transactions that began to wait for their outcome, and that wait no more, as in a
+            batch's manifest.
     """
 
     pipeline: str
@@ -111,6 +117,8 @@ class Point:
     changes: int = 0
     changed: Mapping[str, int] = field(default_factory=dict)
     origin: Origin | None = None
+    prepared: Sequence[Mapping[str, Any]] = ()
+    settled: Sequence[Mapping[str, Any]] = ()
 
     @property
     def summary(self) -> dict[str, str]:
@@ -140,6 +148,8 @@ def create_commits(iceberg: IcebergCatalog, name: LakeName, location: str, pipel
             # One row a snapshot: without it each adds a manifest, and reading the list costs more each time.
             "commit.manifest-merge.enabled": "true",
             "commit.manifest.min-count-to-merge": "50",
+            # Some hundred rows a manifest: a larger one would be written anew whenever others are merged.
+            "commit.manifest.target-size-bytes": str(_MANIFEST_BYTES),
             PIPELINE_PROPERTY: pipeline,
         },
     )
@@ -157,10 +167,9 @@ def with_point(
         published: the snapshots that this point makes those of their tables.
         held: what the catalog has; tables that were dropped leave the row.
     """
-    newest = catalog_metadata.ref(table.metadata, MAIN)
-    shown = _without_past(table.metadata, newest)
-    iceberg = _seen_by_pyiceberg(shown, table.location)
-    pins = {text: id_ for text, id_ in newest_pins(iceberg).items() if LakeName.parse(text) in held}
+    iceberg = alone(table)
+    present = catalog_metadata.newest_position(table.metadata)
+    pins = {text: id_ for text, id_ in newest_pins(iceberg, present).items() if LakeName.parse(text) in held}
     pins |= {str(name): snapshot_id for name, snapshot_id in published.items()}
     changes = Transaction(iceberg)
     changes.append(
@@ -169,6 +178,7 @@ def with_point(
             **point.summary,
             **_committed(point, table.metadata),
             **_read_from(point, table.metadata),
+            **_waiting(point, table.metadata),
         },
     )
     (added,) = (update.snapshot for update in changes._updates if isinstance(update, AddSnapshotUpdate))
@@ -195,6 +205,12 @@ def _row(point: Point, pins: Mapping[str, int]) -> dict[str, Any]:
         "tables": sorted(pins.items()),
         "changed": sorted(point.changed.items()),
     }
+
+
+def alone(table: Loaded) -> Table:
+    """The table as pyiceberg sees it, without its past."""
+    shown = _without_past(table.metadata, catalog_metadata.ref(table.metadata, MAIN))
+    return _seen_by_pyiceberg(shown, table.location)
 
 
 def _without_past(metadata: Metadata, newest: int | None) -> Metadata:
@@ -228,6 +244,27 @@ def _read_from(point: Point, present: Metadata) -> dict[str, str]:
     return {} if origin is None else {SYSTEM: origin.system_identifier, TIMELINE: str(origin.timeline)}
 
 
+def _waiting(point: Point, present: Metadata) -> dict[str, str]:
+    """The transactions that wait for their outcome from this point on."""
+    found = {
+        tuple(entry.values()): entry for entry in [*waiting_of(present), *map(_prepared, point.prepared)]
+    }
+    for entry in map(_prepared, point.settled):
+        found.pop(tuple(entry.values()), None)
+    return {PREPARED: json.dumps(list(found.values()))} if found else {}
+
+
+def _prepared(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: entry[name] for name in ("gid", "xid", "prepare_lsn")}
+
+
+def waiting_of(metadata: Metadata) -> list[dict[str, Any]]:
+    """The prepared transactions with changes whose outcome the lake does not hold: gid, xid, prepare_lsn."""
+    told = catalog_metadata.summary(catalog_metadata.newest_of_a_point(metadata)).get(PREPARED, "[]")
+    found: list[dict[str, Any]] = json.loads(told)
+    return found
+
+
 def origin_of(metadata: Metadata) -> Origin | None:
     """The server that the lake was fed from last; None if it was written before it said so."""
     summary = catalog_metadata.summary(catalog_metadata.newest_of_a_point(metadata))
@@ -238,39 +275,44 @@ def origin_of(metadata: Metadata) -> Origin | None:
 
 def pins_of(table: Loaded) -> dict[LakeName, int]:
     """The snapshot that the newest point gives each table of the lake."""
-    shown = _without_past(table.metadata, catalog_metadata.ref(table.metadata, MAIN))
-    pins = newest_pins(_seen_by_pyiceberg(shown, table.location))
+    pins = newest_pins(alone(table), catalog_metadata.newest_position(table.metadata))
     return {LakeName.parse(text): snapshot for text, snapshot in pins.items()}
 
 
-def newest_pins(table: Table) -> dict[str, int]:
-    """Lake table → snapshot id, of the newest row."""
-    found: dict[str, int] = _newest_row(table).get("tables", {})
+def newest_pins(table: Table, position: int | None) -> dict[str, int]:
+    """Lake table → snapshot id, of the newest row; ``position``: the lake's."""
+    found: dict[str, int] = _newest_row(table, position).get("tables", {})
     return found
 
 
 def newest_times(table: Loaded) -> tuple[datetime | None, datetime | None]:
     """When the newest point's last transaction was committed, if it has one; when it was published."""
-    shown = _without_past(table.metadata, catalog_metadata.ref(table.metadata, MAIN))
-    row = _newest_row(_seen_by_pyiceberg(shown, table.location))
+    row = _newest_row(alone(table), catalog_metadata.newest_position(table.metadata))
     return row.get("commit_time"), row.get("published_at")
 
 
-def _newest_row(table: Table) -> dict[str, Any]:
+def _newest_row(table: Table, position: int | None) -> dict[str, Any]:
     """Of the newest point; read from the one file that was added last: all have millions of pins."""
     present = table.metadata.current_snapshot()
     if present is None:
         return {}
-    for manifest in present.manifests(table.io):
-        if manifest.added_snapshot_id == present.snapshot_id:
-            for entry in manifest.fetch_manifest_entry(table.io):
-                if entry.snapshot_id == present.snapshot_id and entry.status == ManifestEntryStatus.ADDED:
-                    path = lake_files.local_path(entry.data_file.file_path)
-                    rows = pq.read_table(path, columns=list(_NEWEST)).to_pylist()
-                    row = max(rows, key=lambda row: [row[c] for c in _ORDER])
-                    return {**row, "tables": dict(row["tables"])}
-    rows = _points(table.scan(snapshot_id=present.snapshot_id).to_arrow(), table.properties)
+    if present.summary is not None and present.summary.operation == Operation.APPEND:
+        for manifest in present.manifests(table.io):
+            if manifest.added_snapshot_id == present.snapshot_id:
+                for entry in manifest.fetch_manifest_entry(table.io):
+                    if entry.snapshot_id == present.snapshot_id and entry.status == ManifestEntryStatus.ADDED:
+                        path = lake_files.local_path(entry.data_file.file_path)
+                        rows = pq.read_table(path, columns=list(_NEWEST)).to_pylist()
+                        row = max(rows, key=lambda row: [row[c] for c in _ORDER])
+                        return {**row, "tables": dict(row["tables"])}
+    # A compaction, or that rows were removed, is on top of it.
+    there = [] if position is None else _rows_where(table, present.snapshot_id, f"position = {position}")
+    rows = there or _rows_where(table, present.snapshot_id, None)
     return rows[-1] if rows else {}
+
+
+def _rows_where(table: Table, snapshot_id: int, condition: str | None) -> list[dict[str, Any]]:
+    return _points(table.scan(condition or ALWAYS_TRUE, snapshot_id=snapshot_id).to_arrow(), table.properties)
 
 
 def position_of(metadata: Metadata, name: LakeName) -> int:
@@ -292,17 +334,27 @@ def position_of(metadata: Metadata, name: LakeName) -> int:
     )
 
 
-def read_points(metadata_location: str, snapshot_id: int) -> list[dict[str, Any]]:
-    """The rows of the table at one of its snapshots, oldest point first."""
+def read_points(
+    metadata_location: str, snapshot_id: int, above: int | None = None, *, pins: bool = True
+) -> list[dict[str, Any]]:
+    """The rows of the table at one of its snapshots, oldest point first.
+
+    Args:
+        above: only points above this position; files that have none are not opened.
+        pins: with the snapshots of all tables, which is most of what a row has.
+    """
     table = StaticTable.from_metadata(metadata_location)
-    return _points(table.scan(snapshot_id=snapshot_id).to_arrow(), table.properties)
+    condition = ALWAYS_TRUE if above is None else f"position > {above}"
+    fields = ("*",) if pins else tuple(name for name in _ARROW.names if name != "tables")
+    rows = table.scan(condition, selected_fields=fields, snapshot_id=snapshot_id).to_arrow()
+    return _points(rows, table.properties)
 
 
 def _points(rows: pa.Table, properties: Mapping[str, str]) -> list[dict[str, Any]]:
     """Oldest first, without those of histories that the source gave up."""
     maps = ("tables", "changed")
     found: list[dict[str, Any]] = [
-        {**row, **{name: dict(row[name] or ()) for name in maps}} for row in rows.to_pylist()
+        {**row, **{name: dict(row[name] or ()) for name in maps if name in row}} for row in rows.to_pylist()
     ]
     for left in json.loads(properties.get(LEFT_PROPERTY, "[]")):
         above, at = parse_lsn(left["lsn"]), datetime.fromisoformat(left["at"])

@@ -88,9 +88,11 @@ class Choices:
 def refused(table: str, found: Conflicts) -> ApplyError:
     """The error of the choice ``fail``."""
     counted = ", ".join(f"{kind} {count}" for kind, count in found.counts.items())
-    return ApplyError(
+    error = ApplyError(
         f"the batch meets rows in the lake that the source did not have, or lacks some: {counted}",
         where=f"table {table}, on_conflict: fail",
         way_out=f"take the table anew: slotlake backfill --table '{table}' after setting on_conflict: apply "
         "(or skip) for it, which lets this batch pass; nothing of the batch was applied",
     )
+    error.choice = "on_conflict"
+    return error

@@ -24,6 +24,7 @@ from pathlib import Path
 from spark import catalog_metadata, lake_files
 from spark.catalog_base import Catalog, Loaded
 from spark.catalog_metadata import MAIN, Metadata
+from spark.past import all_snapshots, past_files
 from spark.table_files import TableFiles
 
 _LOG_WORTH_TRIMMING = 10
@@ -111,7 +112,7 @@ def remove_files(table: Loaded, dropped: Collection[str], files: TableFiles, gra
     Raises:
         LakeError: a metadata file of the table cannot be read; nothing was removed.
     """
-    needed = set(files.reached(table.metadata.get("snapshots", ()))) | _named(table)
+    needed = set(files.reached(all_snapshots(table.metadata))) | _named(table)
     root = lake_files.local_path(table.metadata["location"])
     found = dict(_found(root))
     going = {path for path in dropped if path not in needed and path in found}
@@ -137,6 +138,7 @@ def _named(table: Loaded) -> set[str]:
     """What the metadata itself names: itself, those before it, statistics."""
     metadata = table.metadata
     listed = [table.location, *(entry["metadata-file"] for entry in metadata.get("metadata-log", ()))]
+    listed += [file.location for file in past_files(metadata)]
     for kind in ("statistics", "partition-statistics"):
         listed += [entry["statistics-path"] for entry in metadata.get(kind, ())]
     return {str(lake_files.local_path(location)) for location in listed}

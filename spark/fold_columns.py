@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from decoder.errors import ApplyError
+from decoder.wide import joined, one_array, taken
 from spark.shapes import BatchColumn, BatchRelation
 
 OLD_NONE, OLD_KEY, OLD_WHOLE = 0, ord("K"), ord("O")
-_ARROW_STRING_BYTES_MAX = 2**31 - 1
 
 Array = np.ndarray[Any, Any]
 
@@ -64,8 +64,8 @@ class Values:
         exact = _side_by_side(self.exact_new, self.exact_old, with_old)
         typed = _side_by_side(self.new, self.old, with_old)
         assert typed is not None
-        taken = None if exact is None else exact.take(source)
-        return typed.take(source), None if taken is None or taken.null_count == len(taken) else taken
+        texts = None if exact is None else taken(exact, source)
+        return taken(typed, source), None if texts is None or texts.null_count == len(texts) else texts
 
 
 def _side_by_side(new: pa.Array | None, old: pa.Array | None, with_old: bool) -> pa.Array | None:
@@ -73,7 +73,7 @@ def _side_by_side(new: pa.Array | None, old: pa.Array | None, with_old: bool) ->
     if present is None or not with_old:
         return new if with_old or new is not None or present is None else pa.nulls(len(present), present.type)
     sides = [pa.nulls(len(present), present.type) if side is None else side for side in (new, old)]
-    return pa.concat_arrays(sides)
+    return joined(sides)
 
 
 @dataclass
@@ -125,7 +125,13 @@ class Merged:
         if unchanged is None:
             return
         if np.any(unchanged & ~self.carried[position]):
-            raise ApplyError("a change does not show the key of its row", where=f"table {self.table}")
+            raise ApplyError(
+                "a change does not show the key of its row",
+                where=f"table {self.table}",
+                way_out="ALTER TABLE … REPLICA IDENTITY FULL (or an index of short columns), then have "
+                "the table "
+                "copied again: `slotlake backfill --table`",
+            )
         changes = len(self.op)
         source = pa.array(np.where(unchanged, changes, 0) + np.arange(changes))
         values = self.values[position]
@@ -208,7 +214,10 @@ def _piece(part: Part, column: BatchColumn) -> _Piece:
 def _in_newest_type(
     sides: list[pa.Array | None], source: BatchColumn, column: BatchColumn
 ) -> tuple[pa.Array | None, ...]:
-    """Values of an older version's type, as the newest type writes them; through PostgreSQL's text."""
+    """Values of an older version's type, as the newest type writes them; through PostgreSQL's text.
+
+    But for real, of which the server makes double precision bit by bit, and not of its text.
+    """
     if (source.type_oid, source.typmod) == (column.type_oid, column.typmod):
         return tuple(sides)
     from decoder import types
@@ -216,6 +225,8 @@ def _in_newest_type(
     before = types.column_type(source.type_oid, source.typmod)
     after = types.column_type(column.type_oid, column.typmod)
     new, old, exact_new, exact_old = sides
+    if (before.arrow, after.arrow) == (pa.float32(), pa.float64()):
+        return *(None if side is None else side.cast(after.arrow) for side in (new, old)), None, None
     converted: list[tuple[pa.Array | None, pa.Array | None]] = []
     for typed, exact in ((new, exact_new), (old, exact_old)):
         both = (None, None) if typed is None else types.from_text(types.to_text(typed, exact, before), after)
@@ -229,33 +240,21 @@ def _side(rows: pa.Table, name: str) -> pa.Array | None:
 
 
 def _whole(rows: pa.Table, name: str) -> pa.Array:
-    return _one_array(rows.column(name))
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    """One contiguous array; with 64-bit offsets if 32 bits could not address it, old side included."""
-    if pa.types.is_string(column.type) and column.nbytes * 2 > _ARROW_STRING_BYTES_MAX:
-        column = column.cast(pa.large_string())
-    if pa.types.is_binary(column.type) and column.nbytes * 2 > _ARROW_STRING_BYTES_MAX:
-        column = column.cast(pa.large_binary())
-    combined = column.combine_chunks()
-    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
+    return one_array(rows.column(name))
 
 
 def _joined(arrays: list[pa.Array | None], parts: Sequence[Part], order: pa.Array | None) -> pa.Array | None:
     present = [array for array in arrays if array is not None]
     if not present:
         return None
-    kind = max((array.type for array in present), key=lambda kind: kind in _LARGE)
-    filled = [
-        pa.nulls(part[1].num_rows, kind) if array is None else array.cast(kind)
-        for array, part in zip(arrays, parts, strict=True)
-    ]
-    whole = filled[0] if len(filled) == 1 else _one_array(pa.chunked_array(filled, kind))
+    kind = present[0].type
+    whole = joined(
+        [
+            pa.nulls(part[1].num_rows, kind) if array is None else array
+            for array, part in zip(arrays, parts, strict=True)
+        ]
+    )
     return whole if order is None else whole.take(order)
-
-
-_LARGE = (pa.large_string(), pa.large_binary())
 
 
 def _flags(arrays: list[Array], order: pa.Array | None) -> Array:

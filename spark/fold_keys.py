@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from decoder.wide import joined
 from spark.fold_columns import Values
 
 Array = np.ndarray[Any, Any]
@@ -69,7 +70,7 @@ def _both_sides(values: Values, olds: Array) -> list[pa.Array]:
         kind, changes = present[0].type, len(present[0])
         news = new if new is not None else pa.nulls(changes, kind)
         taken = old.take(pa.array(olds)) if old is not None else pa.nulls(len(olds), kind)
-        sides.append(pa.concat_arrays([news, taken]) if len(olds) else news)
+        sides.append(joined([news, taken]) if len(olds) else news)
     return sides
 
 

@@ -295,8 +295,7 @@ class InitialCopy:
 
 
 def _rows(table: Loaded) -> int:
-    told = catalog_metadata.summary(catalog_metadata.head(table.metadata))
-    return int(told.get("total-records", 0)) - int(told.get("total-position-deletes", 0))
+    return catalog_metadata.live_rows(catalog_metadata.head(table.metadata)) or 0
 
 
 def initialised(lake: LakeSettings, pipeline: str) -> bool:

@@ -213,12 +213,42 @@ def _manifests(before: Metadata | None) -> list[ManifestFile]:
         return list(manifests)
 
 
+def with_manifests_of_its_own(snapshot: Metadata, location: str) -> Metadata:
+    """A snapshot of a table that lies elsewhere, for a clone at ``location``: its metadata files are copied.
+
+    A DROP of the clone may remove manifests whatever ``gc.enabled`` says (Iceberg's `dropTableData`,
+    which Trino calls); so what it shares are data files only, and these `gc.enabled` keeps.
+
+    Raises:
+        LakeError: a file cannot be read, or nothing can be written.
+    """
+    listed = f"{location}/metadata/snap-{snapshot['snapshot-id']}-1-{uuid.uuid4()}.avro"
+    own = {**snapshot, "manifest-list": listed}
+    try:
+        _write_list(own, [_copied(manifest, location) for manifest in _manifests(snapshot)])
+    except OSError as error:
+        raise LakeError(
+            f"a table's manifests cannot be copied: {error.strerror or error}",
+            where=location,
+            way_out="give the warehouse room and the right to write, then run the same command again",
+        ) from error
+    return own
+
+
+def _copied(manifest: ManifestFile, location: str) -> ManifestFile:
+    """The same manifest in another place; ``[0]`` is its path (field 500, the first)."""
+    path = f"{location}/metadata/{uuid.uuid4()}-m0.avro"
+    lake_files.write_new(path, lake_files.read(manifest.manifest_path))
+    manifest[0] = path
+    return manifest
+
+
 def _write_list(snapshot: Metadata, manifests: list[ManifestFile]) -> None:
     told = {
         "snapshot-id": str(snapshot["snapshot-id"]),
         "parent-snapshot-id": str(snapshot.get("parent-snapshot-id", "null")),
         "sequence-number": str(snapshot["sequence-number"]),
-        "first-row-id": str(snapshot["first-row-id"]),
+        "first-row-id": str(snapshot.get("first-row-id", "null")),
     }
     _write(snapshot["manifest-list"], _LIST, "manifest_file", told, manifests)
 

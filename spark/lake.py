@@ -17,9 +17,20 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from decoder.errors import LakeError
+from spark.catalog_jdbc import CONNECT_SECONDS, SILENT_SECONDS, jdbc_properties
 
 SQLITE_BUSY_SECONDS = 30
-_CONNECT_SECONDS = 10
+ANSWER_SECONDS = 120  # of a REST server, which writes the tables' metadata files before it answers
+# A server that has gone without a word is noticed at every step; keepalives do not run while something that
+# was sent has not been acknowledged.
+_WAITS = {
+    "connect_timeout": str(CONNECT_SECONDS),
+    "keepalives": "1",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "4",
+    "tcp_user_timeout": str(SILENT_SECONDS * 1000),
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,7 @@ class LakeSettings:
         keep: how many consistency points are kept.
         publish: ``atomic``, all tables at once; ``per_table``, one after another, for a REST server that
             cannot do better.
+        unused_seconds: for so long a snapshot that no kept point needs stays after it was current.
         rest: what pyiceberg and Spark are told about a REST server (token, credential, warehouse …).
     """
 
@@ -52,6 +64,7 @@ class LakeSettings:
     namespace: str
     keep: KeepPoints = KeepPoints()
     publish: str = "atomic"
+    unused_seconds: float = 300.0
     rest: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
@@ -66,7 +79,7 @@ class LakeSettings:
             parts = urlsplit(self.uri)
             return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
         try:
-            return str(make_url(self.uri).render_as_string(hide_password=True))
+            return str(_shown(make_url(self.uri)).render_as_string(hide_password=True))
         except ArgumentError:
             return "(a catalog uri that cannot be read)"
 
@@ -96,9 +109,8 @@ class LakeSettings:
             return url.update_query_dict({"timeout": str(SQLITE_BUSY_SECONDS)}).render_as_string(
                 hide_password=False
             )
-        return url.update_query_dict({"connect_timeout": str(_CONNECT_SECONDS)}).render_as_string(
-            hide_password=False
-        )
+        waits = {name: value for name, value in _WAITS.items() if name not in url.query}
+        return url.update_query_dict(waits).render_as_string(hide_password=False)
 
     def spark_properties(self) -> dict[str, str]:
         """Properties of the catalog for Spark, without the ``spark.sql.catalog.<name>`` prefix.
@@ -107,9 +119,13 @@ class LakeSettings:
             LakeError: this version does not serve such a catalog or warehouse.
         """
         if self.is_rest:
-            return {**self.rest, "type": "rest", "uri": self.uri, "cache-enabled": "false"}
+            limits = {
+                "rest.client.connection-timeout-ms": str(CONNECT_SECONDS * 1000),
+                "rest.client.socket-timeout-ms": str(ANSWER_SECONDS * 1000),
+            }
+            return {**limits, **self.rest, "type": "rest", "uri": self.uri, "cache-enabled": "false"}
         url = _supported(self)
-        jdbc = _sqlite_jdbc(url) if url.get_backend_name() == "sqlite" else _postgresql_jdbc(url)
+        jdbc = _sqlite_jdbc(url) if url.get_backend_name() == "sqlite" else jdbc_properties(url)
         return {
             "type": "jdbc",
             "warehouse": self.warehouse_uri,
@@ -118,6 +134,11 @@ class LakeSettings:
             "cache-enabled": "false",
             **jdbc,
         }
+
+
+def _shown(url: URL) -> URL:
+    """An address without what may be secret beside the password, as sslpassword."""
+    return url.set(query={k: v for k, v in url.query.items() if k in ("host", "port", "dbname", "user")})
 
 
 def _supported(lake: LakeSettings) -> URL:
@@ -164,26 +185,6 @@ _BACKENDS: dict[str, Callable[[URL], URL]] = {
 
 def _sqlite_jdbc(url: URL) -> dict[str, str]:
     return {"uri": f"jdbc:sqlite:{url.database}?busy_timeout={SQLITE_BUSY_SECONDS * 1000}"}
-
-
-def _postgresql_jdbc(url: URL) -> dict[str, str]:
-    host = str(url.query.get("host", "")) or url.host or "localhost"
-    port = str(url.query.get("port", "")) or str(url.port or 5432)
-    if host.startswith("/"):
-        raise LakeError(
-            "Java cannot reach a PostgreSQL catalog over a socket file",
-            where=url.render_as_string(hide_password=True),
-            way_out="name a host, as 127.0.0.1",
-        )
-    properties = {"uri": f"jdbc:postgresql://{host}:{port}/{url.database}?connectTimeout={_CONNECT_SECONDS}"}
-    if url.username:
-        properties["jdbc.user"] = url.username
-    if url.password:
-        properties["jdbc.password"] = str(url.password)
-    sslmode = url.query.get("sslmode")
-    if sslmode:
-        properties["jdbc.sslmode"] = str(sslmode)
-    return properties
 
 
 def _warehouse_path(warehouse: str) -> Path:

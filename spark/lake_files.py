@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from decoder.errors import LakeError
+from decoder.errors import LAKE_ALTERED, LakeError
 from spark.lake import LakeSettings
 
 CONTROL_DIRECTORY = "_slotlake"
@@ -32,7 +32,11 @@ def local_path(location: str) -> Path:
         return Path(location)
     parts = urlsplit(location)
     if parts.scheme != "file":
-        raise LakeError("this version reads files of this machine only", where=location)
+        raise LakeError(
+            "this version reads files of this machine only",
+            where=location,
+            way_out="read the table with Spark, or set lake.warehouse to a folder (file:///…)",
+        )
     raw = location.removeprefix("file:")
     raw = "/" + raw.lstrip("/")
     return Path(raw) if Path(raw).exists() or "%" not in raw else Path(unquote(raw))
@@ -47,7 +51,9 @@ def read(location: str) -> bytes:
     try:
         return local_path(location).read_bytes()
     except OSError as error:
-        raise LakeError(f"a file of the lake cannot be read: {error.strerror}", where=location) from error
+        raise LakeError(
+            f"a file of the lake cannot be read: {error.strerror}", where=location, way_out=LAKE_ALTERED
+        ) from error
 
 
 def write_new(location: str, content: bytes) -> None:

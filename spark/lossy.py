@@ -62,9 +62,14 @@ def refuse_lossy_batch(lake: LakeSettings, batch: ChangeBatch, lossy: Lossy, ann
     cut = Cut.latest(lake)
     if cut.position >= batch.end_lsn:
         return
-    for name, relations in touched(lake, batch).items():
+    for name, relations in touched(lake, batch, annex).items():
         copied = any(copy.schema.lake_name(lake.namespace) == name for copy in annex.copies)
-        if not copied and name in cut.pinned and (relations[0].schema, relations[0].table) in named:
+        if (
+            relations
+            and not copied
+            and name in cut.pinned
+            and (relations[0].schema, relations[0].table) in named
+        ):
             schema = schema_of(cut.pinned[name].metadata, name)
             changes = taken(schema.selection, [(r, batch.relation_table(r)) for r in relations]).changes
             changes, schema = followed(schema, changes, annex)
@@ -108,10 +113,12 @@ def refusal(schema: str, table: str, column: str, what: str) -> ApplyError:
     Args:
         what: that holds the value, and where.
     """
-    return ApplyError(
+    error = ApplyError(
         f"{what} has a value that the lake's column {column!r} cannot hold, and on_lossy is fail there; "
         "nothing was staged",
         where=f"table {postgres_name(schema, table)}, column {column!r}",
         way_out="on_lossy: quarantine for this column keeps such values as text beside it (then run again); "
         "on_lossy: text makes the column text (then slotlake backfill); see docs/types.md",
-    )
+    ).of(schema, table)
+    error.choice = "on_lossy"
+    return error

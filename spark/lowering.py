@@ -24,6 +24,7 @@ from spark.catalog_metadata import LSN, MAIN, STAGE, Metadata
 from spark.commits import LEFT_PROPERTY, commits_name
 from spark.lake import LakeSettings
 from spark.names import LakeName, belongs
+from spark.past import without_points_above
 from spark.tables import PIPELINE_PROPERTY
 from spark.tables_settle import HISTORY_PROPERTY
 
@@ -52,15 +53,19 @@ def _lowered(metadata: Metadata, position: int, *, noted: bool) -> Metadata:
     snapshot = _on_top(metadata, position)
     refs = metadata.get("refs", {})
     gone = {catalog_tags.tag(point) for point in catalog_tags.tags(metadata) if point > position}
+    left = {name: ref for name, ref in refs.items() if name not in gone}
+    if not noted:  # what it holds at the points until it is changed; a tag of `commits` would be a point
+        left[catalog_tags.tag(position)] = {"snapshot-id": snapshot["snapshot-id"], "type": "tag"}
     grown = {
         **metadata,
-        "refs": {name: ref for name, ref in refs.items() if name not in gone},
+        "refs": left,
         "snapshots": [*metadata.get("snapshots", []), snapshot],
         "last-sequence-number": snapshot["sequence-number"],
     }
     moved = catalog_metadata.with_ref(grown, MAIN, snapshot["snapshot-id"])
     moved = catalog_metadata.with_ref(moved, STAGE, None)
-    return catalog_metadata.with_properties(moved, _properties(metadata, position, noted=noted))
+    moved = catalog_metadata.with_properties(moved, _properties(metadata, position, noted=noted))
+    return without_points_above(moved, position)
 
 
 def _on_top(metadata: Metadata, position: int) -> Metadata:

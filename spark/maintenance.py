@@ -28,9 +28,11 @@ from spark.catalog import Catalog, open_catalog
 from spark.catalog_base import Loaded, load
 from spark.catalog_metadata import MAIN, STAGE
 from spark.commits import commits_name
+from spark.commits_trim import trim
 from spark.expiry import Grace, Removed, expire, remove_files
 from spark.lake import LakeSettings
 from spark.names import LakeName, belongs, literal
+from spark.past import all_snapshots
 from spark.publish_swap import require_owner
 from spark.table_files import DataFile, TableFiles
 from spark.tables import PIPELINE_PROPERTY
@@ -106,6 +108,8 @@ def maintain_table(
         table = _load(catalog, name, pipeline)
         if _is_staged(table):
             return Maintained(str(name), staged=True)
+        if name == commits_name(lake.namespace) and trim(catalog, table):
+            table = _load(catalog, name, pipeline)
         before = table.metadata
         present = {file.path for file in files.data_files(catalog_metadata.head(before))}
         _rewrite(session, lake, table, files, care)
@@ -140,7 +144,7 @@ def _is_staged(table: Loaded) -> bool:
 def _rewrite(session: SparkSession, lake: LakeSettings, table: Loaded, files: TableFiles, care: Care) -> None:
     head = catalog_metadata.head(table.metadata)
     present = files.data_files(head)
-    held = files.reached(table.metadata.get("snapshots", ()))
+    held = files.reached(all_snapshots(table.metadata))
     for file in present:
         held.pop(file.path, None)
     options = plan(present, sum(held.values()), care)

@@ -134,9 +134,9 @@ def _versions(work: Work, fed: Fed, batch: ChangeBatch, choice: OnConflict) -> N
         with _view(work, target, target.fold.rows) as view, _view(work, target, versions.asked) as asked:
             sql = history_table.statements(target, versions, view, asked)
             if final:
-                run_statements(work, sql, alone=not number)
+                run_statements(work, sql, alone=not number, markers=target.markers)
             else:
-                run_steps(work, sql)
+                run_steps(work, sql, target.markers)
 
 
 def _held(work: Work, schema: TableSchema, stretch: HistoryStretch) -> dict[int, int] | None:
@@ -148,7 +148,7 @@ def _held(work: Work, schema: TableSchema, stretch: HistoryStretch) -> dict[int,
         work.table.name, work.lake.catalog, schema, work.table.metadata, stretch.asking(asked)
     )
     with _view(work, target, target.fold.rows) as view:
-        answer = answered(work, history_table.question(target, target.fold.rows, view))
+        answer = answered(work, history_table.question(target, target.fold.rows, view), target.markers)
     return dict(zip(answer["code"].to_pylist(), answer["held"].to_pylist(), strict=True))
 
 

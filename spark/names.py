@@ -6,19 +6,20 @@ A lake name must be held by Iceberg (a dot separates namespace levels and nested
 character as ``_x<hex>_``, and an underscore that would begin such a thing as ``_x5F_``.
 
 Reserved, so that no source name can meet them: the table `commits`, the endings ``__changes`` and
-``__history`` (tables), ``__exact`` (columns) and ``__copying`` (namespaces); a source name like these has a
-character of it escaped.
+``__history`` (tables), ``__exact`` (columns) and ``__copying`` (namespaces), and the columns that Iceberg
+and Spark have of their own in every table (:data:`READERS_OWN`); a source name like these has a character
+of it escaped.
 
 Case is kept: catalogs and our sessions tell `Orders` from `orders`.  Columns that differ only by
-case cannot be told apart by a reader who runs Spark with its default; the later one has its capitals
-escaped, which is why columns are named together (:func:`lake_columns`).
+case cannot be told apart by a reader who runs Spark with its default, nor by Trino or DuckDB; the later one
+has its capitals escaped, which is why columns are named together (:func:`lake_columns`).
 """
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 COMMITS = "commits"
@@ -26,6 +27,17 @@ EXACT_SUFFIX = "__exact"
 COPYING_SUFFIX = "__copying"
 CHANGES_SUFFIX, HISTORY_SUFFIX = "__changes", "__history"
 PUBLIC = "public"
+# Trino's own columns hold a character that no lake name has, and DuckDB's step aside.
+READERS_OWN = frozenset(
+    {
+        # Iceberg's (MetadataColumns.java): Spark neither reads nor changes a table with such a column, ...
+        *("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"),
+        # ... and these a view of its changes has.
+        *("_change_type", "_change_ordinal", "_commit_snapshot_id"),
+        # Spark's within a MERGE (RewriteMergeIntoTable.scala).
+        *("__row_from_source", "__row_from_target", "__row_id", "__row_operation"),
+    }
+)
 # Catalogs keep names in VARCHAR(255) and file systems in 255 bytes; a table's name also names a directory.
 _ENCODED_BYTES_MAX = 200
 _LONG = "_xb"
@@ -114,16 +126,35 @@ def beside(mirror: LakeName, suffix: str) -> LakeName:
 
 
 def lake_columns(columns: Sequence[str]) -> list[str]:
-    """Lake names of a table's columns, in order."""
+    """Lake names of a table's columns, in order; of a column that comes twice the same."""
     taken: set[str] = set()
-    names = []
-    for column in columns:
-        name = _encode_column(column, _holds)
-        if name.lower() in taken:
-            name = _encode_column(column, lambda c: _holds(c) and not c.isupper())
-        taken.add(name.lower())
-        names.append(name)
-    return names
+    names: dict[str, str] = {}
+    for column in dict.fromkeys(columns):
+        names[column] = next(each for each in _column_names(column) if _folded(each) not in taken)
+        taken.add(_folded(names[column]))
+    return [names[column] for column in columns]
+
+
+def _column_names(column: str) -> Iterator[str]:
+    """What a column can be called: with its letters, without those that have another case, with none."""
+    yield _encode_column(column, _holds)
+    yield _encode_column(column, lambda c: _holds(c) and c == _folded(c))
+    yield _in_base32(column)
+
+
+def _folded(name: str) -> str:
+    """Equal for names that some reader takes for the same (Java's equalsIgnoreCase, the coarsest)."""
+    return "".join(_other_case(_other_case(c, str.upper), str.lower) for c in name)
+
+
+def _other_case(character: str, of: Callable[[str], str]) -> str:
+    other = of(character)
+    return other if len(other) == 1 else character
+
+
+def is_readers_own(lake_name: str) -> bool:
+    """Does a reader have a column of its own of that name?  A lake of an earlier version may have one."""
+    return lake_name.lower() in READERS_OWN
 
 
 def exact_name(lake_name: str) -> str:
@@ -164,6 +195,8 @@ def _encode_table(name: str) -> str:
 
 def _encode_column(name: str, holds: Callable[[str], bool]) -> str:
     encoded = _encode(name, holds)
+    if is_readers_own(encoded):
+        return unreserve(encoded, encoded)
     return unreserve(encoded, EXACT_SUFFIX) if encoded.lower().endswith(EXACT_SUFFIX) else encoded
 
 

@@ -2,18 +2,20 @@
 
 The tags of the table `commits` are the kept points: a tag's snapshot says in its summary which LSN it is
 and when the last transaction before it was committed in the source.  A point that changed no table gets
-no tag, so idle hours do not push out what was kept; the newest point can be read in any case.
+no tag, so idle hours do not push out what was kept; the newest point can be read in any case.  Of many
+points the older ones stand in past files (spark/past.py), which are opened only for who asks for them.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from decoder.errors import LakeError
 from decoder.lsn import format_lsn, parse_lsn
-from spark import catalog_metadata, catalog_tags
+from spark import catalog_metadata, past
 from spark.catalog_metadata import Metadata
 from spark.lake import KeepPoints
 from spark.names import LakeName
@@ -41,10 +43,27 @@ class KeptPoint:
 
 def kept_points(commits: Metadata) -> list[KeptPoint]:
     """The points that can be read, oldest first; the newest is the lake as it is."""
-    tagged = (catalog_metadata.snapshot(commits, id_) for id_ in catalog_tags.tags(commits).values())
+    oldest = past.oldest_kept(commits)
+    older = [point for file in past.past_files(commits) for point in _points_of(file.metadata)]
+    return [*(point for point in older if point.position >= oldest), *_newest_points(commits)]
+
+
+def oldest_point(commits: Metadata) -> int | None:
+    """The position of the oldest point that can be read."""
+    points = [past.oldest_kept(commits)] if past.past_files(commits) else []
+    points += [point.position for point in _newest_points(commits)]
+    return min(points, default=None)
+
+
+def _newest_points(commits: Metadata) -> list[KeptPoint]:
+    """Those that need no look into a past file; the newest point among them, kept or not."""
     newest = catalog_metadata.newest_of_a_point(commits)
-    points = [_point(snapshot) for snapshot in (*tagged, newest) if snapshot]
+    points = [*_points_of(commits), *([_point(newest)] if newest else [])]
     return sorted({point.position: point for point in points}.values(), key=lambda point: point.position)
+
+
+def _points_of(metadata: Metadata) -> list[KeptPoint]:
+    return [_point(snapshot) for snapshot in past.point_snapshots(metadata)]
 
 
 def _point(snapshot: Metadata) -> KeptPoint:
@@ -59,7 +78,7 @@ def _point(snapshot: Metadata) -> KeptPoint:
 
 
 def positions_to_keep(commits: Metadata, position: int, changed: bool, keep: KeepPoints) -> list[int]:
-    """The points that are kept once another is published.
+    """The points that are kept once another is published: the oldest of them, and all that are not past.
 
     Args:
         commits: the table `commits` before it.
@@ -67,11 +86,31 @@ def positions_to_keep(commits: Metadata, position: int, changed: bool, keep: Kee
         changed: did it change any table?
     """
     oldest_ms = time.time() * 1000 - keep.days * _DAY_MS
-    tagged = catalog_tags.tags(commits)
-    held = [p.position for p in kept_points(commits) if p.position in tagged and p.published_ms >= oldest_ms]
+    points = _points_of(commits)
+    tagged = {point.position for point in points}
+    held = [point.position for point in points if point.published_ms >= oldest_ms]
+    some_too_old = len(held) < len(points)
     if changed or position in tagged:
         held = [*(p for p in held if p != position), position]
-    return held[-keep.count :]
+    if some_too_old or len(held) >= keep.count:
+        return held[-keep.count :]
+    older = _oldest_past(past.past_files(commits), keep.count - len(held), oldest_ms)
+    return held if older is None else [older, *held]
+
+
+def _oldest_past(files: Sequence[past.PastFile], count: int, oldest_ms: float) -> int | None:
+    """The oldest kept one of the points in past files, of which so many, none older than this, are kept.
+
+    Reads one file at most: that in which it is.
+    """
+    found = None
+    for file in reversed(files):
+        if file.points <= count and file.published_ms >= oldest_ms:
+            found, count = file.first, count - file.points
+            continue
+        points = _points_of(file.metadata)[-count:] if count else []
+        return next((point.position for point in points if point.published_ms >= oldest_ms), found)
+    return found
 
 
 def parse_at(text: str) -> int | datetime | None:
@@ -100,7 +139,10 @@ def choose(commits: Metadata, name: LakeName, at: int | datetime) -> int:
     Raises:
         LakeError: it is in the future, or older than what the lake keeps.
     """
-    points = kept_points(commits)
+    points = _newest_points(commits)
+    before = points[0].committed > at if isinstance(at, datetime) else points[0].position > at
+    if before:  # files are opened for what is past only
+        points = kept_points(commits)
     if isinstance(at, datetime):
         _require_past(at)
         reached = [point for point in points if point.committed <= at]

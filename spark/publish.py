@@ -17,7 +17,7 @@ from spark.catalog import Catalog, open_catalog
 from spark.catalog_base import load_one
 from spark.commits import Point, commits_name
 from spark.lake import LakeSettings
-from spark.names import LakeName, postgres_name
+from spark.names import LakeName, lake_table, parse_postgres_name, postgres_name
 from spark.publish_swap import Published, is_published, lake_position, publish_tables, require_position
 from spark.shapes import BatchRelation, ChangeBatch
 from spark.tables import TableSchema
@@ -72,6 +72,8 @@ def point_of(batch: ChangeBatch, pipeline: str) -> Point:
         transactions=int(batch.manifest.get("transactions", 0)),
         changes=int(batch.manifest.get("changes", 0)),
         origin=_origin(batch),
+        prepared=batch.manifest.get("prepared", ()),
+        settled=batch.manifest.get("resolved", ()),
     )
 
 
@@ -94,7 +96,7 @@ def is_pending(catalog: Catalog, point: Point, start: int) -> bool:
 def touched(
     lake: LakeSettings, batch: ChangeBatch, annex: Annex = NOTHING
 ) -> dict[LakeName, list[BatchRelation]]:
-    """Relation versions with changes, by lake table, oldest first; none for a table that is only copied."""
+    """Relation versions with changes, by lake table, oldest first; none for one only copied, or promoted."""
     found: dict[LakeName, list[BatchRelation]] = {}
     for relation in batch.relations:
         if relation.rows and postgres_name(relation.schema, relation.table) not in annex.left:
@@ -102,6 +104,8 @@ def touched(
             found.setdefault(name, []).append(relation)
     for copy in annex.copies:
         found.setdefault(copy.schema.lake_name(lake.namespace), [])
+    for table in annex.promoted.keys() - annex.left:
+        found.setdefault(lake_table(lake.namespace, *parse_postgres_name(table)), [])
     return found
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from decoder.errors import ApplyError, LakeError
 from decoder.failpoints import reach
 from decoder.lsn import format_lsn, parse_lsn
-from spark import catalog_metadata
+from spark import aside, catalog_metadata
 from spark.catalog import Catalog, Move, PointerMovedError, open_catalog
 from spark.catalog_base import Loaded, load
 from spark.catalog_metadata import MAIN, STAGE, Metadata
@@ -28,6 +28,7 @@ from spark.catalog_tags import tagged
 from spark.commits import BATCH, DIGEST, LSN, RUN, STEPS, Point, commits_name, position_of, with_point
 from spark.lake import LakeSettings
 from spark.names import LakeName
+from spark.past import settled
 from spark.points import positions_to_keep
 from spark.tables import PIPELINE_PROPERTY, STAGED_SCHEMA_PROPERTY
 from spark.tables_settle import STAGED_FIELDS_PROPERTY, with_shape
@@ -259,23 +260,37 @@ def staged_move(catalog: Catalog, table: Loaded, point: Point, kept: Collection[
 def _staged_move(catalog: Catalog, table: Loaded, point: Point, kept: Collection[int]) -> Move:
     """The move that makes what is staged of a table its content."""
     metadata = tagged(_published(table.metadata, point.position, kept), table.metadata, point.position, kept)
-    return catalog.prepared(table, metadata)
+    oldest = min(kept, default=point.position)
+    return catalog.prepared(table, settled(metadata, oldest, catalog.lake.unused_seconds))
 
 
 def point_move(
-    catalog: Catalog, commits: Loaded, point: Point, snapshots: Mapping[LakeName, int], kept: Collection[int]
+    catalog: Catalog,
+    commits: Loaded,
+    point: Point,
+    snapshots: Mapping[LakeName, int],
+    kept: Collection[int],
+    aside_then: Mapping[aside.Name, aside.Aside] | None = None,
 ) -> Move:
     """The move that adds a point's row to `commits`.
 
     Args:
         kept: the positions of the points that are kept from then on.
+        aside_then: the tables that are set aside from then on; those of before, without what is published,
+            when not given.
     """
     metadata = with_point(commits, point, snapshots, catalog.names())
+    if aside_then is None:
+        metadata = aside.without(metadata, commits.name.namespace, snapshots)
+    else:
+        metadata = aside.with_listed(metadata, aside_then)
     metadata = tagged(metadata, commits.metadata, point.position, kept)
+    metadata = settled(metadata, min(kept, default=point.position))
     return catalog.prepared(commits, catalog_metadata.without_unreferenced(metadata))
 
 
 def _published(metadata: Metadata, position: int, kept: Collection[int]) -> Metadata:
     """Main moved to what is staged, with the shape that came with it."""
     moved = catalog_metadata.with_ref(metadata, MAIN, catalog_metadata.ref(metadata, STAGE))
+    moved = catalog_metadata.with_properties(moved, {aside.ASIDE_PROPERTY: None})
     return catalog_metadata.with_ref(with_shape(moved, position, kept), STAGE, None)

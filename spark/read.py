@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from decoder.lsn import parse_lsn
-from spark import catalog_metadata, catalog_tags
+from spark import aside, catalog_metadata, catalog_tags
 from spark.beside import tables_beside
 from spark.catalog import open_catalog
 from spark.catalog_base import Loaded
@@ -28,6 +28,7 @@ from spark.conflicts import Conflicts
 from spark.history_columns import HOLDS, column_here
 from spark.lake import LakeSettings
 from spark.names import COMMITS, LakeName, belongs, lake_table, parse_postgres_name
+from spark.past import location_at
 from spark.points import choose
 from spark.publish_swap import load
 from spark.read_scan import ScanColumn, scan
@@ -40,8 +41,13 @@ class Pinned:
     """A table as its pointer was when the cut was taken, to be read as of a position."""
 
     name: LakeName
-    location: str
+    pointer: str
     position: int
+
+    @cached_property
+    def location(self) -> str:
+        """Where the metadata is that has the snapshot: the pointer, or a file of the table's past."""
+        return location_at(self.pointer, self.position)
 
     @cached_property
     def metadata(self) -> Metadata:
@@ -156,6 +162,17 @@ class Cut:
         found = [self._schema(name) for name in self._names()]
         return sorted(found, key=lambda schema: (schema.schema, schema.table))
 
+    @cached_property
+    def aside(self) -> dict[aside.Name, aside.Aside]:
+        """The tables that are set aside, by the source's schema and name."""
+        return aside.listed(
+            catalog_metadata.load_top(self.pinned[commits_name(self.lake.namespace)].location)
+        )
+
+    def followed(self) -> list[TableSchema]:
+        """The tables in this cut that are not set aside."""
+        return [table for table in self.tables() if (table.schema, table.table) not in self.aside]
+
     def schema(self, table: str) -> TableSchema:
         """Of a table as PostgreSQL writes its name (``public.orders``, ``"Odd Name"``).
 
@@ -178,8 +195,7 @@ class Cut:
         Raises:
             KeyError: the cut has no such table.
         """
-        summary = catalog_metadata.summary(self.pinned[self.find(table)].snapshot)
-        return int(summary.get("total-records", 0)) - int(summary.get("total-position-deletes", 0))
+        return catalog_metadata.live_rows(self.pinned[self.find(table)].snapshot) or 0
 
     def conflicts(self, table: str) -> Conflicts:
         """What changes of a table met that the source did not have, since it was copied.
@@ -216,10 +232,15 @@ class Cut:
         """
         return self._chosen(table, columns)[1]
 
-    def commits(self) -> list[dict[str, Any]]:
-        """The consistency points up to this one, oldest first, as rows of `commits`."""
+    def commits(self, above: int | None = None, *, pins: bool = True) -> list[dict[str, Any]]:
+        """The consistency points up to this one, oldest first, as rows of `commits`.
+
+        Args:
+            above: only those above this position.
+            pins: with the column ``tables``, which is most of a row.
+        """
         name = commits_name(self.lake.namespace)
-        return read_points(self.pinned[name].location, self._snapshot_id(name))
+        return read_points(self.pinned[name].location, self._snapshot_id(name), above, pins=pins)
 
     def newest_times(self) -> tuple[datetime | None, datetime | None]:
         """When the newest point's last transaction was committed, if it has one; when it was published."""

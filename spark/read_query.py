@@ -8,10 +8,9 @@ gives the pinned one: ``orders``, ``shop.orders``, ``lake.shop.orders``, and as 
 
 from __future__ import annotations
 
-import re
 import sqlite3
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,12 +27,12 @@ from decoder.types import column_type, to_text
 from spark import catalog_metadata, lake_files
 from spark.beside import SUFFIXES
 from spark.lake import LakeSettings
+from spark.query_judge import Readable, judged
+from spark.query_parser import LEXING, java_view, path_java
 from spark.read import Cut, Pinned
 from spark.session import define_catalog, is_remote, sibling, use_namespace
 from spark.session_errors import SPARK_ERRORS, message
 
-_READS = frozenset({"SELECT", "WITH", "FROM", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "("})
-_FIRST_WORD = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(\(|\w+)", re.DOTALL)
 # As JdbcCatalog makes them (schema V1).
 _TABLES = """
 CREATE TABLE iceberg_tables (
@@ -76,24 +75,33 @@ class QueryResult:
 
 
 def query(
-    session: SparkSession, lake: LakeSettings, sql: str, at: int | datetime | None = None
+    session: SparkSession,
+    lake: LakeSettings,
+    sql: str,
+    at: int | datetime | None = None,
+    *,
+    java: Callable[[], str] = path_java,
 ) -> QueryResult:
     """Run an analyst's SELECT with every table pinned to one cut.
 
     Args:
         at: an LSN, or a moment of the source's clock: the newest kept point by then. None: the newest.
 
+        java: finds the ``java`` that parses for a remote session.
+
     Raises:
-        LakeError: the SQL is wrong or would change something, or the lake has no such cut.
+        LakeError: the SQL is wrong or no query of this lake's tables, or the lake has no such cut.
     """
-    _require_read(sql)
     cut = Cut.of(lake, at)
-    with _pinned_catalog(cut) as database, _session_on(session, lake, database) as own:
+    names = _names(cut)
+    readable = Readable(lake.catalog, lake.namespace, names.keys(), lambda name: _is_catalog(session, name))
+    statement = judged(java_view(session, java), sql, readable)
+    with _pinned_catalog(cut, names) as database, _session_on(session, lake, database) as own:
         try:
-            frame = own.sql(sql)
-            names = list(frame.columns)
+            frame = own.sql(statement)
+            columns = list(frame.columns)
             table = _printable(frame).toArrow()
-            return QueryResult(names, _rows(table), cut.position)
+            return QueryResult(columns, _rows(table), cut.position)
         except SPARK_ERRORS as error:
             raise LakeError(
                 f"the query failed: {message(error)}",
@@ -102,55 +110,50 @@ def query(
             ) from error
 
 
-def _require_read(sql: str) -> None:
-    found = _FIRST_WORD.match(sql)
-    first = found[1].upper() if found else ""
-    if first not in _READS:
-        raise LakeError(
-            "only queries can be run here",
-            where=f"a statement beginning with {first[:20]!r}",
-            way_out="the lake is written by its pipeline alone; copy what you want to change",
-        )
+def _is_catalog(session: SparkSession, name: str) -> bool:
+    return session.conf.get(f"spark.sql.catalog.{name}", None) is not None
+
+
+_Names = dict[tuple[str, str], Pinned]
+
+
+def _names(cut: Cut) -> _Names:
+    """Namespace and name → table: as in the lake, and as in the source where the lake has no such name."""
+    pinned = {(each.name.namespace, each.name.table): each for each in cut.pinned.values() if each.snapshot}
+    names = dict(pinned)
+    for schema in cut.tables():
+        names.setdefault((schema.schema, schema.table), pinned[_pair(cut, schema.source_name)])
+        for mode, name in cut.beside(schema.source_name).items():
+            alias = schema.schema, schema.table + SUFFIXES[mode]
+            names.setdefault(alias, pinned[name.namespace, name.table])
+    return {key: each for key, each in names.items() if "." not in key[0]}  # a dot would part a namespace
 
 
 @contextmanager
-def _pinned_catalog(cut: Cut) -> Iterator[Path]:
+def _pinned_catalog(cut: Cut, names: _Names) -> Iterator[Path]:
     directory = lake_files.control_directory(cut.lake, "cuts", uuid.uuid4().hex)
     try:
         database = directory / "catalog.db"
-        _write_catalog(database, cut)
+        _write_catalog(database, cut.lake.catalog, names)
         yield database
     finally:
         lake_files.remove_tree(directory)
 
 
-def _write_catalog(database: Path, cut: Cut) -> None:
-    catalog = cut.lake.catalog
-    names: dict[tuple[str, str], str] = {}
-    for pinned in cut.pinned.values():
-        if pinned.snapshot is not None:
-            names[pinned.name.namespace, pinned.name.table] = _pinned_location(pinned, database.parent)
-    for schema in cut.tables():
-        names.setdefault((schema.schema, schema.table), names[_pair(cut, schema.source_name)])
-        for mode, name in cut.beside(schema.source_name).items():
-            names.setdefault(
-                (schema.schema, schema.table + SUFFIXES[mode]), names[name.namespace, name.table]
-            )
+def _write_catalog(database: Path, catalog: str, names: _Names) -> None:
+    pinned = {each.name: each for each in names.values()}
+    locations = {name: _pinned_location(each, database.parent) for name, each in pinned.items()}
     connection = sqlite3.connect(database)
     with connection:
         connection.execute(_TABLES)
         connection.execute(_NAMESPACES)
         connection.executemany(
             "INSERT INTO iceberg_tables VALUES (?, ?, ?, ?, NULL, 'TABLE')",
-            [
-                (catalog, namespace, table, where)
-                for (namespace, table), where in names.items()
-                if "." not in namespace
-            ],
+            [(catalog, *key, locations[each.name]) for key, each in names.items()],
         )
         connection.executemany(
             "INSERT INTO iceberg_namespace_properties VALUES (?, ?, 'exists', 'true')",
-            [(catalog, namespace) for namespace in {key[0] for key in names} if "." not in namespace],
+            [(catalog, namespace) for namespace in {key[0] for key in names}],
         )
     connection.close()
 
@@ -185,6 +188,8 @@ def _session_on(session: SparkSession, lake: LakeSettings, database: Path) -> It
             "cache-enabled": "false",
         }
         define_catalog(own, lake.catalog, properties)
+        for key, value in {**LEXING, "spark.sql.session.timeZone": "UTC"}.items():
+            own.conf.set(key, value)
         use_namespace(own, lake.catalog, lake.namespace)
         yield own
     finally:

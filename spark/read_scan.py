@@ -96,7 +96,10 @@ def _sources(present: pa.Schema, columns: Sequence[ScanColumn]) -> list[str | No
     by_id = {int(f.metadata[_FIELD_ID]): f.name for f in present if f.metadata and _FIELD_ID in f.metadata}
     if not by_id:
         raise LakeError(
-            "a data file has no field ids", way_out="only files that slotlake or Spark wrote can be read"
+            "a data file has no field ids",
+            where=f"columns {', '.join(present.names[:5])}",
+            way_out="only files that slotlake or Spark wrote can be read; `slotlake recover` takes "
+            "others' back",
         )
     return [by_id.get(column.field_id) for column in columns]
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from decoder.failpoints import reach
 from spark import lake_files
 from spark.annex import Copied
-from spark.apply_run import Work, run_statements, shape
+from spark.apply_run import Work, run_statements, shape, stage_shape
 from spark.beside import load_beside
 from spark.catalog import open_catalog
 from spark.commits import Point
+from spark.freed_names import freed
 from spark.initial_place import CopyTarget, companions_in
 from spark.lake import LakeSettings
 from spark.modes_begin import take_copy
@@ -94,11 +96,29 @@ class Replacement:
         with open_catalog(self._lake) as catalog:
             pointers = catalog.pointers()
             table = load(pointers, self._name)
-            beside = load_beside(pointers, self._name)
+            table, beside = freed(catalog, table, load_beside(pointers, self._name))
             reset_stage(catalog, [table, *beside.values()])
         work = Work(self._session, self._lake, point, table, self._copied.directory)
         stage_copy(work, self._copied, beside)
         return [*(each.name for each in beside.values()), self._name]
+
+
+def promote(session: SparkSession, lake: LakeSettings, point: Point, schema: TableSchema) -> Published:
+    """Publish another shape of a table, whose columns only became wider, with the rows that it has.
+
+    ``point`` is as for :class:`Replacement`.
+
+    Raises:
+        ApplyError: the lake does not stand at the point.
+        LakeError: Spark failed, or the lake was changed meanwhile; nothing was published.
+    """
+    name = schema.lake_name(lake.namespace)
+    with open_catalog(lake) as catalog:
+        table = load(catalog.pointers(), name)
+        require_owner(table, point.pipeline)
+        reset_stage(catalog, [table])
+    stage_shape(Work(session, lake, point, table, Path()), schema)
+    return publish_tables(lake, replace(point, changed={str(name): 0}), [name], start=point.position)
 
 
 def stage_copy(work: Work, copied: Copied, beside: Mapping[str, Loaded]) -> TableSchema:

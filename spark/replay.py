@@ -1,8 +1,10 @@
 """A scratch copy of the lake as it was at a kept point, for batches to be replayed onto.
 
-Nothing is copied: each scratch table is a metadata file of its own whose one snapshot shares its data
+No row is copied: each scratch table is a metadata file of its own whose one snapshot shares its data
 files with the live table's.  What a replay writes goes to the scratch table's own directory, so the live
 tables and their points are never touched; the scratch copy is good for as long as the point is kept.
+Its metadata says ``gc.enabled=false``, so that who drops a scratch table, with PURGE too, leaves the shared
+files alone; manifests, which not everyone spares, are copied.
 
 Scratch tables belong to the owner ``<pipeline>.replay``.  A namespace that holds anything else is refused.
 """
@@ -22,15 +24,20 @@ from spark.catalog_base import load
 from spark.catalog_metadata import MAIN, Metadata
 from spark.catalog_tags import tagged
 from spark.commits import Point, commits_name, create_commits, with_point
+from spark.initial_files import with_manifests_of_its_own
 from spark.initial_place import place_of
 from spark.lake import LakeSettings
-from spark.names import LakeName, belongs, beside
+from spark.names import COMMITS, LakeName, belongs, beside
+from spark.past import PAST_PROPERTY
 from spark.read import Cut, Pinned
 from spark.removal import drop_tables
 from spark.tables import PIPELINE_PROPERTY, SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY
 from spark.tables_settle import HISTORY_PROPERTY, STAGED_FIELDS_PROPERTY
 
-_NOTHING_ELSE = dict.fromkeys((STAGED_SCHEMA_PROPERTY, STAGED_FIELDS_PROPERTY, HISTORY_PROPERTY))
+_SHARES_FILES = {"gc.enabled": "false"}
+_NOTHING_ELSE = dict.fromkeys(
+    (STAGED_SCHEMA_PROPERTY, STAGED_FIELDS_PROPERTY, HISTORY_PROPERTY, PAST_PROPERTY)
+)
 
 
 def owner(pipeline: str) -> str:
@@ -103,6 +110,7 @@ def _cloned(pinned: Pinned, point: Point, location: str) -> Metadata:
     """A table whose whole history is the pinned snapshot, in the shape that it had then."""
     snapshot = pinned.snapshot or {}
     id_ = snapshot["snapshot-id"]
+    snapshot = with_manifests_of_its_own(snapshot, location)
     now = int(time.time() * 1000)
     alone = {key: value for key, value in snapshot.items() if key != "parent-snapshot-id"}
     metadata = {
@@ -120,9 +128,24 @@ def _cloned(pinned: Pinned, point: Point, location: str) -> Metadata:
         "partition-statistics": [],
     }
     metadata = catalog_metadata.with_summary(metadata, id_, point.summary)
-    properties = {PIPELINE_PROPERTY: point.pipeline, **_NOTHING_ELSE, **_shape(pinned)}
+    properties = {PIPELINE_PROPERTY: point.pipeline, **_SHARES_FILES, **_NOTHING_ELSE, **_shape(pinned)}
     metadata = catalog_metadata.with_properties(metadata, properties)
     return tagged(metadata, {}, point.position, [point.position])
+
+
+def spare_shared_files(scratch: LakeSettings, pipeline: str) -> None:
+    """See that no scratch table's DROP takes files of the live ones along, as in earlier versions."""
+    with open_catalog(scratch) as catalog:
+        pointers = catalog.pointers()
+        names = [name for name in pointers if belongs(name.namespace, scratch.namespace)]
+        moves = []
+        for table in (load(pointers, name) for name in names if name.table != COMMITS):
+            properties = table.metadata.get("properties", {})
+            if properties.get(PIPELINE_PROPERTY) == owner(pipeline) and "gc.enabled" not in properties:
+                metadata = catalog_metadata.with_properties(table.metadata, dict(_SHARES_FILES))
+                moves.append(catalog.prepared(table, metadata))
+        if moves:
+            catalog.move(moves)
 
 
 def _shape(pinned: Pinned) -> dict[str, str | None]:

@@ -24,8 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from decoder.errors import ApplyError, LakeError
+from decoder.errors import LAKE_ALTERED, ApplyError, LakeError
 from decoder.row_filters import FilterColumn
+from decoder.wide import one_array
 from spark.fold_columns import OLD_KEY, OLD_NONE, OLD_WHOLE, fold_key
 from spark.row_filter_numeric import EvaluationError
 from spark.row_filter_plan import Plan, plan
@@ -91,7 +92,9 @@ class Selection:
             lists = {k: None if v is None else tuple(v) for k, v in fields.items() if k in _LISTS}
             return cls(**{**fields, **lists, "inputs": inputs})
         except (ValueError, TypeError, KeyError) as error:
-            raise LakeError("what a table takes of its source cannot be read", where=text[:80]) from error
+            raise LakeError(
+                "what a table takes of its source cannot be read", where=text[:80], way_out=LAKE_ALTERED
+            ) from error
 
 
 _LISTS = ("filters", "columns", "operations")
@@ -359,8 +362,7 @@ def _numbers(rows: pa.Table, name: str) -> Array:
 def _array(rows: pa.Table, name: str) -> pa.Array | None:
     if name not in rows.column_names:
         return None
-    combined = rows.column(name).combine_chunks()
-    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
+    return one_array(rows.column(name))
 
 
 def _unchanged(rows: pa.Table, i: int) -> Array | None:

@@ -10,15 +10,19 @@ one process share one Spark.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from decoder.errors import SetupError
@@ -32,7 +36,14 @@ _RETRIES, _RETRY_MS_MAX = 8, 10_000  # about 45 s in all
 # A MERGE of a micro-batch is small: each further partition costs a task, and adaptive execution
 # splits what is large.
 _SHUFFLE_PARTITIONS = 4
+# Of every session, analysts' and those beside others too.  Spark would else put variables and the process's
+# environment in place of ${…}, within literals and quoted names as well, before it reads a statement.
+_AS_WRITTEN = {"spark.sql.variable.substitute": "false"}
+SENSITIVE_PROPERTIES = (
+    "(?i)secret|password|passphrase|token|credential|authorization|access[.-]?key|api[.-]?key"
+)
 _RUNTIME = {
+    **_AS_WRITTEN,
     "spark.sql.caseSensitive": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -40,6 +51,8 @@ _RUNTIME = {
     "spark.sql.adaptive.enabled": "true",
     # A batch is small beside its table: hashing it spares sorting the table (a third of a MERGE's CPU).
     "spark.sql.join.preferSortMergeJoin": "false",
+    # A catalog's properties hold what a REST server asks for; Spark knows passwords and tokens by itself.
+    "spark.sql.redaction.options.regex": f"{SENSITIVE_PROPERTIES}|(?i)url",
     # Wide tables: a plan in an error message or log must not grow with the number of columns.
     "spark.sql.maxMetadataStringLength": "100",
 }
@@ -49,21 +62,37 @@ _RUNTIME = {
 # With one compiler Java sets 48 MB aside for compiled code: some hundred batches fill it, and from then on
 # the process only interprets.  Address space that is not used costs nothing.
 FIRST_COMPILER_ONLY = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+# PySpark writes each failed statement, with the values in it, to standard error; the error says what matters.
+_TALKATIVE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+# A Connect server that is frozen, or out of reach without a word, is noticed by HTTP/2's own pings.  A server
+# bears with one in five minutes.
+_PING_SECONDS, _PONG_SECONDS = 310, 30
+STATEMENT_SECONDS_MAX = 6 * 3600.0
+_INTERRUPT_SECONDS = 2.0
 _remotes: WeakKeyDictionary[SparkSession, str] = WeakKeyDictionary()
 
 
-def static_conf(jars: Sequence[str | Path], *, driver_memory: str = "1g") -> dict[str, str]:
-    """What must be given when a Spark process starts: to a classic session, or to the Connect server."""
+def static_conf(
+    jars: Sequence[str | Path], *, driver_memory: str = "1g", umask: str = "077"
+) -> dict[str, str]:
+    """What must be given when a Spark process starts: to a classic session, or to the Connect server.
+
+    Args:
+        umask: of the files that it writes; Hadoop gives each its mode, whatever the process's umask is.
+    """
     return {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.driver.memory": driver_memory,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.hadoop.fs.permissions.umask-mode": umask,
+        "spark.redaction.regex": SENSITIVE_PROPERTIES,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
         "spark.sql.debug.maxToStringFields": "25",
+        **_AS_WRITTEN,
     }
 
 
@@ -75,6 +104,7 @@ def open_session(
     driver_memory: str = "1g",
     cores: str = "*",
     java_home: str | None = None,
+    umask: str = "077",
     app_name: str = "slotlake",
 ) -> SparkSession:
     """Open Spark and, if a lake is given, make its catalog known to the session.
@@ -82,17 +112,20 @@ def open_session(
     Args:
         remote: ``sc://host:port`` of a Spark Connect server; None starts Spark in this process.
         jars: Iceberg runtime and JDBC drivers; ignored for a remote session (its server has them).
+        umask: of the files that a Spark in this process writes.
         java_home: directory whose ``bin/java`` runs Spark; None takes JAVA_HOME or the PATH's java.
 
     Raises:
         SetupError: Java, or the jars, are missing; or the server does not answer.
         LakeError: this version does not serve such a lake.
     """
+    for name in _TALKATIVE:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
     if remote is not None:
         session = _connect(remote)
     else:
         session = _classic(
-            static_conf(jars, driver_memory=driver_memory), cores, java_home, app_name
+            static_conf(jars, driver_memory=driver_memory, umask=umask), cores, java_home, app_name
         ).newSession()
     _configure(session, _RUNTIME)
     if lake is not None:
@@ -117,9 +150,45 @@ def define_catalog(session: SparkSession, name: str, properties: Mapping[str, st
 def sibling(session: SparkSession) -> SparkSession:
     """Another session on the same Spark, with its own configuration, catalogs and temporary views."""
     remote = _remotes.get(session)
-    if remote is not None:
-        return _connect(remote)
-    return session.newSession()
+    own = _connect(remote) if remote is not None else session.newSession()
+    _configure(own, _AS_WRITTEN)
+    return own
+
+
+def is_alive(session: SparkSession) -> bool:
+    """Can the session be used still? A Connect server that was started anew does not know it."""
+    remote = _remotes.get(session)
+    try:
+        if remote is None:
+            return not session.sparkContext._jsc.sc().isStopped()
+        place = urlsplit(remote)  # before PySpark's client tries again and again
+        where = place.hostname or "localhost", place.port or _CONNECT_PORT
+        socket.create_connection(where, _CONNECT_SECONDS).close()
+        session.conf.get("spark.sql.session.timeZone")
+    except (*SPARK_ERRORS, OSError, AttributeError):
+        return False
+    return True
+
+
+@contextmanager
+def bounded(session: SparkSession) -> Iterator[list[float]]:
+    """Statements within are interrupted after :data:`STATEMENT_SECONDS_MAX`; what comes out tells."""
+    interrupted: list[float] = []
+    over = threading.Event()
+
+    def interrupt() -> None:
+        seconds = STATEMENT_SECONDS_MAX
+        while not over.wait(seconds):  # what is between two jobs is not met by one interruption
+            interrupted.append(STATEMENT_SECONDS_MAX)
+            with suppress(*SPARK_ERRORS):
+                session.interruptAll()
+            seconds = _INTERRUPT_SECONDS
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    try:
+        yield interrupted
+    finally:
+        over.set()
 
 
 def is_remote(session: SparkSession) -> bool:
@@ -170,12 +239,18 @@ def _connect(remote: str) -> SparkSession:
             where=f"{host}:{port}",
             way_out="start it, or leave the remote out to run Spark in this process",
         ) from error
+    from pyspark.sql.connect.client import DefaultChannelBuilder
     from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.session import SparkSession as RemoteSession
 
     # Not SparkSession.builder.remote: it marks the whole process (SPARK_CONNECT_MODE_ENABLED), in which
     # then no session of the other kind can be opened.
-    session: SparkSession = RemoteSession.builder.remote(remote).create()
+    options = [
+        ("grpc.keepalive_time_ms", _PING_SECONDS * 1000),
+        ("grpc.keepalive_timeout_ms", _PONG_SECONDS * 1000),
+    ]
+    channel = DefaultChannelBuilder(remote, channelOptions=options)
+    session: SparkSession = RemoteSession.builder.channelBuilder(channel).create()
     session.__class__ = _ended_by_stop_alone()
     # By default Spark's client tries again for ten minutes before it says that its server is gone.
     session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_RETRY_MS_MAX)])

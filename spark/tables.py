@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from decoder.errors import LakeError
+from decoder.errors import LAKE_ALTERED, LakeError
 from decoder.forms import Form, form_of
 from decoder.types import ColumnType, column_type
 from spark.catalog_metadata import Metadata
@@ -207,7 +207,9 @@ def _read(text: str) -> TableSchema:
         columns = tuple(LakeColumn(**column) for column in fields.pop("columns"))
         return TableSchema(**{**fields, "key": tuple(fields["key"]), "columns": columns})
     except (ValueError, TypeError, KeyError) as error:
-        raise LakeError(f"a table's property {SCHEMA_PROPERTY} is damaged", where=text[:80]) from error
+        raise LakeError(
+            f"a table's property {SCHEMA_PROPERTY} is damaged", where=text[:80], way_out=LAKE_ALTERED
+        ) from error
 
 
 def schema_of(metadata: Metadata, name: LakeName) -> TableSchema:

@@ -25,6 +25,7 @@ from spark.tables import LakeColumn, TableSchema
 from spark.type_rules import TypeRules
 
 Numbers = Mapping[str, int]
+Types = Mapping[int, tuple[int, int, str]]  # attribute number → type's OID, modifier, name
 _UNKNOWN: Numbers = {}
 _WIDER = {("int", "bigint"), ("float", "double")}
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
@@ -34,19 +35,25 @@ class CannotFollowError(ApplyError):
     """The lake's table cannot become what the source's is without being read anew."""
 
 
-def follow(schema: TableSchema, relation: TableShape, numbers: Numbers = _UNKNOWN) -> TableSchema:
+def follow(
+    schema: TableSchema, relation: TableShape, numbers: Numbers = _UNKNOWN, *, same_values: bool = False
+) -> TableSchema:
     """The lake table's shape after the source's became ``relation``.
 
     Args:
         numbers: the attribute number of each of the relation's columns, if they are known.
+        same_values: the source wrote its rows anew, and their values are proven to be what they were.
 
     Raises:
         CannotFollowError: it cannot follow; says which column, and the way out.
     """
     wanted = _numbered(TableSchema.of(relation), numbers)
     before = _paired(schema, wanted)
-    kept = {column.name: _retyped(schema, before[column.name], column) for column in wanted.columns
-            if column.name in before}  # fmt: skip
+    kept = {
+        column.name: _retyped(schema, before[column.name], column, same_values)
+        for column in wanted.columns
+        if column.name in before
+    }
     added = [column for column in wanted.columns if column.name not in kept]
     gone = [column for column in schema.live if column not in before.values()]
     if not numbers:
@@ -106,13 +113,25 @@ def _refuse_doubtful(schema: TableSchema, added: list[LakeColumn], gone: list[La
         )
 
 
-def _retyped(schema: TableSchema, old: LakeColumn, new: LakeColumn) -> LakeColumn:
+def with_types(schema: TableSchema, types: Types) -> TableSchema:
+    """The table with columns of other types, each of which its field can be widened to."""
+    columns = (
+        replace(c, type_oid=told[0], typmod=told[1], type_name=told[2])
+        if not c.dropped and (told := types.get(c.number)) is not None
+        else c
+        for c in schema.columns
+    )
+    return replace(schema, columns=tuple(columns))
+
+
+def _retyped(schema: TableSchema, old: LakeColumn, new: LakeColumn, same_values: bool) -> LakeColumn:
     if old.dropped:
         raise _refused(schema, f"column {old.name} was dropped and is back")
     same_type = (old.type_oid, old.typmod) == (new.type_oid, new.typmod)
     alike = (old.type.spark, old.type.inexact) == (new.type.spark, new.type.inexact)
     # Another type's text is other text: with a form, only the type itself is the same.
-    if not (same_type if old.form else alike or _wider_decimal(old, new)):
+    wider = _wider_decimal(old, new) or (same_values and _wider(old, new))
+    if not (same_type if old.form else alike or wider):
         raise _refused(
             schema, f"the type of column {old.name} changed from {old.type_name} to {new.type_name}"
         )
@@ -122,6 +141,11 @@ def _retyped(schema: TableSchema, old: LakeColumn, new: LakeColumn) -> LakeColum
 def _wider_decimal(old: LakeColumn, new: LakeColumn) -> bool:
     """Widening a numeric leaves the source's rows as they are; any other widening rewrites them."""
     return bool(new.number) and old.type_oid == new.type_oid and promotes(old.type.spark, new.type.spark)
+
+
+def _wider(old: LakeColumn, new: LakeColumn) -> bool:
+    same_kind = old.type.inexact == new.type.inexact
+    return bool(new.number) and same_kind and promotes(old.type.spark, new.type.spark)
 
 
 def _continued(old: LakeColumn, new: LakeColumn) -> LakeColumn:

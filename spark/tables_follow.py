@@ -14,7 +14,7 @@ from decoder.types import from_text
 from spark.annex import Annex
 from spark.fold_columns import Part
 from spark.tables import LakeColumn, TableSchema
-from spark.tables_change import follow
+from spark.tables_change import follow, with_types
 
 
 def followed(schema: TableSchema, changes: Sequence[Part], annex: Annex) -> tuple[list[Part], TableSchema]:
@@ -28,8 +28,11 @@ def followed(schema: TableSchema, changes: Sequence[Part], annex: Annex) -> tupl
         CannotFollowError: the lake's table cannot become what the source's is.
     """
     schema = replace(schema, drop=schema.source_name in annex.drops)
+    promoted = annex.promoted.get(schema.source_name, {})
     for relation, _ in changes:
-        schema = follow(schema, relation, annex.numbers.get(relation.ordinal, {}))
+        numbers = annex.numbers.get(relation.ordinal, {})
+        schema = follow(schema, relation, numbers, same_values=bool(promoted))
+    schema = with_types(schema, promoted)
     schema = replace(schema, mark=annex.marks.get(schema.source_name, schema.mark))
     names = {column.number: column.name for column in schema.columns[::-1] if column.number}
     parts = [(_renamed(r, annex.numbers.get(r.ordinal, {}), names), rows) for r, rows in changes]

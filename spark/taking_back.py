@@ -19,6 +19,7 @@ from spark.commits import commits_name
 from spark.lake import LakeSettings
 from spark.lowering import lower
 from spark.names import LakeName, belongs
+from spark.past import without_points_above
 from spark.tables import PIPELINE_PROPERTY
 from spark.tables_settle import with_past_shape
 
@@ -60,6 +61,7 @@ def _taken_back(metadata: Metadata, position: int) -> Metadata | None:
     if pin is None or shaped is None:
         return None
     gone = {catalog_tags.tag(point) for point in catalog_tags.tags(metadata) if point > position}
+    shaped = without_points_above(shaped, position)
     kept = {**shaped, "refs": {n: ref for n, ref in shaped.get("refs", {}).items() if n not in gone}}
     return catalog_metadata.with_ref(catalog_metadata.with_ref(kept, MAIN, pin), STAGE, None)
 

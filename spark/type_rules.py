@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
-from decoder.errors import LakeError
+from decoder.errors import LAKE_ALTERED, LakeError
 from decoder.forms import AS_TEXT, as_list, as_range, as_record
 from decoder.type_catalog import Kind, TypeCatalog, TypeEntry
 from decoder.types import column_type
@@ -72,7 +72,9 @@ class TypeRules:
         try:
             return cls(**json.loads(text)) if text else cls()
         except (ValueError, TypeError) as error:
-            raise LakeError("the rules for a table's types cannot be read", where=text[:80]) from error
+            raise LakeError(
+                "the rules for a table's types cannot be read", where=text[:80], way_out=LAKE_ALTERED
+            ) from error
 
     def form(
         self,

@@ -24,7 +24,7 @@ FILE_LINES_MAX = 400
 TEST_FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60  # without its docstring; most are about ten
 PRAGMA = re.compile(r"\s+# (?:noqa|type: ignore).*")  # as ruff counts
-SKIPPED = {"__pycache__", "build", "dist", "vectors"}
+SKIPPED = {".git", "__pycache__", "build", "dist", "vectors"}
 FOLDER_NAMES_SHUNNED = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc"}
 
 # Written in pieces, so that this file does not hold what it looks for.

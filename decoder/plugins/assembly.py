@@ -138,8 +138,9 @@ class Assembly:
 def _shown(event: Event) -> Event:
     if event.body is None:
         raise ProtocolError(
-            "the plugin hides what a streamed transaction changed: read without its option stream-changes",
+            "the plugin hides what a streamed transaction changed",
             where=f"{event.callback}, at {format_lsn(event.lsn)}",
+            way_out="read without its option stream-changes",
         )
     return replace(event, callback=_PLAIN[event.callback])
 

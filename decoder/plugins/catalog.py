@@ -16,11 +16,12 @@ from typing import Any, Protocol
 
 import psycopg
 
+from decoder.key_index import ENFORCED
 from decoder.relations import Column, Relation
 from decoder.source import connect, source_errors
 from decoder.types import type_name
 
-_QUERY = """
+_QUERY = f"""
 WITH RECURSIVE base (oid, base) AS (
     SELECT oid, oid FROM pg_catalog.pg_type WHERE typtype <> 'd'
     UNION ALL
@@ -40,6 +41,7 @@ LEFT JOIN pg_catalog.pg_type t ON t.oid = b.base
 LEFT JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
 LEFT JOIN pg_catalog.pg_index i ON i.indrelid = c.oid
      AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
+     AND {ENFORCED}
 WHERE n.nspname = %s AND c.relname = %s
 ORDER BY a.attnum
 """

@@ -23,12 +23,12 @@ from decoder.batch_writer import (
     BatchIdentity,
     BatchWriter,
     empty_batch,
-    incoming_path,
-    remove_leftovers,
 )
 from decoder.changelog import Batch, batch_starting_at
-from decoder.errors import ChangeLogError, SourceError
+from decoder.columnar import Unreadable
+from decoder.errors import ChangeLogError, SlotError, SourceError
 from decoder.failover import await_standbys, turn_failover
+from decoder.incoming import incoming_path, remove_leftovers
 from decoder.lsn import format_lsn
 from decoder.plugins import encode
 from decoder.plugins.consumer import FullConsumer
@@ -37,25 +37,24 @@ from decoder.plugins.live import HiddenNumbersError, read_slot
 from decoder.plugins.model import Change, Message, NoValue, Startup, Transaction, Truncate, Tuple
 from decoder.plugins.readers import HIDES_NAN, NUMBERS_AS_TEXT
 from decoder.position import page_floor, settled_position
+from decoder.publication_tables import published_rows
 from decoder.publications import check_publications
 from decoder.relations import Relation, RelationVersion
 from decoder.row_keys import keys_of
 from decoder.slots import check_slot
 from decoder.source import SourceSettings, connect, identify, redact, source_errors
 from decoder.spool import MEMORY_BYTES, SpoolRoom
+from decoder.timeline import Origin
 
-_PUBLISHED = """
-SELECT to_jsonb(t) FROM pg_catalog.pg_publication_tables t WHERE pubname = ANY (%s)
-"""
 _PLAIN_COLUMNS = """
-SELECT c.relkind::text, array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attname IS NOT NULL)
-FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_attribute a
-     ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-WHERE c.oid = format('%%I.%%I', %s::text, %s::text)::regclass GROUP BY c.oid
+SELECT a.attname::text FROM pg_catalog.pg_attribute a
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY a.attnum
 """
 _NULLABLE_NUMBERS = """
-SELECT attname::text, pg_catalog.format_type(atttypid, atttypmod) FROM pg_catalog.pg_attribute
-WHERE attrelid = format('%%I.%%I', %s::text, %s::text)::regclass AND attname = ANY (%s) AND attnum > 0
+SELECT attname::text, pg_catalog.format_type(atttypid, atttypmod)
+FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid
+JOIN pg_catalog.pg_attribute ON attrelid = c.oid
+WHERE n.nspname = %s AND c.relname = %s AND attname = ANY (%s) AND attnum > 0
       AND NOT attisdropped AND NOT attnotnull AND atttypid = ANY (%s::oid[])
 ORDER BY attnum LIMIT 1
 """
@@ -91,13 +90,16 @@ class ChangeLogConsumer(FullConsumer):
         writer: of the batch; the caller finishes or abandons it.
         published: the tables to keep and their columns; None for all as they are.
         messages: keep logical messages.
+        unreadable: tables of which a value cannot be read join it (`Decoder.decode`); None: that is an error.
 
     Attributes:
         versions: the table versions written, for the batch's keys.
         keeps_until_commit: what has begun and does not commit is left out here.
+        takes_any_bytes: values that are not UTF-8 are left to the columnar decoder, which names their table.
     """
 
     keeps_until_commit = True
+    takes_any_bytes = True
 
     def __init__(
         self,
@@ -106,9 +108,10 @@ class ChangeLogConsumer(FullConsumer):
         published: Published | None = None,
         *,
         messages: bool = True,
+        unreadable: Unreadable | None = None,
     ) -> None:
         self._published, self._messages = published, messages
-        self._gathering = Gathering(writer, room)
+        self._gathering = Gathering(writer, room, unreadable)
         self._described: dict[int, Relation] = {}
         self._projections: dict[Relation, _Projection] = {}
         self._hides_nan = False
@@ -201,6 +204,7 @@ def pull_rows(
     until: int | None = None,
     options: Mapping[str, str] | None = None,
     memory_bytes: int = MEMORY_BYTES,
+    pass_over: bool = False,
 ) -> Batch:
     """`decoder.pull.pull` for a slot of test_decoding or wal2json, with the same rules and errors.
 
@@ -209,11 +213,13 @@ def pull_rows(
         until: the batch's exact end; without it a position behind all that was committed before the call.
         options: the plugin's own, over those chosen for it.
         memory_bytes: how much of a transaction that waits for its commit is kept in memory.
+        pass_over: as of `decoder.puller.Puller`.
     """
     remove_leftovers(changelog_dir)
     server = identify(source.dsn)
     with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
         slot = check_slot(connection, source, position=start)
+        _refuse_two_phase(source, two_phase=slot.two_phase)
         check_publications(connection, source.publications)
         published = published_columns(connection, source)
         settled = settled_position(connection)
@@ -232,7 +238,7 @@ def pull_rows(
 
     def cut(chosen: Mapping[str, str]) -> Batch:
         place = (changelog_dir, identity, start, end)
-        return _cut(source, published, place, chosen, memory_bytes)
+        return _cut(source, published, place, chosen, memory_bytes, {} if pass_over else None)
 
     try:
         return cut(dict(options or {}))
@@ -248,15 +254,17 @@ def _cut(
     place: tuple[Path, BatchIdentity, int, int],
     options: Mapping[str, str],
     memory_bytes: int,
+    unreadable: Unreadable | None,
 ) -> Batch:
     changelog_dir, identity, start, end = place
     writer = BatchWriter(changelog_dir, identity, start)
     room = SpoolRoom(incoming_path(changelog_dir, f"spool-{secrets.token_hex(4)}"), memory_bytes)
     try:
-        consumer = ChangeLogConsumer(writer, room, published, messages=source.messages)
-        read_slot(source, consumer, options=options, start=start, until=end)
+        consumer = ChangeLogConsumer(writer, room, published, messages=source.messages, unreadable=unreadable)
+        origin = Origin(identity.system_identifier, identity.timeline)
+        read_slot(source, consumer, options=options, start=start, until=end, origin=origin)
         consumer.flush()
-        return writer.finish(end, keys_of(source, consumer.versions))
+        return writer.finish(end, keys_of(source, consumer.versions), unreadable=unreadable or {})
     except BaseException:
         writer.abandon()
         raise
@@ -292,15 +300,15 @@ def published_columns(connection: psycopg.Connection[Any], source: SourceSetting
     if narrow:
         raise _not_here(source, f"publication {narrow[0][0]!r} leaves out an action")
     found: dict[tuple[str, str], Collection[str]] = {}
-    for (row,) in connection.execute(_PUBLISHED, names).fetchall():
-        name = (str(row["schemaname"]), str(row["tablename"]))
-        if row.get("rowfilter"):
-            raise _not_here(source, f"table {name[0]}.{name[1]} is published with a row filter")
-        kind, plain = connection.execute(_PLAIN_COLUMNS, name).fetchone() or ("", None)
+    for oid, schema, table, kind, _, listed, row_filter, *_ in published_rows(
+        connection, source.publications
+    ):
+        if row_filter:
+            raise _not_here(source, f"table {schema}.{table} is published with a row filter")
         if kind == "p":
-            raise _not_here(source, f"table {name[0]}.{name[1]} is published in place of its partitions")
-        listed = row.get("attnames") or plain or ()
-        found[name] = {*found.get(name, ()), *listed}
+            raise _not_here(source, f"table {schema}.{table} is published in place of its partitions")
+        columns = listed or [name for (name,) in connection.execute(_PLAIN_COLUMNS, [oid]).fetchall()]
+        found[schema, table] = {*found.get((schema, table), ()), *columns}
     return found
 
 
@@ -310,6 +318,21 @@ def _projected(relation: Relation, names: Collection[str] | None) -> _Projection
     projected = replace(relation, columns=tuple(column for _, column in kept))
     numbers = tuple(i for i, column in enumerate(projected.columns) if column.type_oid in HIDES_NAN)
     return _Projection(projected, tuple(place for place, _ in kept), numbers)
+
+
+def _refuse_two_phase(source: SourceSettings, *, two_phase: bool) -> None:
+    """Changes that came at PREPARE are not kept here from batch to batch, and come once.
+
+    wal2json knows no PREPARE, so the server sends it whole transactions at COMMIT PREPARED from any slot.
+    """
+    if two_phase and source.plugin == "test_decoding":
+        raise SlotError(
+            f"slot {source.slot!r} decodes prepared transactions at PREPARE: their changes come once, "
+            "and are not kept until their outcome",
+            where=redact(source.dsn),
+            way_out="make the slot anew without two-phase (`slotlake drop`, then `slotlake init`), or read "
+            "through pgoutput",
+        )
 
 
 def _refuse_hidden(projection: _Projection, change: Change) -> None:

@@ -78,9 +78,9 @@ def _tuple(values: Tuple) -> bytes:
 def _value(value: str | NoValue) -> bytes:
     if isinstance(value, NoValue):
         return value.value.encode("ascii")
-    text = value.encode("utf-8")
+    text = value.encode("utf-8", "surrogateescape")
     return b"t" + len(text).to_bytes(4, "big") + text
 
 
 def _string(text: str) -> bytes:
-    return text.encode("utf-8") + b"\0"
+    return text.encode("utf-8", "surrogateescape") + b"\0"

@@ -14,9 +14,9 @@ import numpy as np
 
 from decoder.batch_writer import BatchWriter
 from decoder.buffer import MessageBuffer
-from decoder.columnar import Decoder
+from decoder.columnar import Decoder, Unreadable
 from decoder.compiled import frozen
-from decoder.errors import ChangeLogError, ProtocolError
+from decoder.errors import DEFECT, ChangeLogError, ProtocolError
 from decoder.plugins import encode
 from decoder.plugins.model import Transaction
 from decoder.relations import RelationVersion
@@ -32,12 +32,13 @@ class Gathering:
     Args:
         writer: of the batch; the caller finishes or abandons it.
         room: where a transaction waits for its commit.
+        unreadable: as `Decoder.decode` takes it.
 
     Attributes:
         versions: the table versions written.
     """
 
-    def __init__(self, writer: BatchWriter, room: SpoolRoom) -> None:
+    def __init__(self, writer: BatchWriter, room: SpoolRoom, unreadable: Unreadable | None = None) -> None:
         self._writer, self._room = writer, room
         self._decoder, self._buffer, self._piece = Decoder(), MessageBuffer(), MessageBuffer()
         self._spool: Spool | None = None
@@ -45,6 +46,7 @@ class Gathering:
         self._through = self._open = False
         self._next_seq = self._next_txn = 0
         self.versions: list[RelationVersion] = []
+        self._unreadable = unreadable
 
     def begin(self, transaction: Transaction) -> None:
         """What comes next belongs to this transaction."""
@@ -96,7 +98,7 @@ class Gathering:
         """
         self._flush()
         if self._through and self._open:
-            raise ProtocolError("the batch ends inside a transaction")
+            raise ProtocolError("the batch ends inside a transaction", way_out=DEFECT)
         self._forget()
 
     def _announce(self) -> None:
@@ -146,11 +148,11 @@ class Gathering:
 
     def _flush(self) -> None:
         """Decode what has gathered and append it to the batch; a transaction may go on in the next chunk."""
-        chunk = self._decoder.decode(
-            self._buffer, first_seq=self._next_seq, first_txn=self._next_txn, partial=True
-        )
+        at = {"first_seq": self._next_seq, "first_txn": self._next_txn}
+        chunk = self._decoder.decode(self._buffer, **at, partial=True, unreadable=self._unreadable)
         if chunk.consumed != self._buffer.count:
-            raise ProtocolError(f"the decoder left {self._buffer.count - chunk.consumed} messages over")
+            left = self._buffer.count - chunk.consumed
+            raise ProtocolError(f"the decoder left {left} messages over", way_out=DEFECT)
         self._next_seq, self._next_txn = chunk.next_seq, chunk.next_txn
         self.versions += [version for version in chunk.rows if version not in self.versions]
         self._writer.append(chunk)

@@ -19,19 +19,21 @@ from pathlib import Path
 from typing import Any
 
 from decoder.errors import ConsumerError, ProtocolError, SourceError
+from decoder.message_record import record_start
 from decoder.plugins.catalog import Catalog, LiveCatalog, NotingCatalog
 from decoder.plugins.consumer import Capabilities, Consumer, capabilities_of
 from decoder.plugins.delivery import Delivery
-from decoder.plugins.model import Event, Startup
-from decoder.plugins.reader import Reader
+from decoder.plugins.model import Event, Message, Startup
+from decoder.plugins.reader import Reader, ReaderBase
 from decoder.plugins.readers import NUMBERS_AS_TEXT, check_plugin, plugin_options, reader_for
-from decoder.plugins.recording import Recording, RecordingWriter
+from decoder.plugins.recording import BROKEN, Recording, RecordingWriter
 from decoder.position import settled_position
 from decoder.publications import check_publications
 from decoder.receive import Stream
 from decoder.slots import check_slot
 from decoder.source import SourceSettings, connect, redact, source_errors
 from decoder.source_types import keep_asking
+from decoder.timeline import Origin
 from decoder.type_catalog import load_types
 
 _LSN = struct.Struct(">Q")
@@ -69,6 +71,7 @@ def read_slot(
     start: int | None = None,
     until: int | None = None,
     record: Path | None = None,
+    origin: Origin | None = None,
 ) -> int:
     """Give a slot's transactions to a consumer, in commit order; nothing is confirmed.
 
@@ -79,6 +82,7 @@ def read_slot(
         start: the slot's confirmed position if not given.
         until: exact end; without it all that was committed before the call.
         record: also write the raw messages to this file (see `decoder.plugins.recording`).
+        origin: the server that is to answer; any if not given.
 
     Returns:
         The position up to which everything was delivered.
@@ -88,7 +92,9 @@ def read_slot(
         SourceError, SlotError, ProtocolError: as for a pull.
     """
     position = 0
-    for reached in slot_steps(source, consumer, options=options, start=start, until=until, record=record):
+    for reached in slot_steps(
+        source, consumer, options=options, start=start, until=until, record=record, origin=origin
+    ):
         position = reached
     return position
 
@@ -101,11 +107,12 @@ def slot_steps(
     start: int | None = None,
     until: int | None = None,
     record: Path | None = None,
+    origin: Origin | None = None,
 ) -> Iterator[int]:
     """`read_slot`, a message at a time: yields the position reached after each, and at the end."""
     source = _within(source, capabilities_of(consumer))
     with ExitStack() as stack:
-        slot = _Slot(source, options, start, until)
+        slot = _Slot(source, options, start, until, origin)
         startup = slot.startup
         writer = stack.enter_context(RecordingWriter(record, startup)) if record is not None else None
         live = LiveCatalog(source.dsn)
@@ -114,6 +121,8 @@ def slot_steps(
         reader = reader_for(
             source.plugin, startup.options, catalog, two_phase=startup.two_phase, types=slot.types
         )
+        if isinstance(reader, ReaderBase):
+            reader.any_bytes = bool(getattr(consumer, "takes_any_bytes", False))
         delivery = stack.enter_context(Delivery(consumer, startup))
         keeps = bool(getattr(consumer, "keeps_until_commit", False))
         yield from _Reading(reader, delivery, slot.bounds, writer, keeps=keeps).steps(slot)
@@ -141,7 +150,7 @@ def file_steps(path: Path, consumer: Consumer) -> Iterator[int]:
             delivery.take(reader.read(payload, lsn))
             yield lsn
         if reader.open:
-            raise ProtocolError("the recording ends inside a transaction", where=str(path))
+            raise ProtocolError("the recording ends inside a transaction", where=str(path), way_out=BROKEN)
 
 
 def _within(source: SourceSettings, capabilities: Capabilities) -> SourceSettings:
@@ -168,9 +177,10 @@ class _Slot:
         options: Mapping[str, str] | None,
         start: int | None,
         until: int | None,
+        origin: Origin | None,
     ) -> None:
         check_plugin(source.plugin)
-        self._source = source
+        self._source, self._origin = source, origin
         with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
             state = check_slot(connection, source, position=start)
             if source.plugin == "pgoutput":
@@ -190,7 +200,7 @@ class _Slot:
     def _stream(self) -> Stream:
         options = list(self.startup.options.items())
         try:
-            return Stream(self._source, self.bounds.start, plugin_options=options)
+            return Stream(self._source, self.bounds.start, plugin_options=options, origin=self._origin)
         except SourceError as error:
             if NUMBERS_AS_TEXT in error.what and "unknown" in error.what:
                 raise HiddenNumbersError(
@@ -283,7 +293,7 @@ class _Reading:
         """Whether the event belongs to what lies at the end position or later."""
         until, transaction = self._bounds.until, event.transaction
         if event.callback == "message" and transaction is None:
-            return event.lsn > until
+            return event.lsn > until and _message_starts(event) >= until
         if transaction is None or (self._late and not self._bounds.exact):
             return False
         if event.callback in _OUTSIDE and transaction.commit_lsn is not None:
@@ -297,6 +307,12 @@ class _Reading:
             return
         self._end = max(self._end, transaction.end_lsn)
         self._ended |= transaction.end_lsn >= self._bounds.until
+
+
+def _message_starts(event: Event) -> int:
+    if not isinstance(event.body, Message):
+        return event.lsn
+    return record_start(event.lsn, len(event.body.prefix.encode()) + 1 + len(event.body.content))
 
 
 def _check_encoding(connection: Any, source: SourceSettings) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from decoder.binary import binary_text
-from decoder.errors import ProtocolError
+from decoder.errors import UNREADABLE, ProtocolError
 from decoder.lsn import format_lsn
 from decoder.messages import (
     Begin,
@@ -97,6 +97,9 @@ class PgoutputReader:
         elif isinstance(message, Insert | Update | Delete | Truncate | LogicalMessage):
             yield self._content(message, None)
         elif not isinstance(message, RelationMessage | TypeMessage):
+            if isinstance(message, Prepare) and self._transaction is None:  # an empty one
+                self._transaction = _prepared(message)
+                yield Event("begin_prepare", self._transaction, message.prepare_lsn)
             yield self._end(message)
 
     # Transactions.
@@ -225,6 +228,7 @@ class PgoutputReader:
             raise ProtocolError(
                 f"a binary value of column {column.name!r}: {error.reason}",
                 where=f"pgoutput message, at {format_lsn(self.lsn)}",
+                way_out=UNREADABLE,
             ) from None
 
 

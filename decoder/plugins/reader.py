@@ -41,9 +41,15 @@ class Reader(Protocol):
 
 
 class ReaderBase:
-    """What readers share: the error with its context."""
+    """What readers share: the error with its context.
+
+    Attributes:
+        any_bytes: values that are not UTF-8 come as text with surrogate escapes, for a consumer that judges
+            them itself (``takes_any_bytes``); else they are errors.
+    """
 
     plugin: ClassVar[str] = ""
+    any_bytes = False
 
     def __init__(self) -> None:
         self.lsn = 0

@@ -14,6 +14,7 @@ broken off does not pass for a whole one.
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from decoder.plugins.model import Startup
 MAGIC = b"slotlake raw 1\n"
 _HEAD = struct.Struct(">cI")
 _LSN = struct.Struct(">Q")
+BROKEN = "the recording is damaged or was broken off: record the slot again (`slotlake decode --record`)"
 BODY_BYTES_MAX = 1 << 30  # no message of PostgreSQL is larger (MaxAllocSize)
 
 
@@ -41,7 +43,7 @@ class RecordingWriter:
         self._pending: list[tuple[bytes, bytes]] = []
         self._path = path
         try:
-            self._file: IO[bytes] = path.open("wb")
+            self._file: IO[bytes] = open(path, "wb", opener=_private)  # noqa: SIM115 (closed by `close`)
         except OSError as error:
             raise _unusable(path, f"cannot be written: {error.strerror}") from None
         self._file.write(MAGIC)
@@ -189,12 +191,19 @@ class Recording:
         return told
 
     def _error(self, what: str, offset: int) -> ProtocolError:
-        return ProtocolError(what, offset=offset, where=f"{self._path}, byte offset {offset}")
+        where = f"{self._path}, byte offset {offset}"
+        return ProtocolError(what, offset=offset, where=where, way_out=BROKEN)
 
 
 def _json(told: dict[str, Any]) -> bytes:
     return json.dumps(told, ensure_ascii=False).encode()
 
 
+def _private(path: str, flags: int) -> int:
+    """Rows are in it: readable for its owner alone."""
+    return os.open(path, flags, 0o600)
+
+
 def _unusable(path: Path, what: str) -> SlotlakeError:
-    return ProtocolError(f"the recording {what}", where=str(path))
+    way_out = "name a file that can be read, or one in a folder that can be written"
+    return ProtocolError(f"the recording {what}", where=str(path), way_out=way_out)

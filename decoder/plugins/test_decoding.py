@@ -114,7 +114,9 @@ class LinesReader(ReaderBase):
         try:
             text = payload.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise self.error("text that is not UTF-8", error.start) from None
+            if not (self.any_bytes and payload.startswith(b"table ")):
+                raise self.error("text that is not UTF-8", error.start) from None
+            text = payload.decode("utf-8", "surrogateescape")
         scan = TextScan(text, self._fault)
         if scan.took("table "):
             yield self._table(scan)

@@ -27,7 +27,9 @@ class TextScan:
 
     def error(self, what: str, at: int | None = None) -> ProtocolError:
         """The error, here or at the given character."""
-        return self._fail(what, len(self.text[: self.at if at is None else at].encode()))
+        return self._fail(
+            what, len(self.text[: self.at if at is None else at].encode("utf-8", "surrogateescape"))
+        )
 
     @property
     def ended(self) -> bool:

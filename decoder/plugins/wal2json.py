@@ -301,7 +301,7 @@ class JsonReader(JsonFields):
             return "t" if value else "f"
         if not isinstance(value, str):
             raise self.error("a value that is neither text, number, boolean nor null")
-        text = self.clean(str(value), "value")
+        text = str(value) if self.any_bytes else self.clean(str(value), "value")
         is_bytea = oid == _BYTEA if oid else sql_type == "bytea"
         return f"\\x{text}" if is_bytea and not text.startswith("\\x") else text
 

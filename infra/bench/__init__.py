@@ -41,7 +41,9 @@ BENCHES = {
     "merge_unclustered_vs_plain_merge": "infra.bench.merge",
     "one_row_sync_s": "infra.bench.sync",
     "ten_of_a_thousand_vs_ten": "infra.bench.many",
+    "ten_thousand_points_vs_few": "infra.bench.points",
     "upkept_vs_fresh": "infra.bench.upkeep",
+    "last_update_vs_first": "infra.bench.updates",
 }
 
 

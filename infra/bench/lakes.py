@@ -25,12 +25,14 @@ def bench_pipeline(
     progress: Progressing,
     *,
     suffix: str = "",
+    lake_more: Mapping[str, Any] | None = None,
     **sections: Mapping[str, Any],
 ) -> Iterator[Pipeline]:
     """A pipeline over these tables (names in schema public), initialised; Spark runs in this process.
 
     Args:
         suffix: of all names, where there is more than one pipeline.
+        lake_more: further keys of the section ``lake``.
         sections: further ones of the pipeline file.
     """
     file = folder / f"bench{suffix}.yaml"
@@ -46,6 +48,7 @@ def bench_pipeline(
             "uri": f"sqlite:///{folder}/catalog{suffix}.db",
             "warehouse": f"file://{folder}/warehouse{suffix}",
             "namespace": NAMESPACE,
+            **(lake_more or {}),
         },
         "tables": {f"public.{table}": {} for table in tables},
         **sections,

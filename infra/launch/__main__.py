@@ -12,9 +12,11 @@ from pathlib import Path
 from infra.launch.environment import Environment, ready_environment
 from infra.launch.errors import LaunchError
 from infra.launch.folders import CHECKOUT, home
+from infra.launch.kernels import provide
 
 _SETUP_ERROR = 10  # the same as decoder.errors.SetupError.exit_code, which cannot be imported yet
 _INTERRUPTED = 130
+_ONLY_ASKED = {"--help", "-h", "--version"}
 _TEST_PROCESSES = 2  # each has a Spark and several PostgreSQL servers of its own
 
 
@@ -27,11 +29,13 @@ def main(arguments: list[str]) -> int:
         print(f"slotlake: {error}", file=sys.stderr)
         return _SETUP_ERROR
     variables = run_variables(environment, cache)
-    if arguments[:1] == ["check"]:
+    if not set(arguments) & _ONLY_ASKED:
+        provide(environment.python, variables, cache)
+    if arguments[:1] == ["check"] and not set(arguments[1:2]) & _ONLY_ASKED:
         from infra.launch import check
 
         return check.run(environment.python, variables, cache, arguments[1:])
-    if arguments[:1] == ["test"]:
+    if arguments[:1] == ["test"] and not set(arguments[1:2]) & _ONLY_ASKED:
         os.chdir(CHECKOUT)
         arguments = ["-P", "-m", "pytest", *_in_parallel(arguments[1:]), *arguments[1:]]
     else:

@@ -124,7 +124,11 @@ class AirflowClient:
         give_up = time.monotonic() + seconds_max
         while (state := str(self.run(dag, run)["state"])) not in _ENDED:
             if time.monotonic() > give_up:
-                raise SetupError(f"{dag} {run} is still {state} after {seconds_max:.0f} s", where=self.url)
+                raise SetupError(
+                    f"{dag} {run} is still {state} after {seconds_max:.0f} s",
+                    where=self.url,
+                    way_out="read the logs of its tasks there",
+                )
             time.sleep(0.2)
         return state
 
@@ -203,8 +207,14 @@ class AirflowClient:
                 return bytes(answer.read())
         except HTTPError as refusal:
             reason = refusal.read().decode(errors="replace")[:500]
-            raise SetupError(f"Airflow answered {refusal.code}: {reason}", where=f"{method} {path}") from None
+            raise SetupError(
+                f"Airflow answered {refusal.code}: {reason}",
+                where=f"{method} {path}",
+                way_out="read the log of Airflow's API server",
+            ) from None
         except OSError as error:
             raise SetupError(
-                f"Airflow does not answer: {error}", where=f"{method} {self.url}{path}"
+                f"Airflow does not answer: {error}",
+                where=f"{method} {self.url}{path}",
+                way_out="see that its API server runs",
             ) from None

@@ -150,7 +150,7 @@ def _run(command: list[str]) -> None:
             command, capture_output=True, text=True, timeout=_SECONDS_MAX, check=False, env=environment
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SetupError(f"{command[0]} failed: {error}", way_out=_WAY_OUT) from None
+        raise SetupError(f"{command[0]} failed: {error}", where=command[0], way_out=_WAY_OUT) from None
     if done.returncode != 0:
         end = (done.stderr or done.stdout).strip()[-300:]
         raise SetupError(

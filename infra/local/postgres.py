@@ -133,7 +133,9 @@ class EmbeddedPostgres:
         path = self._binaries.bin / name
         if not path.exists():
             raise SetupError(
-                f"the embedded PostgreSQL has no program {name!r}", where=str(self._binaries.bin)
+                f"the embedded PostgreSQL has no program {name!r}",
+                where=str(self._binaries.bin),
+                way_out="this build comes without it: use a version whose build has it (the `contrib` ones)",
             )
         return str(path)
 

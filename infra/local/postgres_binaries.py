@@ -81,6 +81,7 @@ def server_user() -> ServerUser:
     except KeyError:
         raise SetupError(
             "PostgreSQL must not run as root, and this machine has no user 'nobody' to run it as",
+            where="/etc/passwd",
             way_out="run slotlake as an ordinary user",
         ) from None
     return ServerUser(nobody.pw_uid, nobody.pw_gid, switch=True)
@@ -100,7 +101,11 @@ def binaries(version: int, user: ServerUser, *, contrib: bool = False) -> Binari
     site = _site_packages()
     wheel = site / _PACKAGE / _INSTALLS[version]
     if not (wheel / "bin" / "postgres").exists():
-        raise SetupError(f"the wheel {_PACKAGE} holds no PostgreSQL {version}", where=str(wheel))
+        raise SetupError(
+            f"the wheel {_PACKAGE} holds no PostgreSQL {version}",
+            where=str(wheel),
+            way_out="remove the environment's folder and run again: it is made anew",
+        )
     if user.switch and not _everyone_may_enter(wheel):
         site = _copied(site, user)
     return Binaries(site / _PACKAGE / _INSTALLS[version] / "bin")

@@ -38,6 +38,7 @@ def start(
     environment: Mapping[str, str] | None = None,
     user: tuple[int, int] | None = None,
     at_parents_end: signal.Signals | None = None,
+    umask: int = -1,
 ) -> subprocess.Popen[bytes]:
     """Start a program in a session of its own, so that Ctrl-C in the terminal reaches us and not it.
 
@@ -46,6 +47,7 @@ def start(
         log: standard output and error are appended to it.
         environment: its variables; the caller's when not given.
         user: user and group id to run as; the caller's when not given.
+        umask: its own; the caller's when not given.
         at_parents_end: the signal it gets when the thread that started it ends, however that ends.
     """
     uid, gid = user or (os.geteuid(), os.getegid())
@@ -62,6 +64,7 @@ def start(
             cwd="/",
             env=None if environment is None else dict(environment),
             start_new_session=True,
+            umask=umask,
         )
 
 

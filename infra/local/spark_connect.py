@@ -96,8 +96,8 @@ class LocalSparkConnect:
         if self.pid() is not None and self._answers():
             return self
         self.stop()
-        for _ in range(3):
-            self._spawn()
+        for attempt in range(3):
+            self._spawn(anew=attempt > 0)
             if self._wait_ready():
                 return self
             self.stop()
@@ -131,10 +131,15 @@ class LocalSparkConnect:
     def _settings(self) -> Path:
         return self.folder / "spark.conf"
 
-    def _spawn(self) -> None:
+    def _spawn(self, *, anew: bool) -> None:
+        """Start it where it was before, if it was: who holds the address goes on; ``anew``: elsewhere."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.folder / "scratch").mkdir(mode=0o700, exist_ok=True)
-        self._known = {"port": str(free_port()), "token": secrets.token_hex(24)}
+        before = {} if anew else self._known
+        self._known = {
+            "port": before.get("port") or str(free_port()),
+            "token": before.get("token") or secrets.token_hex(24),
+        }
         lines = (f"{name} {value}\n" for name, value in self._conf().items())
         write_private(self._settings, "".join(lines))
         self._process = process.start(
@@ -146,6 +151,7 @@ class LocalSparkConnect:
             self._fresh_log(),
             environment=self._environment(),
             at_parents_end=signal.SIGTERM if self.dies_with_parent else None,
+            umask=0o077,
         )
         self._known["pid"] = str(self._process.pid)
         write_private(self.folder / "server.json", json.dumps(self._known))

@@ -170,6 +170,25 @@ def test_a_difference_fails_the_task_and_names_no_row(folder: Path, monkeypatch:
         scheduling.verify(str(_write(folder, "p")), [])
 
 
+def test_a_table_that_is_locked_is_verified_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+    from expectations.results import LOCKED, MISSING
+    from infra import steps
+
+    for kinds, kind in (({LOCKED: 1}, AirflowException), ({MISSING: 1}, AirflowFailException)):
+        tables = {
+            "public.t": {"equal": False, "kinds": {LOCKED: 1}},
+            "public.u": {"equal": False, "kinds": kinds},
+            "public.v": {"equal": True, "kinds": {}},
+        }
+        told = {"equal": False, "lsn": "0/1", "tables": tables}
+        monkeypatch.setattr(steps, "verify", lambda file, expect, told=told: told)
+        with pytest.raises(AirflowException, match="locked at the source") as caught:
+            scheduling.verify(str(_write(folder, "p")), [])
+        assert type(caught.value) is kind
+
+
 def test_of_maintenance_only_what_was_done_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from infra import steps
 

@@ -24,10 +24,11 @@ def assembled(
     cuts: list[int] | None = None,
     memory_bytes: int = 1 << 20,
     folder: Path,
+    persist: bool = True,
 ) -> Stream:
     """What the assembler makes of a stream (asked for with ``options``) in pieces that end at ``cuts``.
 
-    At every cut a batch may end: what is prepared then goes to the store.
+    At every cut a batch may end: what is prepared then goes to the store, unless told otherwise.
     """
     room = SpoolRoom(folder / "spool", memory_bytes)
     assembler = Assembler(room, PreparedStore(folder, {}), **options)
@@ -41,7 +42,8 @@ def assembled(
         for piece in assembler.take(buffer):
             data, ends = piece.data.tobytes(), piece.ends.tolist()
             found += [(lsn, data[ends[i] : ends[i + 1]]) for i, lsn in enumerate(piece.lsns.tolist())]
-        assembler.persist()
+        if persist:
+            assembler.persist()
     assembler.close()
     return found
 

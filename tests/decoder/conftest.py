@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -10,6 +11,7 @@ import psycopg
 import pytest
 
 from tests.conftest import Database
+from tests.decoder.guarded import guarded_kernels
 
 TABLES = """
 CREATE TABLE a (id int PRIMARY KEY, v text);
@@ -17,6 +19,16 @@ CREATE TABLE b (id int PRIMARY KEY, v text, n numeric);
 ALTER TABLE b REPLICA IDENTITY FULL;
 CREATE PUBLICATION p FOR ALL TABLES;
 """
+
+
+@pytest.fixture(scope="session", autouse=True)
+def guard_pages() -> Iterator[None]:
+    """With SLOTLAKE_GUARD_PAGES=1 no compiled loop reads or writes beside its arrays and lives."""
+    if not os.environ.get("SLOTLAKE_GUARD_PAGES"):
+        yield
+        return
+    with guarded_kernels():
+        yield
 
 
 @pytest.fixture

@@ -167,6 +167,99 @@ def test_a_batch_ends_early_when_too_much_would_be_decoded_again(
     assert sum(batch.changes for batch in batches) == len(replayed(batches)) == 12_000
 
 
+def window_sizes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """WAL of each window, and what came out of it."""
+    found: list[tuple[int, int]] = []
+    original = BulkStream._window_over
+
+    def noted(self: BulkStream) -> Any:
+        found.append((self._window_end - self._window_start, self._window_sent))
+        return original(self)
+
+    monkeypatch.setattr(BulkStream, "_window_over", noted)
+    return found
+
+
+def test_what_comes_out_of_a_window_bounds_the_next(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text that TOAST has compressed comes out eighty times as large as its WAL."""
+    monkeypatch.setattr(bulk, "BULK_MIN_BYTES", 0)
+    monkeypatch.setattr(bulk, "FIRST_BYTES", 64 << 10)
+    monkeypatch.setattr(bulk, "SPOOL_BYTES", 8 << 20)
+    found = window_sizes(monkeypatch)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, a text); CREATE PUBLICATION p FOR TABLE t")
+    source, start = slotted(database)
+    with database.connect() as session:
+        for i in range(400):
+            session.execute("INSERT INTO t VALUES (%s, repeat('x', 200000))", [i])
+    assert pulled(source, tmp_path, start).changes == 400
+    sent = [out for _, out in found]
+    assert sum(sent) > 80_000_000
+    assert max(sent) < 3 * (8 << 20), found  # the first few, and a first one four times as long
+    assert len(found) < 30
+
+
+def test_windows_grow_where_little_comes_out(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "FIRST_BYTES", 256 << 10)
+    found = window_sizes(monkeypatch)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, a text); CREATE PUBLICATION p FOR TABLE t")
+    source, start = slotted(database)
+    with database.connect() as session:
+        for i in range(200):
+            session.execute(
+                "INSERT INTO t SELECT i, md5(i::text) FROM generate_series(%s::int, %s) i",
+                [i * 500, i * 500 + 499],
+            )
+    assert pulled(source, tmp_path, start).changes == 100_000
+    assert [wal for wal, _ in found[:3]] == [256 << 10, 1 << 20, 4 << 20]
+
+
+@pytest.mark.parametrize("why", ["its own limit", "a full disk"])
+def test_a_server_without_room_is_streamed_from(
+    database: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    why: str,
+) -> None:
+    """A single transaction, however large, comes out of one window."""
+    monkeypatch.setattr(bulk, "SPOOL_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(bulk, "_SETTINGS", bulk._SETTINGS.replace("64MB", "64kB"))
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, a text); CREATE PUBLICATION p FOR TABLE t")
+    source, start = slotted(database)
+    database.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 40000) i")
+    if why == "a full disk":
+
+        def full(*_: Any) -> psycopg.Error:
+            error = psycopg.errors.DiskFull("could not write to file: No space left on device")
+            error.sqlstate = "53100"
+            return error
+
+        monkeypatch.setattr(bulk, "_server_error", full)
+    assert pulled(source, tmp_path, start).changes == 40_000
+    assert "a backlog is streamed, because it cannot be read through SQL" in caplog.text
+    assert (
+        "temporary file size exceeds" if why == "its own limit" else "a disk of the server is full"
+    ) in caplog.text
+
+
+def test_a_role_that_may_not_limit_temporary_files(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, a text); CREATE PUBLICATION p FOR TABLE t")
+    role = f"plain_{database.name}"
+    database.execute(f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x'; GRANT SELECT ON t TO {role}")
+    source, start = slotted(database)
+    database.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 40000) i")
+    parts = psycopg.conninfo.conninfo_to_dict(source.dsn) | {"user": role, "password": "x"}
+    plain = replace(source, dsn=psycopg.conninfo.make_conninfo("", **parts))
+    try:
+        assert pulled(plain, tmp_path, start).changes == 40_000
+    finally:
+        database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_two_phase_slot_is_streamed(
     database: Database, tmp_path: Path, windows: list[Any], asked: bool

@@ -9,16 +9,20 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from decoder.changelog import batches
 from decoder.confirm import confirm
-from decoder.errors import ChangeLogError, SourceError
+from decoder.errors import ChangeLogError, SourceError, UnsendableError
 from decoder.lsn import format_lsn, parse_lsn
+from decoder.plugins.live import read_slot
 from decoder.pull import PullProgress
+from decoder.receive import Stream
 from decoder.slots import create_slot, inspect_slot
 from decoder.source import connect
+from infra.standing import PullSettings, StandingStream
 from tests.conftest import Database
 from tests.decoder.sources import (
     confirmed_flush,
@@ -28,6 +32,7 @@ from tests.decoder.sources import (
     replayed,
     settings,
     slotted,
+    through_sql,
 )
 
 TABLE = """
@@ -437,3 +442,99 @@ def test_killed_at_a_failpoint(database: Database, tmp_path: Path, failpoint: st
 def test_settings_do_not_print_the_password(database: Database) -> None:
     source = settings(database)
     assert "SourceSettings(host=" in repr(source)
+
+
+class _Messages:
+    """A consumer that counts messages."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def begin(self, transaction: Any) -> None: ...
+    def change(self, transaction: Any, change: Any) -> None: ...
+    def commit(self, transaction: Any) -> None: ...
+    def message(self, transaction: Any, message: Any) -> None:
+        self.seen += 1
+
+
+@pytest.mark.parametrize("through", ["stream", "sql", "decode"])
+def test_a_message_outside_transactions_is_in_one_batch(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: str
+) -> None:
+    """Wherever two batches meet: before, at, or within its record, which spans pages here."""
+    if through == "sql":
+        through_sql(monkeypatch, 1 << 10)
+    database.execute(TABLE)
+    source, start = slotted(database, messages=True)
+    with database.connect() as connection:
+        connection.execute(inserted(1, 3))
+        before = insert_position(database)
+        row = connection.execute(
+            "SELECT pg_logical_emit_message(false, 'pre', repeat('x', 20000))::text"
+        ).fetchone()
+        assert row is not None
+        after = parse_lsn(row[0])
+        connection.execute(inserted(10, 13))
+    positions = [
+        before - 1,
+        before,
+        before + 1,
+        before + 8,
+        (before + after) // 2,
+        after - 8,
+        after - 1,
+        after,
+        after + 1,
+    ]
+    found = {}
+    for until in positions:
+        folder, two = tmp_path / str(until), [_Messages(), _Messages()]
+        if through == "decode":
+            read_slot(source, two[0], start=start, until=until)
+            read_slot(source, two[1], start=until)
+            found[until - before] = [each.seen for each in two]
+            continue
+        batches = [pulled(source, folder, start, until=until), pulled(source, folder, until)]
+        tables = [batch.message_table() for batch in batches]
+        found[until - before] = [0 if table is None else table.num_rows for table in tables]
+    assert {where: sum(counts) for where, counts in found.items()} == dict.fromkeys(found, 1), found
+
+
+def test_what_the_server_cannot_send_as_text_comes_in_binary(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server's part is played, but in the long form of the tests (below)."""
+    drained, asked = Stream.drain, []
+
+    def failing(self: Stream) -> Any:
+        assert self._options is not None
+        asked.append((self._options.streaming, self._options.binary))
+        if not self._options.binary:
+            raise UnsendableError("invalid memory alloc request size 1120000003")
+        return drained(self)
+
+    monkeypatch.setattr(Stream, "drain", failing)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, b bytea, c text); CREATE PUBLICATION p FOR TABLE t")
+    source, start = slotted(database)
+    database.execute("INSERT INTO t VALUES (1, 'abc', 'x'), (2, NULL, NULL)")
+    batch = pulled(source, tmp_path, start)
+    assert batch.changes == 2
+    assert replayed([batch]) == held_by(database, "t", "id::text, b::text, c")
+    assert "read in binary, because the server cannot send it as text" in caplog.text
+    database.execute("INSERT INTO t VALUES (3, 'abc', 'x')")
+    standing = StandingStream(PullSettings(source, "test", tmp_path, None, 1 << 20))
+    assert standing.batch(batch.end_lsn, None).changes == 1
+
+
+@pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it")
+def test_a_bytea_of_more_than_half_a_gigabyte(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, b bytea); CREATE PUBLICATION p FOR TABLE t")
+    database.execute("ALTER TABLE t ALTER b SET STORAGE EXTERNAL")
+    source, start = slotted(database)
+    database.execute(
+        "INSERT INTO t SELECT 1, b || b FROM (SELECT decode(repeat('ab', 280000000), 'hex') b) x"
+    )
+    batch = pulled(source, tmp_path, start)
+    assert (batch.changes, batch.transactions) == (1, 1)
+    (relation,) = batch.relations
+    assert len(batch.relation_table(relation)["n1"][0].as_py()) == 560_000_000

@@ -15,7 +15,10 @@ from infra.local.airflow_client import AirflowClient
 from infra.pipeline import Pipeline
 from spark.read import Cut
 
-SECONDS_MAX = 240.0
+# For how long nothing at all may happen.  Beside other work a run takes as long as it takes.
+STILL_SECONDS_MAX = 240.0
+_LOOK_SECONDS = 5.0
+_ENDED = ("success", "failed")
 
 
 @dataclass
@@ -74,7 +77,27 @@ class Stack:
         return self.client.xcoms(self.dag(kind), self.done(kind, form))[task, "return_value"]
 
     def ended(self, kind: str, run: str) -> str:
-        return self.client.wait_run(self.dag(kind), run, seconds_max=SECONDS_MAX)
+        patience = Patience(self)
+        while (state := str(self.client.run(self.dag(kind), run)["state"])) not in _ENDED:
+            patience.require(f"{kind} {run} is still {state}")
+            time.sleep(0.3)
+        return state
+
+    def happening(self) -> list[object]:
+        """The runs of this pipeline's DAGs and their tasks: what is the same twice stands still.
+
+        A task that runs is not still: Airflow itself ends one whose process is gone.
+        """
+        mine = [dag for dag in self.client.dags() if dag.startswith("cdc_") and dag.endswith(f"_{self.name}")]
+        runs = [(dag, run["dag_run_id"], run["state"]) for dag in mine for run in self.client.runs(dag)]
+        tasks = [
+            (task["task_id"], task["state"], task["try_number"])
+            for dag, run, state in runs
+            if state not in _ENDED
+            for task in self.client.tasks(dag, run).values()
+        ]
+        running = [time.monotonic()] if any(state == "running" for _, state, _ in tasks) else []
+        return [*runs, *tasks, *running]
 
     def successes(self) -> list[dict[str, Any]]:
         """Micro-batches that ended well."""
@@ -84,8 +107,8 @@ class Stack:
         """Execute a statement; the id of the run that carried it, be it the schedule's or one by hand."""
         before = {run["dag_run_id"] for run in self.successes()}
         self.database.execute(statement)
-        give_up = time.monotonic() + SECONDS_MAX
-        while time.monotonic() < give_up:
+        patience = Patience(self)
+        while True:
             for run in self.successes():
                 name = run["dag_run_id"]
                 if (
@@ -93,8 +116,8 @@ class Stack:
                     and self.client.xcoms(self.dag("sync"), name)["pull", "return_value"]["batch"]
                 ):
                     return str(name)
+            patience.require(f"no run carried: {statement}")
             time.sleep(0.5)
-        raise AssertionError(f"no run carried: {statement}")
 
     def run_again(
         self, kind: str, run: str, tasks: list[str], *, attempt: int, everything: bool = False
@@ -112,10 +135,29 @@ class Stack:
 
     def until(self, true: Callable[[], bool], what: str) -> None:
         """Wait; no micro-batch may fail meanwhile."""
-        give_up = time.monotonic() + SECONDS_MAX
+        patience = Patience(self)
         sync = self.dag("sync")
         while not true():
             failed = [run["dag_run_id"] for run in self.client.runs(sync) if run["state"] == "failed"]
             assert not failed, self.client.reason(sync, failed[0])
-            assert time.monotonic() < give_up, f"not so after {SECONDS_MAX:.0f} s: {what}"
+            patience.require(f"not so: {what}")
             time.sleep(0.5)
+
+
+class Patience:
+    """Waits as long as anything happens in Airflow, whatever the clock says."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._seen: list[object] = []
+        self._since = self._asked = time.monotonic()
+
+    def require(self, what: str) -> None:
+        """Raises AssertionError if nothing has happened for a long time."""
+        if time.monotonic() - self._asked < _LOOK_SECONDS:
+            return
+        now, self._asked = self._stack.happening(), time.monotonic()
+        if now != self._seen:
+            self._seen, self._since = now, self._asked
+        still = self._asked - self._since
+        assert still < STILL_SECONDS_MAX, f"{what}; nothing has happened for {still:.0f} s: {now}"

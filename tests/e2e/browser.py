@@ -42,6 +42,10 @@ _OPTIONS = (
     f"--window-size={WIDTH},{HEIGHT}",
 )
 _SECONDS_MAX = 60.0
+_LOADED = (
+    "document.readyState + performance.getEntriesByType('resource').length"
+    " + (document.body ? document.body.innerText : '')"
+)
 # A string that a statement is looked up by: the innermost element that shows it.
 _FIND = """
 (wanted => {
@@ -135,13 +139,17 @@ class Browser:
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def _until(self, asked: Any, what: str, seconds_max: float) -> Any:
-        give_up = time.monotonic() + seconds_max
+        """Wait for something; the seconds count from when the page last changed."""
+        shown, since = "", time.monotonic()
         while True:
             with contextlib.suppress(AssertionError):
                 found = asked()
                 if found is not None:
                     return found
-            if time.monotonic() > give_up:
+            now = str(self.value(_LOADED))
+            if now != shown:
+                shown, since = now, time.monotonic()
+            if time.monotonic() - since > seconds_max:
                 raise AssertionError(f"not so after {seconds_max:.0f} s: {what}; the page:\n{self.text()}")
             time.sleep(0.1)
 

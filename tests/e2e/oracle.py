@@ -14,7 +14,7 @@ from tests.conftest import Database
 
 _SETTINGS = (
     "SET TimeZone='UTC'; SET DateStyle='ISO'; SET IntervalStyle='postgres'; "
-    "SET extra_float_digits=1; SET bytea_output='hex'"
+    "SET extra_float_digits=1; SET bytea_output='hex'; SET client_encoding='UTF8'"
 )
 
 

@@ -73,6 +73,39 @@ IDENTITIES: dict[str, Scenario] = {
             ],
         ],
     ),
+    # The key's change runs over its neighbour's: for a moment two rows have one key.
+    "keys that are deferrable": Scenario(
+        ["deferred", "allowed", "later", "sooner", "by_default", "indexed"],
+        "".join(
+            f"CREATE TABLE {table} (id int PRIMARY KEY{how}, v text); ALTER TABLE {table} REPLICA IDENTITY FULL; INSERT INTO {table} SELECT g, 'v' || g FROM generate_series(1, 5) g; "
+            for table, how in (
+                ("deferred", " DEFERRABLE INITIALLY DEFERRED"),
+                ("allowed", " DEFERRABLE"),
+                ("later", ""),
+                ("sooner", " DEFERRABLE"),
+            )
+        )
+        + "CREATE TABLE by_default (id int PRIMARY KEY DEFERRABLE, v text); INSERT INTO by_default VALUES (1, 'a'); "
+        "CREATE TABLE indexed (id int NOT NULL, v text); CREATE UNIQUE INDEX by_id ON indexed (id); ALTER TABLE indexed REPLICA IDENTITY USING INDEX by_id; "
+        "INSERT INTO indexed SELECT g, 'v' || g FROM generate_series(1, 5) g",
+        [
+            [
+                "UPDATE deferred SET id = id + 1",
+                "UPDATE allowed SET id = id + 1",
+                "BEGIN; INSERT INTO deferred VALUES (3, 'twice'); UPDATE deferred SET id = 30 WHERE v = 'v2'; COMMIT",
+                "ALTER TABLE later DROP CONSTRAINT later_pkey, ADD PRIMARY KEY (id) DEFERRABLE; UPDATE later SET id = id + 1",
+                "UPDATE sooner SET id = id + 1; ALTER TABLE sooner DROP CONSTRAINT sooner_pkey, ADD PRIMARY KEY (id); UPDATE sooner SET id = -id, v = 'moved' WHERE id < 4",
+                "INSERT INTO by_default VALUES (2, 'b')",
+                "UPDATE indexed SET id = -id WHERE id < 3; ALTER TABLE indexed ADD CONSTRAINT held UNIQUE USING INDEX by_id DEFERRABLE; INSERT INTO indexed VALUES (50, 'new')",
+            ],
+            [
+                "UPDATE later SET id = id + 1; DELETE FROM later WHERE id = 4",
+                "UPDATE sooner SET v = 'again', id = 100 + id; DELETE FROM sooner WHERE id = 104",
+                "ALTER TABLE by_default REPLICA IDENTITY FULL; UPDATE by_default SET id = id + 1; DELETE FROM by_default WHERE v = 'b'",
+                "ALTER TABLE indexed REPLICA IDENTITY FULL; UPDATE indexed SET id = id + 1",
+            ],
+        ],
+    ),
     "nothing names a row": Scenario(
         ["nameless", "named_nothing"],
         "CREATE TABLE nameless (a int, b text); INSERT INTO nameless VALUES (1, 'x'), (1, 'x'), (NULL, NULL); "

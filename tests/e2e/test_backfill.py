@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from decoder.errors import PipelineFileError
+from decoder.errors import LakeError, PipelineFileError
 from decoder.lsn import format_lsn, parse_lsn
+from infra import backfill_rows
+from infra.backfill_rows import _gone as gone
 from infra.pipeline import Pipeline
 from infra.replay import extend
 from spark.read import Cut
@@ -129,6 +132,7 @@ def test_rows_that_satisfy_it_on_either_side_are_made_equal(lake: tuple[Database
         "DELETE FROM lake.shop.items WHERE id = 6",
         "INSERT INTO lake.shop.items (id, v, n) VALUES (999, 'nobody', 400), (998, 'nobody', 20)",
         "INSERT INTO lake.shop.items SELECT * FROM lake.shop.items WHERE id = 7",
+        "INSERT INTO lake.shop.items (id, v, n) VALUES (999, 'nobody, and not chosen', 30)",
         "UPDATE lake.shop.items SET v = 'not asked for' WHERE id = 100",
     )
     where = "n <= 1 OR n >= 300"
@@ -136,21 +140,38 @@ def test_rows_that_satisfy_it_on_either_side_are_made_equal(lake: tuple[Database
     would = pipeline.backfill("items", where=where, dry_run=True)
     assert sorted(pipeline.rows("items")) == before
     assert _counts(would) == (1, 4, 1)
+    assert would.taken == would.tables[0].taken == 7  # 7 and 999 stand there twice
     named = Counter((entry["change"], entry["key"]["id"]) for entry in would.tables[0].keys)
     changed = {("update", "5"): 1, ("update", "150"): 1, ("update", "3"): 1, ("update", "7"): 1}
     assert named == {("insert", "6"): 1, ("delete", "999"): 1, **changed}
     # The stream goes on: what was committed before the call is under the image that is read again.
     database.execute("UPDATE items SET v = 'newer' WHERE id = 5; DELETE FROM items WHERE id = 4")
     report = pipeline.backfill("public.items", where=where)
-    assert _counts(report) == (1, 3, 1)
+    assert (_counts(report), report.taken) == ((1, 3, 1), 6)
     left = {("100", "not asked for"), ("998", "nobody")}
     lake_rows, source = set(pipeline.rows("items", ["id", "v"])), _source(database, "id, v", "items")
     assert lake_rows - source == left
-    assert pipeline.backfill("items", where=where).rows == report.rows
+    again = pipeline.backfill("items", where=where)
+    assert (again.rows, again.taken) == (report.rows, 0)
     assert _counts(pipeline.backfill("items", key_range="90..1000")) == (0, 1, 1)
     assert set(pipeline.rows("items")) == _source(database, "*", "items")
     database.execute("UPDATE items SET v = 'after' WHERE id IN (5, 6)")
     pipeline.sync()
+    assert pipeline.verify().equal
+
+
+def test_nothing_is_published_if_spark_takes_another_number_of_rows(
+    lake: tuple[Database, Pipeline], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, pipeline = lake
+    _damage(pipeline, "UPDATE lake.shop.items SET v = 'wrong' WHERE id = 40")
+    before = sorted(pipeline.rows("items"))
+    with monkeypatch.context() as patch:
+        patch.setattr(backfill_rows, "_gone", lambda found: replace(gone(found), rows=2))
+        with pytest.raises(LakeError, match="0 rows fewer would be in the lake, and 1 fewer should be"):
+            pipeline.backfill("items", where="id = 40")
+    assert sorted(pipeline.rows("items")) == before
+    assert pipeline.backfill("items", where="id = 40").taken == 1
     assert pipeline.verify().equal
 
 

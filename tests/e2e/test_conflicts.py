@@ -20,7 +20,9 @@ TABLES = ["applied", "skipped", "refused"]
 def _file(folder: Path, database: Database, choice: str) -> Path:
     path = pipeline_file(folder, database, TABLES)
     text = path.read_text().replace("  'skipped': {}", "  'skipped': {on_conflict: skip}")
-    path.write_text(text.replace("  'refused': {}", f"  'refused': {{on_conflict: {choice}}}"))
+    path.write_text(
+        text.replace("  'refused': {}", f"  'refused': {{on_conflict: {choice}, on_trouble: stop}}")
+    )
     return path
 
 

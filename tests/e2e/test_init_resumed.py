@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from decoder import failpoints
+from decoder.copy import CopiedFile, CopyCrew, CopyJob
+from decoder.errors import ChangedMeanwhileError
 from infra import copy_states
 from infra.copy_record import CopyRecord
 from infra.pipeline import Pipeline
@@ -225,3 +227,37 @@ def test_drop_ends_it(
     assert not list((tmp_path / "warehouse").rglob("*.parquet"))
     slots = database.execute("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")
     assert slots == [(0,)]
+
+
+@pytest.mark.parametrize("statement", ["VACUUM FULL sales_1", "TRUNCATE sales_2"])
+def test_a_partition_that_is_rewritten_between_its_ranges(
+    database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    """Its rows moved: ranges of the new file are not those of the old one; the root has no file."""
+    database.execute(
+        """
+        CREATE TABLE sales (id int PRIMARY KEY, t text) PARTITION BY RANGE (id);
+        CREATE TABLE sales_1 PARTITION OF sales FOR VALUES FROM (0) TO (10000);
+        CREATE TABLE sales_2 PARTITION OF sales FOR VALUES FROM (10000) TO (20000);
+        INSERT INTO sales SELECT i, repeat('x', 100) FROM generate_series(1, 9000) i;
+        INSERT INTO sales SELECT i, repeat('x', 100) FROM generate_series(10001, 13000) i;
+        DELETE FROM sales WHERE id % 3 > 0
+        """
+    )
+    file = pipeline_file(tmp_path, database, ["sales"], source="copy_workers: 1\n")
+    database.execute("CREATE PUBLICATION shop FOR TABLE sales WITH (publish_via_partition_root = true)")
+    left, copied = [statement], CopyCrew._copied
+
+    def rewriting(crew: CopyCrew, job: CopyJob) -> list[CopiedFile]:
+        files = copied(crew, job)
+        if left:
+            database.execute(left.pop())
+        return files
+
+    monkeypatch.setattr(CopyCrew, "_copied", rewriting)
+    with Pipeline.open(file, remote=connect) as pipeline:
+        with pytest.raises(ChangedMeanwhileError, match="a partition was rewritten"):
+            pipeline.init()
+        assert not left
+        pipeline.init()
+        assert_equal(database, pipeline, ["sales"])

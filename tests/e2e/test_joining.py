@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra import joining
+from infra import joining, settled
 from infra.joining import shows_all
 from infra.pipeline import Pipeline
 from tests.conftest import Database
@@ -138,8 +139,8 @@ def test_two_at_once_and_what_cannot_wait(database: Database, connect: str, tmp_
 def test_open_and_prepared_transactions(
     database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ranges are copied while transactions stay open; a table begins and ends when there is none."""
-    monkeypatch.setattr(joining, "WAIT_SECONDS", 0.5)
+    """A table waits, without a slot, for those that wrote to it before it was published; for no others."""
+    monkeypatch.setattr("infra.batches.create_slot", refused)
     with begun(database, tmp_path, connect) as pipeline, database.connect() as writer:
         writer.autocommit = False
         database.execute("CREATE TABLE big (id int PRIMARY KEY, v int, t text)")
@@ -147,29 +148,60 @@ def test_open_and_prepared_transactions(
         database.execute("INSERT INTO big SELECT i, i, repeat('x', 60) FROM generate_series(1, 2500) i")
         database.execute("ALTER PUBLICATION shop ADD TABLE big")
         database.execute("UPDATE small SET v = 1")
-        pipeline.sync()
+        done = pipeline.sync()
         assert ranges(pipeline) == 0
+        assert done.joining[BIG].startswith("0 ranges (open transactions wrote to it before it was published")
         assert_equal(database, pipeline, ["small"])
+        database.execute("UPDATE small SET v = 2")
+        monkeypatch.setattr(settled, "WRITERS_WAIT_SECONDS", 900.0)  # who is known is not waited for again
+        assert pipeline.sync().joining == done.joining
         writer.commit()
         pipeline.sync()
         assert ranges(pipeline) == 1
         writer.execute("UPDATE big SET v = -5 WHERE id % 10 = 1")
         writer.execute("INSERT INTO big SELECT 50000 + i, i, 'open' FROM generate_series(1, 3000) i")
         database.execute("BEGIN; DELETE FROM big WHERE id % 10 = 5; PREPARE TRANSACTION 'joining'")
-        there = 1
-        for number in range(2, 30):
-            database.execute(f"UPDATE small SET v = {number}")
-            assert pipeline.sync().added_tables == []
-            assert_equal(database, pipeline, ["small"])
-            if number > 5 and ranges(pipeline) == there:
-                break
-            there = ranges(pipeline)
+        assert 2 < until_joined(pipeline) < 30
+        assert_equal(database, pipeline, ["big", "small"])
         writer.execute("DELETE FROM big WHERE id % 10 = 3")
         writer.commit()
         database.execute("COMMIT PREPARED 'joining'")
-        assert until_joined(pipeline) == 1
+        pipeline.sync()
         assert_equal(database, pipeline, ["big", "small"])
         assert pipeline.verify().equal
+
+
+def test_a_table_of_all_tables_joins_beside_its_writers(
+    database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was published when it was made: a transaction that is open since is sent whole when it commits."""
+    monkeypatch.setattr("infra.batches.create_slot", refused)
+    database.execute("CREATE PUBLICATION shop FOR ALL TABLES")
+    with begun(database, tmp_path, connect) as pipeline, ExitStack() as stack:
+        pipeline.sync()
+        writer, other = (stack.enter_context(database.connect()) for _ in range(2))
+        writer.autocommit = other.autocommit = False
+        database.execute("BEGIN; UPDATE small SET v = 7; PREPARE TRANSACTION 'all_tables'")
+        other.execute("CREATE TABLE unseen (id int PRIMARY KEY); INSERT INTO unseen VALUES (1)")
+        database.execute("CREATE TABLE made (id int PRIMARY KEY, a text); INSERT INTO made VALUES (1, 'a')")
+        database.execute("CREATE TABLE loose (a text); INSERT INTO loose VALUES ('a'), ('a')")
+        for session in (writer, other):
+            session.execute(
+                "INSERT INTO made SELECT pg_backend_pid(), 'open'; INSERT INTO loose VALUES ('b')"
+            )
+        added = set(pipeline.sync().added_tables)
+        assert added == {"public.loose", "public.made"}
+        assert_equal(database, pipeline, ["made", "loose", "small"])
+        writer.commit()
+        other.commit()
+        database.execute("COMMIT PREPARED 'all_tables'")
+        assert pipeline.sync().added_tables == ["public.unseen"]
+        assert_equal(database, pipeline, ["made", "loose", "small", "unseen"])
+        assert pipeline.verify().equal
+
+
+def refused(*_: object, **__: object) -> None:
+    raise AssertionError("a slot is waited for")
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ UPDATE kinds SET id = 5 WHERE id = 12;
 INSERT INTO kinds (id) VALUES (30);
 INSERT INTO strict VALUES (2, 'infinity', 'NaN', '{1,2}'), (3, NULL, NULL, '{{5}}');
 """
-STRICT = "mode: [history, append], on_lossy: {d: fail, n: text}, types: {a: list}"
+STRICT = "mode: [history, append], on_trouble: stop, on_lossy: {d: fail, n: text}, types: {a: list}"
 EXTRA = """types: {arrays: list, ranges: struct, composites: struct}
 on_conflict: fail
 """

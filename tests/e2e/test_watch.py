@@ -13,6 +13,7 @@ import pytest
 
 from infra.cli import main
 from infra.pipeline import Pipeline
+from infra.watch import watched
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
 
@@ -28,6 +29,7 @@ def test_status_and_what_it_warns_of(
     with Pipeline.open(file) as pipeline:
         pipeline.init()
         pipeline.sync()
+        _a_verification_tells_what_the_lake_has(database, pipeline)
     code, quiet = _checked(file, capsys)
     assert (code, quiet["alarms"], quiet["held_back_by"]) == (0, [], [])
     assert (quiet["seconds_to_invalidation"], quiet["max_slot_wal_keep_bytes"]) == (None, None)
@@ -36,6 +38,18 @@ def test_status_and_what_it_warns_of(
     _the_end_is_foretold(database, file, capsys)
     _a_forgotten_slot_is_named(database, file, capsys)
     _a_slot_that_is_gone(database, file, capsys)
+
+
+def _a_verification_tells_what_the_lake_has(database: Database, pipeline: Any) -> None:
+    """An idle source: no commit, but WAL; the last sync was an hour ago, a verification just now."""
+    noted = pipeline.file.state_dir / "wal-seen.json"
+    noted.write_text(json.dumps([[at - 3600, position] for at, position in json.loads(noted.read_text())]))
+    database.execute("SELECT pg_log_standby_snapshot()")
+    pipeline.verify()
+    database.execute("SELECT pg_log_standby_snapshot()")
+    lag = watched(pipeline, None, pipeline.position(), None).lag_seconds
+    assert lag is not None
+    assert lag < 600
 
 
 def _checked(file: Path, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, dict[str, Any]]:

@@ -92,6 +92,7 @@ FAILPOINTS = (
     "publish.before_swap",
     "publish.after_swap",
     "evolve.copying",
+    "evolve.compared",
     "evolve.copied",
 )
 # Transactions, and where the run that takes them dies.

@@ -179,8 +179,9 @@ def command(tmp_path):
     subprocess.run(["rm", "-r", scratch], check=True)
 
 
-# The same program as merge_1k, with more rows, or with another key; and those that take long.
+# Those that take long: most start a Spark of their own.
 LONGER = {
+    "ten_thousand_points_vs_few",
     "merge_1m_vs_plain_merge",
     "merge_100k_vs_plain_merge",
     "merge_unclustered_vs_plain_merge",
@@ -188,6 +189,9 @@ LONGER = {
     "ten_of_a_thousand_vs_ten",
     "one_row_sync_s",
     "upkept_vs_fresh",
+    "last_update_vs_first",
+    "copy_vs_copy_binary",
+    "merge_1k_vs_plain_merge",
 }
 TRIED = [name for name in BENCHES if name not in LONGER or os.environ.get("SLOTLAKE_TEST_LONG")]
 

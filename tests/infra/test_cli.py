@@ -23,3 +23,8 @@ def test_an_unknown_command_is_named(capsys: pytest.CaptureFixture[str]) -> None
     said = capsys.readouterr().err
     assert "snyc" in said
     assert "Traceback" not in said
+
+
+def test_the_help_of_test_names_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["test", "--help"]) == 0
+    assert "./slotlake test [pytest arguments]" in " ".join(capsys.readouterr().out.split())

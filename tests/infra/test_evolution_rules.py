@@ -144,6 +144,41 @@ def test_another_file() -> None:
     assert found(catalog({**BEFORE, 4: ("c", "text", "9")}, storage=200)).copy == "its rows were rewritten"
 
 
+WIDER = {1: ("id", "int8", "9"), 2: ("a", "text", "7"), 3: ("b", "more", "9")}
+
+
+def test_another_file_for_wider_types() -> None:
+    """Copied again, unless no value changed; then the lake's columns become wider."""
+    now = catalog(WIDER, storage=200)
+    for messages in ((), (OLD,), (OLD, message(1, id="int8", a="text", b="more"))):
+        seen = found(now, *messages, at_end=True)
+        assert seen.copy == "its rows were rewritten"
+        assert seen.same is not None
+        assert set(seen.same.promoted) == {1, 3}
+        assert (seen.same.copy, len(seen.same.numbers)) == ("", len(messages))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {1: ("id", "int4", "9")},  # its type is kept: an expression
+        {3: ("b", "int8", "9")},  # numeric to bigint
+        {1: ("id", "int8", "9"), 2: ("a", "int8", "9")},
+        {1: ("id", "int8", "9"), 4: ("c", "text", "9")},
+        {1: ("id", "int8", "9"), 2: (None, "text", "9")},
+    ],
+)
+def test_another_file_for_more(columns: Any) -> None:
+    seen = found(catalog({**BEFORE, **columns}, storage=200))
+    assert (bool(seen.copy), seen.same) == (True, None)
+
+
+def test_wider_types_of_equal_rows() -> None:
+    """Rows without a key are named by all of their values: by those of two types in one batch."""
+    whole = replace(OLD, replica_identity="f", key=())
+    assert found(catalog(WIDER, storage=200), whole).same is None
+
+
 def test_a_kept_constant_that_moved_into_the_rows() -> None:
     with_constant = catalog(missing={3})
     held = marked(TableSchema.of(source(with_constant)), with_constant)

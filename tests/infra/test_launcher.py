@@ -65,6 +65,7 @@ class Checkout:
         shutil.copytree(ROOT / "infra" / "launch", self.root / "infra" / "launch")
         (self.root / "infra" / "__init__.py").write_text("")
         (self.root / "infra" / "cli.py").write_text(CLI)
+        (self.root / "infra" / "kernels.py").write_text("")
         lines = [
             _wheel(self.wheels, "setuptools", {"setuptools.py": ""}),
             _wheel(self.wheels, "tiny", {"tiny.py": ""}),
@@ -150,6 +151,21 @@ def test_the_first_run_sets_up_and_all_later_ones_only_run(checkout):
     checkout.run()
     assert time.monotonic() - started < 5  # 0.2 s on a quiet machine
     assert len(checkout.environments()) == 1
+
+
+SYSTEM_PYTHON = Path("/usr/bin/python3")
+
+
+@pytest.mark.skipif(not SYSTEM_PYTHON.exists(), reason="the system brings no Python")
+def test_the_systems_own_python_will_do(quick):
+    """Often the oldest patch version there is; 3.11.2 on Debian 12."""
+    if subprocess.run(
+        [SYSTEM_PYTHON, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"], check=False
+    ).returncode:
+        pytest.skip("the system's Python is too old, and the README says so")
+    code, out, err = quick.run("status", SLOTLAKE_PYTHON=str(SYSTEM_PYTHON))
+    assert code == 0, err
+    assert '"arguments": ["status"]' in out
 
 
 def test_a_changed_lock_file_is_another_environment(quick):
@@ -247,6 +263,7 @@ def test_ctrl_c_ends_the_set_up_with_a_line(checkout):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,  # a terminal sends Ctrl-C to all of the foreground group
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (`&` ignores it)
     )
     _wait_for(checkout.home / "there")
     os.killpg(process.pid, signal.SIGINT)
@@ -264,7 +281,8 @@ def test_without_a_usable_home_the_checkout_holds_the_environment(quick, home):
         variables["HOME"] = home
     done = subprocess.run([str(quick.root / "slotlake")], env=variables, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert [path.name[:4] for path in (quick.root / ".slotlake").iterdir() if path.is_dir()] == ["env-"]
+    made = {path.name[:4] for path in (quick.root / ".slotlake").iterdir() if path.is_dir()}
+    assert made == {"env-", "numb"}
 
 
 def test_a_home_asked_for_that_cannot_be_written_is_an_error(checkout):
@@ -297,3 +315,37 @@ def test_too_little_room_is_told_beforehand(monkeypatch, tmp_path):
     with pytest.raises(LaunchError, match="too little room"):
         environment.ready_environment(tmp_path)
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+def test_help_of_test_is_the_commands_and_options_are_pytests(quick):
+    assert '"arguments": ["test", "--help"]' in quick.run("test", "--help")[1]
+    assert quick.run("test", "tests", "--help")[1].startswith("pytest tests --help")
+
+
+def _with_loops(checkout: Checkout, text: str) -> None:
+    (checkout.root / "decoder").mkdir(exist_ok=True)
+    (checkout.root / "decoder" / "loops.py").write_text("one = 1")
+    (checkout.root / "infra" / "kernels.py").write_text(text)
+
+
+NOTED = "import sys, os; open(os.environ['HOME'] + '/compiled', 'a').write(' '.join(sys.argv[1:]) + '\\n')"
+
+
+def test_loops_are_compiled_once_for_their_contents_wherever_they_lie(quick, tmp_path):
+    _with_loops(quick, NOTED)
+    assert "compiling" in quick.run()[2]
+    assert sorted((quick.home / "compiled").read_text().splitlines()) == ["0 2", "1 2"]
+    shutil.copytree(quick.root, tmp_path / "a clone")
+    quick.root = tmp_path / "a clone"
+    assert "compiling" not in quick.run()[2]
+    (quick.root / "decoder" / "loops.py").write_text("two = 2")
+    assert "compiling" not in quick.run("--help")[2]
+    assert "compiling" in quick.run()[2]
+
+
+def test_loops_that_cannot_be_compiled_cost_time_only(quick):
+    _with_loops(quick, "raise SystemExit('no compiler here')")
+    for _ in range(2):
+        code, _, err = quick.run()
+        assert code == 0
+        assert "when they are first needed, because this failed: no compiler here" in err

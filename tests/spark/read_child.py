@@ -44,10 +44,10 @@ class Reader:
         name = commits_name(lake.namespace)
         location = pointers[name]
         new = location not in self._rows
-        if new:
-            self._rows[location] = newest_pins(StaticTable.from_metadata(location))
         commits = self._pin(name, location, 0)
         position = position_of(commits.metadata, name)
+        if new:
+            self._rows[location] = newest_pins(StaticTable.from_metadata(location), position)
         cut = Cut(
             lake,
             position,

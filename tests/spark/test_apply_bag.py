@@ -42,14 +42,14 @@ def test_what_a_killed_run_adds_between_two_statements_is_not_published(
     lab.init({BAG: [row(v="1")]})
     original, meddled = apply_run.run, []
 
-    def meddling(session: Any, table: Any, sql: str) -> None:
+    def meddling(session: Any, table: Any, sql: str, *more: Any) -> None:
         if sql.startswith("MERGE"):
             ours = session.conf.get(RUN)
             session.conf.set(RUN, "the killed one's")
             original(session, table, "INSERT INTO lake.shop.bag.branch_stage (v) VALUES (3)")
             session.conf.set(RUN, ours)
             meddled.append(sql)
-        original(session, table, sql)
+        original(session, table, sql, *more)
 
     batch = lab.batch(delete(BAG, **row(v="1")), insert(BAG, **row(v="2")))
     with monkeypatch.context() as patch:

@@ -11,7 +11,7 @@ from spark.names import LakeName, lake_columns, lake_table, source_table
 
 IDENTIFIER = st.text(
     st.one_of(
-        st.sampled_from('_xX25EFb./\\` "commitsopyingexact'),
+        st.sampled_from('_xX25EFb./\\` "commitsopyingexactſıKäÄ'),
         st.characters(exclude_characters="\0", codec="utf-8"),
     ),
     min_size=1,
@@ -33,7 +33,13 @@ def test_column_names_come_back_and_never_meet(columns: list[str]) -> None:
     encoded = lake_columns(columns)
     assert [names.decode(name) for name in encoded] == columns
     both = encoded + [names.exact_name(name) for name in encoded]
-    assert len({name.lower() for name in encoded}) == len(columns) or any(c != c.lower() for c in columns)
+    # As Trino and DuckDB see them, and as Spark does (Java's equalsIgnoreCase looks at the capitals first).
+    for see in (
+        str.lower,
+        lambda name: "".join(c.upper() if len(c.upper()) == 1 else c for c in name).lower(),
+    ):
+        assert len({see(name) for name in encoded}) == len(columns)
+    assert not {name.lower() for name in both} & names.READERS_OWN
     assert len(set(both)) == len(both)
 
 
@@ -68,6 +74,13 @@ def test_names_of_63_odd_bytes_fit_every_catalog() -> None:
 def test_columns_that_differ_by_case_only_can_be_told_apart() -> None:
     columns = ["id", "ID", "total", "total__exact"]
     assert lake_columns(columns) == ["id", "_x49__x44_", "total", "total___x65_xact"]
+    assert lake_columns(["s", "ſ", "ä", "Ä", "_xc4_"]) == ["s", "_x17F_", "ä", "_xC4_", "_xbl54ggnc7"]
+
+
+def test_columns_that_readers_have_of_their_own_are_escaped() -> None:
+    assert lake_columns(["_pos", "_POS", "_Row_ID", "pos", "__row_from_source"]) == [
+        "__x70_os", "__x50_OS", "__x52_ow_ID", "pos", "___x72_ow_from_source"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

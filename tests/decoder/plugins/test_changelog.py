@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from decoder.changelog import Batch
-from decoder.errors import ChangeLogError, SourceError
+from decoder.errors import ChangeLogError, SlotError, SourceError
 from decoder.lsn import parse_lsn
 from decoder.plugins import encode
 from decoder.plugins.changelog import ChangeLogConsumer, pull_rows
@@ -214,3 +214,16 @@ def _encoded(
                 described[relation.relation_id] = relation
                 yield from encode.description(relation)
         yield encode.change(body) if isinstance(body, Change) else encode.truncate(body)
+
+
+def test_a_two_phase_slot_of_test_decoding_is_refused(server: EmbeddedPostgres, tmp_path: Path) -> None:
+    """What came at PREPARE would be gone when its outcome comes in a later batch."""
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        row = connection.execute(
+            "SELECT lsn FROM pg_create_logical_replication_slot('two', 'test_decoding', false, true)"
+        ).fetchone()
+        assert row is not None
+        source = SourceSettings(server.dsn(), ("p",), "two", plugin="test_decoding")
+        with pytest.raises(SlotError, match="at PREPARE"):
+            pull_rows(source, "x", tmp_path, start=parse_lsn(row[0]))
+        connection.execute("SELECT pg_drop_replication_slot('two')")

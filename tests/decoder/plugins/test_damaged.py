@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from decoder.errors import ProtocolError
+from decoder.plugins import encode
 from decoder.plugins.catalog import RecordedCatalog
 from decoder.plugins.decoderbufs import ProtobufReader
 from decoder.plugins.live import read_file
@@ -155,6 +156,30 @@ def test_what_wal2json_would_not_print(record: bytes, said: str) -> None:
     with pytest.raises(ProtocolError, match=said) as raised:
         list(reader.read(record, 200))
     assert "transaction 752, at 0/C8" in raised.value.where
+
+
+BYTES = [
+    (LinesReader, b"BEGIN 752", b"table public.t: INSERT: a[text]:'x\xff'"),
+    (
+        JsonReader,
+        b'{"action":"B","xid":752}',
+        b'{"action":"I","schema":"s","table":"t","columns":[{"name":"a","type":"text","value":"x\xff"}]}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "begin", "line"), BYTES)
+def test_bytes_that_are_no_text_reach_who_takes_them(kind: Any, begin: bytes, line: bytes) -> None:
+    """The change log takes them, and judges them with all values: it says whose they are."""
+    reader = kind()
+    list(reader.read(begin, 100))
+    with pytest.raises(ProtocolError, match="not UTF-8"):
+        list(reader.read(line, 200))
+    reader = kind()
+    reader.any_bytes = True
+    list(reader.read(begin, 100))
+    (event,) = list(reader.read(line, 200))
+    assert encode.change(event.body).endswith(b"x\xff")
 
 
 def varint(value: int) -> bytes:

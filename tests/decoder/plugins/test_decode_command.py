@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -116,10 +117,13 @@ def test_a_reader_that_stops_reading(source: Database, times: int, lines_read: i
     """Quietly, also when the output fits into the pipe's buffers and is written when Python ends."""
     slotted(source)
     source.execute(f"INSERT INTO t SELECT n, repeat('x', 50) FROM generate_series(1, {times}) n")
-    slot = ["--dsn", source.dsn, "--slot", settings(source).slot]
+    slot = ["--dsn", "env:SOURCE_DSN", "--slot", settings(source).slot]
     program = "import sys; from infra.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "decode", *slot]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    dsn = {**os.environ, "SOURCE_DSN": source.dsn}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=dsn, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None and process.stderr is not None
         if lines_read:
             assert b'"kind"' in process.stdout.readline()
@@ -138,10 +142,13 @@ def test_a_consumer_whose_reader_stops_reading(source: Database, tmp_path: Path)
         "    def change(self, transaction, change): pass\n"
         "    def commit(self, transaction): pass\n"
     )
-    slot = ["--dsn", source.dsn, "--slot", settings(source).slot, "--consumer", "loud:Loud"]
+    slot = ["--dsn", "env:SOURCE_DSN", "--slot", settings(source).slot, "--consumer", "loud:Loud"]
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from infra.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "decode", *slot]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    dsn = {**os.environ, "SOURCE_DSN": source.dsn}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=dsn, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.read(10)
         process.stdout.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from decoder.confirm import confirm
 from decoder.errors import SourceUnavailableError
@@ -121,15 +122,16 @@ def test_a_statement_that_waits_for_a_lock_is_waited_for(database: Database, sou
         letting_go.join()
 
 
-def test_a_server_without_a_free_connection_is_no_silent_one(
-    source: SourceSettings, monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_refuses_to_be_asked_is_no_silent_one(
+    database: Database, source: SourceSettings
 ) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise psycopg.OperationalError("connection failed: FATAL:  sorry, too many clients already")
-
-    with connect(source.dsn) as connection:
-        monkeypatch.setattr("decoder.waiting._Asking.connect", refused)
-        assert connection.execute("SELECT 7 FROM pg_sleep(1)").fetchone() == (7,)
+    with connect(source.dsn) as connection, psycopg.connect(database.server.dsn(), autocommit=True) as admin:
+        allow = sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
+        admin.execute(allow.format(sql.Identifier(database.name), sql.SQL("false")))
+        try:
+            assert connection.execute("SELECT 7 FROM pg_sleep(1)").fetchone() == (7,)
+        finally:
+            admin.execute(allow.format(sql.Identifier(database.name), sql.SQL("true")))
 
 
 @pytest.mark.parametrize(

@@ -120,9 +120,11 @@ def test_a_network_that_swallows_everything_is_noticed(
         pull(through, "test", tmp_path / "whole", start=start)
         proxy.become(swallow_after=proxy.passed // 2)
         begun = time.monotonic()
-        with pytest.raises(SourceUnavailableError, match="has not said a word for 1 s, not even when asked"):
+        # The look at the slot, behind START_REPLICATION, may meet it before the stream does.
+        noticed = r"has not said a word for 1(\.\d)? s, not even when asked|connection timeout expired"
+        with pytest.raises(SourceUnavailableError, match=noticed):
             pull(through, "test", tmp_path / "log", start=start)
-        assert time.monotonic() - begun < 6
+        assert time.monotonic() - begun < 16
     assert list((tmp_path / "log").glob("*")) == []
 
 

@@ -1,0 +1,109 @@
+"""How values of types are printed: what the catalog says of it that may change without a row event.
+
+Renaming an enum's label, or adding an attribute to a composite, changes what old rows print; renaming a table
+what each ``regclass`` prints that names it.  A type is followed into what it is of: arrays, domains, ranges,
+composites.  Invariant: as long as each trait of a column is there again, the text of its values is what it
+was; traits that join (a label, an object) change no text that there is.  A label that was renamed and is back
+is another row of pg_enum (its xmin), since what was sent between shows the other name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from typing import Any
+
+import psycopg
+
+NAME, OBJECT = "n", "g"
+# A struct's fields only; of objects by name (reg…): kind, OID, and the begin of their text's digest.
+DIGEST_LETTERS = 8
+OBJECTS_MAX = 5000
+_FIRST_OWN_OID = 10000  # transam.h FirstGenbkiObjectId
+
+_OF_RELATIONS = "x.relkind IN ('r', 'p', 'v', 'm', 'S', 'f') AND x.relpersistence <> 't'"
+# Type → (catalog, which of its rows). Temporary tables, indexes and toast tables come and go by themselves.
+_NAMED = {
+    "regclass": ("pg_class", _OF_RELATIONS),
+    "regproc": ("pg_proc", "true"),
+    "regprocedure": ("pg_proc", "true"),
+    "regoper": ("pg_operator", "true"),
+    "regoperator": ("pg_operator", "true"),
+    "regtype": (
+        "pg_type",
+        "NOT EXISTS (SELECT FROM pg_class r WHERE r.oid IN (x.typrelid, (SELECT e.typrelid FROM pg_type e "
+        "WHERE e.oid = x.typelem)) AND r.relpersistence = 't')",
+    ),
+    "regconfig": ("pg_ts_config", "true"),
+    "regdictionary": ("pg_ts_dict", "true"),
+    "regnamespace": ("pg_namespace", "x.nspname !~ '^pg_(toast_)?temp'"),
+    "regrole": ("pg_roles", "true"),
+    "regcollation": ("pg_collation", "true"),
+    "regdatabase": ("pg_database", "true"),
+}
+_REG_OIDS = {24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191, 8326}
+_REG_OIDS |= {1008, 2207, 2208, 2209, 2210, 2211, 3735, 3770, 4090, 4097, 4192, 8327}  # their arrays
+
+_TRAITS = """
+WITH RECURSIVE used (root, oid) AS (
+    SELECT t.oid, t.oid FROM pg_catalog.pg_type t WHERE t.oid = ANY (%(types)s)
+    UNION
+    SELECT u.root, inner_type.oid
+    FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.oid
+    CROSS JOIN LATERAL (
+        SELECT t.typelem WHERE t.typelem <> 0
+        UNION ALL SELECT t.typbasetype WHERE t.typbasetype <> 0
+        UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r
+                  WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+        UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
+                  WHERE a.attrelid = t.typrelid AND t.typrelid <> 0 AND a.attnum > 0 AND NOT a.attisdropped
+    ) AS inner_type (oid)
+)
+SELECT u.root::bigint, 'e' || e.oid || ':' || e.xmin
+FROM used u JOIN pg_catalog.pg_enum e ON e.enumtypid = u.oid
+UNION ALL
+SELECT u.root, k.kind || u.oid || ':' || pg_catalog.md5(pg_catalog.string_agg(
+           CASE k.kind WHEN 'c' THEN concat_ws(':', a.attnum, a.attisdropped, a.atttypid, a.atttypmod)
+                WHEN 'n' THEN concat_ws(':', a.attnum, a.attname) END, ',' ORDER BY a.attnum))
+FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.oid AND t.typtype = 'c'
+JOIN pg_catalog.pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0
+CROSS JOIN (VALUES ('c'), ('n')) AS k (kind)
+GROUP BY 1, u.oid, k.kind
+UNION ALL
+SELECT u.root, t.typname FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.oid
+WHERE t.typname LIKE 'reg%%' AND t.typtype = 'b' AND t.typelem = 0 AND t.oid < 10000
+"""
+_OBJECTS = """
+SELECT x.oid::bigint, pg_catalog.left(pg_catalog.md5(x.oid::pg_catalog.{kind}::pg_catalog.text), {letters})
+FROM pg_catalog.{catalog} x WHERE x.oid >= 16384 AND {chosen}
+"""
+
+
+def printed_by(connection: psycopg.Connection[Any], types: Collection[int]) -> dict[int, frozenset[str]]:
+    """The traits of types, by OID, of those whose text may change: one query, and one a kind of objects."""
+    asked = [oid for oid in types if oid >= _FIRST_OWN_OID or oid in _REG_OIDS]
+    if not asked:
+        return {}
+    found: dict[int, set[str]] = {}
+    named: dict[str, set[int]] = {}
+    for root, trait in connection.execute(_TRAITS.encode(), {"types": asked}).fetchall():
+        if trait in _NAMED:
+            named.setdefault(trait, set()).add(int(root))
+        else:
+            found.setdefault(int(root), set()).add(str(trait))
+    for kind, roots in named.items():
+        objects = _objects(connection, kind)
+        for root in roots:
+            found.setdefault(root, set()).update(objects)
+    return {root: frozenset(traits) for root, traits in found.items()}
+
+
+def _objects(connection: psycopg.Connection[Any], kind: str) -> set[str]:
+    """The source's own objects of a kind, and how each is printed; of very many, all in one."""
+    catalog, chosen = _NAMED[kind]
+    query = _OBJECTS.format(kind=kind, catalog=catalog, chosen=chosen, letters=DIGEST_LETTERS)
+    objects = [f"{OBJECT}{kind}:{oid}:{text}" for oid, text in connection.execute(query.encode()).fetchall()]
+    if len(objects) <= OBJECTS_MAX:
+        return set(objects)
+    whole = hashlib.sha256("".join(sorted(objects)).encode()).hexdigest()
+    return {f"{OBJECT}{kind}:all:{whole}"}

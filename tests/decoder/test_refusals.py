@@ -1,0 +1,100 @@
+"""What a real server refuses, by SQLSTATE: the class of the error, what it says, and a way out."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import psycopg
+import pytest
+
+from decoder.errors import SourceError, SourceUnavailableError
+from decoder.source import connect, source_errors
+from tests.conftest import Database
+
+RAISED = "DO $$ BEGIN RAISE EXCEPTION 'kein Platz mehr' USING ERRCODE = '{}'; END $$"
+# What runs, which class, what it says, what its way out names.
+REFUSED = [
+    ("SET statement_timeout = 50; SELECT pg_sleep(9)", True, "cancelled the statement", "statement_timeout"),
+    (
+        "SET default_transaction_read_only = on; CREATE TABLE x ()",
+        False,
+        "takes no writes",
+        "default_transaction_read_only",
+    ),
+    (
+        "SET ROLE pg_monitor; SELECT * FROM t",
+        False,
+        "lacks a privilege: permission denied for table t",
+        "GRANT",
+    ),
+    ("SELECT * FROM nowhere", False, "no such thing any more", "dropped or renamed"),
+    ("SELECT * FROM no.where_at_all", False, "no such thing any more", "USAGE"),
+    (
+        "SET temp_file_limit = '1MB'; SET work_mem = '64kB'; " + RAISED.format("53400"),
+        True,
+        "a limit",
+        "raise",
+    ),
+    (RAISED.format("53100"), True, "a disk of the server is full", "enlarge"),
+    (RAISED.format("53200"), True, "out of memory", "source.copy_workers"),
+    (RAISED.format("58030"), True, "cannot read or write its files", "disks"),
+    (RAISED.format("XX001"), False, "the server failed", "REINDEX"),
+    (RAISED.format("54000"), False, "larger than the server can send", "tables.<name>.columns"),
+    (RAISED.format("P0001"), False, "PostgreSQL refused", "SQLSTATE P0001"),
+]
+
+
+@pytest.mark.parametrize(("statement", "later", "said", "way_out"), REFUSED)
+def test_a_refusal_is_told_by_its_sqlstate(
+    database: Database, statement: str, later: bool, said: str, way_out: str
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with (
+        connect(database.dsn) as connection,
+        pytest.raises(SourceError, match=said) as caught,
+        source_errors(database.dsn, "copying public.t"),
+    ):
+        for each in statement.split("; ", 1) if statement.startswith("SET") else [statement]:
+            connection.execute(each.encode())
+    error = caught.value
+    assert isinstance(error, SourceUnavailableError) == error.retryable == later
+    assert f"dbname={database.name}" in error.where
+    assert way_out in error.way_out
+    assert ("run the same command again" in error.way_out) == later
+
+
+def test_a_session_that_is_ended(database: Database) -> None:
+    with connect(database.dsn) as connection:
+        database.execute(f"SELECT pg_terminate_backend({connection.info.backend_pid})")
+        with pytest.raises(SourceUnavailableError) as caught, source_errors(database.dsn):
+            connection.execute("SELECT 1")
+    assert "then run the same command again" in caught.value.way_out
+
+
+def test_a_table_that_is_locked(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with psycopg.connect(database.dsn) as other, connect(database.dsn) as connection:
+        other.execute("LOCK TABLE t")
+        with pytest.raises(SourceUnavailableError, match="locked") as caught, source_errors(database.dsn):
+            connection.execute("SELECT * FROM t FOR UPDATE NOWAIT")
+    assert "pg_locks" in caught.value.way_out
+
+
+def test_what_was_done_is_told(database: Database) -> None:
+    with (
+        connect(database.dsn) as connection,
+        pytest.raises(SourceError) as caught,
+        source_errors(database.dsn, "copying public.t"),
+    ):
+        connection.execute("SELECT * FROM nowhere")
+    assert "while copying public.t" in caught.value.what
+
+
+def test_a_server_that_is_too_old_is_refused_by_its_version(database: Database) -> None:
+    version = mock.PropertyMock(return_value=130014)
+    patched = mock.patch.object(psycopg.ConnectionInfo, "server_version", version)
+    said = r"PostgreSQL 13\.14; slotlake reads 14 and later"
+    with patched, pytest.raises(SourceError, match=said) as caught:
+        connect(database.dsn)
+    assert "upgrade" in caught.value.way_out
+    assert not caught.value.retryable

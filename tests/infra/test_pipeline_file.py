@@ -1,0 +1,114 @@
+"""What a pipeline file says is done, or refused: nothing is accepted and then ignored."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from decoder.errors import PipelineFileError
+from infra import scheduling
+from infra.model import PipelineFile, load_pipeline
+from infra.model_sections import TableSection
+from infra.pipeline_open import lake_settings
+from tests.conftest import ROOT
+
+FILE = """name: shop
+source: {dsn: "postgresql://u@h/d", publications: [shop], slot: s}
+lake: {catalog: lake, uri: "env:LAKE", warehouse: "warehouse", namespace: shop}
+"""
+
+
+def _file(folder: Path, more: str) -> Path:
+    path = folder / "shop.yaml"
+    path.write_text(FILE + more)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "word"),
+    [
+        ("changelog: {path: s3://bucket/log}", "changelog.path", "this machine only"),
+        ("changelog: {path: hdfs:/log}", "changelog.path", "this machine only"),
+        ("changelog: {path: file://other/log}", "changelog.path", "this machine only"),
+        ("spark: {master: 'spark://host:7077'}", "spark.master", "spark.remote"),
+        ("spark: {master: yarn}", "spark.master", "spark.remote"),
+        ("spark: {master: 'local[0]'}", "spark.master", "spark.remote"),
+        ("spark: {remote: 'http://host:1'}", "spark.remote", "sc://host:port"),
+        ("spark: {driver_memory: much}", "spark.driver_memory", "like 2g"),
+        ("airflow: {verify: hourly}", "airflow.verify", "daily, every_batch, manual"),
+        ("airflow: {verify: 0}", "airflow.verify", "daily, every_batch, manual"),
+        ("permissions: 755", "permissions", "private"),
+    ],
+)
+def test_what_does_nothing_is_refused(tmp_path: Path, more: str, key: str, word: str) -> None:
+    with pytest.raises(PipelineFileError) as told:
+        load_pipeline(_file(tmp_path, more))
+    assert f"{key}: " in str(told.value)
+    assert word in str(told.value)
+
+
+@pytest.mark.parametrize(("master", "cores"), [("local", "1"), ("local[3]", "3"), ("local[*]", "*")])
+def test_a_local_master_says_how_many_cores(tmp_path: Path, master: str, cores: str) -> None:
+    assert load_pipeline(_file(tmp_path, f"spark: {{master: '{master}'}}")).spark.cores == cores
+
+
+@pytest.mark.parametrize("path", ["{d}/log", "file://{d}/log", "file:{d}/log", "log"])
+def test_a_folder_of_the_change_log(tmp_path: Path, path: str) -> None:
+    file = load_pipeline(_file(tmp_path, f"changelog: {{path: '{path.format(d=tmp_path)}'}}"))
+    assert file.changelog_dir == tmp_path / "log"
+
+
+@pytest.mark.parametrize("more", ["rest: {token: t}", "publish: per_table"])
+def test_what_is_of_rest_catalogs_needs_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str
+) -> None:
+    monkeypatch.setenv("LAKE", "sqlite:////catalog.db")
+    path = _file(tmp_path, "")
+    path.write_text(path.read_text().replace("namespace: shop", f"namespace: shop, {more}"))
+    with pytest.raises(PipelineFileError, match="for a REST catalog"):
+        lake_settings(load_pipeline(path))
+    monkeypatch.setenv("LAKE", "https://catalog.example/api")
+    assert lake_settings(load_pipeline(path)).is_rest
+
+
+@pytest.mark.parametrize(
+    ("verify", "when"),
+    [
+        ("", "@daily"),
+        ("daily", "@daily"),
+        ("every_batch", ["asset"]),
+        ("manual", None),
+        ("null", None),
+        ("7200", timedelta(hours=2)),
+        ("'0 3 * * 0'", "0 3 * * 0"),
+        ("'@weekly'", "@weekly"),
+    ],
+)
+def test_when_a_verification_runs(tmp_path: Path, verify: str, when: object) -> None:
+    file = load_pipeline(_file(tmp_path, f"airflow: {{verify: {verify}}}" if verify else ""))
+    assert scheduling.verification(file, "asset") == when
+
+
+def _keys(section: type[BaseModel], place: str = "") -> Iterator[tuple[str, str]]:
+    for name, field in section.model_fields.items():
+        yield name, place + name
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _keys(field.annotation, f"{place}{name}.")
+
+
+def test_each_key_is_read_somewhere() -> None:
+    read = {
+        node.attr
+        for folder in ("decoder", "spark", "expectations", "infra", "dags")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+    }
+    keys = [*_keys(PipelineFile), *_keys(TableSection, "tables.")]
+    one_word_only = {"types.jsonb"}
+    assert [place for name, place in keys if name not in read and place not in one_word_only] == []
