@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -51,6 +52,7 @@ from spark.names import postgres_name
 
 DIFFERENCES_MAX = 1000
 CANCEL_SECONDS = 5.0
+CANCEL_AGAIN_SECONDS = 0.2
 T = TypeVar("T")
 
 
@@ -109,13 +111,19 @@ def reconcile(
                     results[run.table.name] = result
             progress("compare", len(runs), len(runs))
         except BaseException:  # Ctrl-C too: do not wait for what the server is busy with
-            for run in runs:
-                run.expected.cancel()
-            connection.cancel_safe(timeout=CANCEL_SECONDS)
+            _cancel(connection, [run.expected for run in runs])
             raise
     names = [postgres_name(table.schema, table.table) for table in tables]
     ordered = {name: results[name] for name in names if name in results}
     return Report(format_lsn(lsn), ordered, round(time.monotonic() - started, 3))
+
+
+def _cancel(connection: psycopg.Connection[object], sums: Sequence[Future[tuple[Sums, float]]]) -> None:
+    """End what the server computes; asked again: a statement that has not begun yet is not cancelled."""
+    while running := [future for future in sums if not future.cancel() and not future.done()]:
+        with suppress(psycopg.Error):  # the server is gone; so is what it computed
+            connection.cancel_safe(timeout=CANCEL_SECONDS)
+        wait(running, timeout=CANCEL_AGAIN_SECONDS)
 
 
 @dataclass

@@ -9,6 +9,7 @@ import itertools
 import logging
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -105,16 +106,13 @@ def database(pg: EmbeddedPostgres) -> Iterator[Database]:
 def fresh_database(server: EmbeddedPostgres) -> Iterator[Database]:
     """A new database on that server, dropped with its slots and prepared transactions."""
     name = f"test_{os.getpid()}_{next(_numbers)}"
-    identifier = sql.Identifier(name)
     with psycopg.connect(server.dsn(), autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {}").format(identifier))
+        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     made = Database(server, name)
     yield made
     for (gid,) in made.execute("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"):
         made.execute(sql.SQL("ROLLBACK PREPARED {}").format(gid).as_string(None))
-    with psycopg.connect(server.dsn(), autocommit=True) as admin:
-        _drop_slots(admin, name)
-        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(identifier))
+    drop_database(server, name)
 
 
 SERVER_VERSIONS: tuple[Version, ...] = (14, 15, 16, 17, 18)
@@ -157,6 +155,21 @@ def database_on(servers: Servers) -> Iterator[Callable[[Version], Database]]:
     """``database_on(version)``: a database of its own on a server of that version."""
     with ExitStack() as stack:
         yield lambda version: stack.enter_context(fresh_database(servers(version)))
+
+
+def drop_database(server: EmbeddedPostgres, name: str) -> None:
+    """Drop a database with its slots; a closed session lets go of its temporary slot a moment later."""
+    last = time.monotonic() + 30
+    while True:
+        try:
+            with psycopg.connect(server.dsn(), autocommit=True) as admin:
+                _drop_slots(admin, name)
+                admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+            return
+        except (psycopg.errors.ObjectInUse, psycopg.errors.UndefinedObject):
+            if time.monotonic() > last:
+                raise
+            time.sleep(0.1)
 
 
 def _drop_slots(admin: psycopg.Connection[tuple[Any, ...]], database: str) -> None:

@@ -18,7 +18,7 @@ import pytest
 from decoder.messages import Insert
 from decoder.transactions import Result, Transaction, reference_transactions
 from infra.local.postgres import EmbeddedPostgres, temporary_postgres
-from tests.conftest import Database, seed_of_the_run
+from tests.conftest import Database, drop_database, seed_of_the_run
 from tests.decoder.assembling import assembled, scratch
 from tests.decoder.comparing import comparable
 from tests.decoder.live import IMMEDIATE, SMALL, VARIANTS, History, LiveSlot, live_slots, meaning_of
@@ -55,18 +55,12 @@ def database(server: EmbeddedPostgres, request: pytest.FixtureRequest) -> Iterat
     with psycopg.connect(server.dsn(), autocommit=True) as admin:
         name = f"h{abs(hash(request.node.name)) % 10**8}"
         admin.execute(f"CREATE DATABASE {name}")
-        made = Database(server, name)
-        made.execute(SETUP)
-        yield made
-        with made.connect() as inside:
-            for (gid,) in inside.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", [name]):
-                inside.execute(f"ROLLBACK PREPARED '{gid}'")
-            inside.execute(
-                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
-                " AND active_pid IS NULL OR pg_terminate_backend(active_pid, 5000) AND false",
-                [name],
-            )
-        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    made = Database(server, name)
+    made.execute(SETUP)
+    yield made
+    for (gid,) in made.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", [name]):
+        made.execute(f"ROLLBACK PREPARED '{gid}'")
+    drop_database(server, name)
 
 
 def meaning(slot: LiveSlot) -> list[Result]:

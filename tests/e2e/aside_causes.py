@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 
 from infra.local.postgres import EmbeddedPostgres
-from tests.conftest import Database
+from tests.conftest import Database, drop_database
 
 BAD = r"E'\xff\xfe'"
 
@@ -26,10 +26,7 @@ def encoded_database(server: EmbeddedPostgres, name: str, encoding: str) -> Iter
     try:
         yield database
     finally:
-        slots = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
-        with psycopg.connect(server.dsn(), autocommit=True) as admin:
-            database.execute(slots, [name])
-            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+        drop_database(server, name)
 
 
 def five_rows(database: Database, *names: str) -> list[str]:

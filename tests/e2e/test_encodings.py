@@ -14,7 +14,7 @@ import pytest
 from psycopg import sql
 
 from infra.pipeline import Pipeline
-from tests.conftest import Database
+from tests.conftest import Database, drop_database
 from tests.e2e.oracle import differences, pipeline_file
 
 pytestmark = pytest.mark.timeout(600)
@@ -47,12 +47,10 @@ def _encoded(pg: Any, encoding: str) -> Iterator[Database]:
     with psycopg.connect(pg.dsn(), autocommit=True) as admin:
         command = "CREATE DATABASE {} ENCODING {} LOCALE 'C' TEMPLATE template0"
         admin.execute(sql.SQL(command).format(name, sql.Literal(encoding)))
-        try:
-            yield Database(pg, database.name)
-        finally:
-            slots = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
-            admin.execute(slots, [database.name])
-            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+    try:
+        yield database
+    finally:
+        drop_database(pg, database.name)
 
 
 @pytest.mark.parametrize("encoding", LETTERS)

@@ -17,7 +17,7 @@ from psycopg import sql
 
 from infra.local.postgres import EmbeddedPostgres
 from infra.pipeline import Pipeline
-from tests.conftest import Database, _drop_slots
+from tests.conftest import Database, drop_database
 from tests.e2e.oracle import differences, pipeline_file
 from tests.e2e.scenarios import big
 
@@ -117,9 +117,7 @@ def shop(
     with Pipeline.open(pipeline_file(folder, database, TABLES)) as pipeline:
         pipeline.init()
         yield database, pipeline
-    with psycopg.connect(pg.dsn(), autocommit=True) as admin:
-        _drop_slots(admin, name)
-        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    drop_database(pg, name)
 
 
 @settings(

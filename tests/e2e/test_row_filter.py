@@ -21,7 +21,7 @@ from decoder.errors import PipelineFileError
 from infra.local.postgres import EmbeddedPostgres
 from infra.pipeline import Pipeline
 from spark.read import Cut
-from tests.conftest import Database, _drop_slots
+from tests.conftest import Database, drop_database
 from tests.e2e.oracle import pipeline_file, source_rows
 from tests.e2e.scenarios import big
 from tests.spark.filtered_tables import CHOSEN, histories, run, setup
@@ -51,9 +51,7 @@ def sides(
         by_server.init()
         by_lake.init()
         yield database, by_server, by_lake
-    with psycopg.connect(pg.dsn(), autocommit=True) as admin:
-        _drop_slots(admin, name)
-        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    drop_database(pg, name)
 
 
 def _sections() -> str:

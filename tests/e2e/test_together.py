@@ -21,7 +21,7 @@ from infra.local.postgres import EmbeddedPostgres
 from infra.pipeline import Pipeline
 from spark.read import Cut
 from spark.replay import scratch_of
-from tests.conftest import Database, _drop_slots
+from tests.conftest import Database, drop_database
 from tests.e2e.oracle import pipeline_file
 from tests.e2e.test_modes import _told
 from tests.e2e.together import SETUP, STEADY, TABLES, held, histories, run, sections, seen
@@ -54,9 +54,7 @@ def shop(
     with Pipeline.open(file) as pipeline:
         pipeline.init()
     yield database, file
-    with psycopg.connect(pg.dsn(), autocommit=True) as admin:
-        _drop_slots(admin, name)
-        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    drop_database(pg, name)
 
 
 @settings(

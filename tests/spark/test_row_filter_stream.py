@@ -27,7 +27,7 @@ from infra.local.postgres import EmbeddedPostgres
 from infra.model import PipelineFile
 from infra.selection import SelectedTable, selected
 from spark.row_filter import taken
-from tests.conftest import Database, _drop_slots
+from tests.conftest import Database, drop_database
 from tests.e2e.scenarios import big
 from tests.spark.filtered_tables import CHOSEN, FILTERED, WHOLE, histories, run, setup
 
@@ -45,9 +45,7 @@ def database(pg: EmbeddedPostgres) -> Iterator[Database]:
     with create_slot(_source(made, WHOLE)):
         pass
     yield made
-    with psycopg.connect(pg.dsn(), autocommit=True) as admin:
-        _drop_slots(admin, name)
-        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    drop_database(pg, name)
 
 
 def _source(database: Database, publications: tuple[str, ...]) -> SourceSettings:
