@@ -3,7 +3,7 @@
 Invariant: each part is dropped by itself and may be gone already, so a second run ends what the first could
 not (killed, or a side out of reach), and says what is left to be done by hand.  Only what this pipeline made
 is touched: a slot of its name that something else made stays.  The note ``dropped.json`` in the state folder
-is what ends the DAGs (infra/scheduling.py); `init` and `recover` take it away.
+is what ends the DAGs (infra/airflow/scheduling.py); `init` and `recover` take it away.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
-from decoder.errors import LakeError, SourceError
-from decoder.failpoints import reach
-from decoder.slots import drop_slot, inspect_slot
-from decoder.source import connect, redact, source_errors
-from infra import ddl_trigger, follow, joining
-from infra.reports import Report
-from infra.unfinished import give_up
+from slotlake.decoder.errors import LakeError, SourceError
+from slotlake.decoder.failpoints import reach
+from slotlake.decoder.server.source import connect, redact, source_errors
+from slotlake.decoder.slots.slot import drop_slot, inspect_slot
+from slotlake.infra.copy import joining
+from slotlake.infra.copy.unfinished import give_up
+from slotlake.infra.reports import Report
+from slotlake.infra.schema import ddl_trigger
+from slotlake.infra.sync import follow
 
 if TYPE_CHECKING:
-    from infra.pipeline import Pipeline
+    from slotlake.infra.pipeline_open import OpenPipeline
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class _Doing:
             self.exit_code = self.exit_code or error.exit_code
 
 
-def drop(pipeline: Pipeline, *, lake: bool) -> DropReport:
+def drop(pipeline: OpenPipeline, *, lake: bool) -> DropReport:
     """Drop the slot, and what else `init` made; with ``lake`` the tables and the change log.
 
     Raises:
@@ -82,12 +84,12 @@ def drop(pipeline: Pipeline, *, lake: bool) -> DropReport:
     return DropReport(pipeline.name, done, doing.left, doing.exit_code)
 
 
-def begin_again(pipeline: Pipeline) -> None:
+def begin_again(pipeline: OpenPipeline) -> None:
     """The pipeline lives: its DAGs are made again."""
     pipeline.file.dropped_note.unlink(missing_ok=True)
 
 
-def _source(pipeline: Pipeline, doing: _Doing) -> None:
+def _source(pipeline: OpenPipeline, doing: _Doing) -> None:
     source = pipeline.source
     at = redact(source.dsn)
     with doing.or_by_hand(f"at {at}: SELECT pg_drop_replication_slot('{source.slot}')"):
@@ -108,7 +110,7 @@ def _source(pipeline: Pipeline, doing: _Doing) -> None:
             (pipeline.file.state_dir / note).unlink(missing_ok=True)
 
 
-def _slot(pipeline: Pipeline, doing: _Doing) -> None:
+def _slot(pipeline: OpenPipeline, doing: _Doing) -> None:
     source = pipeline.source
     with connect(source.dsn) as connection, source_errors(source.dsn):
         if inspect_slot(connection, source.slot) is None:
@@ -123,9 +125,9 @@ def _slot(pipeline: Pipeline, doing: _Doing) -> None:
         doing.done.append(f"dropped the replication slot {source.slot}")
 
 
-def _is_ours(pipeline: Pipeline) -> bool:
+def _is_ours(pipeline: OpenPipeline) -> bool:
     """Did `init` note that it made the slot; or, the notes being lost, is the lake this pipeline's?"""
-    from spark.initial import initialised
+    from slotlake.spark.copy.initial import initialised
 
     if _made(pipeline).get("slot") == pipeline.source.slot:
         return True
@@ -135,7 +137,7 @@ def _is_ours(pipeline: Pipeline) -> bool:
         return False
 
 
-def _made(pipeline: Pipeline) -> dict[str, Any]:
+def _made(pipeline: OpenPipeline) -> dict[str, Any]:
     """What `init` noted of what it made, also one that was cut off."""
     for name in ("made.json", "making.json"):
         note = pipeline.file.state_dir / name
@@ -144,7 +146,7 @@ def _made(pipeline: Pipeline) -> dict[str, Any]:
     return {}
 
 
-def _noted(pipeline: Pipeline) -> dict[str, Any]:
+def _noted(pipeline: OpenPipeline) -> dict[str, Any]:
     """What an earlier `drop` noted: whether the source is done, and files that it was about to remove."""
     try:
         return dict(json.loads(pipeline.file.dropped_note.read_text()))
@@ -152,8 +154,8 @@ def _noted(pipeline: Pipeline) -> dict[str, Any]:
         return {}
 
 
-def _lake(pipeline: Pipeline, doing: _Doing) -> None:
-    from spark.removal import drop_tables, remove_files
+def _lake(pipeline: OpenPipeline, doing: _Doing) -> None:
+    from slotlake.spark.maintenance.removal import drop_tables, remove_files
 
     file = pipeline.file
 

@@ -9,28 +9,28 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from decoder.errors import PipelineFileError
-from infra.reports import MaintainReport, TableMaintained
+from slotlake.decoder.errors import PipelineFileError
+from slotlake.infra.reports import MaintainReport, TableMaintained
 
 if TYPE_CHECKING:
-    from infra.output import Progressing
-    from infra.pipeline import Pipeline
-    from spark.maintenance import Care, Maintained
-    from spark.names import LakeName
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+    from slotlake.spark.maintenance.rewrite import Care, Maintained
+    from slotlake.spark.names import LakeName
 
 _LAST_LEFT = "maintained-last"
 
 
 def maintain(
-    pipeline: Pipeline, table: str | None, progress: Progressing, wait_seconds: float
+    pipeline: OpenPipeline, table: str | None, progress: Progressing, wait_seconds: float
 ) -> MaintainReport:
     """Compact, expire, remove: all tables of the pipeline, or one (as PostgreSQL writes it).
 
     Raises:
         BusyError: another run was at work for longer than ``wait_seconds``; tables before are maintained.
-        LakeError: see `spark.maintenance.maintain_table`.
+        LakeError: see `spark.maintenance.rewrite.maintain_table`.
     """
-    from spark.maintenance import maintain_table
+    from slotlake.spark.maintenance.rewrite import maintain_table
 
     started = time.monotonic()
     pipeline.position()  # that there is a lake is told before Spark is started
@@ -49,18 +49,18 @@ def maintain(
     )
 
 
-def _care(pipeline: Pipeline) -> Care:
-    from spark.expiry import Grace
-    from spark.maintenance import Care
+def _care(pipeline: OpenPipeline) -> Care:
+    from slotlake.spark.maintenance.expiry import Grace
+    from slotlake.spark.maintenance.rewrite import Care
 
     section = pipeline.file.maintenance
     grace = Grace(section.unused_minutes * 60, section.orphan_hours * 3600)
     return Care(grace, section.target_file_mb << 20)
 
 
-def _names(pipeline: Pipeline, table: str | None) -> list[LakeName]:
-    from spark.maintenance import tables_to_maintain
-    from spark.names import lake_table, parse_postgres_name
+def _names(pipeline: OpenPipeline, table: str | None) -> list[LakeName]:
+    from slotlake.spark.maintenance.rewrite import tables_to_maintain
+    from slotlake.spark.names import lake_table, parse_postgres_name
 
     names = tables_to_maintain(pipeline.lake, pipeline.name)
     if table is None:
@@ -76,7 +76,7 @@ def _names(pipeline: Pipeline, table: str | None) -> list[LakeName]:
         ) from None
 
 
-def _turn(pipeline: Pipeline, names: list[LakeName]) -> list[LakeName]:
+def _turn(pipeline: OpenPipeline, names: list[LakeName]) -> list[LakeName]:
     """Those first that the last run had no time for."""
     try:
         left = (pipeline.file.state_dir / _LAST_LEFT).read_text().splitlines()
@@ -86,7 +86,7 @@ def _turn(pipeline: Pipeline, names: list[LakeName]) -> list[LakeName]:
     return sorted(names, key=lambda name: turn.get(str(name), len(left)))
 
 
-def _remember(pipeline: Pipeline, left: list[str]) -> None:
+def _remember(pipeline: OpenPipeline, left: list[str]) -> None:
     place = pipeline.file.state_dir / _LAST_LEFT
     if left:
         place.write_text("\n".join(left))

@@ -6,26 +6,26 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from decoder.publications import SourceTable, published_names
-from decoder.slots import ExportedSnapshot
-from decoder.source import connect, source_errors
-from decoder.vanished import vanished
-from expectations.source_side import snapshot_session
-from infra.exact import beside_writers
-from infra.joining import joining_tables
-from infra.selection import comparable, refuse_changed
-from infra.tables import fill_added_columns, has_unfilled_columns, published_tables
+from slotlake.decoder.catalog.publications import SourceTable, published_names
+from slotlake.decoder.catalog.vanished import vanished
+from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.slots.slot import ExportedSnapshot
+from slotlake.expectations.source_side import snapshot_session
+from slotlake.infra.config.selection import comparable, refuse_changed
+from slotlake.infra.copy.joining import joining_tables
+from slotlake.infra.sync.exact import beside_writers
+from slotlake.infra.sync.tables import fill_added_columns, has_unfilled_columns, published_tables
 
 if TYPE_CHECKING:
-    from expectations.results import Report, TableResult
-    from infra.output import Progressing
-    from infra.pipeline import Pipeline
-    from spark.read import Cut
+    from slotlake.expectations.results import Report, TableResult
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+    from slotlake.spark.read.point import Cut
 
 
-def verify_at_exact_lsn(pipeline: Pipeline, slot_timeout_seconds: float, progress: Progressing) -> Report:
+def verify_at_exact_lsn(pipeline: OpenPipeline, slot_timeout_seconds: float, progress: Progressing) -> Report:
     """Bring the lake to a snapshot's LSN, compare all tables there, and write the Data Docs."""
-    from expectations.suite import validate
+    from slotlake.expectations.suite import validate
 
     refuse_changed(pipeline)
     while True:
@@ -38,9 +38,9 @@ def verify_at_exact_lsn(pipeline: Pipeline, slot_timeout_seconds: float, progres
     return report
 
 
-def _compared(pipeline: Pipeline, snapshot: ExportedSnapshot, progress: Progressing) -> Report:
-    from expectations.reconcile import reconcile
-    from spark.read import Cut
+def _compared(pipeline: OpenPipeline, snapshot: ExportedSnapshot, progress: Progressing) -> Report:
+    from slotlake.expectations.reconcile import reconcile
+    from slotlake.spark.read.point import Cut
 
     cut = Cut.at(pipeline.lake, snapshot.lsn)
     tables = comparable(published_tables(pipeline))  # those that are set aside are not among them
@@ -61,9 +61,9 @@ def _compared(pipeline: Pipeline, snapshot: ExportedSnapshot, progress: Progress
     return replace(report, tables=report.tables | _aside(pipeline, cut))
 
 
-def _aside(pipeline: Pipeline, cut: Cut) -> dict[str, TableResult]:
+def _aside(pipeline: OpenPipeline, cut: Cut) -> dict[str, TableResult]:
     """Tables that are set aside are what they were at another LSN: not equal, and not compared."""
-    from expectations.results import ASIDE, Difference, TableResult
+    from slotlake.expectations.results import ASIDE, Difference, TableResult
 
     source = pipeline.source
     if not cut.aside:
@@ -80,7 +80,7 @@ def _aside(pipeline: Pipeline, cut: Cut) -> dict[str, TableResult]:
 
 
 def _there(
-    pipeline: Pipeline,
+    pipeline: OpenPipeline,
     snapshot: ExportedSnapshot,
     tables: Sequence[SourceTable],
     absent: Collection[tuple[str, str]],

@@ -12,33 +12,33 @@ import pyiceberg.catalog.sql
 import pyspark.sql.connect.session
 import sqlalchemy.dialects.sqlite
 
-import decoder.pull
-import infra.batches
-import infra.bootstrap
-import infra.engine
-import infra.steps
-import infra.verification
-import spark.apply
-import spark.initial
-import spark.publish
-import spark.read
-import spark.session
-from decoder.types import column_type, from_text
+import slotlake.decoder.stream.pull
+import slotlake.infra.airflow.steps
+import slotlake.infra.copy.bootstrap
+import slotlake.infra.engine
+import slotlake.infra.sync.batches
+import slotlake.infra.verification
+import slotlake.spark.apply.stage
+import slotlake.spark.copy.initial
+import slotlake.spark.publish.publication
+import slotlake.spark.read.point
+import slotlake.spark.session
+from slotlake.decoder.types.table import column_type, from_text
 
 LOADED = (
-    decoder.pull,
-    infra.batches,
-    infra.bootstrap,
-    infra.engine,
-    infra.steps,
-    infra.verification,
+    slotlake.decoder.stream.pull,
+    slotlake.infra.sync.batches,
+    slotlake.infra.copy.bootstrap,
+    slotlake.infra.engine,
+    slotlake.infra.airflow.steps,
+    slotlake.infra.verification,
     pyiceberg.catalog.sql,
     pyspark.sql.connect.session,
-    spark.apply,
-    spark.initial,
-    spark.publish,
-    spark.read,
-    spark.session,
+    slotlake.spark.apply.stage,
+    slotlake.spark.copy.initial,
+    slotlake.spark.publish.publication,
+    slotlake.spark.read.point,
+    slotlake.spark.session,
     sqlalchemy.dialects.sqlite,
 )
 

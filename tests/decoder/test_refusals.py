@@ -7,8 +7,8 @@ from unittest import mock
 import psycopg
 import pytest
 
-from decoder.errors import SourceError, SourceUnavailableError
-from decoder.source import connect, source_errors
+from slotlake.decoder.errors import SourceError, SourceUnavailableError
+from slotlake.decoder.server.source import connect, source_errors
 from tests.conftest import Database
 
 RAISED = "DO $$ BEGIN RAISE EXCEPTION 'kein Platz mehr' USING ERRCODE = '{}'; END $$"

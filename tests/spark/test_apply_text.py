@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from spark import apply_run
-from spark.lake import LakeSettings
-from spark.read_query import query
-from spark.session import open_session, sibling
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.merge import run as apply_run
+from slotlake.spark.read.query import query
+from slotlake.spark.session import open_session, sibling
 from tests.spark.lake_lab import UNCHANGED, Change, Lab, delete, insert, relation, update
 
 # What Spark's SQL gives a meaning: variables, the environment, markers, quotes, escapes, comments.

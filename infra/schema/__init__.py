@@ -1,0 +1,1 @@
+"""A source whose tables change: what the lake follows, and what is copied again."""

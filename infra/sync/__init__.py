@@ -1,0 +1,1 @@
+"""The micro-batch: pull, apply, publish, confirm; and the tables that are set aside."""

@@ -1,0 +1,178 @@
+"""Replaces the whole content of a lake table by rows read again from the source at an exact LSN.
+
+The new content is staged like a batch (all rows go, the new ones come) and published like one, so
+the table keeps its history, and readers see the old content or the new.  Tables beside it
+(spark/history/modes.py) take in the same rows, as those of a copy, in the same point.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from slotlake.decoder.failpoints import reach
+from slotlake.spark import lake_files
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.history.freed_names import freed
+from slotlake.spark.history.modes_begin import take_copy
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.merge.run import Work, run_statements, shape, stage_shape
+from slotlake.spark.names import LakeName, quote
+from slotlake.spark.publish.commits import Point
+from slotlake.spark.publish.derived_tables import load_beside
+from slotlake.spark.publish.place import CopyTarget, companions_in
+from slotlake.spark.publish.sidecar import Copied
+from slotlake.spark.publish.swap import Loaded, Published, load, publish_tables, require_owner, reset_stage
+from slotlake.spark.tables.change import replaced
+from slotlake.spark.tables.schema import TableSchema, schema_of
+from slotlake.spark.tables.settle import settled
+
+
+class Replacement:
+    """``with Replacement.begin(...) as it``: write files to ``it.target``, then ``it.publish(point)``.
+
+    ``point.position`` must be the lake's position: sync up to the snapshot's LSN first.  ``point.batch``
+    must be new each time.  A table that the lake lacks is not for this: add it with
+    :class:`spark.copy.initial.InitialCopy`.
+
+    Attributes:
+        target: where the files go, and what their columns are called.
+        schema: the table as it will be in the lake.
+    """
+
+    def __init__(self, session: SparkSession, lake: LakeSettings, copied: Copied, name: LakeName) -> None:
+        self._session = session
+        self._lake = lake
+        self._copied = copied
+        self._name = name
+        self.schema = copied.schema
+
+    @property
+    def target(self) -> CopyTarget:
+        """Where the files go."""
+        return replace(self._copied.target, lake_table=str(self._name))
+
+    @classmethod
+    def begin(
+        cls, session: SparkSession, lake: LakeSettings, pipeline: str, schema: TableSchema
+    ) -> Replacement:
+        """Make a place for the files, empty.
+
+        Raises:
+            LakeError: the lake has no such table, or it is not this pipeline's.
+        """
+        name = schema.lake_name(lake.namespace)
+        require_owner(_load(lake, name), pipeline)
+        parts = (lake, "backfill", name.namespace, name.table)
+        lake_files.remove_tree(lake_files.control_directory(*parts))
+        return cls(session, lake, Copied(schema, lake_files.control_directory(*parts), 0, "asked for"), name)
+
+    def __enter__(self) -> Replacement:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        lake_files.remove_tree(self._copied.directory)
+
+    def publish(self, point: Point) -> Published:
+        """Stage the new content and publish it.
+
+        Raises:
+            ApplyError: the lake does not stand at the point.
+            LakeError: Spark failed, or the lake was changed meanwhile; nothing was published.
+        """
+        point = replace(point, changed={str(self._name): point.changes})
+        return publish_tables(self._lake, point, self.stage(point), start=point.position)
+
+    def stage(self, point: Point) -> list[LakeName]:
+        """Stage the new content; the tables to be published then, together with others if need be.
+
+        Raises:
+            LakeError: Spark failed.
+        """
+        with open_catalog(self._lake) as catalog:
+            pointers = catalog.pointers()
+            table = load(pointers, self._name)
+            table, beside = freed(catalog, table, load_beside(pointers, self._name))
+            reset_stage(catalog, [table, *beside.values()])
+        work = Work(self._session, self._lake, point, table, self._copied.directory)
+        stage_copy(work, self._copied, beside)
+        return [*(each.name for each in beside.values()), self._name]
+
+
+def promote(session: SparkSession, lake: LakeSettings, point: Point, schema: TableSchema) -> Published:
+    """Publish another shape of a table, whose columns only became wider, with the rows that it has.
+
+    ``point`` is as for :class:`Replacement`.
+
+    Raises:
+        ApplyError: the lake does not stand at the point.
+        LakeError: Spark failed, or the lake was changed meanwhile; nothing was published.
+    """
+    name = schema.lake_name(lake.namespace)
+    with open_catalog(lake) as catalog:
+        table = load(catalog.pointers(), name)
+        require_owner(table, point.pipeline)
+        reset_stage(catalog, [table])
+    stage_shape(Work(session, lake, point, table, Path()), schema)
+    return publish_tables(lake, replace(point, changed={str(name): 0}), [name], start=point.position)
+
+
+def stage_copy(work: Work, copied: Copied, beside: Mapping[str, Loaded]) -> TableSchema:
+    """Stage a copy as all that a table holds; its shape once it is published.
+
+    Args:
+        work: whose table is to be replaced.
+        beside: the tables beside it that take in the copy, by mode.
+
+    Raises:
+        LakeError: Spark failed.
+    """
+    before = schema_of(work.table.metadata, work.table.name)
+    target = copied.target
+    files = sorted(copied.directory.glob("*.parquet"))
+    schema = replace(replaced(before, copied.schema), drop=copied.schema.drop)
+    schema = schema.with_exact(companions_in(files, target)).filled()
+    companions = shape(work, schema)
+    columns, values = [], []
+    for column in schema.live:
+        columns.append(column.lake_name)
+        values.append(target.names[column.name])
+        if column.exact_name in companions:
+            columns.append(column.exact_name)
+            values.append(target.exact_names.get(column.name, ""))
+    listed = ", ".join(map(quote, columns))
+    taken = ", ".join(quote(value) if value else "CAST(NULL AS STRING)" for value in values)
+    branch = f"{work.table.name.sql(work.lake.catalog)}.branch_stage"
+    view = _view(work, copied, schema)
+    try:
+        run_statements(
+            work,
+            [f"DELETE FROM {branch}", f"INSERT INTO {branch} ({listed}) SELECT {taken} FROM {quote(view)}"],
+        )
+    finally:
+        work.session.catalog.dropTempView(view)
+    final = settled(schema, before)
+    for mode, each in beside.items():
+        reach("apply.between_modes")
+        take_copy(replace(work, table=each), mode, schema, work.table.name, final.names)
+    return final.schema
+
+
+def _view(work: Work, copied: Copied, schema: TableSchema) -> str:
+    """A temporary view of the copy's files; a column that no file has is NULL."""
+    target = copied.target
+    definitions = [f"{quote(target.names[c.name])} {c.kept.spark}" for c in schema.live]
+    definitions += [f"{quote(name)} string" for name in target.exact_names.values()]
+    view = f"copied_{uuid.uuid4().hex}"
+    frame = work.session.read.schema(", ".join(definitions)).parquet(copied.directory.as_uri())
+    frame.createOrReplaceTempView(view)
+    return view
+
+
+def _load(lake: LakeSettings, name: LakeName) -> Loaded:
+    with open_catalog(lake) as catalog:
+        return load(catalog.pointers(), name)
