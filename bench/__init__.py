@@ -47,7 +47,7 @@ BENCHES = {
 }
 
 
-def run(names: list[str], json_file: Path | None) -> int:
+def run(names: list[str], json_file: Path | None, progress: Progressing) -> int:
     """Run these benchmarks, or all; print a table, and write JSON if asked.
 
     Returns:
@@ -61,12 +61,11 @@ def run(names: list[str], json_file: Path | None) -> int:
         _write(json_file, "")  # rather now than after minutes
     from slotlake.bench.machine import Machine
     from slotlake.bench.show import document, print_table
-    from slotlake.infra.cli import output
 
     machine = Machine.this()
     found: dict[str, list[Figure]] = {}
     try:
-        with _ended_politely(), output.progress(False) as progress:
+        with _ended_politely():
             for name in chosen:
                 found[name] = _bench(name)(progress)
     finally:  # what was measured before a failure is not lost

@@ -32,9 +32,9 @@ from slotlake.bench.workload import (
 )
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.decoder.server.source import connect
-from slotlake.infra.config.selection import lake_schema
-from slotlake.infra.schema.fingerprints import marked, marks_at
-from slotlake.infra.sync.tables import published_tables
+from slotlake.infra.copy.tables import published_tables
+from slotlake.infra.selection.tables import lake_schema
+from slotlake.infra.source.fingerprints import marked, marks_at
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded, load_one
 from slotlake.spark.catalog.open import open_catalog

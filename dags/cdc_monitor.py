@@ -4,7 +4,7 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-from slotlake.infra.airflow import scheduling
+from slotlake.infra.airflow import monitoring, scheduling
 from slotlake.infra.config.pipeline_file import PipelineFile
 
 DOCS = """
@@ -28,7 +28,7 @@ def cdc_monitor(pipeline: PipelineFile) -> None:
         on_failure_callback=scheduling.on_warning(pipeline),
     )
     def watch(pipeline_file: str, *, ti: Any = None) -> dict[str, Any]:
-        return scheduling.watch(pipeline_file, ti)
+        return monitoring.watch(pipeline_file, ti)
 
     with DAG(
         f"cdc_monitor_{pipeline.name}",

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from slotlake.expectations.results import Report
     from slotlake.infra.backfill.replay import ReplayReport
     from slotlake.infra.backfill.report import BackfillReport
-    from slotlake.infra.dropping import DropReport
+    from slotlake.infra.care.dropping import DropReport
     from slotlake.infra.recover.recovery import RecoverReport
-    from slotlake.infra.schema.changes import SchemaReport
-    from slotlake.infra.schema.types_report import TypesReport
+    from slotlake.infra.status.schema_changes import SchemaReport
+    from slotlake.infra.status.types_report import TypesReport
 
 
 class Pipeline(OpenPipeline):
@@ -46,9 +46,9 @@ class Pipeline(OpenPipeline):
 
     def init(self, *, progress: Progressing = silent) -> InitReport:
         """Make publication, slot and lake tables, and copy what the source holds. Idempotent."""
-        from slotlake.infra.airflow import known_tables
+        from slotlake.infra.care.dropping import begin_again
         from slotlake.infra.copy.bootstrap import initialise
-        from slotlake.infra.dropping import begin_again
+        from slotlake.infra.selection import known_tables
 
         with self.exclusively():
             begin_again(self)
@@ -58,46 +58,46 @@ class Pipeline(OpenPipeline):
 
     def install_trigger(self) -> TriggerReport:
         """Install the event trigger that numbers the columns of altered tables (docs/schema.md)."""
-        from slotlake.infra.schema.ddl_trigger import install
+        from slotlake.infra.source.ddl_trigger import install
 
         return install(self)
 
     def pull(self, *, progress: Progressing = silent, wait_seconds: float = 0.0) -> PullReport:
         """Write the next change log batch up to the source's position now; or find one written before."""
-        from slotlake.infra.status.watch import note_source
-        from slotlake.infra.sync.batches import pull_next
+        from slotlake.infra.source.wal_notes import note_source
+        from slotlake.infra.sync.catch_up import pull_next
 
         with self.exclusively(wait_seconds):
             note_source(self)
-            return pull_next(self, progress=progress)
+            return pull_next(self, progress)
 
     def apply(self, batch: str, *, wait_seconds: float = 60.0) -> ApplyReport:
         """Stage a batch of the change log; readers see nothing of it."""
-        from slotlake.infra.sync.batches import apply_named
+        from slotlake.infra.advance.steps import apply_named
 
         with self.exclusively(wait_seconds):
             return apply_named(self, batch)
 
     def publish(self, batch: str, *, wait_seconds: float = 60.0) -> PublishReport:
         """Make a staged batch visible, all tables at once."""
-        from slotlake.infra.sync.batches import publish_named
+        from slotlake.infra.advance.steps import publish_named
 
         with self.exclusively(wait_seconds):
             return publish_named(self, batch)
 
     def confirm(self, *, wait_seconds: float = 60.0) -> ConfirmReport:
         """Let the server forget WAL up to the lake's position."""
-        from slotlake.infra.sync.batches import confirm_position
+        from slotlake.infra.advance.steps import confirm_position
 
         with self.exclusively(wait_seconds):
             return confirm_position(self)
 
     def sync(self, *, progress: Progressing = silent, wait_seconds: float = 0.0) -> SyncReport:
         """One micro-batch: catch up with the source's position now, apply, publish, confirm."""
-        from slotlake.infra.sync.batches import catch_up
+        from slotlake.infra.sync.catch_up import catch_up
 
         with self.exclusively(wait_seconds):
-            return catch_up(self, progress=progress)
+            return catch_up(self, progress)
 
     def verify(
         self,
@@ -116,7 +116,7 @@ class Pipeline(OpenPipeline):
             LakeError: the lake is behind ``at_least``.
             SourceError: transactions stayed open for too long; the message names them.
         """
-        from slotlake.infra.verification import verify_at_exact_lsn
+        from slotlake.infra.care.verification import verify_at_exact_lsn
 
         with self.exclusively(60.0):
             if at_least is not None and self.position() < parse_lsn(at_least):
@@ -194,7 +194,7 @@ class Pipeline(OpenPipeline):
         Args:
             table: only this one, as PostgreSQL writes it.
         """
-        from slotlake.infra.maintenance import maintain
+        from slotlake.infra.care.maintenance import maintain
 
         return maintain(self, table, progress, wait_seconds)
 
@@ -221,7 +221,7 @@ class Pipeline(OpenPipeline):
 
     def query(self, sql: str, at: str | datetime | None = None) -> QueryResult:
         """Run a SELECT over the lake, every table pinned to one point; ``at`` as in :meth:`rows`."""
-        from slotlake.infra.sync.aside import tables_aside
+        from slotlake.infra.selection.aside import tables_aside
         from slotlake.spark.read.query import query
 
         point = _at(at)  # a mistake is told before Spark is started
@@ -242,13 +242,13 @@ class Pipeline(OpenPipeline):
 
     def schema_changes(self) -> SchemaReport:
         """Changes of the tables' columns: those that the next sync will meet, and past ones."""
-        from slotlake.infra.schema.changes import schema_changes
+        from slotlake.infra.status.schema_changes import schema_changes
 
         return schema_changes(self)
 
     def types(self) -> TypesReport:
         """What became of every column's type in the lake."""
-        from slotlake.infra.schema.types_report import types_report
+        from slotlake.infra.status.types_report import types_report
 
         return types_report(self)
 
@@ -256,14 +256,14 @@ class Pipeline(OpenPipeline):
 
     def drop(self, *, lake: bool = False) -> DropReport:
         """End the pipeline: its slot and the publications it made; with ``lake`` its tables too."""
-        from slotlake.infra.dropping import drop
+        from slotlake.infra.care.dropping import drop
 
         with self.exclusively():
             return drop(self, lake=lake)
 
     def recover(self, *, carry_out: bool = False, progress: Progressing = silent) -> RecoverReport:
         """Find out what is wrong and what would mend it; with ``carry_out`` do so (docs/runbook)."""
-        from slotlake.infra.dropping import begin_again
+        from slotlake.infra.care.dropping import begin_again
         from slotlake.infra.recover.recovery import recover
 
         with self.exclusively():
@@ -273,7 +273,7 @@ class Pipeline(OpenPipeline):
 
     def verification_summary(self, report: Report) -> dict[str, Any]:
         """A verification without row values, for logs and XComs: verdict, LSN, counts."""
-        from slotlake.infra.verification import summary
+        from slotlake.infra.care.verification import summary
 
         return summary(report)
 

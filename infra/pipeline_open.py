@@ -14,14 +14,15 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from slotlake.decoder.catalog.ddl_trigger import is_installed
 from slotlake.decoder.errors import LakeError, PipelineFileError
 from slotlake.decoder.server.source import SourceSettings
 from slotlake.infra.config.in_the_clear import tell_once
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.config.private_files import privately, tighten
+from slotlake.infra.full_disk import Places, told_if_full
 from slotlake.infra.lock import exclusive
-from slotlake.infra.status.full_disk import told_if_full
-from slotlake.infra.sync.standing import PullSettings, StandingStream
+from slotlake.infra.standing import PullSettings, StandingStream
 from slotlake.spark.lake import KeepPoints, LakeSettings
 
 if TYPE_CHECKING:
@@ -100,8 +101,6 @@ class OpenPipeline:
         Raises:
             SourceError: the source cannot be asked.
         """
-        from slotlake.infra.schema.ddl_trigger import is_installed
-
         source, file = self.source, self.file
         told = source.messages or (source.plugin == "pgoutput" and is_installed(source.dsn))
         return PullSettings(
@@ -153,7 +152,7 @@ class OpenPipeline:
         tighten(self.file.state_dir, self.file)
         with (
             privately(self.file),
-            told_if_full(self),
+            told_if_full(Places(self.file, self.lake, self.source, self.position)),
             exclusive(self.file.state_dir, self.name, wait_seconds),
         ):
             tell_once(self.file)

@@ -221,7 +221,7 @@ class Watched(Report):
     """What the slot costs the source, and what is ahead; None where it is not known, or not so.
 
     ``lag_seconds``: for how long what is not in the lake has at most been in the source.
-    ``wal_bytes_per_second``: measured (infra/sync/wal_notes.py).  ``seconds_to_invalidation``: until the
+    ``wal_bytes_per_second``: measured (infra/source/wal_notes.py).  ``seconds_to_invalidation``: until the
     server gives the slot up because of the setting ``invalidation_by``.  ``held_back_by``: transactions that
     keep slots from moving on, the oldest first; ``sees_all_transactions``: whether this role sees those of
     others. ``other_slots``: the server's other slots.

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,11 @@ def _found() -> Iterator[Path]:
             yield path
 
 
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def _sources() -> list[Path]:
     return [path for path in _files() if path.suffix == ".py"]
 
@@ -113,7 +119,7 @@ def test_lines_and_files_are_short():
 def test_functions_are_short():
     found = []
     for path in _modules():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(_tree(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 body = node.body[1:] if ast.get_docstring(node) is not None else node.body
                 lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0
@@ -123,7 +129,7 @@ def test_functions_are_short():
 
 
 def test_every_module_says_what_it_owns():
-    assert [_name(path) for path in _modules() if not ast.get_docstring(ast.parse(path.read_text()))] == []
+    assert [_name(path) for path in _modules() if not ast.get_docstring(_tree(path))] == []
 
 
 def test_names_say_something():
@@ -137,7 +143,7 @@ def test_a_spark_session_is_never_called_like_the_package():
         source for source in _sources() if "decoder" not in source.relative_to(ROOT).parts
     ):  # no session
         functions = [
-            node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)
+            node for node in ast.walk(_tree(path)) if isinstance(node, ast.FunctionDef)
         ]
         for node in (inner for function in functions for inner in ast.walk(function)):
             stored = isinstance(node, ast.Name) and node.id == "spark" and isinstance(node.ctx, ast.Store)
@@ -151,7 +157,7 @@ def _words(path: Path) -> set[str]:
     text = path.read_text()
     found = set(re.findall(r"\w+(?:\.\w+)+", text))
     if path.suffix == ".py":
-        imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+        imports = [node for node in ast.walk(_tree(path)) if isinstance(node, ast.ImportFrom)]
         found |= {node.module or "" for node in imports}
         found |= {f"{node.module}.{alias.name}" for node in imports for alias in node.names}
     return found
@@ -214,6 +220,31 @@ def test_a_floor_has_few_files_at_its_top(floor):
     assert len(list((ROOT / floor).glob("*.py"))) <= TOP_FILES_MAX[floor]
 
 
+def test_no_import_leads_back():
+    """No module is imported, at whatever depth and time, by what it imports itself."""
+    imports = {_dotted(path): _imported(path) for path in _modules()}
+    order = TopologicalSorter({name: found & imports.keys() for name, found in imports.items()})
+    try:
+        order.prepare()
+    except CycleError as error:
+        pytest.fail(" → ".join(reversed(error.args[1])))
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(("slotlake", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def _imported(path: Path) -> set[str]:
+    """Modules that a file imports anywhere: at its top, in a function, or for type hints only."""
+    found = set()
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found - {_dotted(path)}
+
+
 def test_imports_point_one_way():
     done = _python("from importlinter.cli import lint_imports_command as run; run()", "--no-cache")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -240,7 +271,7 @@ def test_dag_files_are_named_for_what_they_are_and_are_no_package():
 
 @pytest.mark.parametrize("path", _dags(), ids=lambda path: path.name)
 def test_a_dag_file_is_thin_and_light(path):
-    tree = ast.parse(path.read_text())
+    tree = _tree(path)
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
     ours = sorted(name for name in imported if name.split(".")[0] == "slotlake")

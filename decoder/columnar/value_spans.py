@@ -18,16 +18,11 @@ import numpy.typing as npt
 from slotlake.decoder.compiled.jit import Bytes, Ints, Lengths, frozen
 from slotlake.decoder.protocol.relations import Relation
 from slotlake.decoder.types.catalog import TypeCatalog
+from slotlake.decoder.types.column_type import ColumnType
 from slotlake.decoder.types.parsing import Parsed, plain
 from slotlake.decoder.types.row_kernels import LIES, PASSED, WIDTHS, read_rows
 from slotlake.decoder.types.slices import UNCHANGED, Slices
-from slotlake.decoder.types.table import (
-    ColumnType,
-    parse_binary_slices,
-    parse_mixed_slices,
-    parse_slices,
-    way_of,
-)
+from slotlake.decoder.types.table import parse_binary_slices, parse_mixed_slices, parse_slices, way_of
 
 _ALIGNED = 64  # bytes: where the memory of each run begins, as Arrow likes it
 Flags = npt.NDArray[np.bool_]

@@ -15,7 +15,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from slotlake.decoder.types.table import ColumnType, column_type
+from slotlake.decoder.types.column_type import ColumnType
+from slotlake.decoder.types.table import column_type
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from slotlake.decoder.errors import ProtocolError
-from slotlake.decoder.types.table import ColumnType, from_text, to_text
+from slotlake.decoder.types.column_type import ColumnType
+from slotlake.decoder.types.table import from_text, to_text
 
 # White space as array_isspace and, in the locales in use, isspace have it.
 _SPACE = r"\t\n\v\f\r "

@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 
 from slotlake.decoder.compiled.wide import alike, narrow_pieces, one_array
 from slotlake.decoder.errors import LAKE_ALTERED, LakeError
+from slotlake.decoder.types.column_type import ColumnType
 from slotlake.decoder.types.nested import ListTexts, NestedTexts, RangeTexts, RecordTexts
-from slotlake.decoder.types.table import ColumnType, column_type, to_text
+from slotlake.decoder.types.table import column_type, to_text
 
 Pair = tuple[pa.Array, pa.Array | None]
 _FORMS_KEPT = 1 << 12

@@ -27,6 +27,7 @@ from slotlake.decoder.types import parsing as types_parse
 from slotlake.decoder.types import printing as types_print
 from slotlake.decoder.types.binary import columns as binary_columns
 from slotlake.decoder.types.catalog import TypeCatalog
+from slotlake.decoder.types.column_type import ColumnType
 from slotlake.decoder.types.moment_kernels import DATE, TIMESTAMP, TIMESTAMPTZ
 from slotlake.decoder.types.names import BUILTIN_NAMES
 from slotlake.decoder.types.parsing import TextError
@@ -37,25 +38,6 @@ _NUMERIC, _UUID = 1700, 2950
 _FIRST_USER_OID = 16384  # transam.h FirstNormalObjectId: below are the types that initdb made
 _DECIMAL_DIGITS_MAX = 38
 _BUILTIN = TypeCatalog()
-
-
-@dataclass(frozen=True)
-class ColumnType:
-    """How one column's values are kept.
-
-    Attributes:
-        oid: PostgreSQL's type OID.
-        typmod: PostgreSQL's type modifier, -1 for none.
-        arrow: type of the Arrow column.
-        spark: type in Spark and Iceberg DDL.
-        inexact: some values of the type do not fit; their exact text goes beside the typed column.
-    """
-
-    oid: int
-    typmod: int
-    arrow: pa.DataType
-    spark: str
-    inexact: bool
 
 
 _Parser = Callable[[Slices, pa.DataType], types_parse.Parsed]

@@ -1,7 +1,7 @@
 """What the DAGs of a backfill share: the form's fields, and what a logical date of `cdc_sync` stands for.
 
 Reading a DAG file must cost no network, so the tables to choose from come from the pipeline file and from a
-note that `init` and `sync` leave in the state folder (infra/airflow/known_tables.py).
+note that `init` and `sync` leave in the state folder (infra/selection/known_tables.py).
 
 A backfill of `cdc_sync` (Airflow's own button) never touches the live tables.  A logical date stands for the
 interval that begins with it and ends with the next one of the schedule; runs for neighbouring dates go on
@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from slotlake.infra.airflow import known_tables
 from slotlake.infra.airflow.scheduling import run_step, schedule
 from slotlake.infra.config.pipeline_file import PipelineFile
+from slotlake.infra.selection import known_tables
 
 BACKFILL = "backfill"
 

@@ -152,13 +152,6 @@ def maintain(pipeline_file: str) -> dict[str, Any]:
     return {**report, "tables": tables, "all_tables": len(report["tables"])}
 
 
-def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
-    """The step ``status``, its gauges sent; fails when somebody is needed (infra/status/monitoring.py)."""
-    from slotlake.infra.status.monitoring import watch as look
-
-    return look(pipeline_file, task_instance)
-
-
 def on_warning(pipeline: PipelineFile) -> Callable[[Any], None] | None:
     """What Airflow is to call when the monitor warns: the file's ``monitor.on_warning``, imported then."""
     named = pipeline.monitor.on_warning

@@ -19,14 +19,15 @@ from slotlake.decoder.errors import ApplyError, PipelineFileError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import connect, source_errors
 from slotlake.decoder.slots.slot import ExportedSnapshot
+from slotlake.infra.advance.advance import at_exact_lsn
+from slotlake.infra.advance.exact import beside_writers
+from slotlake.infra.advance.steps import confirm_position
 from slotlake.infra.backfill.report import BackfillReport, TableBackfilled
 from slotlake.infra.backfill.rows import Difference, amending, compare, stage_rows
 from slotlake.infra.backfill.whole import stage_whole, would_replace
-from slotlake.infra.config.selection import lake_schema, refuse_changed
-from slotlake.infra.sync.aside import tables_aside
-from slotlake.infra.sync.batches import at_exact_lsn, confirm_position
-from slotlake.infra.sync.exact import beside_writers
-from slotlake.infra.sync.tables import copy_all, copy_point, published_tables
+from slotlake.infra.copy.tables import copy_all, copy_point, published_tables
+from slotlake.infra.selection.aside import tables_aside
+from slotlake.infra.selection.tables import lake_schema, refuse_changed
 from slotlake.spark.names import parse_postgres_name, postgres_name
 
 if TYPE_CHECKING:

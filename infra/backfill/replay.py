@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.errors import ChangeLogError
 from slotlake.decoder.lsn import format_lsn
+from slotlake.infra.config.conflicts import on_conflict
 from slotlake.infra.config.private_files import kept_private
-from slotlake.infra.config.types_chosen import on_lossy
 from slotlake.infra.lock import exclusive
 from slotlake.infra.progress import Progressing, silent
 from slotlake.infra.reports import Report
-from slotlake.infra.sync.batches import on_conflict
+from slotlake.infra.selection.types import on_lossy
 from slotlake.spark.names import COMMITS
 
 if TYPE_CHECKING:
@@ -262,5 +262,5 @@ def _apply(pipeline: OpenPipeline, scratch: Any, batch: Any, owner: str) -> None
 
     told = annex.read(batch)
     refuse_lossy_batch(scratch, batch, on_lossy(pipeline.file), told)
-    apply_batch(pipeline.session, scratch, batch, owner, on_conflict(pipeline), told)
+    apply_batch(pipeline.session, scratch, batch, owner, on_conflict(pipeline.file), told)
     publish_batch(scratch, batch, owner, told)

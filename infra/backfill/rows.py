@@ -22,8 +22,8 @@ from slotlake.decoder.copy.table import CopyCrew, CopyJob
 from slotlake.decoder.errors import LakeError, PipelineFileError, SourceError
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.backfill.report import KEYS_SHOWN_MAX, TableBackfilled
-from slotlake.infra.config.types_chosen import refuse_lossy_copy
-from slotlake.infra.schema.fingerprints import marks_at, require_unchanged
+from slotlake.infra.selection.types import refuse_lossy_copy
+from slotlake.infra.source.fingerprints import marks_at, require_unchanged
 
 if TYPE_CHECKING:
     from slotlake.expectations.chosen import Chosen

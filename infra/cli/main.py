@@ -84,8 +84,10 @@ def bench(
 ) -> None:
     """Paired timings against a peer or a limit, in one run, as ratios."""
     from slotlake.bench import run
+    from slotlake.infra.cli import output
 
-    raise typer.Exit(run(names or [], json_file))
+    with output.progress(silent=False) as progress:
+        raise typer.Exit(run(names or [], json_file, progress))
 
 
 @develop.command(rich_help_panel=DEVELOP)

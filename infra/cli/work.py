@@ -42,15 +42,15 @@ def init(
 
 def _print_sql(pipeline: Path, ddl_trigger: bool) -> None:
     from slotlake.infra.config.pipeline_file import load_pipeline
-    from slotlake.infra.copy.grants import grants
-    from slotlake.infra.schema.ddl_trigger import INSTALL
+    from slotlake.infra.source.ddl_trigger import INSTALL
+    from slotlake.infra.source.grants import grants
 
     typer.echo(grants(load_pipeline(pipeline)) + (f"\n{INSTALL}" if ddl_trigger else ""))
 
 
 def _trigger(pipeline: Any, as_json: bool, *, yes: bool) -> str:
     """Show it, ask, install it; what state it is in then."""
-    from slotlake.infra.schema.ddl_trigger import INSTALL
+    from slotlake.infra.source.ddl_trigger import INSTALL
 
     typer.echo(INSTALL, err=as_json)
     if not yes:
@@ -94,7 +94,7 @@ def pull(
 
 
 def _follow(pipeline: Any, stop: bool) -> None:
-    from slotlake.infra.sync import follow
+    from slotlake.infra.source import follow
 
     if stop:
         ended = follow.stop(pipeline)

@@ -28,8 +28,8 @@ from slotlake.decoder.server.privileges import require_readable
 from slotlake.decoder.server.source import connect, identify, source_errors
 from slotlake.decoder.slots.slot import create_slot, inspect_slot
 from slotlake.decoder.stream.options import negotiate
-from slotlake.infra.config.selection import require_published
 from slotlake.infra.copy.copying import Attempt
+from slotlake.infra.copy.tables import copy_all, published_tables
 from slotlake.infra.copy.unfinished import (
     earlier,
     note_making,
@@ -40,8 +40,8 @@ from slotlake.infra.copy.unfinished import (
     undo,
 )
 from slotlake.infra.reports import InitReport, TableCopy
-from slotlake.infra.sync.aside import is_its_own, reasons, require_columns, set_aside
-from slotlake.infra.sync.tables import copy_all, published_tables
+from slotlake.infra.selection.aside import is_its_own, reasons, require_columns, set_aside
+from slotlake.infra.selection.tables import require_published
 from slotlake.spark.names import parse_postgres_name
 
 if TYPE_CHECKING:

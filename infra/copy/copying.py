@@ -1,7 +1,8 @@
 """One copy of tables, from an exported snapshot to what readers see: ranges, registration, one publication.
 
 Ranges of all tables are read side by side, in the tables' order; a table is registered, out of sight, when
-its last range is there.  An `Attempt` (at an initial copy, at tables that join: `infra.copy.joining`) keeps a
+its last range is there.  An `Attempt` (at an initial copy, at tables that join: `infra.joining.joining`)
+keeps a
 record, so that one that was cut off goes on: what it finds recorded and whole stays, and is brought forward
 to the snapshot at hand (`copy_forward`).
 Invariant: all tables are published together, each exactly as the snapshot shows it.
@@ -24,11 +25,11 @@ from slotlake.decoder.copy.table import CopyCrew, CopyJob
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.server.source import connect, source_errors
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.infra.config.types_chosen import refuse_lossy_copy
 from slotlake.infra.copy.forward import changed_keys, fingerprint, key_condition, published_how
 from slotlake.infra.copy.record import CopyRecord, Recorded
 from slotlake.infra.copy.states import CopyStates, TableProgress
 from slotlake.infra.reports import TableCopy
+from slotlake.infra.selection.types import refuse_lossy_copy
 from slotlake.spark.lake_files import make_directory
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What of joining tables is on disk between the syncs over which they are copied (`infra.copy.joining`).
+"""What of joining tables is on disk between the syncs over which they are copied (`infra.joining.joining`).
 
 To the lines of `infra.copy.record`, in one file for all joining tables, come these:
 
@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.changelog.writer import sync_path
 from slotlake.decoder.copy.files import CopiedFile
 from slotlake.decoder.copy.parts import Part
 from slotlake.decoder.errors import ChangeLogError
-from slotlake.infra.copy.forward import each_once
+from slotlake.decoder.failpoints import reach
+from slotlake.infra.copy.forward import each_once, named_keys
 from slotlake.infra.copy.record import CopyRecord, Recorded, recorded_file
 
 if TYPE_CHECKING:
@@ -220,3 +222,21 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return -1
+
+
+def note_changes(pipeline: OpenPipeline, batch: Batch) -> None:
+    """Keep which rows of joining tables a batch changes; before anyone applies it."""
+    if batch.empty:
+        return
+    record = JoiningRecord.of(pipeline)
+    for relation_id, table in record.joining.items():
+        positions = (batch.start_lsn, batch.end_lsn)
+        if batch.end_lsn > table.since.position and positions not in table.noted:
+            unread = (table.since.schema, table.since.table) in batch.unreadable
+            record.note(relation_id, positions, None if unread else named_keys(batch, table.since))
+            reach("join.noted")
+
+
+def joining_tables(pipeline: OpenPipeline) -> set[tuple[str, str]]:
+    """Schema and name of the tables that are half copied."""
+    return {(t.since.schema, t.since.table) for t in JoiningRecord.of(pipeline).joining.values()}

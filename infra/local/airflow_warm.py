@@ -14,10 +14,10 @@ import sqlalchemy.dialects.sqlite
 
 import slotlake.decoder.stream.pull
 import slotlake.infra.airflow.steps
+import slotlake.infra.care.verification
 import slotlake.infra.copy.bootstrap
 import slotlake.infra.engine
-import slotlake.infra.sync.batches
-import slotlake.infra.verification
+import slotlake.infra.sync.catch_up
 import slotlake.spark.apply.stage
 import slotlake.spark.copy.initial
 import slotlake.spark.publish.publication
@@ -27,11 +27,11 @@ from slotlake.decoder.types.table import column_type, from_text
 
 LOADED = (
     slotlake.decoder.stream.pull,
-    slotlake.infra.sync.batches,
+    slotlake.infra.sync.catch_up,
     slotlake.infra.copy.bootstrap,
     slotlake.infra.engine,
     slotlake.infra.airflow.steps,
-    slotlake.infra.verification,
+    slotlake.infra.care.verification,
     pyiceberg.catalog.sql,
     pyspark.sql.connect.session,
     slotlake.spark.apply.stage,

@@ -25,8 +25,8 @@ from slotlake.expectations.differences import Differing, differing, lake_rows, s
 from slotlake.expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING
 from slotlake.expectations.shapes import Compared
 from slotlake.expectations.source_side import while_there
-from slotlake.infra.config.selection import SelectedTable
 from slotlake.infra.reports import Report
+from slotlake.infra.selection.tables import SelectedTable
 from slotlake.spark.names import LakeName, postgres_name
 from slotlake.spark.row_filter.selection import Selection
 from slotlake.spark.tables.schema import TableSchema

@@ -11,10 +11,11 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.slots.slot import create_slot
+from slotlake.infra.advance.steps import apply_named, confirm_position, publish_named
+from slotlake.infra.copy.tables import published_tables, replace_content
 from slotlake.infra.recover.compare import WHOLE, TableRepair
 from slotlake.infra.schema.evolution import with_copies
-from slotlake.infra.sync.batches import apply_named, confirm_position, cut, publish_named
-from slotlake.infra.sync.tables import published_tables, replace_content
+from slotlake.infra.source.pulling import pull_batch
 from slotlake.spark.names import LakeName, lake_table, postgres_name
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def copy_again(
         return []
     progress("waiting for a snapshot of the source", 0)
     with create_slot(pipeline.source, temporary=True, wait_seconds=WAIT_SECONDS) as snapshot:
-        batch = cut(pipeline, pipeline.position(), snapshot.lsn, progress, whole=True)
+        batch = pull_batch(pipeline, pipeline.position(), snapshot.lsn, progress, whole=True)
         if batch.empty:
             rows = {table: replace_content(pipeline, table, snapshot, progress) for table in tables}
         else:

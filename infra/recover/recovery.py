@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 from slotlake.decoder.catalog.publications import missing_publications
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import connect, source_errors
+from slotlake.infra.advance.findings import Finding, Judged, judge
 from slotlake.infra.recover.compare import LEFT, NEW, NOTHING, ROWS, WHOLE, TableRepair, compare, session_now
-from slotlake.infra.recover.findings import Finding, Judged, judge
 from slotlake.infra.reports import Report
-from slotlake.infra.sync import follow
-from slotlake.infra.sync.aside import forget_stopped, stopped_by, tables_aside, with_resume
+from slotlake.infra.selection.aside import forget_stopped, stopped_by, tables_aside, with_resume
+from slotlake.infra.source import follow
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -107,7 +107,7 @@ def _troubles(pipeline: OpenPipeline) -> str:
 
 def _planned(pipeline: OpenPipeline, judged: Judged, progress: Progressing) -> list[TableRepair]:
     """What each table would get if it were done now."""
-    from slotlake.infra.sync.tables import published_tables
+    from slotlake.infra.copy.tables import published_tables
     from slotlake.spark.read.point import Cut
 
     if judged.needs("renew"):
@@ -221,7 +221,7 @@ def _with_commits_mended(pipeline: OpenPipeline, judged: Judged) -> Judged:
 
 
 def _carry_out(pipeline: OpenPipeline, judged: Judged, progress: Progressing) -> list[TableRepair]:
-    from slotlake.infra.copy.joining import add_new_tables
+    from slotlake.infra.joining.joining import add_new_tables
     from slotlake.infra.recover.copy import copy_again
     from slotlake.infra.recover.renew import renew
     from slotlake.infra.sync.modes import begin_modes

@@ -24,13 +24,13 @@ from slotlake.decoder.server.source import connect, identify, source_errors
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot, drop_slot
 from slotlake.decoder.stream.pull import identity_of
 from slotlake.expectations.source_side import snapshot_session
-from slotlake.infra.copy.joining import give_up
+from slotlake.infra.advance.findings import note_begun, note_ended, note_of
+from slotlake.infra.advance.steps import apply_named, confirm_position, publish_named
+from slotlake.infra.copy.tables import copy_all, published_tables, schemas_at, source_clock
+from slotlake.infra.joining.joining import give_up
 from slotlake.infra.recover.compare import NEW, ROWS, WHOLE, Comparison, TableRepair, compare
-from slotlake.infra.recover.findings import note_begun, note_ended, note_of
 from slotlake.infra.schema.evolution import evolved, with_copies
-from slotlake.infra.sync.batches import apply_named, confirm_position, publish_named
-from slotlake.infra.sync.source_history import follow_history
-from slotlake.infra.sync.tables import copy_all, published_tables, schemas_at, source_clock
+from slotlake.infra.source.history import follow_history
 from slotlake.spark.names import parse_postgres_name
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def _difference(
 
 def _reshape(pipeline: OpenPipeline, snapshot: ExportedSnapshot, found: Sequence[Comparison]) -> None:
     """What was compared is exact: keep with it what of the catalog it agrees with now."""
-    from slotlake.infra.schema.fingerprints import Mark
+    from slotlake.infra.source.fingerprints import Mark
     from slotlake.spark.publish.shape import reshape
 
     kept = [

@@ -1,1 +1,1 @@
-"""A source whose tables change: what the lake follows, and what is copied again."""
+"""A source whose tables change: what a batch meets, what is followed, what is copied again."""

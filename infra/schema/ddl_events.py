@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from slotlake.infra.schema.ddl_trigger import PREFIX
+from slotlake.decoder.catalog.ddl_trigger import PREFIX
 
 if TYPE_CHECKING:
     from slotlake.decoder.catalog.fingerprints import TableMark

@@ -7,7 +7,7 @@ that it ends exactly at that snapshot's LSN: the other tables get its changes, t
 point.  So every point that is published is the source at one LSN.
 
 ALTER TABLE has waited for all who had written to the table, so the snapshot need wait for nobody
-(`infra.sync.exact`).  ALTER PUBLICATION has not: what a transaction wrote before it is not sent, whenever
+(`infra.advance.exact`).  ALTER PUBLICATION has not: what a transaction wrote before it is not sent, whenever
 that commits, and is in a copy only if the snapshot waited for its end.
 
 What was found out is written beside the batch (`spark.publish.sidecar`) before anyone applies it, so that it
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.fingerprints import TableMark
@@ -30,13 +30,13 @@ from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot
 from slotlake.infra.schema.ddl_events import Altered, altered_tables, row_places, told_numbers
-from slotlake.infra.schema.fingerprints import Mark, below, marks_at
-from slotlake.infra.schema.rules import Found, Types, judge, left_behind, retold
+from slotlake.infra.schema.findings import Findings, annex_of
+from slotlake.infra.schema.rules import Found, judge, left_behind, retold
+from slotlake.infra.source.fingerprints import Mark, below, marks_at
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
-    from slotlake.spark.publish.sidecar import Annex
     from slotlake.spark.tables.schema import TableSchema
 
 COPY_WAIT_SECONDS = 60.0
@@ -49,33 +49,6 @@ class UnsettledError(SlotError):
     """A table cannot be copied under this snapshot; it can under one that waits."""
 
     retryable = True
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What a batch meets.
-
-    Attributes:
-        copies: tables that must be copied again, and why.
-        numbers: relation version → column name → attribute number.
-        marks: table as PostgreSQL writes it → what it agrees with after the batch.
-        constants: table → new column's attribute number → what rows from before hold.
-        moved: tables whose rows only moved, with what they agree with now; tables that left, noted as such.
-        left: tables that are not published any more, and whose last changes the lake cannot take.
-        published_anew: of the tables to be copied, those whose place in the publications changed.
-        same: of the tables to be copied, those that need not be if no value of theirs changed.
-        promoted: table → attribute number → wider type that the column gets with the batch.
-    """
-
-    copies: Mapping[SourceTable, str] = field(default_factory=dict)
-    numbers: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    marks: Mapping[str, str] = field(default_factory=dict)
-    constants: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    moved: Sequence[TableSchema] = ()
-    left: frozenset[str] = frozenset()
-    published_anew: frozenset[Name] = frozenset()
-    same: Mapping[SourceTable, Found] = field(default_factory=dict)
-    promoted: Mapping[SourceTable, Types] = field(default_factory=dict)
 
 
 def evolved(
@@ -105,7 +78,7 @@ def evolved(
 def _evolved(
     pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot | None, progress: Progressing
 ) -> Batch:
-    from slotlake.infra.sync.exact import standing
+    from slotlake.infra.source.snapshots import standing
 
     found = _examine(pipeline, batch, snapshot)
     if not found.copies:
@@ -126,12 +99,12 @@ def _to_the_copy(
     pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot, progress: Progressing
 ) -> Batch:
     """The batch that ends where the copies of some tables are read, with them."""
+    from slotlake.infra.copy.tables import replace_content
     from slotlake.infra.schema.promotion import widen, without_needless_copies
-    from slotlake.infra.sync.batches import cut
-    from slotlake.infra.sync.tables import replace_content
+    from slotlake.infra.source.pulling import pull_batch
 
     if batch.end_lsn != snapshot.lsn or not (batch.empty or batch.path.is_dir()):
-        batch = cut(pipeline, batch.start_lsn, snapshot.lsn, progress, whole=True)
+        batch = pull_batch(pipeline, batch.start_lsn, snapshot.lsn, progress, whole=True)
     reach("evolve.copying")
     found = _examine(pipeline, batch, snapshot)
     if found.published_anew and not snapshot.settled:
@@ -173,7 +146,7 @@ def with_copies(
 
 
 def _examine(pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot | None) -> Findings:
-    from slotlake.infra.sync.tables import published_tables
+    from slotlake.infra.copy.tables import published_tables
     from slotlake.spark.read.point import Cut
 
     cut = Cut.latest(pipeline.lake)
@@ -319,27 +292,7 @@ def _note(pipeline: OpenPipeline, batch: Batch, found: Findings) -> None:
     if found.moved:
         reshape(pipeline.lake, found.moved)
     if (found.numbers or found.left or found.promoted) and not batch.empty:
-        annex.finish(batch.path, annex.begin(batch.path), annex_of(pipeline, found))
-
-
-def annex_of(pipeline: OpenPipeline, found: Findings) -> Annex:
-    """What belongs to the batch, but the copies."""
-    from slotlake.spark.names import parse_postgres_name, postgres_name
-    from slotlake.spark.publish.sidecar import Annex
-
-    own = {postgres_name(*parse_postgres_name(n)): s.on_drop for n, s in pipeline.file.tables.items()}
-    default = pipeline.file.on_drop
-    names = [*found.marks, *(postgres_name(t.schema, t.table) for t in found.copies)]
-    drops = frozenset(name for name in names if (own.get(name) or default) == "drop")
-    promoted = {postgres_name(t.schema, t.table): types for t, types in found.promoted.items()}
-    return Annex(
-        found.numbers,
-        found.marks,
-        drops=drops,
-        left=found.left,
-        constants=found.constants,
-        promoted=promoted,
-    )
+        annex.finish(batch.path, annex.begin(batch.path), annex_of(pipeline.file, found))
 
 
 def _explained(schema: TableSchema, why: str) -> TableSchema:
@@ -350,7 +303,7 @@ def _explained(schema: TableSchema, why: str) -> TableSchema:
 def _write(
     pipeline: OpenPipeline, batch: Batch, found: Findings, snapshot: ExportedSnapshot, progress: Progressing
 ) -> None:
-    from slotlake.infra.sync.tables import copy_into, require_as_copied, schemas_at
+    from slotlake.infra.copy.tables import copy_into, require_as_copied, schemas_at
     from slotlake.spark.publish import sidecar as annex
     from slotlake.spark.publish.shape import reshape
 
@@ -359,7 +312,7 @@ def _write(
     tables = list(found.copies)
     schemas, marks = schemas_at(pipeline, snapshot, tables)
     incoming = annex.begin(batch.path)
-    told = annex_of(pipeline, found)
+    told = annex_of(pipeline.file, found)
     copies = []
     for number, table in enumerate(tables):
         schema = _explained(schemas[table], f"{format_lsn(snapshot.lsn)}: {found.copies[table]}")

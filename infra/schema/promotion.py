@@ -20,11 +20,11 @@ from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.errors import ApplyError, LakeError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.infra.config.selection import comparable
-from slotlake.infra.schema.evolution import Findings, annex_of
+from slotlake.infra.config.conflicts import on_conflict
+from slotlake.infra.copy.tables import copy_point, require_as_copied, schemas_at
+from slotlake.infra.schema.findings import Findings, annex_of
 from slotlake.infra.schema.rules import Found
-from slotlake.infra.sync.batches import on_conflict
-from slotlake.infra.sync.tables import copy_point, require_as_copied, schemas_at
+from slotlake.infra.selection.tables import comparable
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def _with_wider_columns(pipeline: OpenPipeline, batch: Batch, tried: Findings) -
     if not names:
         yield Cut.latest(pipeline.lake)
         return
-    lake, choices = pipeline.lake, on_conflict(pipeline)
-    told = annex_of(pipeline, tried)
+    lake, choices = pipeline.lake, on_conflict(pipeline.file)
+    told = annex_of(pipeline.file, tried)
     with staged(pipeline.session, lake, batch, pipeline.name, choices, told, names) as cut:
         yield cut
 

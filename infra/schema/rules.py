@@ -18,7 +18,7 @@ from slotlake.decoder.catalog.fingerprints import TableMark
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.type_texts import NAME
 from slotlake.decoder.types.table import column_type, from_text
-from slotlake.infra.schema.fingerprints import Mark, marked
+from slotlake.infra.source.fingerprints import Mark, marked
 
 if TYPE_CHECKING:
     from slotlake.decoder.changelog.batches import BatchRelation

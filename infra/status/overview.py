@@ -6,22 +6,22 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.assembly.prepared import PreparedStore
+from slotlake.decoder.catalog import ddl_trigger
 from slotlake.decoder.catalog.publications import published_names
 from slotlake.decoder.changelog.batches import batches
 from slotlake.decoder.errors import LakeError, SlotlakeError, SourceError
 from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.server.position import source_position
 from slotlake.decoder.server.source import connect, source_errors
 from slotlake.decoder.slots.slot import SlotState, inspect_slot
+from slotlake.infra.advance.findings import known_findings
 from slotlake.infra.config.private_files import kept_private
-from slotlake.infra.recover.findings import known_findings
 from slotlake.infra.reports import Alarm, StatusReport, TableStatus, Watched
-from slotlake.infra.schema import ddl_trigger
-from slotlake.infra.schema.fingerprints import Mark
+from slotlake.infra.selection.aside import with_resume
+from slotlake.infra.source import follow
+from slotlake.infra.source.fingerprints import Mark
 from slotlake.infra.status import copy as overview_copy
 from slotlake.infra.status.watch import watched
-from slotlake.infra.sync import follow
-from slotlake.infra.sync.aside import with_resume
-from slotlake.infra.sync.batches import source_position
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -140,7 +140,7 @@ def _unasked(pipeline: OpenPipeline, cut: Cut) -> list[str]:
 
 
 def _compare_choices(pipeline: OpenPipeline, warnings: list[str]) -> None:
-    from slotlake.infra.config.selection import refuse_changed
+    from slotlake.infra.selection.tables import refuse_changed
 
     try:
         refuse_changed(pipeline)
@@ -193,7 +193,7 @@ def _published(pipeline: OpenPipeline, cut: Cut, warnings: list[str]) -> set[tup
 def _tables(
     pipeline: OpenPipeline, cut: Cut | None, published: set[tuple[str, str]] | None
 ) -> list[TableStatus]:
-    from slotlake.infra.config.selection import shown
+    from slotlake.infra.selection.tables import shown
     from slotlake.spark.names import lake_table
 
     if cut is None:

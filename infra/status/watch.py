@@ -2,7 +2,7 @@
 
 The prediction: the server invalidates a slot when more than ``safe_wal_size`` bytes are written before the
 slot moves on (pg_replication_slots; max_slot_wal_keep_size), so the time left is that over the WAL's rate,
-which is measured (infra/sync/wal_notes.py).  From 18 on it also does when nobody has read the slot for
+which is measured (infra/source/wal_notes.py).  From 18 on it also does when nobody has read the slot for
 ``idle_replication_slot_timeout``.  Invariant: changes nothing at the source, waits for no other run.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from slotlake.decoder.server.source import connect, source_errors
 from slotlake.decoder.slots.pressure import Pressure, slot_pressure, span, wal_now
 from slotlake.infra.reports import Alarm, Watched
-from slotlake.infra.sync.wal_notes import Seen, lag_seconds, note, wal_rate
+from slotlake.infra.source.wal_notes import Seen, lag_seconds, note, wal_rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,17 +28,6 @@ if TYPE_CHECKING:
 _SAMPLE_SECONDS = 1.0
 _NAMED_MAX = 5
 _LITTLE_LEFT = 0.25
-
-
-def note_source(
-    pipeline: OpenPipeline, position: int | None = None, asked: float | None = None
-) -> list[Seen]:
-    """Note where the source's WAL stands; of what is known by it the lag in seconds is told."""
-    asked = time.time() if asked is None else asked
-    if position is None:
-        with connect(pipeline.source.dsn) as connection, source_errors(pipeline.source.dsn):
-            position = wal_now(connection)
-    return note(pipeline.file.state_dir, Seen(asked, position))
 
 
 def watched(

@@ -1,1 +1,1 @@
-"""The micro-batch: pull, apply, publish, confirm; and the tables that are set aside."""
+"""The sync to now: new tables, tables that come back, batch after batch until the source is reached."""

@@ -9,25 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from slotlake.infra.sync.aside import tables_aside
-from slotlake.spark.names import COMMITS, LakeName, belongs, parse_postgres_name, postgres_name, source_table
+from slotlake.infra.config.modes import wanted_modes
+from slotlake.infra.selection.aside import tables_aside
+from slotlake.spark.names import COMMITS, LakeName, belongs, parse_postgres_name, source_table
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.read.point import Cut
-
-
-def wanted_modes(file: PipelineFile, tables: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """What is asked for beside the mirrors of these tables (schema, table), by source name."""
-    own = {parse_postgres_name(name): section.mode for name, section in file.tables.items()}
-    found: dict[str, list[str]] = {}
-    for table in tables:
-        beside: list[str] = [mode for mode in own.get(table) or file.mode if mode != "mirror"]
-        if beside:
-            found[postgres_name(*table)] = beside
-    return found
 
 
 def begin_modes(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
@@ -70,7 +60,7 @@ def _mirrors(namespace: str, names: Iterable[LakeName]) -> list[tuple[str, str]]
 
 
 def _begin(pipeline: OpenPipeline, lacking: dict[str, list[str]], progress: Progressing) -> list[str]:
-    from slotlake.infra.sync.tables import copy_point
+    from slotlake.infra.copy.tables import copy_point
     from slotlake.spark.copy.initial import InitialCopy
 
     progress("history: begun beside " + ", ".join(lacking), len(lacking))

@@ -22,12 +22,13 @@ from slotlake.decoder.catalog.publications import SourceTable, published_names
 from slotlake.decoder.errors import LockedError, PipelineFileError, SlotError, SlotlakeError, SourceError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import connect, redact, source_errors
-from slotlake.infra.config.types_chosen import on_lossy
+from slotlake.infra.advance.steps import confirm_position
+from slotlake.infra.config.conflicts import on_conflict
+from slotlake.infra.copy.tables import published_tables
 from slotlake.infra.reports import ResumeReport
-from slotlake.infra.schema.fingerprints import Mark, marks_at
-from slotlake.infra.sync.aside import require_columns, tables_aside
-from slotlake.infra.sync.batches import confirm_position, on_conflict
-from slotlake.infra.sync.tables import published_tables
+from slotlake.infra.selection.aside import require_columns, tables_aside
+from slotlake.infra.selection.types import on_lossy
+from slotlake.infra.source.fingerprints import Mark, marks_at
 from slotlake.spark.names import lake_table, parse_postgres_name, postgres_name
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ def _members_then(pipeline: OpenPipeline, each: Aside) -> tuple[int, Collection[
 
 def _due(pipeline: OpenPipeline, each: Aside, seen: _Seen) -> bool:
     if each.cause == "on_conflict":
-        return on_conflict(pipeline).of(*each.name) != "fail"
+        return on_conflict(pipeline.file).of(*each.name) != "fail"
     if each.cause == "on_lossy":
         return not on_lossy(pipeline.file).may_fail(*each.name)
     if not seen.columns:

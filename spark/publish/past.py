@@ -22,6 +22,7 @@ from typing import Any
 from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.spark import lake_files
 from slotlake.spark.catalog import tags as catalog_tags
+from slotlake.spark.publish.unused import expired
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import LSN, MAIN, Metadata
 
@@ -110,8 +111,6 @@ def settled(metadata: Metadata, oldest: int, unused_seconds: float | None = None
     elif unused_seconds is None or len(metadata.get("snapshots", ())) <= _SNAPSHOTS_MAX:
         return _told(metadata, _needed(files, tags, oldest), oldest)
     if unused_seconds is not None:
-        from slotlake.spark.maintenance.expiry import expired
-
         metadata = expired(metadata, unused_seconds)
     return _told(metadata, _needed(files, tags, oldest), oldest)
 

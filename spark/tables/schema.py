@@ -14,8 +14,9 @@ from functools import lru_cache
 from typing import Any
 
 from slotlake.decoder.errors import LAKE_ALTERED, LakeError
+from slotlake.decoder.types.column_type import ColumnType
 from slotlake.decoder.types.representations import Form, form_of
-from slotlake.decoder.types.table import ColumnType, column_type
+from slotlake.decoder.types.table import column_type
 from slotlake.spark.names import LakeName, exact_name, lake_columns, lake_table, literal, postgres_name, quote
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.shapes import TableShape
@@ -106,9 +107,9 @@ class TableSchema:
     Attributes:
         key: source names of the columns that identify a row.
         selection: what the lake takes of it (`spark.row_filter.selection.Selection`), "" for all.
-        partitions: which partitions it was copied with (`infra.schema.partitions`), "" if it has none.
+        partitions: which partitions it was copied with (`infra.source.partitions`), "" if it has none.
         types: by which rules its columns got their forms (`spark.tables.type_rules`), "" for the usual.
-        mark: what of the source's catalog its content agrees with (`infra.schema.fingerprints`), "" if that
+        mark: what of the source's catalog its content agrees with (`infra.source.fingerprints`), "" if that
             is unknown.
         drop: columns that are gone leave the lake with the next publication.
     """

@@ -2,7 +2,7 @@
 
 Rules decide when a column comes to the lake: in the copy, or with the first change after it was added.  What
 a column has become it stays until the table is taken anew; a pipeline file that says something else is
-refused (`infra.config.types_chosen`).
+refused (`infra.selection.types`).
 
 Invariant: a column's form depends on the rules, its type and whether it is part of the key, on nothing
 else; so the same rules give the same lake again.

@@ -31,7 +31,7 @@ QUIET = {
 def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """``look(report, paused=…)``: the task, with that report."""
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow-home"))
-    from slotlake.infra.status import monitoring
+    from slotlake.infra.airflow import monitoring
 
     file = tmp_path / "shop.yaml"
     file.write_text(FILE)

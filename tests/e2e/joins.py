@@ -15,7 +15,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder import failpoints
-from slotlake.infra.copy import joining
+from slotlake.infra.joining import joining
 from slotlake.infra.reports import PullReport
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file

@@ -16,7 +16,7 @@ from slotlake.decoder.server.source import connect as connect_source
 from slotlake.decoder.server.timeline import HistoryError, switch_points
 from slotlake.decoder.slots.slot import check_slot, inspect_slot
 from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
-from slotlake.infra.sync.source_history import lake_origin
+from slotlake.infra.source.history import lake_origin
 from tests.conftest import Database
 from tests.decoder.servers.standby import SLOT, replayed_to, standby_of
 from tests.e2e.oracle import assert_equal, pipeline_file

@@ -15,7 +15,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.errors import BusyError
-from slotlake.infra.sync import follow
+from slotlake.infra.source import follow
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 

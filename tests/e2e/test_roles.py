@@ -163,7 +163,7 @@ def test_what_may_not_be_read_is_told_before_anything_is_made(
     named = str(refused.value)
     guarded.execute(refused.value.way_out.removeprefix("have their owner run: "))  # is what it says
     with Pipeline.open(file) as pipeline:
-        from slotlake.infra.sync.tables import published_tables
+        from slotlake.infra.copy.tables import published_tables
 
         assert len(published_tables(pipeline)) == 3
     assert guarded.execute("SELECT count(*) FROM pg_replication_slots") == [(0,)], named

@@ -18,7 +18,7 @@ from slotlake import Pipeline
 from slotlake.decoder import failpoints
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.infra.local.postgres import EmbeddedPostgres
-from slotlake.infra.schema import ddl_trigger
+from slotlake.infra.source import ddl_trigger
 from slotlake.spark.read.point import Cut
 from slotlake.spark.replay.scratch import scratch_of
 from tests.conftest import Database, drop_database

@@ -16,7 +16,7 @@ from pyiceberg.table import StaticTable
 from slotlake import Pipeline
 from slotlake.decoder.errors import ApplyError, LakeError, PipelineFileError
 from slotlake.infra.cli.main import main
-from slotlake.infra.sync.tables import published_tables
+from slotlake.infra.copy.tables import published_tables
 from slotlake.spark.read.point import Cut
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file, source_rows

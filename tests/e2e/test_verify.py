@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from slotlake import Pipeline
+from slotlake.infra.care.verification import summary
 from slotlake.infra.cli.main import main
-from slotlake.infra.verification import summary
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
 

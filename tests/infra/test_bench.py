@@ -22,6 +22,7 @@ from slotlake.bench.show import document, print_table
 from slotlake.bench.workload import ROWS_VARIABLE, RUNS_VARIABLE, rows_asked, runs_asked
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.cli.main import main
+from slotlake.infra.progress import silent
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINE = Machine("a CPU", 2, 23.5, "Linux", "3.11.7", "18.4", "abc", "2026-11-21 10:00 UTC", 0.3)
@@ -127,7 +128,7 @@ def test_an_unknown_name_is_one_clear_message(capsys):
 
 def test_a_file_that_cannot_be_written_is_said_before_minutes_have_passed(tmp_path):
     with pytest.raises(PipelineFileError, match="cannot be written"):
-        run(["decode_rows_per_s"], tmp_path / "missing" / "figures.json")
+        run(["decode_rows_per_s"], tmp_path / "missing" / "figures.json", silent)
 
 
 def test_every_benchmark_is_where_it_is_said_to_be():

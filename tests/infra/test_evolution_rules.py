@@ -11,8 +11,8 @@ from slotlake.decoder.catalog.fingerprints import Attribute, TableMark
 from slotlake.decoder.catalog.publications import SourceColumn, SourceTable
 from slotlake.decoder.changelog.batches import BatchColumn, BatchRelation
 from slotlake.infra.schema.ddl_events import Altered, told_numbers
-from slotlake.infra.schema.fingerprints import Mark, marked
 from slotlake.infra.schema.rules import Found, judge
+from slotlake.infra.source.fingerprints import Mark, marked
 from slotlake.spark.tables.schema import TableSchema
 
 TYPES = {

@@ -15,9 +15,9 @@ from slotlake.decoder.errors import (
     SourceError,
     SourceUnavailableError,
 )
+from slotlake.infra.advance.findings import Judged
 from slotlake.infra.recover import recovery
-from slotlake.infra.recover.findings import Judged
-from slotlake.infra.sync import aside
+from slotlake.infra.selection import aside
 
 
 @pytest.fixture

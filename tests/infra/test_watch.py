@@ -9,8 +9,8 @@ import pytest
 from slotlake.decoder.slots.pressure import Holder, Pressure, span
 from slotlake.decoder.slots.slot import SlotState
 from slotlake.infra.config.sections import MonitorSection
+from slotlake.infra.source.wal_notes import Seen, lag_seconds, note, seen, wal_rate
 from slotlake.infra.status.watch import alarms_of, gauges, time_left
-from slotlake.infra.sync.wal_notes import Seen, lag_seconds, note, seen, wal_rate
 
 MB = 1 << 20
 NOBODY = Pressure(None, None, None, (), (), sees_all=True)

@@ -14,7 +14,8 @@ from slotlake.decoder.copy.table import copy_query
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.server.source import connect
 from slotlake.infra.config.pipeline_file import PipelineFile, TableSection
-from slotlake.infra.config.selection import (
+from slotlake.infra.local.postgres import Version
+from slotlake.infra.selection.tables import (
     SelectedTable,
     comparable,
     lake_schema,
@@ -22,7 +23,6 @@ from slotlake.infra.config.selection import (
     selected,
     shown,
 )
-from slotlake.infra.local.postgres import Version
 from slotlake.spark.row_filter.selection import Selection
 from tests.conftest import Database
 

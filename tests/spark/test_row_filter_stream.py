@@ -24,8 +24,8 @@ from slotlake.decoder.slots.slot import create_slot
 from slotlake.decoder.stream.pull import pull
 from slotlake.decoder.types.table import column_type, to_text
 from slotlake.infra.config.pipeline_file import PipelineFile
-from slotlake.infra.config.selection import SelectedTable, selected
 from slotlake.infra.local.postgres import EmbeddedPostgres
+from slotlake.infra.selection.tables import SelectedTable, selected
 from slotlake.spark.row_filter.selection import taken
 from tests.conftest import Database, drop_database
 from tests.e2e.scenarios import big

@@ -23,7 +23,7 @@ from slotlake.decoder.types.catalog import FIRST_NAMED_OID, Kind, TypeCatalog, T
 from slotlake.decoder.types.parsing import TextError
 
 if TYPE_CHECKING:
-    from slotlake.decoder.types.table import ColumnType
+    from slotlake.decoder.types.column_type import ColumnType
 
 _BUILTIN = TypeCatalog()
 

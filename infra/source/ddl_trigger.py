@@ -8,10 +8,11 @@ catalog's marks decide alone (docs/schema.md, docs/adr/0017).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 
+from slotlake.decoder.catalog.ddl_trigger import PREFIX, SCHEMA, TRIGGER, state
 from slotlake.decoder.errors import SourceError
 from slotlake.decoder.server.source import connect, redact, source_errors
 from slotlake.infra.reports import TriggerReport
@@ -19,8 +20,6 @@ from slotlake.infra.reports import TriggerReport
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
 
-PREFIX = "slotlake.ddl"
-SCHEMA, TRIGGER = "slotlake_ddl", "slotlake_ddl"
 _NOTE = "ddl-trigger.made"
 
 # Children are altered with their parent, and only the parent is reported.
@@ -69,30 +68,6 @@ REMOVE = f"""DROP EVENT TRIGGER IF EXISTS {TRIGGER};
 DROP FUNCTION IF EXISTS {SCHEMA}.tell();
 DROP SCHEMA IF EXISTS {SCHEMA};
 """
-
-_STATE = """
-SELECT t.evtenabled FROM pg_event_trigger t
-JOIN pg_proc p ON p.oid = t.evtfoid JOIN pg_namespace n ON n.oid = p.pronamespace
-WHERE t.evtname = %s AND n.nspname = %s
-"""
-_STATES = {"A": "installed", "O": "installed", "R": "disabled", "D": "disabled"}
-
-
-def state(connection: psycopg.Connection[Any]) -> str:
-    """``installed``, ``disabled`` (or only for replicas), ``not installed``."""
-    row = connection.execute(_STATE.encode(), (TRIGGER, SCHEMA)).fetchone()
-    return "not installed" if row is None else _STATES.get(str(row[0]), "disabled")
-
-
-def is_installed(dsn: str) -> bool:
-    """Does the source tell of altered tables?
-
-    Raises:
-        SourceError: it cannot be asked.
-    """
-    with connect(dsn) as connection, source_errors(dsn, "looking for the event trigger"):
-        return state(connection) == "installed"
-    raise AssertionError("unreachable")
 
 
 def install(pipeline: OpenPipeline) -> TriggerReport:

@@ -12,9 +12,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.infra.copy.tables import published_tables
 from slotlake.infra.reports import Report
-from slotlake.infra.schema.fingerprints import Mark, marks_at
-from slotlake.infra.sync.tables import published_tables
+from slotlake.infra.source.fingerprints import Mark, marks_at
 from slotlake.spark.names import postgres_name
 from slotlake.spark.tables.settle import past_shapes
 
@@ -97,7 +97,7 @@ def _pending(pipeline: OpenPipeline, cut: Cut) -> list[SchemaChange]:
 
 def _joining(pipeline: OpenPipeline, fresh: Sequence[str]) -> Iterator[tuple[str, str]]:
     """What becomes of tables that the lake does not have."""
-    from slotlake.infra.copy.joining import how_far
+    from slotlake.infra.joining.joining import how_far
 
     half = how_far(pipeline)
     for name in fresh:

@@ -12,7 +12,14 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from time import time as clock
+from typing import TYPE_CHECKING, NamedTuple
+
+from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.slots.pressure import wal_now
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
 
 _FILE = "wal-seen.json"
 _KEPT_SECONDS = 3600.0
@@ -27,6 +34,17 @@ class Seen(NamedTuple):
 
     time: float
     position: int
+
+
+def note_source(
+    pipeline: OpenPipeline, position: int | None = None, asked: float | None = None
+) -> list[Seen]:
+    """Note where the source's WAL stands; of what is known by it the lag in seconds is told."""
+    asked = clock() if asked is None else asked
+    if position is None:
+        with connect(pipeline.source.dsn) as connection, source_errors(pipeline.source.dsn):
+            position = wal_now(connection)
+    return note(pipeline.file.state_dir, Seen(asked, position))
 
 
 def seen(folder: Path) -> list[Seen]:

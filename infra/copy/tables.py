@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.fingerprints import TableMark
 from slotlake.decoder.catalog.publications import SourceTable, source_tables
-from slotlake.decoder.catalog.vanished import VanishedError, vanished
+from slotlake.decoder.catalog.vanished import vanished
 from slotlake.decoder.copy.table import CopiedFile, copy_table
 from slotlake.decoder.server.privileges import require_readable
 from slotlake.decoder.server.source import connect, source_errors
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.infra.config.selection import kept_selections, lake_schema, selected
-from slotlake.infra.config.types_chosen import refuse_lossy_copy
+from slotlake.infra.config.modes import wanted_modes
 from slotlake.infra.copy.states import ended
 from slotlake.infra.reports import TableCopy
-from slotlake.infra.schema.fingerprints import marked, marks_at, require_unchanged
-from slotlake.infra.schema.partitions import partitions_at, repartitioned, require_same_partitions
-from slotlake.infra.sync.aside import require_columns, tables_aside
-from slotlake.infra.sync.modes import wanted_modes
+from slotlake.infra.selection.aside import require_columns, tables_aside
+from slotlake.infra.selection.tables import kept_selections, lake_schema, selected
+from slotlake.infra.selection.types import refuse_lossy_copy
+from slotlake.infra.source.fingerprints import marked, marks_at, require_unchanged
+from slotlake.infra.source.partitions import partitions_at, require_same_partitions
 
 if TYPE_CHECKING:
     from slotlake.infra.copy.copying import Attempt
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from slotlake.spark.copy.initial import CopyTarget
     from slotlake.spark.publish.commits import Point
     from slotlake.spark.tables.schema import TableSchema
-
-FILL_WAIT_SECONDS = 60.0
 
 
 def published_tables(
@@ -166,59 +163,12 @@ def copy_into(
 def copy_point(pipeline: OpenPipeline, lsn: int, kind: str, rows: int, name: str = "") -> Point:
     """The consistency point of a copy at an LSN."""
     from slotlake.decoder.lsn import format_lsn
-    from slotlake.infra.sync.source_history import server_origin
+    from slotlake.infra.source.history import server_origin
     from slotlake.spark.publish.commits import Point
 
     origin = server_origin(pipeline)
     batch = "-".join(part for part in (kind, format_lsn(lsn).replace("/", "_"), name) if part)
     return Point(pipeline.name, lsn, batch, digest="", kind=kind, changes=rows, origin=origin)
-
-
-def fill_added_columns(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
-    """Copy again the tables whose added columns have a default: their old rows got it with no row event.
-
-    PostgreSQL keeps a constant default beside the table (pg_attribute.attmissingval) or rewrites the table
-    for a volatile one; neither reaches the stream.  Likewise those to which a row came with a value that was
-    not sent (`spark.row_filter.selection.Taken.lost`), and those that partitions joined or left.  Several at
-    once are read under one snapshot.
-    """
-    from slotlake.infra.sync.exact import beside_writers
-
-    stale = _unfilled(pipeline)
-    if stale:
-        with beside_writers(pipeline, FILL_WAIT_SECONDS, progress) as snapshot:
-            for table in stale:
-                with suppress(VanishedError):  # the next batch finds that it has left
-                    replace_content(pipeline, table, snapshot, progress)
-    return [table.quoted for table in stale]
-
-
-def has_unfilled_columns(pipeline: OpenPipeline) -> bool:
-    """Is there a table that must be copied again to be exact?"""
-    return bool(_unfilled(pipeline))
-
-
-def _unfilled(pipeline: OpenPipeline) -> list[SourceTable]:
-    from slotlake.spark.read.point import Cut
-
-    held = Cut.latest(pipeline.lake).followed()
-    lacking = {
-        (table.schema, table.table): {column.name for column in table.live if column.unfilled}
-        for table in held
-        if any(column.unfilled for column in table.live)
-    }
-    lost = {(table.schema, table.table) for table in held if any(column.lost for column in table.live)}
-    lost |= repartitioned(pipeline, held)
-    if not lacking and not lost:
-        return []
-    return [
-        table
-        for table in published_tables(pipeline, to_read=False)
-        if (table.schema, table.table) in lost
-        or any(
-            c.has_default and c.name in lacking.get((table.schema, table.table), ()) for c in table.columns
-        )
-    ]
 
 
 def replace_content(

@@ -1,13 +1,8 @@
-"""The lake at the LSN of a snapshot that waits for nobody: to look at both sides, and to read rows again.
+"""A snapshot of the source that waits for nobody, and stands at the lake's position or behind it.
 
 A snapshot of `decoder.slots.visible` is judged by the transactions around it: those of a batch that is pulled
 past it, and those that the lake has already, back to where an earlier one was judged.  Where none can be
-judged (a standby, another plugin, so many writers that no snapshot falls between two commits) there is the
-slot's, which waits.
-
-Invariant: what `beside_writers` yields stands at the lake's position, what `standing` does at a position that
-the next batch can end at.  A table whose place in the publications changed is never copied under such a
-snapshot: a transaction from before the change may still be open.
+judged (a standby, another plugin, so many writers that no snapshot falls between two commits) there is None.
 """
 
 from __future__ import annotations
@@ -22,11 +17,10 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from slotlake.decoder.changelog.batches import Batch, batch_positions, batches
+from slotlake.decoder.server.position import source_position
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.decoder.slots.visible import Reader, Shown, readers
-from slotlake.infra.schema.evolution import UnsettledError
-from slotlake.infra.status.watch import note_source
-from slotlake.infra.sync.batches import at_exact_lsn, catch_up, cut, source_position
+from slotlake.infra.source.pulling import pull_batch
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -36,46 +30,6 @@ _AT_ONCE = 4
 _TRIES = 5
 _PAUSE_SECONDS = 0.1
 _PLACE = "shown.json"
-
-
-@contextmanager
-def beside_writers(
-    pipeline: OpenPipeline, timeout_seconds: float, progress: Progressing
-) -> Iterator[ExportedSnapshot]:
-    """Bring the lake exactly to the position of a snapshot of the source, and keep that snapshot.
-
-    Args:
-        timeout_seconds: how long transactions may stay open, should the snapshot have to be a slot's.
-
-    Raises:
-        SlotError: it had to be, and they stayed open longer; the message names them.
-    """
-    with ExitStack() as held:
-        snapshot = found_beside_writers(pipeline, progress, held)
-        if snapshot is None:
-            snapshot = held.enter_context(at_exact_lsn(pipeline, timeout_seconds, progress))
-        yield snapshot
-
-
-def found_beside_writers(
-    pipeline: OpenPipeline, progress: Progressing, held: ExitStack
-) -> ExportedSnapshot | None:
-    """`beside_writers`, but None where none can be judged; what is opened goes with ``held``."""
-    if pipeline.source.plugin != "pgoutput":
-        return None
-    # Also where nothing is new: whatever is wrong with the pipeline is told first, as by any other pull.
-    asked = time.time()
-    target = max(source_position(pipeline.source), pipeline.position())
-    note_source(pipeline, target, asked)
-    catch_up(pipeline, progress=progress, until=target)
-    snapshot = held.enter_context(standing(pipeline, progress))
-    if snapshot is None:
-        return None
-    try:
-        catch_up(pipeline, progress=progress, until=snapshot.lsn, snapshot=snapshot)
-    except UnsettledError:
-        return None
-    return snapshot
 
 
 @contextmanager
@@ -107,7 +61,7 @@ def _standing(
 ) -> ExportedSnapshot | None:
     """The first of the snapshots that stands at an LSN, with it."""
     start = pipeline.position()
-    batch = cut(pipeline, start, source_position(pipeline.source), progress, whole=True)
+    batch = pull_batch(pipeline, start, source_position(pipeline.source), progress, whole=True)
     table = None if batch.empty else batch.transaction_table()
     columns = ((), ()) if table is None else (table["xid"].to_pylist(), table["end_lsn"].to_pylist())
     transactions = list(zip(*columns, strict=True))

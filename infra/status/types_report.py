@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.types.declarations import written
-from slotlake.infra.config.types_chosen import on_lossy
 from slotlake.infra.reports import Report
+from slotlake.infra.selection.types import on_lossy
 from slotlake.spark.names import lake_table
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.errors import BusyError, SlotlakeError
 from slotlake.infra.config.private_files import kept_private
-from slotlake.infra.sync.standing import StandingStream
+from slotlake.infra.standing import StandingStream
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline

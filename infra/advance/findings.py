@@ -27,8 +27,8 @@ from slotlake.decoder.slots.slot import check_slot, inspect_slot
 from slotlake.decoder.stream.overlap import contradiction
 from slotlake.infra.process_marks import is_marked, set_mark, unset_mark
 from slotlake.infra.reports import Report
-from slotlake.infra.schema.fingerprints import Mark, marks_at
-from slotlake.infra.sync import follow
+from slotlake.infra.source import follow
+from slotlake.infra.source.fingerprints import Mark, marks_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -177,7 +177,7 @@ def _of_lake(damage: Damage) -> Finding:
 
 
 def _of_source(pipeline: OpenPipeline, position: int) -> list[Finding]:
-    from slotlake.infra.sync.source_history import lake_origin
+    from slotlake.infra.source.history import lake_origin
 
     try:
         require_history(pipeline.source.dsn, lake_origin(pipeline), position)
@@ -288,7 +288,7 @@ def known_findings(pipeline: OpenPipeline) -> list[Finding]:
 
     Waits for nobody; what cannot be asked now is left out.
     """
-    from slotlake.infra.sync.source_history import lake_origin
+    from slotlake.infra.source.history import lake_origin
     from slotlake.spark.maintenance.integrity import look
 
     found: list[Finding] = []

@@ -8,7 +8,7 @@ the lake is brought to a new slot's snapshot, the rows with a noted key are read
 published at its LSN (docs/adr/0025).
 
 Two kinds of snapshots serve.  A table begins, and ends, under one at a position of the lake, and begins only
-when nobody is open who may have written to it before it was published (`infra.copy.settled`): so whatever
+when nobody is open who may have written to it before it was published (`infra.joining.settled`): so whatever
 commits behind it is in the stream.  Between, any snapshot will do that shows all that the first one did.
 """
 
@@ -25,21 +25,20 @@ import pyarrow as pa
 from psycopg import sql
 
 from slotlake.decoder.catalog.publications import SourceTable
-from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.copy.parts import plan_parts
 from slotlake.decoder.copy.table import CopyJob
 from slotlake.decoder.errors import ChangedMeanwhileError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.server.source import connect, source_errors
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.infra.config.selection import published_beside
 from slotlake.infra.copy.copying import Attempt
-from slotlake.infra.copy.forward import all_kinds_published, named_keys, resumable
+from slotlake.infra.copy.forward import all_kinds_published, resumable
 from slotlake.infra.copy.joining_record import Joining, JoiningRecord, KeyedBy, Since
-from slotlake.infra.copy.settled import awaited, look_ahead, settled_snapshot
-from slotlake.infra.sync.aside import require_columns
-from slotlake.infra.sync.source_history import server_origin
-from slotlake.infra.sync.tables import copy_all
+from slotlake.infra.copy.tables import copy_all
+from slotlake.infra.joining.settled import awaited, look_ahead, settled_snapshot
+from slotlake.infra.selection.aside import require_columns
+from slotlake.infra.selection.tables import published_beside
+from slotlake.infra.source.history import server_origin
 from slotlake.spark.names import lake_table, postgres_name
 
 if TYPE_CHECKING:
@@ -117,24 +116,6 @@ def add_new_tables(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
         added += _at_slot(pipeline, due, [], time_left, progress) if due else []
     _tell(pipeline, progress)
     return added
-
-
-def note_changes(pipeline: OpenPipeline, batch: Batch) -> None:
-    """Keep which rows of joining tables a batch changes; before anyone applies it."""
-    if batch.empty:
-        return
-    record = JoiningRecord.of(pipeline)
-    for relation_id, table in record.joining.items():
-        positions = (batch.start_lsn, batch.end_lsn)
-        if batch.end_lsn > table.since.position and positions not in table.noted:
-            unread = (table.since.schema, table.since.table) in batch.unreadable
-            record.note(relation_id, positions, None if unread else named_keys(batch, table.since))
-            reach("join.noted")
-
-
-def joining_tables(pipeline: OpenPipeline) -> set[tuple[str, str]]:
-    """Schema and name of the tables that are half copied."""
-    return {(t.since.schema, t.since.table) for t in JoiningRecord.of(pipeline).joining.values()}
 
 
 def how_far(pipeline: OpenPipeline) -> dict[str, str]:

@@ -11,10 +11,11 @@ from slotlake.decoder.catalog.vanished import vanished
 from slotlake.decoder.server.source import connect, source_errors
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.expectations.source_side import snapshot_session
-from slotlake.infra.config.selection import comparable, refuse_changed
-from slotlake.infra.copy.joining import joining_tables
-from slotlake.infra.sync.exact import beside_writers
-from slotlake.infra.sync.tables import fill_added_columns, has_unfilled_columns, published_tables
+from slotlake.infra.advance.exact import beside_writers
+from slotlake.infra.copy.joining_record import joining_tables
+from slotlake.infra.copy.tables import published_tables
+from slotlake.infra.selection.tables import comparable, refuse_changed
+from slotlake.infra.sync.refill import fill_added_columns, has_unfilled_columns
 
 if TYPE_CHECKING:
     from slotlake.expectations.results import Report, TableResult

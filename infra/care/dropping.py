@@ -21,11 +21,10 @@ from slotlake.decoder.errors import LakeError, SourceError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.server.source import connect, redact, source_errors
 from slotlake.decoder.slots.slot import drop_slot, inspect_slot
-from slotlake.infra.copy import joining
 from slotlake.infra.copy.unfinished import give_up
+from slotlake.infra.joining import joining
 from slotlake.infra.reports import Report
-from slotlake.infra.schema import ddl_trigger
-from slotlake.infra.sync import follow
+from slotlake.infra.source import ddl_trigger, follow
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline

@@ -25,7 +25,7 @@ from slotlake.decoder.catalog.publications import (
 from slotlake.decoder.catalog.row_filters import FilterColumn, analysed, filter_columns, partition_identities
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.server.source import connect, source_errors
-from slotlake.infra.config.types_chosen import chooses_types, choosing_types, forms_of, types_of
+from slotlake.infra.selection.types import chooses_types, choosing_types, forms_of, types_of
 from slotlake.spark.names import parse_postgres_name, postgres_name
 from slotlake.spark.row_filter.plan import plan
 from slotlake.spark.row_filter.selection import Selection

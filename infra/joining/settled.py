@@ -8,8 +8,8 @@ noted; a sync that finds one of them still open leaves the table to the next, wi
 was made when all tables were published already has no such writers.
 
 Invariant: `settled_snapshot` yields a snapshot at the lake's position, and the tables that may begin under
-it.  Where none can be judged (`infra.sync.exact`) it is a slot's, for which the same transactions are waited
-for once.
+it.  Where none can be judged (`infra.advance.exact`) it is a slot's, for which the same transactions are
+waited for once.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from slotlake.decoder.server.source import connect, source_errors
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.decoder.slots.visible import Shown
 from slotlake.decoder.slots.writers import Membership, memberships, open_writers, publications_text
-from slotlake.infra.sync.batches import at_exact_lsn
-from slotlake.infra.sync.exact import found_beside_writers
+from slotlake.infra.advance.advance import at_exact_lsn
+from slotlake.infra.advance.exact import found_beside_writers
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
