@@ -142,9 +142,7 @@ def test_a_spark_session_is_never_called_like_the_package():
     for path in (
         source for source in _sources() if "decoder" not in source.relative_to(ROOT).parts
     ):  # no session
-        functions = [
-            node for node in ast.walk(_tree(path)) if isinstance(node, ast.FunctionDef)
-        ]
+        functions = [node for node in ast.walk(_tree(path)) if isinstance(node, ast.FunctionDef)]
         for node in (inner for function in functions for inner in ast.walk(function)):
             stored = isinstance(node, ast.Name) and node.id == "spark" and isinstance(node.ctx, ast.Store)
             if stored or (isinstance(node, ast.arg) and node.arg == "spark"):

@@ -102,7 +102,7 @@ class Demo:
             CHECKOUT / "dags",
             environment={"SLOTLAKE_PIPELINES": str(self.pipeline_file)},
             pools={"slotlake_demo": 1},
-            preload=["slotlake.infra.local.airflow_warm"],
+            preload=["slotlake.infra.airflow.warm"],
             parse_seconds=120,
             dies_with_parent=not keep,
         )

@@ -79,7 +79,7 @@ def stack(pg: EmbeddedPostgres, connect: str, tmp_path_factory: pytest.TempPathF
             **{name: value for name, value in os.environ.items() if name.startswith("SPARK_CONNECT")},
         },
         pools={f"slotlake_slotlake_{name}": 1 for name in files},
-        preload=["slotlake.infra.local.airflow_warm"],
+        preload=["slotlake.infra.airflow.warm"],
         dies_with_parent=True,
     )
     try:
