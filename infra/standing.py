@@ -26,7 +26,12 @@ from slotlake.decoder.errors import (
 )
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.position import settled_position, writers_open
-from slotlake.decoder.server.source import SourceSettings, connect, identify, redact, source_errors
+from slotlake.decoder.server.source import (
+    SourceSettings,
+    identify,
+    redact,
+    source_session,
+)
 from slotlake.decoder.slots.failover import await_standbys
 from slotlake.decoder.slots.slot import check_slot
 from slotlake.decoder.stream.bulk import BULK_MIN_BYTES
@@ -96,7 +101,7 @@ class StandingStream:
     def worth_keeping(self) -> bool:
         """Is a transaction open that has written, which the next connection would decode again?"""
         source = self._settings.source
-        with connect(source.dsn) as connection, source_errors(source.dsn, "looking for open transactions"):
+        with source_session(source.dsn, "looking for open transactions") as connection:
             return writers_open(connection)
 
     def batch(
@@ -185,7 +190,7 @@ class StandingStream:
         source = settings.source
         remove_leftovers(settings.changelog)
         server = identify(source.dsn)
-        with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
+        with source_session(source.dsn, "looking at the slot") as connection:
             check_slot(connection, source, position=position)
             check_publications(connection, source.publications)
         options = negotiate(source, server.server_version)
@@ -204,7 +209,7 @@ class StandingStream:
 
     def _settled(self) -> int:
         source = self._settings.source
-        with connect(source.dsn) as connection, source_errors(source.dsn, "reading the WAL position"):
+        with source_session(source.dsn, "reading the WAL position") as connection:
             return settled_position(connection)
 
     def confirm(self, position: int) -> bool:

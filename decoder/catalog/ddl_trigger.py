@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 
-from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.server.source import source_session
 
 PREFIX = "slotlake.ddl"
 SCHEMA, TRIGGER = "slotlake_ddl", "slotlake_ddl"
@@ -30,6 +30,5 @@ def is_installed(dsn: str) -> bool:
     Raises:
         SourceError: it cannot be asked.
     """
-    with connect(dsn) as connection, source_errors(dsn, "looking for the event trigger"):
+    with source_session(dsn, "looking for the event trigger") as connection:
         return state(connection) == "installed"
-    raise AssertionError("unreachable")

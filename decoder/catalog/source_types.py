@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from slotlake.decoder.catalog.publications import source_tables
 from slotlake.decoder.errors import SourceError
-from slotlake.decoder.server.source import SourceSettings, connect, redact, source_errors
+from slotlake.decoder.server.source import SourceSettings, redact, source_session
 from slotlake.decoder.types.binary.values import withheld_from_binary
 from slotlake.decoder.types.catalog import TypeCatalog, load_types
 
@@ -24,7 +24,7 @@ def source_types(source: SourceSettings) -> TypeCatalog:
         SourceError: a published column has a type whose text cannot be had from its binary form.
     """
     catalog = TypeCatalog()
-    with connect(source.dsn) as connection, source_errors(source.dsn, "looking up its types"):
+    with source_session(source.dsn, "looking up its types") as connection:
         load_types(connection, catalog)
         for table in source_tables(connection, source.publications):
             for column in table.columns:
@@ -43,7 +43,7 @@ def keep_asking(catalog: TypeCatalog, dsn: str) -> None:
     """From now on the catalog asks the source for types that it does not know."""
 
     def ask() -> None:
-        with connect(dsn) as connection, source_errors(dsn, "looking up its types"):
+        with source_session(dsn, "looking up its types") as connection:
             load_types(connection, catalog)
 
     catalog.ask = ask

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 
 from slotlake.decoder.errors import ChangedMeanwhileError
-from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.server.source import source_session
 
 _GONE = """
 SELECT oid::bigint FROM unnest(%s::oid[]) oid WHERE pg_catalog.has_table_privilege(oid, 'SELECT') IS NULL
@@ -27,9 +27,8 @@ def vanished(dsn: str, relation_ids: Collection[int]) -> set[int]:
     """Those of the tables with these OIDs that are gone."""
     if not relation_ids:
         return set()
-    with connect(dsn) as connection, source_errors(dsn, "looking for tables"):
+    with source_session(dsn, "looking for tables") as connection:
         return vanished_for(connection, relation_ids)
-    raise AssertionError("unreachable")
 
 
 def vanished_for(connection: psycopg.Connection[Any], relation_ids: Collection[int]) -> set[int]:

@@ -17,7 +17,7 @@ import psycopg
 
 from slotlake.decoder.catalog.key_index import ENFORCED
 from slotlake.decoder.protocol.relations import RelationVersion
-from slotlake.decoder.server.source import SourceSettings, connect, source_errors
+from slotlake.decoder.server.source import SourceSettings, source_session
 
 _KEY = f"""
 SELECT a.attname, age(i.xmin) > age(s.catalog_xmin) AND age(a.xmin) > age(s.catalog_xmin)
@@ -41,7 +41,7 @@ def keys_of(
     asked = [version for version in versions if version.replica_identity in "fn"]
     if not asked:
         return keys
-    with connect(source.dsn) as connection, source_errors(source.dsn, "looking up primary keys"):
+    with source_session(source.dsn, "looking up primary keys") as connection:
         for version in asked:
             key = _primary_key(connection, source.slot, version.relation_id)
             published = {column.name for column in version.columns}

@@ -32,7 +32,7 @@ from slotlake.decoder.copy.frames import CopyFrames
 from slotlake.decoder.copy.parts import Part, part_query, plan_parts, whole_part
 from slotlake.decoder.errors import SourceError, concerning
 from slotlake.decoder.failpoints import reach
-from slotlake.decoder.server.source import as_stored, connect, explain, redact, source_errors
+from slotlake.decoder.server.source import as_stored, connect, explain, redact, source_errors, source_session
 from slotlake.decoder.server.waiting import Patience, WatchedConnection, readable
 from slotlake.decoder.stream.copy_data import CopyReader
 from slotlake.decoder.stream.nap import Nap
@@ -114,7 +114,7 @@ def copy_table(
         VanishedError: the table was dropped.
         ChangeLogError: the files cannot be written.
     """
-    with connect(dsn) as connection, source_errors(dsn, f"looking at {table.quoted}"):
+    with source_session(dsn, f"looking at {table.quoted}") as connection:
         parts = plan_parts(connection, [table])[table]
     jobs = [CopyJob(table, place, part, f"copy-{part.number:05d}") for part in parts]
     finished: dict[CopyJob, list[CopiedFile]] = {}
@@ -363,7 +363,7 @@ class _Reading:
         return explain(error, self._dsn, f"copying {self._table.quoted}")
 
     def _secured(self) -> bool:
-        with connect(self._dsn) as connection, source_errors(self._dsn):
+        with source_session(self._dsn) as connection:
             asked = "SELECT row_security_active(%s::oid)"
             return connection.execute(asked, [self._table.relation_id]).fetchone() == (True,)
 

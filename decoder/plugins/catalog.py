@@ -108,7 +108,6 @@ class LiveCatalog:
             if self._connection is None:
                 self._connection = connect(self._dsn)
             return self._connection.execute(query.encode(), parameters).fetchall()
-        raise AssertionError("unreachable")
 
 
 class RecordedCatalog:

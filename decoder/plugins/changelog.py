@@ -37,7 +37,12 @@ from slotlake.decoder.plugins.model import Change, Message, NoValue, Startup, Tr
 from slotlake.decoder.plugins.readers import HIDES_NAN, NUMBERS_AS_TEXT
 from slotlake.decoder.protocol.relations import Relation, RelationVersion
 from slotlake.decoder.server.position import page_floor, settled_position
-from slotlake.decoder.server.source import SourceSettings, connect, identify, redact, source_errors
+from slotlake.decoder.server.source import (
+    SourceSettings,
+    identify,
+    redact,
+    source_session,
+)
 from slotlake.decoder.server.timeline import Origin
 from slotlake.decoder.slots.failover import await_standbys, turn_failover
 from slotlake.decoder.slots.slot import check_slot
@@ -213,7 +218,7 @@ def pull_rows(
     """
     remove_leftovers(changelog_dir)
     server = identify(source.dsn)
-    with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
+    with source_session(source.dsn, "looking at the slot") as connection:
         slot = check_slot(connection, source, position=start)
         _refuse_two_phase(source, two_phase=slot.two_phase)
         check_publications(connection, source.publications)
@@ -239,7 +244,7 @@ def pull_rows(
     try:
         return cut(dict(options or {}))
     except HiddenNumbersError:
-        with connect(source.dsn) as connection, source_errors(source.dsn, "looking at number columns"):
+        with source_session(source.dsn, "looking at number columns") as connection:
             _check_numbers(connection, source, published)
         return cut({**(options or {}), NUMBERS_AS_TEXT: ""})
 

@@ -30,7 +30,7 @@ from slotlake.decoder.plugins.readers import NUMBERS_AS_TEXT, check_plugin, plug
 from slotlake.decoder.plugins.recording import BROKEN, Recording, RecordingWriter
 from slotlake.decoder.protocol.message_record import record_start
 from slotlake.decoder.server.position import settled_position
-from slotlake.decoder.server.source import SourceSettings, connect, redact, source_errors
+from slotlake.decoder.server.source import SourceSettings, redact, source_session
 from slotlake.decoder.server.timeline import Origin
 from slotlake.decoder.slots.slot import check_slot
 from slotlake.decoder.stream.receive import Stream
@@ -181,7 +181,7 @@ class _Slot:
     ) -> None:
         check_plugin(source.plugin)
         self._source, self._origin = source, origin
-        with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
+        with source_session(source.dsn, "looking at the slot") as connection:
             state = check_slot(connection, source, position=start)
             if source.plugin == "pgoutput":
                 check_publications(connection, source.publications)

@@ -15,7 +15,7 @@ import psycopg
 
 from slotlake.decoder.errors import SourceUnavailableError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
-from slotlake.decoder.server.source import SourceSettings, connect, source_errors
+from slotlake.decoder.server.source import SourceSettings, source_session
 
 _POLL_SECONDS = 0.01
 _NUDGE_AFTER_SECONDS = 0.2
@@ -67,9 +67,8 @@ def settled_position(connection: psycopg.Connection[Any]) -> int:
 
 def source_position(source: SourceSettings) -> int:
     """A position of the source behind all that has been committed before the call."""
-    with connect(source.dsn) as connection, source_errors(source.dsn, "reading the WAL position"):
+    with source_session(source.dsn, "reading the WAL position") as connection:
         return settled_position(connection)
-    raise AssertionError("unreachable")
 
 
 def writers_open(connection: psycopg.Connection[Any]) -> bool:

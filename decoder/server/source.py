@@ -13,9 +13,8 @@ words pass through :func:`_without_secrets`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, Literal
 
 import psycopg
@@ -161,16 +160,51 @@ def identity_of(connection: psycopg.Connection[Any], dsn: str) -> ServerIdentity
     )
 
 
-@contextmanager
-def source_errors(dsn: str, doing: str = "") -> Iterator[None]:
-    """Turn whatever psycopg raises inside into one SourceError (the chain is cut: it holds the dsn)."""
-    failure: SourceError | None = None
-    try:
-        yield
-    except psycopg.Error as error:
-        failure = explain(error, dsn, doing)
-    if failure is not None:
-        raise failure from None
+class source_errors:
+    """Turn whatever psycopg raises inside into one SourceError (the chain is cut: it holds the dsn).
+
+    Args:
+        doing: what is done inside, for the message: ``reading the publications``.
+    """
+
+    def __init__(self, dsn: str, doing: str = "") -> None:
+        self._dsn, self._doing = dsn, doing
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, psycopg.Error):
+            return
+        failure = explain(error, self._dsn, self._doing)
+        try:
+            raise failure from None
+        finally:
+            failure.__context__ = None
+
+
+class source_session:
+    """An ordinary session at the source, as `connect`, that ends with its block; errors are SourceErrors.
+
+    Args:
+        doing: what is done inside, for the message: ``reading the publications``.
+    """
+
+    def __init__(self, dsn: str, doing: str = "") -> None:
+        self._dsn, self._errors = dsn, source_errors(dsn, doing)
+
+    def __enter__(self) -> WatchedConnection:
+        self._connection = connect(self._dsn)
+        return self._connection
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._connection:  # rolls back and closes if what follows raises
+            self._errors.__exit__(kind, error, trace)
+            if error is not None:
+                self._connection.close()
 
 
 def explain(error: psycopg.Error, dsn: str, doing: str = "") -> SourceError:

@@ -90,7 +90,6 @@ def require_history(dsn: str, origin: Origin | None, position: int) -> Joined:
         history = history_of(connection, server.timeline)
         _check_fork(server, origin, position, history.get(origin.timeline), dsn)
         return Joined(server, history)
-    raise AssertionError("unreachable")
 
 
 def require_same(connection: psycopg.Connection[Any], origin: Origin, dsn: str) -> None:

@@ -13,7 +13,7 @@ import psycopg
 
 from slotlake.decoder.errors import SlotError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
-from slotlake.decoder.server.source import SourceSettings, connect, redact, source_errors
+from slotlake.decoder.server.source import SourceSettings, redact, source_session
 from slotlake.decoder.slots.slot import BUSY_WAIT_SECONDS, check_slot
 
 
@@ -30,7 +30,7 @@ def confirm(source: SourceSettings, lsn: int) -> None:
         SlotBusyError: another reader holds it.
         SourceError: the server cannot be reached or refuses.
     """
-    with connect(source.dsn) as connection, source_errors(source.dsn, "confirming the slot"):
+    with source_session(source.dsn, "confirming the slot") as connection:
         state = check_slot(connection, source, position=lsn)
         if state.confirmed_flush_lsn == lsn:
             return

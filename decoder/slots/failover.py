@@ -18,7 +18,13 @@ import psycopg
 
 from slotlake.decoder.errors import SourceError, SourceUnavailableError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
-from slotlake.decoder.server.source import SourceSettings, connect, connect_replication, redact, source_errors
+from slotlake.decoder.server.source import (
+    SourceSettings,
+    connect_replication,
+    redact,
+    source_errors,
+    source_session,
+)
 
 FIRST_WITH_FAILOVER = 170000
 STANDBY_WAIT_SECONDS = 10.0
@@ -109,7 +115,7 @@ def await_standbys(source: SourceSettings, until: int) -> None:
     Raises:
         SourceUnavailableError: none of them has come any further for STANDBY_WAIT_SECONDS; they are named.
     """
-    with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the standbys"):
+    with source_session(source.dsn, "looking at the standbys") as connection:
         since, last = time.monotonic(), None
         while waiting := behind(connection, source.slot, until):
             stands = [(standby.name, standby.received) for standby in waiting]

@@ -22,7 +22,13 @@ import psycopg
 from slotlake.decoder.errors import SlotBusyError, SlotError, SourceError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.decoder.server.closing import Closes
-from slotlake.decoder.server.source import SourceSettings, connect, connect_replication, redact, source_errors
+from slotlake.decoder.server.source import (
+    SourceSettings,
+    connect_replication,
+    redact,
+    source_errors,
+    source_session,
+)
 from slotlake.decoder.slots.failover import FIRST_WITH_FAILOVER, wants_failover
 from slotlake.decoder.slots.waits import held_up, time_limit
 
@@ -356,7 +362,6 @@ def _create(
             ) from None
         assert row is not None
         return row
-    raise AssertionError("unreachable")
 
 
 def drop_slot(source: SourceSettings) -> bool:
@@ -365,7 +370,7 @@ def drop_slot(source: SourceSettings) -> bool:
     Raises:
         SlotBusyError: a reader holds it.
     """
-    with connect(source.dsn) as connection, source_errors(source.dsn):
+    with source_session(source.dsn) as connection:
         state = inspect_slot(connection, source.slot)
         if state is None:
             return False

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 
 from slotlake.decoder.errors import SlotError, SourceError
-from slotlake.decoder.server.source import SourceSettings, connect, redact, source_errors
+from slotlake.decoder.server.source import SourceSettings, redact, source_session
 
 
 def held_up(name: str, seconds: float, limit: TimeLimit, source: SourceSettings) -> SlotError:
@@ -88,8 +88,7 @@ WHERE prepared < (SELECT query_start FROM pg_stat_activity WHERE pid = %(pid)s)
 
 
 def _holders(source: SourceSettings, pid: int) -> tuple[bool, list[str]]:
-    with connect(source.dsn) as connection, source_errors(source.dsn):
+    with source_session(source.dsn) as connection:
         row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
         holders = [str(row[0]) for row in connection.execute(_HOLDERS, {"pid": pid}).fetchall()]
         return row == (True,), holders
-    raise AssertionError("unreachable")

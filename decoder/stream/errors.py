@@ -13,7 +13,7 @@ from slotlake.decoder.errors import (
 )
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.refusals import meaning_of
-from slotlake.decoder.server.source import SourceSettings, connect, redact, source_errors
+from slotlake.decoder.server.source import SourceSettings, redact, source_session
 from slotlake.decoder.slots.slot import inspect_slot
 
 _UNDEFINED = "42704"
@@ -64,7 +64,7 @@ def _slot_is_there(source: SourceSettings) -> bool:
     The publication may be there now: what counts is whether it was where the stream is.
     """
     try:
-        with connect(source.dsn) as connection, source_errors(source.dsn):
+        with source_session(source.dsn) as connection:
             return inspect_slot(connection, source.slot) is not None
     except SourceError:
         return False

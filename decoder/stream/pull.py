@@ -36,10 +36,9 @@ from slotlake.decoder.server.position import page_floor, settled_position, write
 from slotlake.decoder.server.source import (
     ServerIdentity,
     SourceSettings,
-    connect,
     identify,
     redact,
-    source_errors,
+    source_session,
 )
 from slotlake.decoder.slots.failover import await_standbys, turn_failover
 from slotlake.decoder.slots.slot import check_slot
@@ -93,7 +92,7 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
     """
     remove_leftovers(changelog_dir)
     server = identify(source.dsn)
-    with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
+    with source_session(source.dsn, "looking at the slot") as connection:
         options = negotiate(source, server.server_version)
         slot = check_slot(connection, source, position=start)
         check_publications(connection, source.publications)

@@ -21,7 +21,7 @@ from slotlake.decoder.changelog.batches import batch_starting_at
 from slotlake.decoder.errors import ChangeLogError, LakeError, SlotBusyError, SlotError, SlotlakeError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.position import page_floor
-from slotlake.decoder.server.source import connect, redact, source_errors
+from slotlake.decoder.server.source import redact, source_session
 from slotlake.decoder.server.timeline import HistoryError, require_history
 from slotlake.decoder.slots.slot import check_slot, inspect_slot
 from slotlake.decoder.stream.overlap import contradiction
@@ -189,7 +189,7 @@ def _of_source(pipeline: OpenPipeline, position: int) -> list[Finding]:
 
 def _of_publications(pipeline: OpenPipeline) -> list[Finding]:
     source = pipeline.source
-    with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the publications"):
+    with source_session(source.dsn, "looking at the publications") as connection:
         missing = missing_publications(connection, source.publications)
     if missing:
         listed = ", ".join(map(repr, missing))
@@ -215,7 +215,7 @@ def _all_left_and_came_back(pipeline: OpenPipeline) -> bool:
 def _of_slot(pipeline: OpenPipeline, position: int) -> Iterator[Finding]:
     source = pipeline.source
     ours = follow.process(pipeline) is not None or ("stream" in vars(pipeline) and pipeline.stream.connected)
-    with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
+    with source_session(source.dsn, "looking at the slot") as connection:
         try:
             check_slot(connection, source, position=position, wait_seconds=0.0 if ours else None)
         except SlotBusyError:
@@ -257,7 +257,7 @@ def _restored(pipeline: OpenPipeline, position: int, *, peek: bool = True) -> It
         return
     if not peek:
         return
-    with connect(source.dsn) as connection, source_errors(source.dsn, "comparing what the slot still has"):
+    with source_session(source.dsn, "comparing what the slot still has") as connection:
         state = inspect_slot(connection, source.slot)
         if state is None or state.lost:
             return

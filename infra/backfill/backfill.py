@@ -17,7 +17,7 @@ from slotlake.decoder.catalog.condition import Condition, checked, range_conditi
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.errors import ApplyError, PipelineFileError
 from slotlake.decoder.lsn import format_lsn
-from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.advance.advance import at_exact_lsn
 from slotlake.infra.advance.exact import beside_writers
@@ -224,7 +224,7 @@ def _conditions(
     held, found = _held(pipeline), {}
     _refuse_aside(pipeline, tables)
     source = pipeline.source
-    with connect(source.dsn) as connection, source_errors(source.dsn, "checking the condition"):
+    with source_session(source.dsn, "checking the condition") as connection:
         for table in tables:
             there = held.get((table.schema, table.table))
             if there is None:

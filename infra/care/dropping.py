@@ -19,7 +19,7 @@ from psycopg import sql
 
 from slotlake.decoder.errors import LakeError, SourceError
 from slotlake.decoder.failpoints import reach
-from slotlake.decoder.server.source import connect, redact, source_errors
+from slotlake.decoder.server.source import redact, source_session
 from slotlake.decoder.slots.slot import drop_slot, inspect_slot
 from slotlake.infra.copy.unfinished import give_up
 from slotlake.infra.joining import joining
@@ -96,7 +96,7 @@ def _source(pipeline: OpenPipeline, doing: _Doing) -> None:
     for name in _made(pipeline).get("publications", []):
         statement = sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name))
         with doing.or_by_hand(f"at {at}: {statement.as_string(None)}"):
-            with connect(source.dsn) as connection, source_errors(source.dsn, "dropping the publication"):
+            with source_session(source.dsn, "dropping the publication") as connection:
                 connection.execute(statement)
             doing.done.append(f"dropped the publication {name}")
     with doing.or_by_hand(f"at {at}: {' '.join(ddl_trigger.REMOVE.split())}"):
@@ -111,7 +111,7 @@ def _source(pipeline: OpenPipeline, doing: _Doing) -> None:
 
 def _slot(pipeline: OpenPipeline, doing: _Doing) -> None:
     source = pipeline.source
-    with connect(source.dsn) as connection, source_errors(source.dsn):
+    with source_session(source.dsn) as connection:
         if inspect_slot(connection, source.slot) is None:
             return
     if not _is_ours(pipeline):

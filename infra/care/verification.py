@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.catalog.publications import SourceTable, published_names
 from slotlake.decoder.catalog.vanished import vanished
-from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.expectations.source_side import snapshot_session
 from slotlake.infra.advance.exact import beside_writers
@@ -69,7 +69,7 @@ def _aside(pipeline: OpenPipeline, cut: Cut) -> dict[str, TableResult]:
     source = pipeline.source
     if not cut.aside:
         return {}
-    with connect(source.dsn) as connection, source_errors(source.dsn, "reading the publications"):
+    with source_session(source.dsn, "reading the publications") as connection:
         published = published_names(connection, source.publications)
     return {
         each.source_name: TableResult(

@@ -16,7 +16,7 @@ from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.plugins.consumer import Consumer
 from slotlake.decoder.plugins.jsonlines import JsonLines, lines_of
 from slotlake.decoder.plugins.live import file_steps, slot_steps
-from slotlake.decoder.server.source import SourceSettings, connect, source_errors
+from slotlake.decoder.server.source import SourceSettings, source_session
 from slotlake.infra.config.pipeline_file import resolve_secret
 
 
@@ -117,7 +117,7 @@ def _consumer(named: str) -> Consumer:
 
 
 def _all(dsn: str) -> tuple[str, ...]:
-    with connect(dsn) as connection, source_errors(dsn):
+    with source_session(dsn) as connection:
         names = tuple(
             row[0] for row in connection.execute("SELECT pubname FROM pg_publication ORDER BY 1").fetchall()
         )

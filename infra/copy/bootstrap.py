@@ -25,7 +25,7 @@ from slotlake.decoder.errors import ProtocolError, SlotlakeError, SourceError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.privileges import require_readable
-from slotlake.decoder.server.source import connect, identify, source_errors
+from slotlake.decoder.server.source import identify, source_session
 from slotlake.decoder.slots.slot import create_slot, inspect_slot
 from slotlake.decoder.stream.options import negotiate
 from slotlake.infra.copy.copying import Attempt
@@ -117,7 +117,7 @@ def _slot_missing(pipeline: OpenPipeline) -> list[str]:
     """A lake that `drop` kept has its tables, and no slot any more."""
     source = pipeline.source
     try:
-        with connect(source.dsn) as connection, source_errors(source.dsn):
+        with source_session(source.dsn) as connection:
             state = inspect_slot(connection, source.slot)
     except SourceError:
         return []  # nothing is to be made; the next sync says it
@@ -138,7 +138,6 @@ def _copied(
             attempt = Attempt(record_of(pipeline), snapshot.lsn)
         reach("init.slot_made")
         return copy_all(pipeline, tables, snapshot, progress, attempt), snapshot.lsn
-    raise AssertionError("unreachable")
 
 
 def _report(
@@ -166,7 +165,7 @@ def _report(
 def _publications(pipeline: OpenPipeline) -> list[str]:
     source = pipeline.source
     tables = [parse_postgres_name(name) for name in pipeline.file.tables]
-    with connect(source.dsn) as connection, source_errors(source.dsn, "making the publication"):
+    with source_session(source.dsn, "making the publication") as connection:
         missing = missing_publications(connection, source.publications)
         if missing:  # what cannot be copied is told before anything is made
             named = [sql.Identifier(*table).as_string(None) for table in tables]
@@ -175,4 +174,3 @@ def _publications(pipeline: OpenPipeline) -> list[str]:
         for name in missing:
             create_publication(connection, name, tables)
         return missing
-    raise AssertionError("unreachable")

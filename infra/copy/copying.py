@@ -23,7 +23,7 @@ from slotlake.decoder.copy.files import CopiedFile
 from slotlake.decoder.copy.parts import Part, plan_parts, whole_part
 from slotlake.decoder.copy.table import CopyCrew, CopyJob
 from slotlake.decoder.failpoints import reach
-from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.copy.forward import changed_keys, fingerprint, key_condition, published_how
 from slotlake.infra.copy.record import CopyRecord, Recorded
@@ -140,7 +140,7 @@ def _plan(
     attempt: Attempt | None,
 ) -> None:
     """Into which ranges each table is cut, and which of them stay as an earlier attempt copied them."""
-    with connect(pipeline.source.dsn) as connection, source_errors(pipeline.source.dsn, "planning the copy"):
+    with source_session(pipeline.source.dsn, "planning the copy") as connection:
         planned = plan_parts(connection, [work.table for work in works])
     recorded = {} if attempt is None else attempt.record.tables
     grows = attempt is None or not attempt.only_goes_on
@@ -155,7 +155,7 @@ def _plan(
             work.stale = changed.get(work.table)
             if work.stale is None and work.table in changed:
                 work.parts, work.done = planned[work.table], {}
-    with connect(pipeline.source.dsn) as connection, source_errors(pipeline.source.dsn, "planning the copy"):
+    with source_session(pipeline.source.dsn, "planning the copy") as connection:
         for work in works:
             _clear(work)
             work.jobs = _jobs(work, connection)

@@ -27,7 +27,7 @@ from psycopg import sql
 
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.changelog.batches import Batch, BatchRelation
-from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.server.source import source_session
 from slotlake.decoder.types.table import column_type, to_text
 
 if TYPE_CHECKING:
@@ -78,13 +78,12 @@ def resumable(pipeline: OpenPipeline) -> bool:
 def published_how(pipeline: OpenPipeline, snapshot: str) -> tuple[str, bool]:
     """The publications as the snapshot has them, and whether each publishes every kind of row change."""
     dsn = pipeline.source.dsn
-    with connect(dsn) as connection, source_errors(dsn, "reading the publications"), connection.transaction():
+    with source_session(dsn, "reading the publications") as connection, connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
         row = connection.execute(_PUBLISHED, (list(pipeline.source.publications),)).fetchone()
         assert row is not None
         return str(row[0]), bool(row[1])
-    raise AssertionError("unreachable")
 
 
 def all_kinds_published(connection: psycopg.Connection[Any], publications: Sequence[str]) -> bool:

@@ -12,7 +12,7 @@ from slotlake.decoder.catalog.publications import SourceTable, source_tables
 from slotlake.decoder.catalog.vanished import vanished
 from slotlake.decoder.copy.table import CopiedFile, copy_table
 from slotlake.decoder.server.privileges import require_readable
-from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.config.modes import wanted_modes
 from slotlake.infra.copy.states import ended
@@ -46,14 +46,13 @@ def published_tables(
     """
     source = pipeline.source
     out = tables_aside(pipeline).keys() - set(aside_too)
-    with connect(source.dsn) as connection, source_errors(source.dsn, "reading the publications"):
+    with source_session(source.dsn, "reading the publications") as connection:
         published = source_tables(connection, source.publications)
         followed = [table for table in published if (table.schema, table.table) not in out]
         tables = selected(pipeline.file, connection, followed, kept_selections(pipeline))
         if to_read:
             require_readable(connection, {t.relation_id: [c.name for c in t.columns] for t in tables})
         return tables
-    raise AssertionError("unreachable")
 
 
 def copy_all(
@@ -110,7 +109,7 @@ def schemas_at(
     """
     dsn = pipeline.source.dsn
     require_columns(tables)
-    with connect(dsn) as connection, source_errors(dsn, "looking at privileges"):
+    with source_session(dsn, "looking at privileges") as connection:
         require_readable(connection, {t.relation_id: [c.name for c in t.columns] for t in tables})
     partitions = partitions_at(pipeline, snapshot.snapshot, tables)
     marks = marks_at(pipeline, [table.relation_id for table in tables], snapshot.snapshot)
@@ -131,12 +130,11 @@ def require_as_copied(
 
 def source_clock(pipeline: OpenPipeline) -> datetime:
     """What time it is at the source."""
-    with connect(pipeline.source.dsn) as connection, source_errors(pipeline.source.dsn):
+    with source_session(pipeline.source.dsn) as connection:
         row = connection.execute("SELECT clock_timestamp()").fetchone()
         assert row is not None
         now: datetime = row[0]
         return now.astimezone(UTC)
-    raise AssertionError("unreachable")
 
 
 def copy_into(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from slotlake.decoder.changelog.writer import sync_path
 from slotlake.decoder.errors import ChangeLogError, LakeError, SlotError, SlotlakeError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
-from slotlake.decoder.server.source import ServerIdentity, connect, source_errors
+from slotlake.decoder.server.source import ServerIdentity, source_session
 from slotlake.decoder.slots.slot import SlotState, drop_slot, inspect_slot
 from slotlake.infra.copy import states as copy_states
 from slotlake.infra.copy.copying import Attempt
@@ -179,9 +179,8 @@ def _write(pipeline: OpenPipeline, note: dict[str, Any]) -> None:
 
 def _slot(pipeline: OpenPipeline) -> SlotState | None:
     source = pipeline.source
-    with connect(source.dsn) as connection, source_errors(source.dsn):
+    with source_session(source.dsn) as connection:
         return inspect_slot(connection, source.slot)
-    raise AssertionError("unreachable")
 
 
 def _ours(pipeline: OpenPipeline, note: dict[str, Any], server: ServerIdentity) -> bool:

@@ -29,7 +29,7 @@ from slotlake.decoder.copy.parts import plan_parts
 from slotlake.decoder.copy.table import CopyJob
 from slotlake.decoder.errors import ChangedMeanwhileError
 from slotlake.decoder.failpoints import reach
-from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.copy.copying import Attempt
 from slotlake.infra.copy.forward import all_kinds_published, resumable
@@ -172,12 +172,11 @@ def _ranged(pipeline: OpenPipeline, fresh: Sequence[SourceTable]) -> list[Source
     keyed = [table for table in fresh if table.key]
     if not keyed:
         return []
-    with connect(pipeline.source.dsn) as connection, source_errors(pipeline.source.dsn, "planning the copy"):
+    with source_session(pipeline.source.dsn, "planning the copy") as connection:
         if not all_kinds_published(connection, pipeline.source.publications):
             return []
         planned = plan_parts(connection, keyed)
         return sorted(keyed, key=lambda table: sum(part.bytes for part in planned[table]))
-    raise AssertionError("unreachable")
 
 
 def _let_go(pipeline: OpenPipeline, fresh: Sequence[SourceTable], progress: Progressing) -> None:
@@ -286,7 +285,7 @@ def _snapshot(pipeline: OpenPipeline, first: Collection[str]) -> Iterator[Export
     """
     dsn = pipeline.source.dsn
     until = time.monotonic() + _VISIBLE_WAIT_SECONDS
-    with connect(dsn) as connection, source_errors(dsn, "exporting a snapshot"):
+    with source_session(dsn, "exporting a snapshot") as connection:
         while True:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             row = connection.execute("SELECT pg_current_snapshot()::text, pg_export_snapshot()").fetchone()
@@ -315,13 +314,12 @@ def _parsed(snapshot: str) -> tuple[int, int, set[int]]:
 
 def _visible(pipeline: OpenPipeline, snapshot: ExportedSnapshot) -> str:
     dsn = pipeline.source.dsn
-    with connect(dsn) as connection, source_errors(dsn, "taking up the snapshot"), connection.transaction():
+    with source_session(dsn, "taking up the snapshot") as connection, connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot.snapshot)))
         row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
         assert row is not None
         return str(row[0])
-    raise AssertionError("unreachable")
 
 
 def _since(table: SourceTable, position: int, visible: str, server: tuple[str, int]) -> Since:

@@ -25,7 +25,7 @@ from psycopg import sql
 
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.errors import SlotError
-from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.decoder.slots.visible import Shown
 from slotlake.decoder.slots.writers import Membership, memberships, open_writers, publications_text
@@ -112,7 +112,7 @@ class _Note:
         if not self.judges:
             return set()
         dsn = self._pipeline.source.dsn
-        with connect(dsn) as connection, source_errors(dsn, "looking at who writes to a table"):
+        with source_session(dsn, "looking at who writes to a table") as connection:
             if connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
                 self.judges = False
             if not self.judges:
@@ -184,14 +184,13 @@ class _Note:
     ) -> set[SourceTable]:
         """Those that the snapshot shows to be published as they were when their writers were looked for."""
         dsn, ids = pipeline.source.dsn, [table.relation_id for table in tables]
-        with connect(dsn) as connection, source_errors(dsn, "taking up the snapshot"):
+        with source_session(dsn, "taking up the snapshot") as connection:
             with connection.transaction():
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
                 taken = sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot.snapshot))
                 connection.execute(taken)
                 now = memberships(connection, ids, pipeline.source.publications)
             return {t for t in tables if now.get(t.relation_id) == self._seen.get(t.relation_id)}
-        raise AssertionError("unreachable")
 
     def slot_may_come(self) -> bool:
         """Have those ended for whom a slot was waited for in vain?"""
@@ -202,14 +201,14 @@ class _Note:
         if failed["standby"]:
             return bool(time.time() - waited >= _AGAIN_SECONDS)
         dsn = self._pipeline.source.dsn
-        with connect(dsn) as connection, source_errors(dsn, "looking for open transactions"):
+        with source_session(dsn, "looking for open transactions") as connection:
             now = Shown.parse(_snapshot(connection))
         return all(now.shows(xid) for xid in shown.in_progress)
 
     def slot_came_not(self) -> None:
         """Transactions stayed open."""
         dsn = self._pipeline.source.dsn
-        with connect(dsn) as connection, source_errors(dsn, "looking for open transactions"):
+        with source_session(dsn, "looking for open transactions") as connection:
             standby = connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
             self._told["failed"] = {"at": time.time(), "shown": _snapshot(connection), "standby": standby}
         self._write()
@@ -221,7 +220,7 @@ class _Note:
     def look_ahead(self) -> None:
         """How the publications are now."""
         dsn = self._pipeline.source.dsn
-        with connect(dsn) as connection, source_errors(dsn, "reading the publications"):
+        with source_session(dsn, "reading the publications") as connection:
             if connection.execute("SELECT pg_is_in_recovery()").fetchone() == (False,):
                 self._since(connection)
         self._write()

@@ -20,7 +20,7 @@ from slotlake.decoder.catalog.publication_tables import LEAVES, LOCKED
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.vanished import VanishedError
 from slotlake.decoder.changelog.difference import RowChange
-from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.server.source import source_session
 from slotlake.expectations.differences import Differing, differing, lake_rows, source_rows
 from slotlake.expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING
 from slotlake.expectations.shapes import Compared
@@ -217,8 +217,7 @@ def _sizes(connection: psycopg.Connection[Any], oids: Sequence[int]) -> dict[int
 def session_now(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     """A session that sees the source as it is at its beginning, for a plan."""
     with (
-        connect(dsn) as connection,
-        source_errors(dsn, "comparing the tables"),
+        source_session(dsn, "comparing the tables") as connection,
         connection.transaction(),
     ):
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

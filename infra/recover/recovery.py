@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.publications import missing_publications
 from slotlake.decoder.lsn import format_lsn
-from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.server.source import source_session
 from slotlake.infra.advance.findings import Finding, Judged, judge
 from slotlake.infra.recover.compare import LEFT, NEW, NOTHING, ROWS, WHOLE, TableRepair, compare, session_now
 from slotlake.infra.reports import Report
@@ -127,9 +127,8 @@ def _planned(pipeline: OpenPipeline, judged: Judged, progress: Progressing) -> l
 def unpublished(pipeline: OpenPipeline) -> list[str]:
     """The pipeline's publications that the source does not have."""
     source = pipeline.source
-    with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the publications"):
+    with source_session(source.dsn, "looking at the publications") as connection:
         return missing_publications(connection, source.publications)
-    raise AssertionError("unreachable")
 
 
 def unreadable(damages: Collection[Damage]) -> set[LakeName]:

@@ -20,7 +20,7 @@ from slotlake.decoder.changelog.batches import Batch, batch_name, batch_position
 from slotlake.decoder.changelog.difference import write_difference
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.decoder.failpoints import reach
-from slotlake.decoder.server.source import connect, identify, source_errors
+from slotlake.decoder.server.source import identify, source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot, drop_slot
 from slotlake.decoder.stream.pull import identity_of
 from slotlake.expectations.source_side import snapshot_session
@@ -155,7 +155,7 @@ def _publications(pipeline: OpenPipeline) -> None:
     """Make those that are missing, and note them as made by us: `drop` is to remove them."""
     source, made = pipeline.source, pipeline.file.state_dir / "made.json"
     tables = [parse_postgres_name(name) for name in pipeline.file.tables]
-    with connect(source.dsn) as connection, source_errors(source.dsn, "making the publication"):
+    with source_session(source.dsn, "making the publication") as connection:
         missing = missing_publications(connection, source.publications)
         for name in missing:
             create_publication(connection, name, tables)

@@ -24,7 +24,7 @@ from slotlake.decoder.catalog.publications import (
 )
 from slotlake.decoder.catalog.row_filters import FilterColumn, analysed, filter_columns, partition_identities
 from slotlake.decoder.errors import PipelineFileError
-from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.server.source import source_session
 from slotlake.infra.selection.types import chooses_types, choosing_types, forms_of, types_of
 from slotlake.spark.names import parse_postgres_name, postgres_name
 from slotlake.spark.row_filter.plan import plan
@@ -118,14 +118,13 @@ def published_beside(pipeline: OpenPipeline, known: Collection[tuple[str, str]])
     Of those that are, only the names are read: in most pulls nothing is new.
     """
     source = pipeline.source
-    with connect(source.dsn) as connection, source_errors(source.dsn, "reading the publications"):
+    with source_session(source.dsn, "reading the publications") as connection:
         check_publications(connection, source.publications)
         new = published_names(connection, source.publications).difference(known)
         if not new:
             return []
         joining = source_tables(connection, source.publications, new)
         return selected(pipeline.file, connection, joining, kept_selections(pipeline))
-    raise AssertionError("unreachable")
 
 
 def require_published(file: PipelineFile, tables: Iterable[SourceTable]) -> None:
@@ -167,7 +166,7 @@ def refuse_changed(pipeline: OpenPipeline) -> None:
 
 def _refuse_other_meaning(pipeline: OpenPipeline, filtered: Mapping[tuple[str, str], Selection]) -> None:
     source = pipeline.source
-    with connect(source.dsn) as connection, source_errors(source.dsn, "reading the publications"):
+    with source_session(source.dsn, "reading the publications") as connection:
         tables = source_tables(connection, source.publications, filtered.keys())
         for table in selected(pipeline.file, connection, tables, kept_selections(pipeline)):
             name = (table.schema, table.table)
@@ -182,10 +181,9 @@ def _published(pipeline: OpenPipeline, names: Sequence[tuple[str, str]]) -> list
     if not names:
         return []
     source = pipeline.source
-    with connect(source.dsn) as connection, source_errors(source.dsn, "reading the publications"):
+    with source_session(source.dsn, "reading the publications") as connection:
         present = published_names(connection, source.publications)
         return [name for name in names if name in present]
-    raise AssertionError("unreachable")
 
 
 def comparable(tables: Sequence[SourceTable]) -> list[SourceTable]:

@@ -14,7 +14,7 @@ import psycopg
 
 from slotlake.decoder.catalog.ddl_trigger import PREFIX, SCHEMA, TRIGGER, state
 from slotlake.decoder.errors import SourceError
-from slotlake.decoder.server.source import connect, redact, source_errors
+from slotlake.decoder.server.source import redact, source_session
 from slotlake.infra.reports import TriggerReport
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def install(pipeline: OpenPipeline) -> TriggerReport:
         SourceError: the role may not make event triggers; the way out is to have a superuser do it.
     """
     dsn = pipeline.source.dsn
-    with connect(dsn) as connection, source_errors(dsn, "installing the event trigger"):
+    with source_session(dsn, "installing the event trigger") as connection:
         found = state(connection)
         if found != "not installed":
             return TriggerReport(pipeline.name, found, already=True)
@@ -114,8 +114,7 @@ def remove(pipeline: OpenPipeline) -> list[str]:
         return []
     dsn = pipeline.source.dsn
     with (
-        connect(dsn) as connection,
-        source_errors(dsn, "removing the event trigger"),
+        source_session(dsn, "removing the event trigger") as connection,
         connection.transaction(),
     ):
         connection.execute(REMOVE.encode())

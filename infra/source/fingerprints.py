@@ -20,7 +20,7 @@ from slotlake.decoder.catalog.fingerprints import WHOLE, TableMark, table_marks
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.vanished import vanished_error
 from slotlake.decoder.errors import ChangedMeanwhileError
-from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.server.source import source_session
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -157,8 +157,7 @@ def _catalog(pipeline: OpenPipeline, snapshot: str | None) -> Iterator[psycopg.C
     """A session that sees the source's catalog as a snapshot shows it, or as it is now (None)."""
     dsn = pipeline.source.dsn
     with (
-        connect(dsn) as connection,
-        source_errors(dsn, "reading the tables' columns"),
+        source_session(dsn, "reading the tables' columns") as connection,
         connection.transaction(),
     ):
         if snapshot is not None:

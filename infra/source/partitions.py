@@ -20,7 +20,7 @@ from psycopg import sql
 
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.errors import ChangedMeanwhileError
-from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.server.source import source_session
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -55,13 +55,12 @@ def partitions_at(
 ) -> dict[SourceTable, str]:
     """What of partitions belongs to each table, as a snapshot of the source shows it."""
     dsn = pipeline.source.dsn
-    with connect(dsn) as connection, source_errors(dsn, "reading the partitions"), connection.transaction():
+    with source_session(dsn, "reading the partitions") as connection, connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
         found = {table: _nodes(connection, table.relation_id) for table in tables}
         parted = {table for table in found if found[table] or table.kind == "p"}
         return {table: _written(found[table]) if table in parted else "" for table in found}
-    raise AssertionError("unreachable")
 
 
 def require_same_partitions(pipeline: OpenPipeline, before: Mapping[SourceTable, str]) -> None:
@@ -77,7 +76,7 @@ def require_same_partitions(pipeline: OpenPipeline, before: Mapping[SourceTable,
     if not parted:
         return
     dsn = pipeline.source.dsn
-    with connect(dsn) as connection, source_errors(dsn, "reading the partitions"):
+    with source_session(dsn, "reading the partitions") as connection:
         for table, known in parted.items():
             if _changed(table.relation_id, known, _nodes(connection, table.relation_id)):
                 raise ChangedMeanwhileError(
@@ -96,7 +95,7 @@ def repartitioned(pipeline: OpenPipeline, held: Sequence[TableSchema]) -> set[tu
     if not known:
         return set()
     dsn = pipeline.source.dsn
-    with connect(dsn) as connection, source_errors(dsn, "reading the partitions"):
+    with source_session(dsn, "reading the partitions") as connection:
         now = {table: _nodes(connection, table.relation_id) for table in known}
     changed = {table for table in known if _changed(table.relation_id, known[table], now[table])}
     grown = [t for t in known if t not in changed and now[t].keys() > known[t].keys()]

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import time as clock
 from typing import TYPE_CHECKING, NamedTuple
 
-from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.pressure import wal_now
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def note_source(
     """Note where the source's WAL stands; of what is known by it the lag in seconds is told."""
     asked = clock() if asked is None else asked
     if position is None:
-        with connect(pipeline.source.dsn) as connection, source_errors(pipeline.source.dsn):
+        with source_session(pipeline.source.dsn) as connection:
             position = wal_now(connection)
     return note(pipeline.file.state_dir, Seen(asked, position))
 

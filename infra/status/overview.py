@@ -12,7 +12,7 @@ from slotlake.decoder.changelog.batches import batches
 from slotlake.decoder.errors import LakeError, SlotlakeError, SourceError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.position import source_position
-from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import SlotState, inspect_slot
 from slotlake.infra.advance.findings import known_findings
 from slotlake.infra.config.private_files import kept_private
@@ -104,7 +104,7 @@ def _source_side(
     pipeline: OpenPipeline, lake: tuple[int | None, datetime | None], warnings: list[str]
 ) -> tuple[SlotState | None, int | None, str | None, Watched]:
     try:
-        with connect(pipeline.source.dsn) as connection, source_errors(pipeline.source.dsn):
+        with source_session(pipeline.source.dsn) as connection:
             state = inspect_slot(connection, pipeline.source.slot)
             trigger = ddl_trigger.state(connection)
         watch = watched(pipeline, state, *lake)
@@ -181,7 +181,7 @@ def _published(pipeline: OpenPipeline, cut: Cut, warnings: list[str]) -> set[tup
     from slotlake.spark.names import postgres_name
 
     source = pipeline.source
-    with connect(source.dsn) as connection, source_errors(source.dsn, "reading the publications"):
+    with source_session(source.dsn, "reading the publications") as connection:
         found = published_names(connection, source.publications)
     ignored = found - {(table.schema, table.table) for table in cut.tables()} - cut.aside.keys()
     if ignored and pipeline.file.new_tables == "ignore":

@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.pressure import Pressure, slot_pressure, span, wal_now
 from slotlake.infra.reports import Alarm, Watched
 from slotlake.infra.source.wal_notes import Seen, lag_seconds, note, wal_rate
@@ -44,7 +44,7 @@ def watched(
     """
     dsn = pipeline.source.dsn
     asked = time.time()
-    with connect(dsn) as connection, source_errors(dsn, "looking at what the slot holds"):
+    with source_session(dsn, "looking at what the slot holds") as connection:
         pressure = slot_pressure(connection, pipeline.source.slot)
         source = wal_now(connection)
         known = note(pipeline.file.state_dir, Seen(asked, source))

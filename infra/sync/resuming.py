@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from slotlake.decoder.catalog.publications import SourceTable, published_names
 from slotlake.decoder.errors import LockedError, PipelineFileError, SlotError, SlotlakeError, SourceError
 from slotlake.decoder.lsn import format_lsn
-from slotlake.decoder.server.source import connect, redact, source_errors
+from slotlake.decoder.server.source import redact, source_session
 from slotlake.infra.advance.steps import confirm_position
 from slotlake.infra.config.conflicts import on_conflict
 from slotlake.infra.copy.tables import published_tables
@@ -168,7 +168,7 @@ def _published(pipeline: OpenPipeline, name: Name) -> SourceTable:
 def _look(pipeline: OpenPipeline, each: Aside) -> _Seen | None:
     """None if the table is not published now."""
     source = pipeline.source
-    with connect(source.dsn) as connection, source_errors(source.dsn, "looking at a table set aside"):
+    with source_session(source.dsn, "looking at a table set aside") as connection:
         if each.name not in published_names(connection, source.publications):
             return None
         row = connection.execute(_LOOK, each.name).fetchone()

@@ -63,6 +63,7 @@ def any_lab(request: pytest.FixtureRequest, lake: LakeSettings) -> Iterator[Lab]
     session.stop()
 
 
+@pytest.mark.server
 def test_queries_mean_what_they_say(any_lab: Lab) -> None:
     any_lab.init({TABLE: [{"k": text, "v": TEXTS[1], "w": "1"} for text in TEXTS[:2]]})
     any_lab.sync(update(TABLE, k=TEXTS[0], v=TEXTS[0], w="2"), delete(TABLE, k=TEXTS[1]))
