@@ -74,6 +74,10 @@ class ChangedMeanwhileError(SourceError):
     retryable = True
 
 
+class UnreadableRowsError(SourceError):
+    """The server fails at a row of a table: at reading it, at printing a value, or at the filter."""
+
+
 class StreamingError(SourceError):
     """The server failed at sending a transaction in progress; with streaming off it may not."""
 

@@ -23,7 +23,7 @@ _FIRST_OWN_OID = 10000  # transam.h FirstGenbkiObjectId
 
 _OF_RELATIONS = "x.relkind IN ('r', 'p', 'v', 'm', 'S', 'f') AND x.relpersistence <> 't'"
 # Type → (catalog, which of its rows). Temporary tables, indexes and toast tables come and go by themselves.
-_NAMED = {
+OBJECT_KINDS = {
     "regclass": ("pg_class", _OF_RELATIONS),
     "regproc": ("pg_proc", "true"),
     "regprocedure": ("pg_proc", "true"),
@@ -41,8 +41,8 @@ _NAMED = {
     "regcollation": ("pg_collation", "true"),
     "regdatabase": ("pg_database", "true"),
 }
-_REG_OIDS = {24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191, 8326}
-_REG_OIDS |= {1008, 2207, 2208, 2209, 2210, 2211, 3735, 3770, 4090, 4097, 4192, 8327}  # their arrays
+REG_OIDS = {24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191, 8326}
+REG_OIDS |= {1008, 2207, 2208, 2209, 2210, 2211, 3735, 3770, 4090, 4097, 4192, 8327}  # their arrays
 
 _TRAITS = """
 WITH RECURSIVE used (root, oid) AS (
@@ -81,13 +81,13 @@ FROM pg_catalog.{catalog} x WHERE x.oid >= 16384 AND {chosen}
 
 def printed_by(connection: psycopg.Connection[Any], types: Collection[int]) -> dict[int, frozenset[str]]:
     """The traits of types, by OID, of those whose text may change: one query, and one a kind of objects."""
-    asked = [oid for oid in types if oid >= _FIRST_OWN_OID or oid in _REG_OIDS]
+    asked = [oid for oid in types if oid >= _FIRST_OWN_OID or oid in REG_OIDS]
     if not asked:
         return {}
     found: dict[int, set[str]] = {}
     named: dict[str, set[int]] = {}
     for root, trait in connection.execute(_TRAITS.encode(), {"types": asked}).fetchall():
-        if trait in _NAMED:
+        if trait in OBJECT_KINDS:
             named.setdefault(trait, set()).add(int(root))
         else:
             found.setdefault(int(root), set()).add(str(trait))
@@ -100,7 +100,7 @@ def printed_by(connection: psycopg.Connection[Any], types: Collection[int]) -> d
 
 def _objects(connection: psycopg.Connection[Any], kind: str) -> set[str]:
     """The source's own objects of a kind, and how each is printed; of very many, all in one."""
-    catalog, chosen = _NAMED[kind]
+    catalog, chosen = OBJECT_KINDS[kind]
     query = _OBJECTS.format(kind=kind, catalog=catalog, chosen=chosen, letters=DIGEST_LETTERS)
     objects = [f"{OBJECT}{kind}:{oid}:{text}" for oid, text in connection.execute(query.encode()).fetchall()]
     if len(objects) <= OBJECTS_MAX:

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from slotlake.decoder.errors import ChangeLogError
@@ -163,6 +164,19 @@ class Batch:
         for name in relation.files:
             yield self._read(name)
 
+    def distinct_texts(self, relation: BatchRelation, index: int) -> set[str]:
+        """The texts that one column, of those kept as text, has in old and new rows; reads nothing else.
+
+        Raises:
+            ChangeLogError: a file is missing or damaged.
+        """
+        found: set[str] = set()
+        for name in relation.files:
+            present = self._names(name).intersection((f"n{index}", f"o{index}"))
+            for values in self._read(name, sorted(present)).columns if present else ():
+                found.update(pc.unique(values).drop_null().to_pylist())
+        return found
+
     def transaction_table(self) -> pa.Table:
         """xid, commit_lsn, end_lsn, commit_time, origin; row i is transaction number i."""
         return self._read(TRANSACTIONS)
@@ -178,6 +192,12 @@ class Batch:
     def _read(self, name: str, columns: list[str] | None = None) -> pa.Table:
         try:
             return pq.read_table(self.path / name, columns=columns, memory_map=True, partitioning=None)
+        except (OSError, pa.ArrowException) as error:
+            raise _damaged(self.path, f"{name} cannot be read ({type(error).__name__})") from None
+
+    def _names(self, name: str) -> set[str]:
+        try:
+            return set(pq.read_schema(self.path / name, memory_map=True).names)
         except (OSError, pa.ArrowException) as error:
             raise _damaged(self.path, f"{name} cannot be read ({type(error).__name__})") from None
 

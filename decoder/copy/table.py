@@ -360,7 +360,7 @@ class _Reading:
                 where=where,
                 way_out="ALTER ROLE … BYPASSRLS, or use the table's owner",
             )
-        return explain(error, self._dsn, f"copying {self._table.quoted}")
+        return explain(error, self._dsn, f"copying {self._table.quoted}", rows=True)
 
     def _secured(self) -> bool:
         with source_session(self._dsn) as connection:

@@ -7,9 +7,9 @@ refused again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from slotlake.decoder.errors import LockedError, SourceError, SourceUnavailableError
+from slotlake.decoder.errors import LockedError, SourceError, SourceUnavailableError, UnreadableRowsError
 
 OLDEST_MAJOR = 14
 _OLDEST_NUMBERED = 80000  # what is below is no version of PostgreSQL, but of something between
@@ -165,9 +165,22 @@ _BY_CLASS: dict[str, Refusal] = {
 }
 
 
-def meaning_of(state: str | None) -> Refusal:
-    """What a refusal with this SQLSTATE means."""
+# Where rows of one table are read: a value's type or text, a filter's division by zero, a damaged page.
+_OF_ROWS = ("0A", "22", "54", "XX")
+_ROWS = Refusal(
+    UnreadableRowsError,
+    "the server fails at a row",
+    "the row is at fault: correct it at the source (of damaged data its log says more), or change the "
+    "table's filter, or leave the column out (tables.<name>.filter, .columns)",
+)
+
+
+def meaning_of(state: str | None, *, rows: bool = False) -> Refusal:
+    """What a refusal with this SQLSTATE means; ``rows``: where rows of one table are read."""
     known = _BY_STATE.get(state or "") or _BY_CLASS.get((state or "")[:2])
+    if rows and state and state[:2] in _OF_ROWS:
+        named = state in _BY_STATE and state[:2] != "0A"
+        return replace(_ROWS, way_out=_BY_STATE[state].way_out) if named else _ROWS
     if known is not None:
         return known
     told = f"SQLSTATE {state}" if state else "no SQLSTATE"

@@ -207,8 +207,8 @@ class source_session:
                 self._connection.close()
 
 
-def explain(error: psycopg.Error, dsn: str, doing: str = "") -> SourceError:
-    """The SourceError for what libpq or the server said."""
+def explain(error: psycopg.Error, dsn: str, doing: str = "", *, rows: bool = False) -> SourceError:
+    """The SourceError for what libpq or the server said; ``rows``: where rows of one table are read."""
     text, state = told(error)
     said = _without_secrets(text, dsn)
     where = redact(dsn)
@@ -219,7 +219,7 @@ def explain(error: psycopg.Error, dsn: str, doing: str = "") -> SourceError:
         return SourceUnavailableError(
             f"the connection to PostgreSQL failed: {said}", where=where, way_out=_CHECK_REACH
         )
-    meaning = meaning_of(state or None)
+    meaning = meaning_of(state or None, rows=rows)
     action = f" while {doing}" if doing else ""
     return meaning.kind(f"{meaning.what}{action}: {said}", where=where, way_out=meaning.way_out)
 

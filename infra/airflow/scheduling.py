@@ -26,7 +26,7 @@ VARIABLE = "SLOTLAKE_PIPELINES"
 _SUFFIXES = (".yaml", ".yml")
 # What copies whole databases, by hand; and a look.
 BY_HAND, LOOK = timedelta(days=14), timedelta(minutes=10)
-_PULLED = ("batch", "start_lsn", "end_lsn", "transactions", "changes")
+_PULLED = ("batch", "start_lsn", "end_lsn", "transactions", "changes", "set_aside", "resumed")
 
 
 def pipelines() -> list[PipelineFile]:
@@ -104,7 +104,7 @@ def run_step(step: str, pipeline_file: str, *arguments: Any) -> dict[str, Any]:
 
 
 def pull(pipeline_file: str) -> dict[str, Any]:
-    """The step ``pull``; only what the next steps need is kept."""
+    """The step ``pull``; only what the next steps need is kept, and which tables are set aside or back."""
     pulled = run_step("pull", pipeline_file)
     return {name: pulled[name] for name in _PULLED}
 

@@ -21,7 +21,7 @@ from slotlake.decoder.catalog.publications import (
     missing_publications,
     unfit_tables,
 )
-from slotlake.decoder.errors import ProtocolError, SlotlakeError, SourceError
+from slotlake.decoder.errors import ProtocolError, SlotlakeError, SourceError, UnreadableRowsError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.privileges import require_readable
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from slotlake.infra.progress import Progressing
 
 SLOT_WAIT_SECONDS = 60.0
+_OF_ROWS = (ProtocolError, UnreadableRowsError)
 
 
 def initialise(
@@ -56,8 +57,9 @@ def initialise(
 ) -> InitReport:
     """Make what is missing; when the lake already has this pipeline's tables, say so and change nothing.
 
-    A table without columns, or with a value that cannot be read, is set aside from the start.  What the role
-    may not read, or the pipeline file refuses, is told before anything is made, and stops.
+    A table without columns, or with a row that cannot be read, or judged by its filter, is set aside from
+    the start.  What the role may not read, or the pipeline file refuses, is told before anything is made, and
+    stops.
 
     Args:
         troubled: what is known to be wrong with tables.
@@ -87,7 +89,7 @@ def initialise(
         copies, lsn = _copied(pipeline, tables, attempt, progress)
     except BaseException as error:
         undo(pipeline, error)
-        if not isinstance(error, ProtocolError) or not is_its_own(pipeline, error):
+        if not isinstance(error, _OF_ROWS) or not is_its_own(pipeline, error):
             raise
         return initialise(pipeline, progress, [*out, error])
     settle(pipeline)

@@ -31,6 +31,7 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot
 from slotlake.infra.schema.ddl_events import Altered, altered_tables, row_places, told_numbers
 from slotlake.infra.schema.findings import Findings, annex_of
+from slotlake.infra.schema.renamed import NAMES_BETWEEN, with_names_between
 from slotlake.infra.schema.rules import Found, judge, left_behind, retold
 from slotlake.infra.source.fingerprints import Mark, below, marks_at
 
@@ -43,6 +44,7 @@ COPY_WAIT_SECONDS = 60.0
 _DROPPED_MAX = 10  # tables, one after the other, that were dropped while they were copied
 Name = tuple[str, str]
 _DEPARTED = frozenset({"left"})
+_ELSEWHERE = "rows changed while the table had another name"
 
 
 class UnsettledError(SlotError):
@@ -157,11 +159,12 @@ def _examine(pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot | 
     for relation in batch.relations:
         if relation.rows:
             relations.setdefault((relation.schema, relation.table), []).append(relation)
-    elsewhere = _elsewhere(held, batch) | _under_a_root(pipeline, held, batch, when)
+    why = dict.fromkeys(with_names_between(pipeline, held, batch, when), NAMES_BETWEEN)
+    why |= dict.fromkeys(_elsewhere(held, batch) | _under_a_root(pipeline, held, batch, when), _ELSEWHERE)
     doubtful = {
         name: table
         for name, table in held.items()
-        if name in elsewhere or _differs(table, marks.get(_relation_id(table)), relations.get(name, ()))
+        if name in why or _differs(table, marks.get(_relation_id(table)), relations.get(name, ()))
     }
     if not doubtful:
         return Findings()
@@ -170,8 +173,8 @@ def _examine(pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot | 
     marks |= marks_at(pipeline, [oid for oid in unseen if oid not in marks], when)
     told = altered_tables(batch)
     judged = {
-        name: Found(copy="rows changed while the table had another name")
-        if name in elsewhere
+        name: Found(copy=why[name])
+        if name in why
         else judge(
             table,
             marks.get(_relation_id(table)),

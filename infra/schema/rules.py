@@ -113,6 +113,8 @@ class _Following:
         constants = _constants(held, table, last.values(), relations) if alone else {}
         why = _unfollowable(held, self.published, relations, numbers, self.now, same_values=bool(types))
         why = why or table.filled(last.values(), constants)
+        if not why and any(_names_whole_rows(relation) for relation in relations):
+            why = table.widened()
         if not why and at_end and last != table.present:
             why = "the table's columns changed, and no row of it"
         if why:
@@ -137,8 +139,8 @@ class _Following:
         }
         if not types or before.keys() != after.keys() or self.held.selection or self.held.partitions:
             return None
-        if any(relation.replica_identity == "f" and not relation.key for relation in self.relations):
-            return None  # its rows are named by all of their values, in two types
+        if any(_names_whole_rows(relation) for relation in self.relations):
+            return None  # in two types
         return self.found(at_end=at_end, alone=False, types=types)
 
 
@@ -272,6 +274,20 @@ class _Columns:
             _described(c)[1:] == _described(column)[1:] for c in either
         )
 
+    def widened(self) -> str:
+        """Which column's type in the lake becomes another one; "" if none.
+
+        Of a table without a key a MERGE takes rows away by their place; right after such a change Iceberg's
+        refuses to be planned (IllegalArgumentException: Field _spec_id not found in source schema).
+        """
+        for number in self.before.keys() & self.after.keys():
+            kinds = {
+                column_type(c.type_oid, c.typmod).spark for c in (self.before[number], self.after[number])
+            }
+            if len(kinds) > 1:
+                return f"column {self.after[number].name} of a table without a key became wider"
+        return ""
+
     def filled(self, numbers: Any, constants: Mapping[int, str]) -> str:
         """Which of these columns are new and had another value in rows from before; "" if none."""
         for number in self.new:
@@ -312,6 +328,11 @@ def left_behind(held: TableSchema, relations: Sequence[BatchRelation]) -> bool:
     except CannotFollowError:
         return True
     return False
+
+
+def _names_whole_rows(relation: BatchRelation) -> bool:
+    """Do its changes name a row by all of its values?"""
+    return relation.replica_identity == "f" and not relation.key
 
 
 def _described(column: Any) -> tuple[str, int, int]:

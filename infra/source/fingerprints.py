@@ -139,7 +139,7 @@ def marks_at(pipeline: OpenPipeline, tables: Collection[int], snapshot: str | No
     """The catalog of these tables (OIDs), as a snapshot of the source shows it, or as it is now (None)."""
     if not tables:
         return {}
-    with _catalog(pipeline, snapshot) as connection:
+    with catalog_at(pipeline, snapshot) as connection:
         return table_marks(connection, tables, pipeline.source.publications)
 
 
@@ -147,13 +147,13 @@ def below(
     pipeline: OpenPipeline, tables: Collection[int], roots: Collection[int], snapshot: str | None
 ) -> set[int]:
     """Those of the tables (OIDs) that are a partition, on whatever level, of one of the roots."""
-    with _catalog(pipeline, snapshot) as connection:
+    with catalog_at(pipeline, snapshot) as connection:
         rows = connection.execute(_BELOW, {"tables": list(tables), "roots": list(roots)}).fetchall()
     return {int(oid) for (oid,) in rows}
 
 
 @contextmanager
-def _catalog(pipeline: OpenPipeline, snapshot: str | None) -> Iterator[psycopg.Connection[Any]]:
+def catalog_at(pipeline: OpenPipeline, snapshot: str | None) -> Iterator[psycopg.Connection[Any]]:
     """A session that sees the source's catalog as a snapshot shows it, or as it is now (None)."""
     dsn = pipeline.source.dsn
     with (

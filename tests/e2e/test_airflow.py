@@ -439,6 +439,38 @@ def test_maintenance_runs_beside_micro_batches(desk: Stack, connect: str) -> Non
     desk.client.pause(desk.dag("sync"), True)
 
 
+def test_a_table_set_aside_leaves_its_runs_green_and_the_monitor_warns(desk: Stack) -> None:
+    """The tasks' results and log name it, the other table is followed; corrected, a run brings it back."""
+    sync, monitor = desk.dag("sync"), desk.dag("monitor")
+    desk.client.pause(sync, False)
+    desk.database.execute("CREATE CAST (bytea AS text) WITHOUT FUNCTION")  # any bytes
+    desk.database.execute("ALTER TABLE log REPLICA IDENTITY FULL")
+    run = desk.carried(
+        r"INSERT INTO log VALUES (900, '\xfffe81'::bytea::text); UPDATE orders SET v = 'on' WHERE id = 70"
+    )
+    assert desk.ended("sync", run) == "success"
+    told = desk.client.xcoms(sync, run)["pull", "return_value"]["set_aside"]
+    assert list(told) == ["public.log"] and "column 'v'" in told["public.log"]
+    assert "table public.log is set aside" in desk.client.log(sync, run, "pull")
+    assert desk.rows("public.orders") == desk.source("orders")
+    desk.client.pause(monitor, False)
+    warned = desk.client.trigger(monitor)
+    assert desk.ended("monitor", warned) == "failed"
+    reason = desk.client.reason(monitor, warned)
+    assert "public.log is set aside" in reason and "slotlake resume" in reason
+    assert "public.log is set aside" in desk.warned.read_text()
+    desk.database.execute("DELETE FROM log WHERE id = 900")
+    assert (
+        "public.log" in _pulled(desk, desk.carried("UPDATE orders SET v = 'after' WHERE id = 70"))["resumed"]
+    )
+    desk.until(desk.equal, "both tables are followed")
+    desk.client.pause(sync, True)
+
+
+def _pulled(desk: Stack, run: str) -> Any:
+    return desk.client.xcoms(desk.dag("sync"), run)["pull", "return_value"]
+
+
 def test_recover_shows_its_plan_then_carries_it_out(desk: Stack) -> None:
     """The slot is gone, and what was written since is in no stream."""
     slots = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'slotlake_desk'"
@@ -466,7 +498,15 @@ def test_recover_shows_its_plan_then_carries_it_out(desk: Stack) -> None:
 def test_xcoms_hold_no_row_values(stack: Stack) -> None:
     for run in stack.client.runs(SYNC):
         pulled = stack.client.xcoms(SYNC, run["dag_run_id"]).get(("pull", "return_value"), {})
-        assert set(pulled) <= {"batch", "start_lsn", "end_lsn", "transactions", "changes"}
+        assert set(pulled) <= {
+            "batch",
+            "start_lsn",
+            "end_lsn",
+            "transactions",
+            "changes",
+            "set_aside",
+            "resumed",
+        }
 
 
 def test_no_password_is_in_any_log_or_in_the_metadata(stack: Stack) -> None:
