@@ -4,7 +4,7 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-from slotlake.infra.airflow import monitoring, scheduling
+from slotlake.infra.airflow import scheduling
 from slotlake.infra.config.pipeline_file import PipelineFile
 
 DOCS = """
@@ -28,6 +28,8 @@ def cdc_monitor(pipeline: PipelineFile) -> None:
         on_failure_callback=scheduling.on_warning(pipeline),
     )
     def watch(pipeline_file: str, *, ti: Any = None) -> dict[str, Any]:
+        from slotlake.infra.airflow import monitoring  # what it needs is slow to import
+
         return monitoring.watch(pipeline_file, ti)
 
     with DAG(

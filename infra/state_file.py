@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from slotlake.decoder.changelog.writer import sync_path
-
 
 class StateFile:
     """One note.  A note that is missing or damaged is read as None: no note holds what cannot be found again.
@@ -51,6 +49,8 @@ class StateFile:
                 os.fsync(file.fileno())
         incoming.replace(self.path)
         if durable:
+            from slotlake.decoder.changelog.writer import sync_path  # a form in Airflow only reads
+
             sync_path(self.path.parent)
 
     def remove(self) -> None:
