@@ -143,15 +143,19 @@ def role(database: Database) -> Iterator[str]:
 
 def test_what_the_role_lacks_is_named_right_by_right(shop: Path, database: Database, role: str) -> None:
     _edit(shop, database.dsn, _url(database, role))
+    database.execute(f"CREATE PUBLICATION shop FOR TABLE a, b; GRANT SELECT ON a, b TO {role}")
     _refused_alike(shop, "logical decoding", "REPLICATION")
     database.execute(f"ALTER ROLE {role} REPLICATION")
-    _refused_alike(shop, "publications", "may not read", "GRANT SELECT")
-    database.execute(f"GRANT SELECT ON a, b TO {role}")
-    _refused_alike(shop, "publications", "cannot be made", "--print-sql")
-    database.execute("CREATE PUBLICATION shop FOR TABLE a, b")
     _require_valid(shop)
-    database.execute("ALTER TABLE b ENABLE ROW LEVEL SECURITY; CREATE POLICY some ON b USING (id > 5)")
+    database.execute(f"REVOKE SELECT ON b FROM {role}")
+    _refused_alike(shop, "publications", "may not read", "GRANT SELECT")
+    database.execute(
+        f"GRANT SELECT ON b TO {role};"
+        "ALTER TABLE b ENABLE ROW LEVEL SECURITY; CREATE POLICY some ON b USING (id > 5)"
+    )
     _refused_alike(shop, "publications", "row-level security", "BYPASSRLS")
+    database.execute("ALTER TABLE b DISABLE ROW LEVEL SECURITY; DROP PUBLICATION shop")
+    _refused_alike(shop, "publications", "cannot be made", "--print-sql")
 
 
 def test_wal_level_and_a_server_without_a_free_slot(tmp_path: Path) -> None:
