@@ -151,7 +151,7 @@ def test_what_the_role_lacks_is_named_right_by_right(shop: Path, database: Datab
     _refused_alike(shop, "publications", "may not read", "GRANT SELECT")
     database.execute(
         f"GRANT SELECT ON b TO {role};"
-        "ALTER TABLE b ENABLE ROW LEVEL SECURITY; CREATE POLICY some ON b USING (id > 5)"
+        "ALTER TABLE b ENABLE ROW LEVEL SECURITY; CREATE POLICY a_few ON b USING (id > 5)"
     )
     _refused_alike(shop, "publications", "row-level security", "BYPASSRLS")
     database.execute("ALTER TABLE b DISABLE ROW LEVEL SECURITY; DROP PUBLICATION shop")
