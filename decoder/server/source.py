@@ -22,7 +22,6 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from slotlake.decoder.errors import SourceError, SourceUnavailableError
 from slotlake.decoder.lsn import parse_lsn
-from slotlake.decoder.server.known_failures import CHECK_REACH, KNOWN
 from slotlake.decoder.server.refusals import meaning_of, require_known
 from slotlake.decoder.server.refusals_by_words import CHECK_REACH, KNOWN
 from slotlake.decoder.server.session_settings import (
