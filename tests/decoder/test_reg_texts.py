@@ -7,23 +7,16 @@ from slotlake.decoder.server.source import connect
 from tests.conftest import Database
 
 SETUP = """
-CREATE TABLE there (id int); CREATE TABLE "Odd ""name, {x}" (id int); CREATE SCHEMA far; CREATE TABLE far.off
-(id int); CREATE INDEX an_index ON there (id); CREATE FUNCTION twice(int) RETURNS int LANGUAGE sql AS 'SELECT
-1'; CREATE FUNCTION twice(text) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION once() RETURNS int
-LANGUAGE sql AS 'SELECT 1'; CREATE DOMAIN naming AS regclass; CREATE DOMAIN names AS regclass[]; CREATE TYPE
-                pair AS (a regclass, b int); CREATE TYPE mood AS ENUM ('sad'); CREATE TABLE t (c regclass, cs
-                regclass[], d naming, ds naming[], dd names, f regproc, g regprocedure, o regoper, oo
-                regoperator, k regtype, ks regtype[], n regnamespace, r regrole, x regconfig, y regdictionary,
-                l regcollation, p pair, plain text);
-INSERT INTO t VALUES ('there', '{there,NULL,"\\"Odd \\"\\"name, {x}\\""}', 'far.off', '{far.off,pg_class}',
-                      '{an_index}', 'once', 'twice(int)', '||/', '+(int,int)', 'mood',
-                      '{int,timestamptz,mood[],t}', 'far', current_user::regrole, 'english', 'simple', '"C"',
-                      '(there,1)', 'gone');
-INSERT INTO t VALUES ('0', '{0,4000000000}', '4000000000', '{}', '[2:3]={there,0}', (SELECT min(oid) FROM
-                      pg_proc WHERE proname = 'twice'), '0', '0', '0', '0', '{0}', '0', '0', '0', '0', '0',
-                      '(,)', '');
-INSERT INTO t SELECT n, NULL, NULL, NULL, NULL, n, n, n, n, n, NULL, n, n, n, n, n, NULL, NULL FROM (VALUES
-(4000000000::oid)) v (n)
+CREATE TABLE there (id int); CREATE TABLE "Odd ""name, {x}" (id int); CREATE SCHEMA far; CREATE TABLE far.off (id int); CREATE INDEX an_index ON there (id);
+CREATE FUNCTION twice(int) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION twice(text) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION once() RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE DOMAIN naming AS regclass; CREATE DOMAIN names AS regclass[]; CREATE TYPE pair AS (a regclass, b int); CREATE TYPE mood AS ENUM ('sad');
+CREATE TABLE t (c regclass, cs regclass[], d naming, ds naming[], dd names, f regproc, g regprocedure, o regoper, oo regoperator, k regtype, ks regtype[],
+                n regnamespace, r regrole, x regconfig, y regdictionary, l regcollation, p pair, plain text);
+INSERT INTO t VALUES ('there', '{there,NULL,"\\"Odd \\"\\"name, {x}\\""}', 'far.off', '{far.off,pg_class}', '{an_index}', 'once', 'twice(int)', '||/', '+(int,int)',
+                      'mood', '{int,timestamptz,mood[],t}', 'far', current_user::regrole, 'english', 'simple', '"C"', '(there,1)', 'gone');
+INSERT INTO t VALUES ('0', '{0,4000000000}', '4000000000', '{}', '[2:3]={there,0}', (SELECT min(oid) FROM pg_proc WHERE proname = 'twice'), '0', '0', '0',
+                      '0', '{0}', '0', '0', '0', '0', '0', '(,)', '');
+INSERT INTO t SELECT n, NULL, NULL, NULL, NULL, n, n, n, n, n, NULL, n, n, n, n, n, NULL, NULL FROM (VALUES (4000000000::oid)) v (n)
 """
 
 

@@ -15,37 +15,29 @@ from tests.e2e.oracle import differences, pipeline_file
 pytestmark = pytest.mark.timeout(600)
 
 SETUP = """
-CREATE TABLE referred (id int); CREATE TABLE other (id int); CREATE FUNCTION told() RETURNS int LANGUAGE sql
-AS 'SELECT 1'; CREATE TYPE mood AS ENUM ('sad'); CREATE FUNCTION twice(int) RETURNS int LANGUAGE sql AS
-'SELECT 1'; CREATE FUNCTION twice(text) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE DOMAIN naming AS
-regclass; CREATE TABLE classes (id int PRIMARY KEY, c regclass, v text); CREATE TABLE procs (id int PRIMARY
-KEY, c regproc); CREATE TABLE kinds (id int PRIMARY KEY, c regtype); CREATE TABLE many (id int PRIMARY KEY, c
-regclass[]); CREATE TABLE domains (id int PRIMARY KEY, c naming); CREATE TABLE keyed (c regclass PRIMARY KEY,
-v text); CREATE TABLE bag (c regclass, v text); ALTER TABLE bag REPLICA IDENTITY FULL; CREATE TABLE quiet (id
-int PRIMARY KEY, c regclass); CREATE TABLE busy (id int PRIMARY KEY, c regclass, p regproc); CREATE TABLE
-hidden (id int PRIMARY KEY, c regclass); CREATE TABLE brief (id int PRIMARY KEY, c regclass); INSERT INTO
-classes SELECT g, 'referred', 'v' FROM generate_series(1, 9) g; INSERT INTO procs VALUES (1, 'told'); INSERT
-INTO kinds VALUES (1, 'mood'), (2, 'mood[]'); INSERT INTO many VALUES (1, '{referred,other}'); INSERT INTO
-domains VALUES (1, 'referred'); INSERT INTO keyed VALUES ('referred', 'v'), ('other', 'v'); INSERT INTO bag
-VALUES ('referred', 'x'), ('referred', 'x'), ('other', 'y'); INSERT INTO quiet VALUES (1, 'referred'); INSERT
-INTO busy VALUES (1, 'referred', 'told'); INSERT INTO hidden VALUES (1, 'referred'); INSERT INTO brief VALUES
-(1, 'other')
+CREATE TABLE referred (id int); CREATE TABLE other (id int); CREATE FUNCTION told() RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE TYPE mood AS ENUM ('sad');
+CREATE FUNCTION twice(int) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION twice(text) RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE DOMAIN naming AS regclass;
+CREATE TABLE classes (id int PRIMARY KEY, c regclass, v text); CREATE TABLE procs (id int PRIMARY KEY, c regproc); CREATE TABLE kinds (id int PRIMARY KEY, c regtype);
+CREATE TABLE many (id int PRIMARY KEY, c regclass[]); CREATE TABLE domains (id int PRIMARY KEY, c naming); CREATE TABLE keyed (c regclass PRIMARY KEY, v text);
+CREATE TABLE bag (c regclass, v text); ALTER TABLE bag REPLICA IDENTITY FULL; CREATE TABLE quiet (id int PRIMARY KEY, c regclass); CREATE TABLE busy (id int PRIMARY KEY, c regclass, p regproc);
+CREATE TABLE hidden (id int PRIMARY KEY, c regclass); CREATE TABLE brief (id int PRIMARY KEY, c regclass);
+INSERT INTO classes SELECT g, 'referred', 'v' FROM generate_series(1, 9) g; INSERT INTO procs VALUES (1, 'told'); INSERT INTO kinds VALUES (1, 'mood'), (2, 'mood[]');
+INSERT INTO many VALUES (1, '{referred,other}'); INSERT INTO domains VALUES (1, 'referred'); INSERT INTO keyed VALUES ('referred', 'v'), ('other', 'v');
+INSERT INTO bag VALUES ('referred', 'x'), ('referred', 'x'), ('other', 'y'); INSERT INTO quiet VALUES (1, 'referred'); INSERT INTO busy VALUES (1, 'referred', 'told');
+INSERT INTO hidden VALUES (1, 'referred'); INSERT INTO brief VALUES (1, 'other')
 """
 TABLES = ["classes", "procs", "kinds", "many", "domains", "keyed", "bag", "quiet", "busy", "brief"]
 THERE = """
 ALTER TABLE referred RENAME TO found; ALTER FUNCTION told() RENAME TO said; ALTER TYPE mood RENAME TO temper
-UPDATE classes SET v = 'w' WHERE id = 2; INSERT INTO classes VALUES (20, 'found', 'new'), (21, NULL, 'none');
-DELETE FROM classes WHERE id = 3 INSERT INTO procs VALUES (2, 'said'); UPDATE kinds SET id = -id WHERE id = 2;
-INSERT INTO many VALUES (2, '{other,found}'); INSERT INTO domains VALUES (2, 'found') UPDATE keyed SET v = 'w'
-WHERE c = 'found'::regclass; DELETE FROM bag WHERE ctid = '(0,1)'; INSERT INTO hidden VALUES (2, 'found')
+UPDATE classes SET v = 'w' WHERE id = 2; INSERT INTO classes VALUES (20, 'found', 'new'), (21, NULL, 'none'); DELETE FROM classes WHERE id = 3
+INSERT INTO procs VALUES (2, 'said'); UPDATE kinds SET id = -id WHERE id = 2; INSERT INTO many VALUES (2, '{other,found}'); INSERT INTO domains VALUES (2, 'found')
+UPDATE keyed SET v = 'w' WHERE c = 'found'::regclass; DELETE FROM bag WHERE ctid = '(0,1)'; INSERT INTO hidden VALUES (2, 'found')
 """
 BACK = "ALTER TABLE found RENAME TO referred; ALTER FUNCTION said() RENAME TO told; ALTER TYPE temper RENAME TO mood"
 # None of these is printed otherwise today.
 BUSY = """
-INSERT INTO busy VALUES (2, 'other', 'twice(int)'::regprocedure::oid); INSERT INTO busy VALUES (3, 'pg_class',
-'now'), (4, '0', '0'), (5, '4000000000', NULL); DELETE FROM busy WHERE id = 1 CREATE TABLE lasting (id int);
-INSERT INTO busy VALUES (6, 'lasting', 'pg_backend_pid'); CREATE TEMP TABLE passing (id int); UPDATE quiet SET
-id = 2
+INSERT INTO busy VALUES (2, 'other', 'twice(int)'::regprocedure::oid); INSERT INTO busy VALUES (3, 'pg_class', 'now'), (4, '0', '0'), (5, '4000000000', NULL); DELETE FROM busy WHERE id = 1
+CREATE TABLE lasting (id int); INSERT INTO busy VALUES (6, 'lasting', 'pg_backend_pid'); CREATE TEMP TABLE passing (id int); UPDATE quiet SET id = 2
 """
 
 

@@ -27,14 +27,13 @@ TABLES = ["by_key", "by_index", "by_pair", "full_with_key", "bag", "switching", 
 EXAMPLES = int(os.environ.get("SLOTLAKE_TEST_HISTORIES", "6"))
 _SETUP = """
 CREATE TABLE by_key (k int PRIMARY KEY, a text, big text, n numeric(8,2));
-CREATE TABLE by_index (a text, k int NOT NULL, big text, n numeric(8,2)); CREATE UNIQUE INDEX by_index_k ON
-by_index (k); ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_k;
+CREATE TABLE by_index (a text, k int NOT NULL, big text, n numeric(8,2)); CREATE UNIQUE INDEX by_index_k ON by_index (k);
+ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_k;
 CREATE TABLE by_pair (big text, k int, k2 text DEFAULT 'x', a text, n numeric(8,2), PRIMARY KEY (k2, k));
-CREATE TABLE full_with_key (k int PRIMARY KEY, a text, big text, n numeric(8,2)); ALTER TABLE full_with_key
-REPLICA IDENTITY FULL; CREATE TABLE bag (k int, a text, big text, n numeric(8,2)); ALTER TABLE bag REPLICA
-IDENTITY FULL; CREATE TABLE shifting (k int PRIMARY KEY, a text, big text, n numeric(8,2), c int, d text);
-CREATE TABLE switching (k int PRIMARY KEY, code int NOT NULL UNIQUE GENERATED ALWAYS AS IDENTITY, a text, big
-text, n numeric(8,2));
+CREATE TABLE full_with_key (k int PRIMARY KEY, a text, big text, n numeric(8,2)); ALTER TABLE full_with_key REPLICA IDENTITY FULL;
+CREATE TABLE bag (k int, a text, big text, n numeric(8,2)); ALTER TABLE bag REPLICA IDENTITY FULL;
+CREATE TABLE shifting (k int PRIMARY KEY, a text, big text, n numeric(8,2), c int, d text);
+CREATE TABLE switching (k int PRIMARY KEY, code int NOT NULL UNIQUE GENERATED ALWAYS AS IDENTITY, a text, big text, n numeric(8,2));
 """
 # What names a row of `switching`; a key goes only where whole rows are sent, and comes back where it can.
 _SWITCHES = [

@@ -48,9 +48,9 @@ CREATE TABLE leafy_1 PARTITION OF leafy FOR VALUES FROM (MINVALUE) TO (4); CREAT
 """
 PUBLICATIONS = """
 CREATE PUBLICATION all_of FOR TABLE plain, bag, indexed, leafy, TABLES IN SCHEMA whole;
-CREATE PUBLICATION part_of FOR TABLE sifted WHERE (n > 0 AND a <> 'w'), either WHERE (n > 0), by_key WHERE (k
-% 2 = 0), listed (k, a, big) WHERE (k <> 3); CREATE PUBLICATION others FOR TABLE either WHERE (a = 'w' OR a IS
-NULL); CREATE PUBLICATION root FOR TABLE rooted WHERE (n > 0) WITH (publish_via_partition_root = true);
+CREATE PUBLICATION part_of FOR TABLE sifted WHERE (n > 0 AND a <> 'w'), either WHERE (n > 0), by_key WHERE (k % 2 = 0), listed (k, a, big) WHERE (k <> 3);
+CREATE PUBLICATION others FOR TABLE either WHERE (a = 'w' OR a IS NULL);
+CREATE PUBLICATION root FOR TABLE rooted WHERE (n > 0) WITH (publish_via_partition_root = true);
 CREATE PUBLICATION only_inserts FOR TABLE added WITH (publish = 'insert');
 CREATE PUBLICATION no_deletes FOR TABLE grown WITH (publish = 'insert, update');
 CREATE PUBLICATION no_updates FOR TABLE frozen WITH (publish = 'insert, delete');
