@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (a statement is read as a line)
 """What `regclass` and its like print today is known, whatever it names; what they printed once, is not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (a statement is read as a line)
 """What decides how values are printed: it is there again as long as no text that there is has changed."""
 
 from __future__ import annotations
