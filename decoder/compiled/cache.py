@@ -61,7 +61,7 @@ def keep_by_content() -> None:
 def digest(source: Path) -> str:
     """Sixteen hexadecimal digits of the contents of a source file and of what it imports of this project."""
     total = hashlib.sha256()
-    for path in sorted(_with_imports(source)):
+    for path in sorted(_with_imports(source.resolve())):  # not by src/slotlake's links: one order everywhere
         total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()[:16]
 

@@ -48,7 +48,7 @@ def skip_in_a_backfill(run: Any) -> None:
     Raises:
         AirflowSkipException: it is one.
     """
-    from airflow.sdk.exceptions import AirflowSkipException
+    from slotlake.infra.airflow.versions import AirflowSkipException
 
     if is_backfill(run):
         raise AirflowSkipException("a backfill replays the archived change log instead, into scratch tables")
@@ -60,7 +60,7 @@ def replay(pipeline_file: str, scratch_namespace: str, pipeline: PipelineFile, r
     Raises:
         AirflowSkipException: the lake has nothing of that time.
     """
-    from airflow.sdk.exceptions import AirflowSkipException
+    from slotlake.infra.airflow.versions import AirflowSkipException
 
     start, end = interval(pipeline, run)
     report = run_step("replay", pipeline_file, scratch_namespace, start.isoformat(), end.isoformat())

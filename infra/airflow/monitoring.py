@@ -31,7 +31,7 @@ def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
         AirflowException: source or lake cannot be reached; it may be tried again.
         AirflowFailException: somebody is needed; the message says for what.
     """
-    from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+    from slotlake.infra.airflow.versions import AirflowException, AirflowFailException, AirflowSkipException
 
     file = load_pipeline(pipeline_file)
     name = file.name
@@ -84,10 +84,10 @@ def paused(
 
 def send(name: str, numbers: Mapping[str, float]) -> None:
     """Gauges ``slotlake.<pipeline>.<what>``, to where Airflow sends its own (StatsD, OpenTelemetry)."""
-    from airflow.sdk.observability import stats
+    from slotlake.infra.airflow.versions import gauge
 
     for what, value in numbers.items():
-        stats.gauge(f"slotlake.{name}.{what}", value, tags={"pipeline": name})
+        gauge(f"slotlake.{name}.{what}", value, tags={"pipeline": name})
     with suppress(Exception):
         # OpenTelemetry gathers and sends each half minute; a task may be gone by then.
         from opentelemetry.metrics import get_meter_provider

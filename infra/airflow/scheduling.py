@@ -91,7 +91,7 @@ def run_step(step: str, pipeline_file: str, *arguments: Any) -> dict[str, Any]:
         AirflowFailException: waiting cannot help; the task fails at once, with the step's own message.
         AirflowException: the task may be tried again.
     """
-    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+    from slotlake.infra.airflow.versions import AirflowException, AirflowFailException
 
     try:
         _hide_secrets(pipeline_file)
@@ -115,7 +115,7 @@ def batch_of(pulled: Mapping[str, Any]) -> str:
     Raises:
         AirflowSkipException: nothing was new; what would work on a batch is skipped.
     """
-    from airflow.sdk.exceptions import AirflowSkipException
+    from slotlake.infra.airflow.versions import AirflowSkipException
 
     batch = pulled["batch"]
     if batch is None:
@@ -130,9 +130,8 @@ def verify(pipeline_file: str, ranges: Iterable[Mapping[str, Any]]) -> dict[str,
         AirflowFailException: lake and source differ, or the step failed.
         AirflowException: a table was locked, and all others are equal: tried again.
     """
-    from airflow.sdk.exceptions import AirflowException, AirflowFailException
-
     from slotlake.expectations.results import LOCKED
+    from slotlake.infra.airflow.versions import AirflowException, AirflowFailException
 
     report = run_step("verify", pipeline_file, covered(ranges))
     if not report["equal"]:

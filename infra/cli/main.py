@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from typer.exceptions import TyperException
 
 from slotlake import VERSION
@@ -21,7 +22,9 @@ from slotlake.decoder.errors import SlotlakeError
 from slotlake.infra.cli import care as cli_care
 from slotlake.infra.cli import look as cli_look
 from slotlake.infra.cli import work as cli_work
+from slotlake.infra.cli.extras import require
 from slotlake.infra.cli.options import DEVELOP, START
+from slotlake.infra.launch.folders import CHECKOUT
 
 INTERRUPTED, BROKEN_PIPE, DEFECT = 130, 141, 70
 
@@ -39,6 +42,7 @@ app = typer.Typer(
     The usual order:  write a pipeline file (docs/pipeline-file.md), then [bold]init[/bold] once,
     [bold]sync[/bold] as often as you like (or let Airflow do it), [bold]verify[/bold] whenever you
     want proof, and [bold]query[/bold] to look at the tables.""",
+    epilog=f"The pages that are named docs/… lie in {escape(str(CHECKOUT / 'docs'))}",
 )
 
 
@@ -67,6 +71,7 @@ def demo(
     folder: Annotated[Path | None, typer.Option("--dir", help="Where the demo lives.")] = None,
 ) -> None:
     """The whole chain on this machine: PostgreSQL, Airflow, Spark, Iceberg, live writes, verified."""
+    require("demo")
     from slotlake.infra.demo.demo import run_demo, stop_demo
 
     if stop:
@@ -83,6 +88,7 @@ def bench(
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures here.")] = None,
 ) -> None:
     """Paired timings against a peer or a limit, in one run, as ratios."""
+    require("bench")
     from slotlake.bench import run
     from slotlake.infra.cli import output
 

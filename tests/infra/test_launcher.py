@@ -64,7 +64,11 @@ class Checkout:
         shutil.copy(ROOT / "slotlake", self.root)
         shutil.copytree(ROOT / "infra" / "launch", self.root / "infra" / "launch")
         (self.root / "infra" / "__init__.py").write_text("")
-        (self.root / "infra" / "cli.py").write_text(CLI)
+        package = self.root / "src" / "slotlake"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        (package / "__main__.py").write_text(CLI)
+        (package / "infra").symlink_to("../../infra")
         (self.root / "infra" / "kernels.py").write_text("")
         lines = [
             _wheel(self.wheels, "setuptools", {"setuptools.py": ""}),
