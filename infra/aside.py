@@ -48,7 +48,11 @@ def tables_aside(pipeline: Pipeline) -> dict[Name, Aside]:
 
 def reasons(pipeline: Pipeline) -> dict[str, str]:
     """For reports: the tables that are set aside, as PostgreSQL writes them, and why."""
-    return {each.source_name: each.reason for each in tables_aside(pipeline).values()}
+    from infra.recopying import how_far
+
+    aside = tables_aside(pipeline)
+    ranges = how_far(pipeline) if aside else {}
+    return {each.source_name: each.reason_with(ranges.get(each.source_name)) for each in aside.values()}
 
 
 def without_the_troubled(pipeline: Pipeline, step: Callable[[], T]) -> T:
@@ -100,7 +104,7 @@ def set_aside(pipeline: Pipeline, error: SlotlakeError) -> bool:
     """Set the table aside that an error is about; False if it is about none, or is to stop all."""
     if not is_its_own(pipeline, error) or error.table is None or error.table in tables_aside(pipeline):
         return False
-    _write(pipeline, {error.table: (_cause(error), error.what, error.where, error.way_out)})
+    put_aside(pipeline, {error.table: (_cause(error), error.what, error.where, error.way_out)})
     return True
 
 
@@ -135,7 +139,7 @@ def set_aside_unreadable(pipeline: Pipeline, batch: Batch) -> None:
             error.way_out = _UNREADABLE_STOPS
             raise error
     if found:
-        _write(pipeline, {n: ("value", what, where, _UNREADABLE) for n, (what, where) in found.items()})
+        put_aside(pipeline, {n: ("value", what, where, _UNREADABLE) for n, (what, where) in found.items()})
 
 
 def with_resume(way_out: str) -> str:
@@ -183,7 +187,8 @@ def _cause(error: SlotlakeError) -> Cause:
     return "source" if isinstance(error, SourceError) else "copy"
 
 
-def _write(pipeline: Pipeline, found: Mapping[Name, tuple[Cause, str, str, str]]) -> None:
+def put_aside(pipeline: Pipeline, found: Mapping[Name, tuple[Cause, str, str, str]]) -> None:
+    """Put tables on record as set aside at the lake's position: the cause; what, where, and the way out."""
     from spark.aside import Aside
     from spark.aside_write import write
     from spark.read import Cut

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
 import pyarrow as pa
@@ -34,11 +34,20 @@ from spark.lake_files import make_directory
 if TYPE_CHECKING:
     from infra.output import Progressing
     from infra.pipeline import Pipeline
-    from spark.initial import InitialCopy
     from spark.initial_place import CopyTarget, Kept
     from spark.tables import TableSchema
 
 _KEYS_PER_QUERY = 100_000
+
+
+class Place(Protocol):
+    """Where tables are copied to: out of sight (`spark.initial`), or beside what is there."""
+
+    def target(self, schema: TableSchema) -> CopyTarget:
+        """Where a table's files go."""
+
+    def register(self, schema: TableSchema, stale: pa.Table | None = None) -> int:
+        """Make these files a table's content, without those of rows with a stale key; its rows."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +116,7 @@ class _Work:
 
 def fill_tables(
     pipeline: Pipeline,
-    copy: InitialCopy,
+    copy: Place,
     schemas: dict[SourceTable, TableSchema],
     snapshot: ExportedSnapshot,
     progress: Progressing,
@@ -236,7 +245,7 @@ def _progress_of(work: _Work) -> TableProgress:
 
 def _copy(
     pipeline: Pipeline,
-    copy: InitialCopy,
+    copy: Place,
     works: Sequence[_Work],
     snapshot: ExportedSnapshot,
     states: CopyStates,
@@ -270,7 +279,7 @@ def _copy(
 
 def _finished(
     pipeline: Pipeline,
-    copy: InitialCopy,
+    copy: Place,
     work: _Work,
     snapshot: ExportedSnapshot,
     states: CopyStates,

@@ -21,7 +21,8 @@ from decoder.errors import LakeError, SourceError
 from decoder.failpoints import reach
 from decoder.slots import drop_slot, inspect_slot
 from decoder.source import connect, redact, source_errors
-from infra import ddl_trigger, follow, joining
+from infra import ddl_trigger, follow
+from infra.recopying import give_up_all
 from infra.reports import Report
 from infra.unfinished import give_up
 
@@ -102,7 +103,7 @@ def _source(pipeline: Pipeline, doing: _Doing) -> None:
         doing.done += ddl_trigger.remove(pipeline)
     with doing.or_by_hand(f"files of an unfinished copy in {pipeline.lake.place}"):
         doing.done += give_up(pipeline)
-        doing.done += [f"removed what was copied of {table}" for table in joining.give_up(pipeline)]
+        doing.done += [f"removed what was copied of {table}" for table in give_up_all(pipeline)]
     if not doing.left:
         for note in ("made.json", "making.json"):
             (pipeline.file.state_dir / note).unlink(missing_ok=True)

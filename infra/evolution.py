@@ -106,8 +106,9 @@ def _evolved(
     pipeline: Pipeline, batch: Batch, snapshot: ExportedSnapshot | None, progress: Progressing
 ) -> Batch:
     from infra.exact import standing
+    from infra.recopying import without_large
 
-    found = _examine(pipeline, batch, snapshot)
+    found = without_large(pipeline, _examine(pipeline, batch, snapshot), compared=False)
     if not found.copies:
         _note(pipeline, batch, found)
         return batch
@@ -128,15 +129,17 @@ def _to_the_copy(
     """The batch that ends where the copies of some tables are read, with them."""
     from infra.batches import cut
     from infra.promotion import widen, without_needless_copies
+    from infra.recopying import without_large
     from infra.tables import replace_content
 
     if batch.end_lsn != snapshot.lsn or not (batch.empty or batch.path.is_dir()):
         batch = cut(pipeline, batch.start_lsn, snapshot.lsn, progress, whole=True)
     reach("evolve.copying")
-    found = _examine(pipeline, batch, snapshot)
+    found = without_large(pipeline, _examine(pipeline, batch, snapshot), compared=False)
     if found.published_anew and not snapshot.settled:
         raise UnsettledError("tables are to be copied, and transactions from before may be open")
     found = without_needless_copies(pipeline, batch, found, snapshot, progress)
+    found = without_large(pipeline, found, compared=True)
     if batch.empty:
         for table in found.copies:
             replace_content(pipeline, table, snapshot, progress)
@@ -325,12 +328,10 @@ def _note(pipeline: Pipeline, batch: Batch, found: Findings) -> None:
 def annex_of(pipeline: Pipeline, found: Findings) -> Annex:
     """What belongs to the batch, but the copies."""
     from spark.annex import Annex
-    from spark.names import parse_postgres_name, postgres_name
+    from spark.names import postgres_name
 
-    own = {postgres_name(*parse_postgres_name(n)): s.on_drop for n, s in pipeline.file.tables.items()}
-    default = pipeline.file.on_drop
     names = [*found.marks, *(postgres_name(t.schema, t.table) for t in found.copies)]
-    drops = frozenset(name for name in names if (own.get(name) or default) == "drop")
+    drops = frozenset(name for name in names if drops_columns(pipeline, name))
     promoted = {postgres_name(t.schema, t.table): types for t, types in found.promoted.items()}
     return Annex(
         found.numbers,
@@ -342,7 +343,16 @@ def annex_of(pipeline: Pipeline, found: Findings) -> Annex:
     )
 
 
-def _explained(schema: TableSchema, why: str) -> TableSchema:
+def drops_columns(pipeline: Pipeline, table: str) -> bool:
+    """Do columns that are gone leave the lake too? ``table``: as PostgreSQL writes it."""
+    from spark.names import parse_postgres_name, postgres_name
+
+    own = {postgres_name(*parse_postgres_name(n)): s.on_drop for n, s in pipeline.file.tables.items()}
+    return (own.get(table) or pipeline.file.on_drop) == "drop"
+
+
+def explained(schema: TableSchema, why: str) -> TableSchema:
+    """A shape that says when and why its table was copied again."""
     mark = Mark.from_json(schema.mark)
     return schema if mark is None else replace(schema, mark=replace(mark, why=why).to_json())
 
@@ -362,7 +372,7 @@ def _write(
     told = annex_of(pipeline, found)
     copies = []
     for number, table in enumerate(tables):
-        schema = _explained(schemas[table], f"{format_lsn(snapshot.lsn)}: {found.copies[table]}")
+        schema = explained(schemas[table], f"{format_lsn(snapshot.lsn)}: {found.copies[table]}")
         schema = replace(schema, drop=schema.source_name in told.drops)
         directory = incoming / f"t{number}"
         directory.mkdir()

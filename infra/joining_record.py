@@ -31,7 +31,8 @@ from infra.copy_record import CopyRecord, Recorded, recorded_file
 if TYPE_CHECKING:
     from infra.pipeline import Pipeline
 
-FOLDER = "joining"
+FOLDER, AGAIN_FOLDER = "joining", "recopying"
+FOLDERS = (FOLDER, AGAIN_FOLDER)
 
 
 class KeyedBy(NamedTuple):
@@ -108,7 +109,7 @@ class _Kept(Recorded):
 
 
 class JoiningRecord(CopyRecord):
-    """The record of all joining tables of a pipeline.
+    """The record of all joining tables of a pipeline; or of those that are copied again (`infra.recopying`).
 
     Attributes:
         beginning: where tables that begin now begin; by relation id.

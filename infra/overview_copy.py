@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from infra.reports import TableStatus
 from infra.unfinished import unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from infra.pipeline import Pipeline
 
@@ -38,8 +39,17 @@ def state(copy: Mapping[str, Any] | None) -> str | None:
     return "initial copy unfinished" if copy["process"] is None else "copying"
 
 
-def tables(pipeline: Pipeline, copy: Mapping[str, Any] | None) -> list[TableStatus]:
-    """The tables that are being copied, none of which a reader sees yet."""
+def with_copied(
+    pipeline: Pipeline, there: Sequence[TableStatus], copy: Mapping[str, Any] | None
+) -> list[TableStatus]:
+    """All tables: those that readers see, with what is copied of them again, and those that are copied."""
+    copied = {entry.table: entry for entry in _tables(pipeline, copy)}
+    known = [replace(e, copied=copied[e.table].copied) if e.table in copied else e for e in there]
+    names = {entry.table for entry in there}
+    return known + [entry for name, entry in copied.items() if name not in names]
+
+
+def _tables(pipeline: Pipeline, copy: Mapping[str, Any] | None) -> list[TableStatus]:
     from spark.names import lake_table, parse_postgres_name
 
     entries = []

@@ -26,7 +26,7 @@ from decoder.source import connect, identify, source_errors
 from expectations.source_side import snapshot_session
 from infra.batches import apply_named, confirm_position, publish_named
 from infra.evolution import evolved, with_copies
-from infra.joining import give_up
+from infra.recopying import give_up_all
 from infra.recovery_compare import NEW, ROWS, WHOLE, Comparison, TableRepair, compare
 from infra.recovery_findings import note_begun, note_ended, note_of
 from infra.source_history import follow_history
@@ -60,7 +60,7 @@ def renew(
         follow_history(pipeline, pipeline.position())  # what only a failed primary had is not the source's
         _apply_what_waits(pipeline, progress)
     _publications(pipeline)
-    for table in give_up(pipeline):  # positions up to which its changes are noted may come again
+    for table in give_up_all(pipeline):  # positions up to which its changes are noted may come again
         progress(f"copy {table}: given up, the pipeline is recovered", 0)
     with _noted(pipeline):
         drop_slot(pipeline.source)

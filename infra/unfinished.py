@@ -22,7 +22,7 @@ from infra import copy_states
 from infra.copy_forward import resumable
 from infra.copy_record import CopyRecord, Recorded
 from infra.copying import Attempt
-from infra.joining_record import JoiningRecord, Since
+from infra.joining_record import FOLDERS, JoiningRecord, Since
 from spark.names import postgres_name
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def undo(pipeline: Pipeline, error: BaseException) -> None:
 
 
 def unfinished(pipeline: Pipeline) -> dict[str, Any] | None:
-    """For `status`: an initial copy, or one of tables that join, that is under way or was cut off.
+    """For `status`: an initial copy, or one of tables over several syncs, that is under way or was cut off.
 
     Keys: process (None when it has ended), lsn (where the tables will be), since (seconds of the epoch), slot
     (that it holds, if it is an `init`), tables (`copy_states.TableProgress`, a dictionary each).
@@ -142,10 +142,12 @@ def unfinished(pipeline: Pipeline) -> dict[str, Any] | None:
 
 
 def _joining(pipeline: Pipeline) -> dict[str, Any] | None:
-    """Tables that join over several syncs, between two of them; nothing is held meanwhile."""
-    record = JoiningRecord.of(pipeline)
-    joining, recorded = record.joining, record.tables
-    tables = [_progress(joining[oid].since, recorded[oid]) for oid in joining.keys() & recorded.keys()]
+    """Tables that are copied over several syncs, between two of them; nothing is held meanwhile."""
+    tables = []
+    for folder in FOLDERS:
+        record = JoiningRecord(pipeline.file.state_dir / folder)
+        joining, recorded = record.joining, record.tables
+        tables += [_progress(joining[oid].since, recorded[oid]) for oid in joining.keys() & recorded.keys()]
     if not tables:
         return None
     tables.sort(key=lambda table: table["table"])

@@ -13,6 +13,7 @@ from decoder.vanished import vanished
 from expectations.source_side import snapshot_session
 from infra.exact import beside_writers
 from infra.joining import joining_tables
+from infra.recopying import how_far
 from infra.selection import comparable, refuse_changed
 from infra.tables import fill_added_columns, has_unfilled_columns, published_tables
 
@@ -70,9 +71,14 @@ def _aside(pipeline: Pipeline, cut: Cut) -> dict[str, TableResult]:
         return {}
     with connect(source.dsn) as connection, source_errors(source.dsn, "reading the publications"):
         published = published_names(connection, source.publications)
+    ranges = how_far(pipeline)
     return {
         each.source_name: TableResult(
-            each.source_name, 0, 0, {ASIDE: 1}, (Difference(ASIDE, reason=each.reason),)
+            each.source_name,
+            0,
+            0,
+            {ASIDE: 1},
+            (Difference(ASIDE, reason=each.reason_with(ranges.get(each.source_name))),),
         )
         for name, each in cut.aside.items()
         if name in published

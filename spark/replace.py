@@ -8,10 +8,12 @@ take in the same rows, as those of a copy, in the same point.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from decoder.failpoints import reach
@@ -22,6 +24,7 @@ from spark.beside import load_beside
 from spark.catalog import open_catalog
 from spark.commits import Point
 from spark.freed_names import freed
+from spark.initial_again import named
 from spark.initial_place import CopyTarget, companions_in
 from spark.lake import LakeSettings
 from spark.modes_begin import take_copy
@@ -30,6 +33,8 @@ from spark.publish_swap import Loaded, Published, load, publish_tables, require_
 from spark.tables import TableSchema, schema_of
 from spark.tables_change import replaced
 from spark.tables_settle import settled
+
+_KEYS = "keys"
 
 
 class Replacement:
@@ -87,8 +92,11 @@ class Replacement:
         point = replace(point, changed={str(self._name): point.changes})
         return publish_tables(self._lake, point, self.stage(point), start=point.position)
 
-    def stage(self, point: Point) -> list[LakeName]:
+    def stage(self, point: Point, stale: pa.Table | None = None) -> list[LakeName]:
         """Stage the new content; the tables to be published then, together with others if need be.
+
+        Args:
+            stale: keys (`initial_again.forget`) whose rows are taken from the target's ``again`` instead.
 
         Raises:
             LakeError: Spark failed.
@@ -98,8 +106,9 @@ class Replacement:
             table = load(pointers, self._name)
             table, beside = freed(catalog, table, load_beside(pointers, self._name))
             reset_stage(catalog, [table, *beside.values()])
-        work = Work(self._session, self._lake, point, table, self._copied.directory)
-        stage_copy(work, self._copied, beside)
+        directory = self._copied.directory if stale is None else self._copied.directory.with_name(_KEYS)
+        work = Work(self._session, self._lake, point, table, directory)
+        stage_copy(work, self._copied, beside, stale)
         return [*(each.name for each in beside.values()), self._name]
 
 
@@ -121,19 +130,22 @@ def promote(session: SparkSession, lake: LakeSettings, point: Point, schema: Tab
     return publish_tables(lake, replace(point, changed={str(name): 0}), [name], start=point.position)
 
 
-def stage_copy(work: Work, copied: Copied, beside: Mapping[str, Loaded]) -> TableSchema:
+def stage_copy(
+    work: Work, copied: Copied, beside: Mapping[str, Loaded], stale: pa.Table | None = None
+) -> TableSchema:
     """Stage a copy as all that a table holds; its shape once it is published.
 
     Args:
         work: whose table is to be replaced.
         beside: the tables beside it that take in the copy, by mode.
+        stale: as `Replacement.stage` takes it.
 
     Raises:
         LakeError: Spark failed.
     """
     before = schema_of(work.table.metadata, work.table.name)
     target = copied.target
-    files = sorted(copied.directory.glob("*.parquet"))
+    files = sorted(each for place in _places(target, stale) for each in place.glob("*.parquet"))
     schema = replace(replaced(before, copied.schema), drop=copied.schema.drop)
     schema = schema.with_exact(companions_in(files, target)).filled()
     companions = shape(work, schema)
@@ -147,14 +159,10 @@ def stage_copy(work: Work, copied: Copied, beside: Mapping[str, Loaded]) -> Tabl
     listed = ", ".join(map(quote, columns))
     taken = ", ".join(quote(value) if value else "CAST(NULL AS STRING)" for value in values)
     branch = f"{work.table.name.sql(work.lake.catalog)}.branch_stage"
-    view = _view(work, copied, schema)
-    try:
+    with _rows(work, copied, schema, stale) as rows:
         run_statements(
-            work,
-            [f"DELETE FROM {branch}", f"INSERT INTO {branch} ({listed}) SELECT {taken} FROM {quote(view)}"],
+            work, [f"DELETE FROM {branch}", f"INSERT INTO {branch} ({listed}) SELECT {taken} FROM {rows}"]
         )
-    finally:
-        work.session.catalog.dropTempView(view)
     final = settled(schema, before)
     for mode, each in beside.items():
         reach("apply.between_modes")
@@ -162,15 +170,34 @@ def stage_copy(work: Work, copied: Copied, beside: Mapping[str, Loaded]) -> Tabl
     return final.schema
 
 
-def _view(work: Work, copied: Copied, schema: TableSchema) -> str:
-    """A temporary view of the copy's files; a column that no file has is NULL."""
+def _places(target: CopyTarget, stale: pa.Table | None) -> list[Path]:
+    """The directories with the rows."""
+    again = [target.again] if stale is not None and target.again.is_dir() else []
+    return [target.directory, *again]
+
+
+@contextmanager
+def _rows(work: Work, copied: Copied, schema: TableSchema, stale: pa.Table | None) -> Iterator[str]:
+    """The copy's rows, in Spark SQL; a column that no file has is NULL."""
     target = copied.target
     definitions = [f"{quote(target.names[c.name])} {c.kept.spark}" for c in schema.live]
     definitions += [f"{quote(name)} string" for name in target.exact_names.values()]
-    view = f"copied_{uuid.uuid4().hex}"
-    frame = work.session.read.schema(", ".join(definitions)).parquet(copied.directory.as_uri())
-    frame.createOrReplaceTempView(view)
-    return view
+    views = [f"copied_{uuid.uuid4().hex}" for _ in _places(target, stale)]
+    try:
+        for view, place in zip(views, _places(target, stale), strict=True):
+            frame = work.session.read.schema(", ".join(definitions)).parquet(place.as_uri())
+            frame.createOrReplaceTempView(view)
+        if stale is None or not stale.num_rows:
+            yield quote(views[0])
+            return
+        key = [schema.column(name) for name in schema.key]
+        names = [(target.names[c.name], target.exact_names.get(c.name)) for c in key]
+        with named(work.session, work.directory, key, stale, names) as condition:
+            kept = f"SELECT * FROM {quote(views[0])} AS t WHERE NOT {condition}"
+            yield f"({' UNION ALL '.join([kept, *(f'SELECT * FROM {quote(v)}' for v in views[1:])])})"
+    finally:
+        for view in views:
+            work.session.catalog.dropTempView(view)
 
 
 def _load(lake: LakeSettings, name: LakeName) -> Loaded:
