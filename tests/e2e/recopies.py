@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from infra import recopying
+from infra.pipeline import Pipeline
 from spark.read import Cut
 from tests.conftest import Database
 from tests.e2e.joining_kinds import KINDS, Joining
@@ -24,7 +25,7 @@ def small_and_slow(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("infra.recopying.BYTES_PER_SECOND", 1)
 
 
-def ranges(pipeline: Any, table: str = BIG) -> int:
+def ranges(pipeline: Pipeline, table: str = BIG) -> int:
     """How many of its ranges are there."""
     return int(recopying.how_far(pipeline).get(table, "0").split(" ")[0])
 
@@ -86,3 +87,11 @@ def recopying_of(
     stack.callback(made.close)
     made.begin()
     return made
+
+
+def reopened(made: Joining, before: str, after: str) -> None:
+    """The pipeline file says something else from now on."""
+    path, remote = made.pipeline.file.path, made.pipeline._remote
+    path.write_text(path.read_text().replace(before, after, 1))
+    made.pipeline.close()
+    made.pipeline = Pipeline.open(path, remote=remote)
