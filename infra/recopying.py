@@ -2,8 +2,8 @@
 
 In one piece its copy would hold all others up, and with them the slot.  So the table is set aside, for a
 cause of its own, and comes back like one that joins: ranges for a bounded time in each sync, keys of what
-changes meanwhile noted from each batch, all of it at a settled snapshot in the end (`infra.over_syncs`).  Until
-then its content stays what it was.
+changes meanwhile noted from each batch, all of it at a settled snapshot in the end (`infra.over_syncs`).
+Until then its content stays what it was.
 
 What is large is judged by the time that one sync may take for copies: by the size that the server tells of,
 and a rate that an ordinary server does.  Not copied so, but in one piece: what cannot be brought forward (no
@@ -184,7 +184,7 @@ def _copy(
     attempt: Attempt,
 ) -> Sequence[TableCopy]:
     """As `infra.tables.copy_all`, in place of what the lake has of these tables."""
-    from spark.replace_ranged import RangedReplacement, begin_round
+    from spark.replace_ranged import RangedReplacement
 
     schemas, marks = schemas_at(pipeline, snapshot, tables)
     whys = {each.source_name: each.what for each in tables_aside(pipeline).values()}
@@ -195,12 +195,12 @@ def _copy(
         why = whys.get(name, "").removeprefix(f"{_TOLD}: ")
         return replace(explained(schema, f"{at}: {why}"), drop=drops_columns(pipeline, name))
 
-    begin_round(pipeline.lake, [schema.lake_name(pipeline.lake.namespace) for schema in schemas.values()])
     others = f"+{len(tables) - 1}" if len(tables) > 1 else ""
     name = f"{postgres_name(tables[0].schema, tables[0].table)}{others}"
     point = copy_point(pipeline, snapshot.lsn, "backfill", 0, name)
     place = RangedReplacement(pipeline.session, pipeline.lake, point, final)
     try:
+        place.begin(schemas.values())
         copies, states = fill_tables(pipeline, place, schemas, snapshot, progress, attempt)
         gone = vanished(pipeline.source.dsn, [table.relation_id for table in tables])
         there = {table: schema for table, schema in schemas.items() if table.relation_id not in gone}

@@ -316,9 +316,20 @@ def _explained(table: Loaded) -> Iterator[None]:
 
 def shape(work: Work, schema: TableSchema) -> frozenset[str]:
     """Give the table the columns that the shape names; the lake names of all companions it has then."""
-    metadata = work.table.metadata
-    present = field_types(metadata)
-    table = work.table.name.sql(work.lake.catalog)
+    metadata, present = work.table.metadata, add_fields(work, schema)
+    published = metadata["properties"].get(SCHEMA_PROPERTY)
+    final = settled(schema, schema_of(metadata, work.table.name))
+    if published != final.schema.to_json():
+        told = {STAGED_SCHEMA_PROPERTY: final.schema.to_json(), STAGED_FIELDS_PROPERTY: final.plan}
+        listed = ", ".join(f"'{key}' = {literal(value)}" for key, value in told.items() if value is not None)
+        table = work.table.name.sql(work.lake.catalog)
+        run(work.session, work.table, f"ALTER TABLE {table} SET TBLPROPERTIES ({listed})")
+    return frozenset(c.exact_name for c in schema.columns if c.exact or c.exact_name in present)
+
+
+def add_fields(work: Work, schema: TableSchema) -> dict[str, str]:
+    """Make the fields that the columns lack, empty, and widen what is too narrow; those from before."""
+    present, table = field_types(work.table.metadata), work.table.name.sql(work.lake.catalog)
     missing = [c.definition for c in schema.columns if c.lake_name not in present]
     missing += [c.exact_definition for c in schema.columns if c.exact and c.exact_name not in present]
     if missing:
@@ -327,13 +338,7 @@ def shape(work: Work, schema: TableSchema) -> frozenset[str]:
         if promotes(present.get(column.lake_name, ""), column.kept.spark):
             changed = f"ALTER COLUMN {quote(column.lake_name)} TYPE {column.kept.spark}"
             run(work.session, work.table, f"ALTER TABLE {table} {changed}")
-    published = metadata["properties"].get(SCHEMA_PROPERTY)
-    final = settled(schema, schema_of(metadata, work.table.name))
-    if published != final.schema.to_json():
-        told = {STAGED_SCHEMA_PROPERTY: final.schema.to_json(), STAGED_FIELDS_PROPERTY: final.plan}
-        listed = ", ".join(f"'{key}' = {literal(value)}" for key, value in told.items() if value is not None)
-        run(work.session, work.table, f"ALTER TABLE {table} SET TBLPROPERTIES ({listed})")
-    return frozenset(c.exact_name for c in schema.columns if c.exact or c.exact_name in present)
+    return present
 
 
 def stage_shape(work: Work, schema: TableSchema) -> None:

@@ -8,7 +8,7 @@ take in the same rows, as those of a copy, in the same point.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,8 @@ from spark.tables import TableSchema, schema_of
 from spark.tables_change import replaced
 from spark.tables_settle import settled
 
-_KEYS = "keys"
+# Takes the work, the copy, the table's shape then, its companions, and stale keys.
+Content = Callable[[Work, Copied, TableSchema, Collection[str], "pa.Table | None"], None]
 
 
 class Replacement:
@@ -92,11 +93,8 @@ class Replacement:
         point = replace(point, changed={str(self._name): point.changes})
         return publish_tables(self._lake, point, self.stage(point), start=point.position)
 
-    def stage(self, point: Point, stale: pa.Table | None = None) -> list[LakeName]:
+    def stage(self, point: Point) -> list[LakeName]:
         """Stage the new content; the tables to be published then, together with others if need be.
-
-        Args:
-            stale: keys (`initial_again.forget`) whose rows are taken from the target's ``again`` instead.
 
         Raises:
             LakeError: Spark failed.
@@ -106,9 +104,8 @@ class Replacement:
             table = load(pointers, self._name)
             table, beside = freed(catalog, table, load_beside(pointers, self._name))
             reset_stage(catalog, [table, *beside.values()])
-        directory = self._copied.directory if stale is None else self._copied.directory.with_name(_KEYS)
-        work = Work(self._session, self._lake, point, table, directory)
-        stage_copy(work, self._copied, beside, stale)
+        work = Work(self._session, self._lake, point, table, self._copied.directory)
+        stage_copy(work, self._copied, beside)
         return [*(each.name for each in beside.values()), self._name]
 
 
@@ -130,25 +127,11 @@ def promote(session: SparkSession, lake: LakeSettings, point: Point, schema: Tab
     return publish_tables(lake, replace(point, changed={str(name): 0}), [name], start=point.position)
 
 
-def stage_copy(
-    work: Work, copied: Copied, beside: Mapping[str, Loaded], stale: pa.Table | None = None
-) -> TableSchema:
-    """Stage a copy as all that a table holds; its shape once it is published.
-
-    Args:
-        work: whose table is to be replaced.
-        beside: the tables beside it that take in the copy, by mode.
-        stale: as `Replacement.stage` takes it.
-
-    Raises:
-        LakeError: Spark failed.
-    """
-    before = schema_of(work.table.metadata, work.table.name)
+def insert_rows(
+    work: Work, copied: Copied, schema: TableSchema, companions: Collection[str], stale: pa.Table | None
+) -> None:
+    """Stage a copy's rows, read by Spark, as all that a table holds."""
     target = copied.target
-    files = sorted(each for place in _places(target, stale) for each in place.glob("*.parquet"))
-    schema = replace(replaced(before, copied.schema), drop=copied.schema.drop)
-    schema = schema.with_exact(companions_in(files, target)).filled()
-    companions = shape(work, schema)
     columns, values = [], []
     for column in schema.live:
         columns.append(column.lake_name)
@@ -163,6 +146,31 @@ def stage_copy(
         run_statements(
             work, [f"DELETE FROM {branch}", f"INSERT INTO {branch} ({listed}) SELECT {taken} FROM {rows}"]
         )
+
+
+def stage_copy(
+    work: Work,
+    copied: Copied,
+    beside: Mapping[str, Loaded],
+    stale: pa.Table | None = None,
+    content: Content = insert_rows,
+) -> TableSchema:
+    """Stage a copy as all that a table holds; its shape once it is published.
+
+    Args:
+        work: whose table is to be replaced.
+        beside: the tables beside it that take in the copy, by mode.
+        stale: keys (`initial_again.forget`) whose rows are taken from the target's ``again`` instead.
+        content: stages the mirror's rows.
+
+    Raises:
+        LakeError: Spark failed.
+    """
+    before = schema_of(work.table.metadata, work.table.name)
+    files = sorted(each for place in places(copied.target, stale) for each in place.glob("*.parquet"))
+    schema = replace(replaced(before, copied.schema), drop=copied.schema.drop)
+    schema = schema.with_exact(companions_in(files, copied.target)).filled()
+    content(work, copied, schema, shape(work, schema), stale)
     final = settled(schema, before)
     for mode, each in beside.items():
         reach("apply.between_modes")
@@ -170,8 +178,8 @@ def stage_copy(
     return final.schema
 
 
-def _places(target: CopyTarget, stale: pa.Table | None) -> list[Path]:
-    """The directories with the rows."""
+def places(target: CopyTarget, stale: pa.Table | None) -> list[Path]:
+    """The directories with a copy's files: those of its ranges, and of rows that were read again."""
     again = [target.again] if stale is not None and target.again.is_dir() else []
     return [target.directory, *again]
 
@@ -182,9 +190,9 @@ def _rows(work: Work, copied: Copied, schema: TableSchema, stale: pa.Table | Non
     target = copied.target
     definitions = [f"{quote(target.names[c.name])} {c.kept.spark}" for c in schema.live]
     definitions += [f"{quote(name)} string" for name in target.exact_names.values()]
-    views = [f"copied_{uuid.uuid4().hex}" for _ in _places(target, stale)]
+    views = [f"copied_{uuid.uuid4().hex}" for _ in places(target, stale)]
     try:
-        for view, place in zip(views, _places(target, stale), strict=True):
+        for view, place in zip(views, places(target, stale), strict=True):
             frame = work.session.read.schema(", ".join(definitions)).parquet(place.as_uri())
             frame.createOrReplaceTempView(view)
         if stale is None or not stale.num_rows:
