@@ -58,8 +58,8 @@ def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
         for each in report["set_aside"]
         if each["cause"] == "again"
     }
-    told: dict[str, Any] = {"state": state, "last_consistent_lsn": report["last_consistent_lsn"], **numbers}
-    return {**told, "copied_again": again} if again else told
+    more = {"copied_again": again} if again else {}
+    return {"state": state, "last_consistent_lsn": report["last_consistent_lsn"], **numbers, **more}
 
 
 def paused(

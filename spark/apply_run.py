@@ -317,9 +317,8 @@ def _explained(table: Loaded) -> Iterator[None]:
 def shape(work: Work, schema: TableSchema) -> frozenset[str]:
     """Give the table the columns that the shape names; the lake names of all companions it has then."""
     metadata, present = work.table.metadata, add_fields(work, schema)
-    published = metadata["properties"].get(SCHEMA_PROPERTY)
     final = settled(schema, schema_of(metadata, work.table.name))
-    if published != final.schema.to_json():
+    if metadata["properties"].get(SCHEMA_PROPERTY) != final.schema.to_json():
         told = {STAGED_SCHEMA_PROPERTY: final.schema.to_json(), STAGED_FIELDS_PROPERTY: final.plan}
         listed = ", ".join(f"'{key}' = {literal(value)}" for key, value in told.items() if value is not None)
         table = work.table.name.sql(work.lake.catalog)
@@ -334,10 +333,9 @@ def add_fields(work: Work, schema: TableSchema) -> dict[str, str]:
     missing += [c.exact_definition for c in schema.columns if c.exact and c.exact_name not in present]
     if missing:
         run(work.session, work.table, add_columns(work.table.name, work.lake.catalog, missing))
-    for column in schema.live:
-        if promotes(present.get(column.lake_name, ""), column.kept.spark):
-            changed = f"ALTER COLUMN {quote(column.lake_name)} TYPE {column.kept.spark}"
-            run(work.session, work.table, f"ALTER TABLE {table} {changed}")
+    for column in (c for c in schema.live if promotes(present.get(c.lake_name, ""), c.kept.spark)):
+        changed = f"ALTER COLUMN {quote(column.lake_name)} TYPE {column.kept.spark}"
+        run(work.session, work.table, f"ALTER TABLE {table} {changed}")
     return present
 
 
