@@ -67,6 +67,7 @@ def _pull_next(
     from infra.evolution import evolved
     from infra.joining import add_new_tables, how_far, note_changes
     from infra.modes import begin_modes
+    from infra.recopying import let_go_of
     from infra.recovery_findings import require_same_content, require_whole
     from infra.resuming import bring_back
     from infra.selection import refuse_changed
@@ -83,6 +84,8 @@ def _pull_next(
         refuse_changed(pipeline)
     added = add_new_tables(pipeline, progress) if until is None else []
     joining = how_far(pipeline) if until is None else {}
+    if until is None:
+        let_go_of(pipeline, progress)
     resumed = bring_back(pipeline, aside, progress)
     if until is None:
         known_tables.note(pipeline, added)

@@ -83,7 +83,6 @@ class _Large:
 
 def bring_back(pipeline: Pipeline, names: Collection[Name], progress: Progressing) -> list[str]:
     """Copy again those of these tables that may be followed again; the tables that are."""
-    recopying.let_go_of(pipeline, progress)
     back: list[str] = []
     large: dict[Name, _Large] = {}
     for each, seen in _due_now(pipeline, names):
@@ -158,6 +157,7 @@ def resume(pipeline: Pipeline, table: str, progress: Progressing) -> ResumeRepor
             way_out="publish it again, or drop its lake table if nobody reads it",
         ).of(*name)
     report = ResumeReport(postgres_name(*name), lake_name, "")
+    recopying.let_go_of(pipeline, progress)
     if (large := _large(pipeline, aside[name])) is not None:
         back = _some_of(pipeline, {name: _Large(aside[name], seen, large)}, progress)
         ranges = recopying.how_far(pipeline).get(report.table, "0 ranges")

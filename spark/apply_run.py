@@ -25,9 +25,10 @@ from spark.beside import nothing_new
 from spark.bounds import Markers
 from spark.catalog import open_catalog
 from spark.catalog_base import load_one
-from spark.catalog_metadata import STAGE, Metadata, ancestry, head, summary
+from spark.catalog_metadata import STAGE, ancestry, head, summary
 from spark.commits import RUN, STEPS, Point
 from spark.conflicts import Conflicts, OnConflict, refused
+from spark.fields import field_changes, field_types
 from spark.fold import Folded, Stretch
 from spark.kept import as_kept
 from spark.lake import LakeSettings
@@ -35,8 +36,7 @@ from spark.names import literal, quote
 from spark.publish_swap import Loaded, reset_stage, steps_staged
 from spark.session import bounded
 from spark.session_errors import SPARK_ERRORS, is_conflict, reason
-from spark.tables import SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY, TableSchema, add_columns, schema_of
-from spark.tables_change import promotes
+from spark.tables import SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY, TableSchema, schema_of
 from spark.tables_follow import Constant
 from spark.tables_settle import STAGED_FIELDS_PROPERTY, settled
 
@@ -316,7 +316,9 @@ def _explained(table: Loaded) -> Iterator[None]:
 
 def shape(work: Work, schema: TableSchema) -> frozenset[str]:
     """Give the table the columns that the shape names; the lake names of all companions it has then."""
-    metadata, present = work.table.metadata, add_fields(work, schema)
+    metadata, present = work.table.metadata, field_types(work.table.metadata)
+    for change in field_changes(work.table, work.lake.catalog, schema):
+        run(work.session, work.table, change)
     final = settled(schema, schema_of(metadata, work.table.name))
     if metadata["properties"].get(SCHEMA_PROPERTY) != final.schema.to_json():
         told = {STAGED_SCHEMA_PROPERTY: final.schema.to_json(), STAGED_FIELDS_PROPERTY: final.plan}
@@ -324,19 +326,6 @@ def shape(work: Work, schema: TableSchema) -> frozenset[str]:
         table = work.table.name.sql(work.lake.catalog)
         run(work.session, work.table, f"ALTER TABLE {table} SET TBLPROPERTIES ({listed})")
     return frozenset(c.exact_name for c in schema.columns if c.exact or c.exact_name in present)
-
-
-def add_fields(work: Work, schema: TableSchema) -> dict[str, str]:
-    """Make the fields that the columns lack, empty, and widen what is too narrow; those from before."""
-    present, table = field_types(work.table.metadata), work.table.name.sql(work.lake.catalog)
-    missing = [c.definition for c in schema.columns if c.lake_name not in present]
-    missing += [c.exact_definition for c in schema.columns if c.exact and c.exact_name not in present]
-    if missing:
-        run(work.session, work.table, add_columns(work.table.name, work.lake.catalog, missing))
-    for column in (c for c in schema.live if promotes(present.get(c.lake_name, ""), c.kept.spark)):
-        changed = f"ALTER COLUMN {quote(column.lake_name)} TYPE {column.kept.spark}"
-        run(work.session, work.table, f"ALTER TABLE {table} {changed}")
-    return present
 
 
 def stage_shape(work: Work, schema: TableSchema) -> None:
@@ -347,13 +336,6 @@ def stage_shape(work: Work, schema: TableSchema) -> None:
     """
     shape(work, schema)
     run_statements(work, [nothing_new(work.table.name, work.lake.catalog)])
-
-
-def field_types(metadata: Metadata) -> dict[str, str]:
-    """The table's fields, and their types as Spark SQL writes them where these can be widened."""
-    current = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
-    named = {"long": "bigint"}
-    return {f["name"]: named.get(str(f["type"]), str(f["type"])) for f in current["fields"]}
 
 
 @contextmanager

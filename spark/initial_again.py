@@ -15,9 +15,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from spark import lake_files
-from spark.apply_run import field_types, run
+from spark.apply_run import run
 from spark.catalog import open_catalog
 from spark.catalog_base import Loaded, load
+from spark.fields import field_types
 from spark.kept import as_kept
 from spark.lake import LakeSettings
 from spark.names import quote

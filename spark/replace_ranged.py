@@ -25,12 +25,13 @@ from pyspark.sql import SparkSession
 from decoder.errors import LakeError
 from spark import catalog_metadata, lake_files
 from spark.annex import EXACT_IDS, Copied
-from spark.apply_run import Work, add_fields, run_steps
+from spark.apply_run import Work, run, run_steps
 from spark.beside import load_beside
 from spark.catalog import open_catalog
 from spark.catalog_base import Loaded, load, load_one
 from spark.catalog_metadata import STAGE, Metadata
 from spark.commits import RUN, STEPS, Point
+from spark.fields import field_changes
 from spark.freed_names import freed
 from spark.initial_again import named
 from spark.initial_files import with_files
@@ -83,10 +84,13 @@ class RangedReplacement:
         """
         for schema in schemas:
             name = schema.lake_name(self._lake.namespace)
-            table = self._load(name)
-            require_owner(table, self._point.pipeline)
-            work = Work(self._session, self._lake, self._point, table, _place(self._lake, name) / _KEYS)
-            add_fields(work, _shape(table, schema))
+            with open_catalog(self._lake) as catalog:
+                pointers = catalog.pointers()
+                table = load(pointers, name)
+                require_owner(table, self._point.pipeline)
+                table, _ = freed(catalog, table, load_beside(pointers, name))
+            for change in field_changes(table, self._lake.catalog, _shape(table, schema)):
+                run(self._session, table, change)
             for entry in _place(self._lake, name).glob("*"):
                 if entry.name != _DATA:
                     lake_files.remove_tree(entry)

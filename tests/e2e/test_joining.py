@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from infra import joining, settled
-from infra.joining import shows_all
+from infra.over_syncs import shows_all
 from infra.pipeline import Pipeline
 from tests.conftest import Database
 from tests.e2e.joins import (

@@ -44,6 +44,7 @@ def test_kinds(database: Database, connect: str, tmp_path: Path, kind: str) -> N
 EVENTS = {
     "altered again": ("plain", "ALTER TABLE big ALTER v TYPE bigint USING v + 1; UPDATE big SET v = 5 WHERE id < 50", None),
     "column added": ("plain", "ALTER TABLE big ADD x int DEFAULT 7; UPDATE big SET x = 8 WHERE id < 50", None),
+    "column added, then of another type": ("plain", "ALTER TABLE big ADD x int DEFAULT 7; SYNC; SYNC; ALTER TABLE big ALTER x TYPE text USING x || ' as text'; UPDATE big SET x = 'z' WHERE id < 50", None),
     "column dropped": ("plain", "ALTER TABLE big DROP secret; UPDATE big SET v = 5 WHERE id < 50", None),
     "column renamed": ("plain", "ALTER TABLE big RENAME secret TO open; UPDATE big SET open = 'o' WHERE id < 50", None),
     "key renamed": ("plain", "ALTER TABLE big RENAME id TO k; UPDATE big SET v = 5 WHERE k < 50; SYNC; ALTER TABLE big RENAME k TO id", None),
@@ -63,7 +64,7 @@ EVENTS = {
     "read again": ("plain", "BACKFILL", None),
     "looked after": ("plain", "MAINTAIN; VERIFY", None),
 }  # fmt: skip
-FEW_EVENTS = ("altered again", "truncated")
+FEW_EVENTS = ("column added, then of another type", "truncated")
 
 
 @pytest.mark.parametrize("event", EVENTS if LONG else FEW_EVENTS)
