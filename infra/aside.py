@@ -46,15 +46,6 @@ def tables_aside(pipeline: Pipeline) -> dict[Name, Aside]:
     return read(pipeline.lake)
 
 
-def reasons(pipeline: Pipeline) -> dict[str, str]:
-    """For reports: the tables that are set aside, as PostgreSQL writes them, and why."""
-    from infra.recopying import how_far
-
-    aside = tables_aside(pipeline)
-    ranges = how_far(pipeline) if aside else {}
-    return {each.source_name: each.reason_with(ranges.get(each.source_name)) for each in aside.values()}
-
-
 def without_the_troubled(pipeline: Pipeline, step: Callable[[], T]) -> T:
     """Take a step, again and again, until no table's own trouble keeps it from being taken.
 

@@ -48,7 +48,8 @@ def pull_next(
         until: end exactly there; else at the source's position now.
         snapshot: of the source there, if there is one.
     """
-    from infra.aside import reasons, tables_aside, without_the_troubled
+    from infra.aside import tables_aside, without_the_troubled
+    from infra.recopying import reasons
 
     aside = tables_aside(pipeline).keys() if until is None else ()
     goal = until, snapshot
@@ -180,7 +181,8 @@ def apply_named(pipeline: Pipeline, name: str, *, judged: bool = False) -> Apply
     Args:
         judged: the lake's tables have been looked at.
     """
-    from infra.aside import reasons, without_the_troubled
+    from infra.aside import without_the_troubled
+    from infra.recopying import reasons
     from infra.recovery_findings import require_whole
 
     started = time.monotonic()
@@ -260,7 +262,7 @@ def catch_up(
 
     Takes more than one batch when a crash has left one behind, or when one batch would be too large.
     """
-    from infra.aside import reasons
+    from infra.recopying import reasons
     from infra.tables import fill_added_columns
 
     started = time.monotonic()

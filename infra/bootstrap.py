@@ -23,8 +23,9 @@ from decoder.privileges import require_readable
 from decoder.publications import SourceTable, create_publication, missing_publications, unfit_tables
 from decoder.slots import create_slot, inspect_slot
 from decoder.source import connect, identify, source_errors
-from infra.aside import is_its_own, reasons, require_columns, set_aside
+from infra.aside import is_its_own, require_columns, set_aside
 from infra.copying import Attempt
+from infra.recopying import reasons
 from infra.reports import InitReport, TableCopy
 from infra.selection import require_published
 from infra.tables import copy_all, published_tables

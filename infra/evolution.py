@@ -106,7 +106,7 @@ def _evolved(
     pipeline: Pipeline, batch: Batch, snapshot: ExportedSnapshot | None, progress: Progressing
 ) -> Batch:
     from infra.exact import standing
-    from infra.recopying import without_large
+    from infra.large_tables import without_large
 
     found = without_large(pipeline, _examine(pipeline, batch, snapshot), compared=False)
     if not found.copies:
@@ -128,8 +128,8 @@ def _to_the_copy(
 ) -> Batch:
     """The batch that ends where the copies of some tables are read, with them."""
     from infra.batches import cut
+    from infra.large_tables import without_large
     from infra.promotion import widen, without_needless_copies
-    from infra.recopying import without_large
     from infra.tables import replace_content
 
     if batch.end_lsn != snapshot.lsn or not (batch.empty or batch.path.is_dir()):

@@ -16,7 +16,8 @@ from infra import over_syncs
 from infra.aside import require_columns
 from infra.copy_forward import named_keys
 from infra.joining_record import FOLDER, FOLDERS, JoiningRecord
-from infra.over_syncs import Way, by_size, copy_some, let_go
+from infra.large_tables import by_size
+from infra.over_syncs import Way, copy_some, let_go
 from infra.selection import published_beside
 from infra.settled import PLACE, look_ahead
 from infra.tables import copy_all

@@ -26,13 +26,11 @@ import pyarrow as pa
 from psycopg import sql
 
 from decoder.copy import CopyJob
-from decoder.copy_parts import Part, plan_parts
 from decoder.errors import ChangedMeanwhileError
 from decoder.failpoints import reach
 from decoder.publications import SourceTable
 from decoder.slots import ExportedSnapshot
 from decoder.source import connect, source_errors
-from infra.copy_forward import all_kinds_published, resumable
 from infra.copying import Attempt
 from infra.joining_record import Joining, JoiningRecord, KeyedBy, Since
 from infra.settled import awaited, settled_snapshot
@@ -168,30 +166,6 @@ def give_up(pipeline: Pipeline, way: Way, relation_ids: Collection[int] | None =
     for relation_id in chosen:
         record.leave(relation_id)
     return [postgres_name(table.since.schema, table.since.table) for table in chosen.values()]
-
-
-def by_size(
-    pipeline: Pipeline,
-    tables: Sequence[SourceTable],
-    wanted: Callable[[SourceTable, Sequence[Part]], bool] = lambda table, parts: True,
-) -> list[SourceTable]:
-    """Those whose copy can be brought forward, the smallest first.
-
-    Args:
-        wanted: by the parts that a table is cut into.
-    """
-    if not resumable(pipeline):
-        return []
-    keyed = [table for table in tables if table.key]
-    if not keyed:
-        return []
-    with connect(pipeline.source.dsn) as connection, source_errors(pipeline.source.dsn, "planning the copy"):
-        if not all_kinds_published(connection, pipeline.source.publications):
-            return []
-        planned = plan_parts(connection, keyed)
-        chosen = [table for table in keyed if wanted(table, planned[table])]
-        return sorted(chosen, key=lambda table: sum(part.bytes for part in planned[table]))
-    raise AssertionError("unreachable")
 
 
 def let_go(pipeline: Pipeline, way: Way, there: Mapping[int, tuple[str, str]], progress: Progressing) -> None:

@@ -25,7 +25,7 @@ from decoder.errors import LockedError, PipelineFileError, SlotError, SlotlakeEr
 from decoder.lsn import format_lsn
 from decoder.publications import SourceTable, published_names
 from decoder.source import connect, redact, source_errors
-from infra import recopying
+from infra import large_tables, recopying
 from infra.aside import require_columns, tables_aside
 from infra.batches import confirm_position, on_conflict
 from infra.marks import Mark, marks_at
@@ -198,7 +198,7 @@ def _note_failed(pipeline: Pipeline, each: Aside, seen: _Seen, error: SlotlakeEr
 def _large(pipeline: Pipeline, each: Aside) -> SourceTable | None:
     """The table, if it is copied over several syncs."""
     try:
-        large = recopying.large(pipeline, [_published(pipeline, each.name)])
+        large = large_tables.large(pipeline, [_published(pipeline, each.name)])
     except SlotlakeError as error:
         if error.table != each.name:
             raise
@@ -210,7 +210,7 @@ def _some_of(pipeline: Pipeline, large: Mapping[Name, _Large], progress: Progres
     """Copy some more of these tables; those that are whole, and followed again."""
     if not large:
         return []
-    recopying.put_on_the_way(pipeline, [of.aside for of in large.values() if of.aside.cause != "again"])
+    large_tables.put_on_the_way(pipeline, [of.aside for of in large.values() if of.aside.cause != "again"])
     try:
         back = recopying.go_on(pipeline, [of.table for of in large.values()], progress)
     except SlotlakeError as error:
@@ -219,7 +219,7 @@ def _some_of(pipeline: Pipeline, large: Mapping[Name, _Large], progress: Progres
             _note_failed(pipeline, replace(failed.aside, cause="again"), failed.seen, error)
         raise
     mended = [of.aside for of in large.values() if of.aside.cause == "again" and of.aside.tries]
-    recopying.put_on_the_way(pipeline, [each for each in mended if each.source_name not in back])
+    large_tables.put_on_the_way(pipeline, [each for each in mended if each.source_name not in back])
     return back
 
 

@@ -183,7 +183,7 @@ def fill_added_columns(pipeline: Pipeline, progress: Progressing) -> list[str]:
     read under one snapshot.
     """
     from infra.exact import beside_writers
-    from infra.recopying import put_off
+    from infra.large_tables import put_off
 
     stale = _unfilled(pipeline)
     if stale:

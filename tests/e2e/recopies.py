@@ -22,7 +22,7 @@ REWRITTEN = "ALTER TABLE big ALTER t TYPE text USING t || '!'"
 def small_and_slow(patch: pytest.MonkeyPatch) -> None:
     """Every table of two ranges is large, however long a sync may take."""
     patch.setattr("decoder.copy_parts.PART_BYTES", PART_BYTES)
-    patch.setattr("infra.recopying.BYTES_PER_SECOND", 1)
+    patch.setattr("infra.large_tables.BYTES_PER_SECOND", 1)
 
 
 def ranges(pipeline: Pipeline, table: str = BIG) -> int:
