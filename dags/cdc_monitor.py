@@ -4,8 +4,8 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-from infra import scheduling
-from infra.model import PipelineFile
+from slotlake.infra.airflow import monitoring, scheduling
+from slotlake.infra.config.pipeline_file import PipelineFile
 
 DOCS = """
 ### Does anything need somebody?
@@ -28,7 +28,7 @@ def cdc_monitor(pipeline: PipelineFile) -> None:
         on_failure_callback=scheduling.on_warning(pipeline),
     )
     def watch(pipeline_file: str, *, ti: Any = None) -> dict[str, Any]:
-        return scheduling.watch(pipeline_file, ti)
+        return monitoring.watch(pipeline_file, ti)
 
     with DAG(
         f"cdc_monitor_{pipeline.name}",

@@ -6,7 +6,7 @@ pipelines go on.
 
 from airflow.sdk.exceptions import AirflowException
 
-from infra import scheduling
+from slotlake.infra.airflow import scheduling
 
 if problems := scheduling.problems():
     raise AirflowException("\n".join(str(problem) for problem in problems))

@@ -4,8 +4,8 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task
 
-from infra import scheduling
-from infra.model import PipelineFile
+from slotlake.infra.airflow import scheduling
+from slotlake.infra.config.pipeline_file import PipelineFile
 
 DOCS = """
 ### Recover after a bad day

@@ -4,8 +4,9 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, Param, task
 
-from infra import scheduling, scheduling_backfill
-from infra.model import PipelineFile
+from slotlake.infra.airflow import backfill as scheduling_backfill
+from slotlake.infra.airflow import scheduling
+from slotlake.infra.config.pipeline_file import PipelineFile
 
 DOCS = """
 ### One micro-batch: pull → apply → publish → confirm

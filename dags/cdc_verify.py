@@ -4,8 +4,8 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, task
 
-from infra import scheduling
-from infra.model import PipelineFile
+from slotlake.infra.airflow import scheduling
+from slotlake.infra.config.pipeline_file import PipelineFile
 
 DOCS = """
 ### Is the lake equal to the source?

@@ -10,47 +10,47 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from decoder.buffer import MessageBuffer as MessageBuffer
-    from decoder.columnar import DecodedChunk as DecodedChunk
-    from decoder.columnar import Decoder as Decoder
-    from decoder.errors import ConsumerError as ConsumerError
-    from decoder.errors import ProtocolError as ProtocolError
-    from decoder.errors import SlotlakeError as SlotlakeError
-    from decoder.jsonlines import JsonLines as JsonLines
-    from decoder.jsonlines import changes as changes
-    from decoder.jsonlines import file_changes as file_changes
-    from decoder.lsn import format_lsn as format_lsn
-    from decoder.lsn import parse_lsn as parse_lsn
-    from decoder.plugins.consumer import Consumer as Consumer
-    from decoder.plugins.consumer import FullConsumer as FullConsumer
-    from decoder.plugins.consumer import PrepareConsumer as PrepareConsumer
-    from decoder.plugins.consumer import StreamConsumer as StreamConsumer
-    from decoder.plugins.delivery import Delivery as Delivery
-    from decoder.plugins.live import read_file as read_file
-    from decoder.plugins.live import read_slot as read_slot
-    from decoder.plugins.model import Change as Change
-    from decoder.plugins.model import Message as Message
-    from decoder.plugins.model import NoValue as NoValue
-    from decoder.plugins.model import Startup as Startup
-    from decoder.plugins.model import Transaction as Transaction
-    from decoder.plugins.model import Truncate as Truncate
-    from decoder.plugins.readers import PLUGINS as PLUGINS
-    from decoder.plugins.readers import reader_for as reader_for
-    from decoder.reader import StreamReader as StreamReader
-    from decoder.relations import Column as Column
-    from decoder.relations import Relation as Relation
-    from decoder.source import SourceSettings as SourceSettings
+    from slotlake.decoder.columnar.buffer import MessageBuffer as MessageBuffer
+    from slotlake.decoder.columnar.decoder import DecodedChunk as DecodedChunk
+    from slotlake.decoder.columnar.decoder import Decoder as Decoder
+    from slotlake.decoder.errors import ConsumerError as ConsumerError
+    from slotlake.decoder.errors import ProtocolError as ProtocolError
+    from slotlake.decoder.errors import SlotlakeError as SlotlakeError
+    from slotlake.decoder.lsn import format_lsn as format_lsn
+    from slotlake.decoder.lsn import parse_lsn as parse_lsn
+    from slotlake.decoder.plugins.consumer import Consumer as Consumer
+    from slotlake.decoder.plugins.consumer import FullConsumer as FullConsumer
+    from slotlake.decoder.plugins.consumer import PrepareConsumer as PrepareConsumer
+    from slotlake.decoder.plugins.consumer import StreamConsumer as StreamConsumer
+    from slotlake.decoder.plugins.delivery import Delivery as Delivery
+    from slotlake.decoder.plugins.jsonlines import JsonLines as JsonLines
+    from slotlake.decoder.plugins.jsonlines import changes as changes
+    from slotlake.decoder.plugins.jsonlines import file_changes as file_changes
+    from slotlake.decoder.plugins.live import read_file as read_file
+    from slotlake.decoder.plugins.live import read_slot as read_slot
+    from slotlake.decoder.plugins.model import Change as Change
+    from slotlake.decoder.plugins.model import Message as Message
+    from slotlake.decoder.plugins.model import NoValue as NoValue
+    from slotlake.decoder.plugins.model import Startup as Startup
+    from slotlake.decoder.plugins.model import Transaction as Transaction
+    from slotlake.decoder.plugins.model import Truncate as Truncate
+    from slotlake.decoder.plugins.readers import PLUGINS as PLUGINS
+    from slotlake.decoder.plugins.readers import reader_for as reader_for
+    from slotlake.decoder.protocol.reader import StreamReader as StreamReader
+    from slotlake.decoder.protocol.relations import Column as Column
+    from slotlake.decoder.protocol.relations import Relation as Relation
+    from slotlake.decoder.server.source import SourceSettings as SourceSettings
 
 _PLACES = {
-    "MessageBuffer": "buffer",
-    "DecodedChunk": "columnar",
-    "Decoder": "columnar",
+    "MessageBuffer": "columnar.buffer",
+    "DecodedChunk": "columnar.decoder",
+    "Decoder": "columnar.decoder",
     "ConsumerError": "errors",
     "ProtocolError": "errors",
     "SlotlakeError": "errors",
-    "JsonLines": "jsonlines",
-    "changes": "jsonlines",
-    "file_changes": "jsonlines",
+    "JsonLines": "plugins.jsonlines",
+    "changes": "plugins.jsonlines",
+    "file_changes": "plugins.jsonlines",
     "format_lsn": "lsn",
     "parse_lsn": "lsn",
     "Consumer": "plugins.consumer",
@@ -68,19 +68,20 @@ _PLACES = {
     "Truncate": "plugins.model",
     "PLUGINS": "plugins.readers",
     "reader_for": "plugins.readers",
-    "StreamReader": "reader",
-    "Column": "relations",
-    "Relation": "relations",
-    "SourceSettings": "source",
+    "StreamReader": "protocol.reader",
+    "Column": "protocol.relations",
+    "Relation": "protocol.relations",
+    "SourceSettings": "server.source",
 }
 
-# `decoder.pull` is the module: its function is named as `from decoder.pull import pull`.
+# `decoder.stream.pull` is the module: its function is named as `from slotlake.decoder.stream.pull import
+# pull`.
 __all__ = sorted(_PLACES)  # noqa: PLE0605 - built from the table above
 
 
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
-        raise AttributeError(f"module 'decoder' has no attribute {name!r}")
-    value = getattr(import_module(f"decoder.{_PLACES[name]}"), name)
+        raise AttributeError(f"module 'slotlake.decoder' has no attribute {name!r}")
+    value = getattr(import_module(f"slotlake.decoder.{_PLACES[name]}"), name)
     globals()[name] = value
     return value

@@ -5,7 +5,8 @@ with ``exit_code`` (the table in docs/errors.md).  ``retryable`` tells a schedul
 can help.  Row values and secrets never go into a message.
 
 ``table`` says whose trouble it is: an error that names one table lets that table be set aside, while the
-others go on (`infra.aside`); one without stops all.  Whoever raises an error over what one table is, holds or
+others go on (`infra.selection.aside`); one without stops all.  Whoever raises an error over what one table
+is, holds or
 allows, names it there: ``SourceError(…).of(schema, table)``, or `concerning` around what is done for it.
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar, Self
 
-from decoder.lsn import format_lsn
+from slotlake.decoder.lsn import format_lsn
 
 
 class SlotlakeError(Exception):

@@ -17,13 +17,13 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 
-from decoder.condition import Condition, GivenColumn, keys_condition
-from expectations.hashing import Hashes
-from expectations.lake_side import LakeTable
-from expectations.reconcile import differing_rows
-from expectations.results import EXTRA, MISSING
-from expectations.shapes import Compared, LakeCut
-from expectations.source_side import SourceTable
+from slotlake.decoder.catalog.condition import Condition, GivenColumn, keys_condition
+from slotlake.expectations.hashing import Hashes
+from slotlake.expectations.lake_side import LakeTable
+from slotlake.expectations.reconcile import differing_rows
+from slotlake.expectations.results import EXTRA, MISSING
+from slotlake.expectations.shapes import Compared, LakeCut
+from slotlake.expectations.source_side import SourceTable
 
 KEYS_AT_ONCE = 50_000
 INSERT, UPDATE, DELETE = "insert", "update", "delete"

@@ -15,11 +15,11 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 
-from expectations.lake_side import LakeTable
-from expectations.reconcile import differing_rows
-from expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING
-from expectations.shapes import Compared, LakeCut, LakeTableShape, SourceTableShape
-from expectations.source_side import SourceTable, hashes_escaped
+from slotlake.expectations.lake_side import LakeTable
+from slotlake.expectations.reconcile import differing_rows
+from slotlake.expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING
+from slotlake.expectations.shapes import Compared, LakeCut, LakeTableShape, SourceTableShape
+from slotlake.expectations.source_side import SourceTable, hashes_escaped
 
 Row = tuple[str | None, ...]
 

@@ -25,7 +25,7 @@ from great_expectations.render import (
 )
 from great_expectations.render.renderer.renderer import renderer
 
-from expectations.results import Report
+from slotlake.expectations.results import Report
 
 METRIC = "slotlake.reconciliation"
 COLUMNS = ("source_table", "equal", "source_rows", "lake_rows", "totals", "differences")

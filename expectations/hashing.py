@@ -30,8 +30,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from decoder.compiled import compiled, frozen
-from decoder.types import sql_text
+from slotlake.decoder.compiled.jit import compiled, frozen
+from slotlake.decoder.types.table import sql_text
 
 KEY_SEED = 0x736C6F746C616B65  # any number but a column's
 Hashes = npt.NDArray[np.int64]

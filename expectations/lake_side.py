@@ -8,9 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from expectations.hashing import KEY_SEED, Hashes, chain, escaped_texts, hash_column, hash_columns, sums
-from expectations.shapes import Compared, LakeCut
-from expectations.source_side import BUCKETS, NAME_TEXT_MAX, RowDetail, Sums
+from slotlake.expectations.hashing import (
+    KEY_SEED,
+    Hashes,
+    chain,
+    escaped_texts,
+    hash_column,
+    hash_columns,
+    sums,
+)
+from slotlake.expectations.shapes import Compared, LakeCut
+from slotlake.expectations.source_side import BUCKETS, NAME_TEXT_MAX, RowDetail, Sums
 
 
 @dataclass(frozen=True)

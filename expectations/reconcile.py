@@ -20,12 +20,12 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 
-from decoder.errors import LockedError
-from decoder.lsn import format_lsn
-from decoder.vanished import VanishedError
-from expectations.hashing import Hashes
-from expectations.lake_side import LakeTable
-from expectations.results import (
+from slotlake.decoder.catalog.vanished import VanishedError
+from slotlake.decoder.errors import LockedError
+from slotlake.decoder.lsn import format_lsn
+from slotlake.expectations.hashing import Hashes
+from slotlake.expectations.lake_side import LakeTable
+from slotlake.expectations.results import (
     DIFFERENT,
     DUPLICATED,
     EXTRA,
@@ -38,8 +38,8 @@ from expectations.results import (
     Report,
     TableResult,
 )
-from expectations.shapes import Compared, LakeCut, Reading, SourceTableShape
-from expectations.source_side import (
+from slotlake.expectations.shapes import Compared, LakeCut, Reading, SourceTableShape
+from slotlake.expectations.source_side import (
     BUCKETS,
     RowDetail,
     SourceTable,
@@ -48,7 +48,7 @@ from expectations.source_side import (
     snapshot_session,
     while_there,
 )
-from spark.names import postgres_name
+from slotlake.spark.names import postgres_name
 
 DIFFERENCES_MAX = 1000
 CANCEL_SECONDS = 5.0

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
-from decoder.errors import LockedError
-from expectations.lake_side import LakeTable
-from expectations.shapes import Compared, LakeCut, SourceTableShape
-from expectations.source_side import SourceTable, hashes_escaped, snapshot_session, while_there
-from spark.names import postgres_name
+from slotlake.decoder.errors import LockedError
+from slotlake.expectations.lake_side import LakeTable
+from slotlake.expectations.shapes import Compared, LakeCut, SourceTableShape
+from slotlake.expectations.source_side import SourceTable, hashes_escaped, snapshot_session, while_there
+from slotlake.spark.names import postgres_name
 
 Shape = TypeVar("Shape", bound=SourceTableShape)
 

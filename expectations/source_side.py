@@ -16,14 +16,14 @@ import numpy as np
 import psycopg
 from psycopg import sql
 
-from decoder.errors import ChangedMeanwhileError, LockedError
-from decoder.publication_tables import require_filter
-from decoder.session_settings import LOCKED_WAY_OUT
-from decoder.source import connect, source_errors
-from decoder.types import sql_text
-from decoder.vanished import vanished_error, vanished_for
-from expectations.hashing import KEY_SEED, Hashes, chain_sql, column_hash_sql, columns_hash_sql
-from expectations.shapes import Compared
+from slotlake.decoder.catalog.publication_tables import require_filter
+from slotlake.decoder.catalog.vanished import vanished_error, vanished_for
+from slotlake.decoder.errors import ChangedMeanwhileError, LockedError
+from slotlake.decoder.server.session_settings import LOCKED_WAY_OUT
+from slotlake.decoder.server.source import source_session
+from slotlake.decoder.types.table import sql_text
+from slotlake.expectations.hashing import KEY_SEED, Hashes, chain_sql, column_hash_sql, columns_hash_sql
+from slotlake.expectations.shapes import Compared
 
 BUCKETS = 8192
 NAME_TEXT_MAX = 60
@@ -43,8 +43,7 @@ def snapshot_session(dsn: str, snapshot: str) -> Iterator[psycopg.Connection[Any
         SourceError: the server cannot be reached, or the snapshot is no longer held.
     """
     with (
-        connect(dsn) as connection,
-        source_errors(dsn, "reading the tables to compare"),
+        source_session(dsn, "reading the tables to compare") as connection,
         connection.transaction(),
     ):
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from decoder.errors import SlotlakeError
-from expectations.results import Report
+from slotlake.decoder.errors import SlotlakeError
+from slotlake.expectations.results import Report
 
 if TYPE_CHECKING:
     from great_expectations.data_context import FileDataContext
@@ -116,8 +116,8 @@ def _context(folder: Path) -> FileDataContext:
 
 def _site() -> dict[str, Any]:
     """Our page views in every section; no advertising."""
-    page = {"module_name": "expectations.docs_pages", "class_name": "OfflinePageView"}
-    index = {"module_name": "expectations.docs_pages", "class_name": "OfflineIndexPageView"}
+    page = {"module_name": "slotlake.expectations.docs_pages", "class_name": "OfflinePageView"}
+    index = {"module_name": "slotlake.expectations.docs_pages", "class_name": "OfflineIndexPageView"}
     return {
         "class_name": "SiteBuilder",
         "show_how_to_buttons": False,
@@ -138,7 +138,7 @@ def _checkpoint(context: FileDataContext, pipeline: str, report: Report) -> Any:
     """Suite, validation definition and checkpoint, brought up to the tables of this report."""
     from great_expectations import Checkpoint, ExpectationSuite, ValidationDefinition
 
-    from expectations.expectation import ExpectLakeTableToEqualSource
+    from slotlake.expectations.expectation import ExpectLakeTableToEqualSource
 
     source = context.data_sources.add_or_update_pandas(_NAME)
     asset = source.add_dataframe_asset("tables")
@@ -153,7 +153,7 @@ def _checkpoint(context: FileDataContext, pipeline: str, report: Report) -> Any:
 
 
 def _frame(report: Report) -> Any:
-    from expectations.expectation import frame
+    from slotlake.expectations.expectation import frame
 
     return frame(report)
 

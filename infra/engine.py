@@ -6,8 +6,8 @@ import os
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from infra.model import PipelineFile
-from spark.lake import LakeSettings
+from slotlake.infra.config.pipeline_file import PipelineFile
+from slotlake.spark.lake import LakeSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +21,7 @@ def open_engine(
     Raises:
         SetupError: no Java, no jars, or the Connect server does not answer.
     """
-    from spark.session import open_session
+    from slotlake.spark.session import open_session
 
     if remote:
         session = open_session(lake, remote=remote)
@@ -32,7 +32,7 @@ def open_engine(
 
 def _stop(session: SparkSession) -> None:
     """End it; a server that is gone, or was started anew, has ended it already."""
-    from spark.session_errors import SPARK_ERRORS
+    from slotlake.spark.session_errors import SPARK_ERRORS
 
     with suppress(*SPARK_ERRORS, OSError):
         session.stop()
@@ -41,9 +41,9 @@ def _stop(session: SparkSession) -> None:
 def _in_process(file: PipelineFile, lake: LakeSettings, closing: ExitStack) -> SparkSession:
     from pyspark import SparkContext
 
-    from infra.local.runtime import spark_runtime
-    from infra.private_files import umask_of
-    from spark.session import open_session
+    from slotlake.infra.config.private_files import umask_of
+    from slotlake.infra.local.runtime import spark_runtime
+    from slotlake.spark.session import open_session
 
     running = SparkContext._active_spark_context is not None  # one of the program's own is not ours to stop
     runtime = spark_runtime()

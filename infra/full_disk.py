@@ -9,15 +9,16 @@ from __future__ import annotations
 import errno
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from decoder.errors import ChangeLogError, LakeError, SlotlakeError, SourceError
-
-if TYPE_CHECKING:
-    from infra.pipeline_open import OpenPipeline
+from slotlake.decoder.errors import ChangeLogError, LakeError, SlotlakeError, SourceError
+from slotlake.decoder.server.position import source_position
+from slotlake.decoder.server.source import SourceSettings
+from slotlake.infra.config.pipeline_file import PipelineFile
+from slotlake.spark.lake import LakeSettings
 
 _SAID = ("no space left on", "disk is full", "disk quota exceeded", "file too large")
 _NUMBERS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -25,8 +26,22 @@ _FULL_BELOW_BYTES = 64 << 20
 _FULL_BELOW_PART = 0.05
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where a pipeline writes, and what says how much it is going to write.
+
+    Attributes:
+        position: asks for the lake's position.
+    """
+
+    file: PipelineFile
+    lake: LakeSettings
+    source: SourceSettings
+    position: Callable[[], int]
+
+
 @contextmanager
-def told_if_full(pipeline: OpenPipeline) -> Iterator[None]:
+def told_if_full(places: Places) -> Iterator[None]:
     """Whatever fails because a disk is full says which, and how much room is needed.
 
     Raises:
@@ -37,46 +52,46 @@ def told_if_full(pipeline: OpenPipeline) -> Iterator[None]:
     except SourceError:
         raise  # it is the server's disk, and says so itself
     except SlotlakeError as error:
-        if any(words in error.what.lower() for words in _SAID) or _may_be_full(pipeline, error):
-            error.way_out = _way_out(pipeline)
+        if any(words in error.what.lower() for words in _SAID) or _may_be_full(places, error):
+            error.way_out = _way_out(places)
         raise
     except OSError as error:
         if error.errno not in _NUMBERS:
             raise
-        place = str(error.filename or pipeline.file.state_dir)
+        place = str(error.filename or places.file.state_dir)
         raise ChangeLogError(
-            f"a file cannot be written: {error.strerror}", where=place, way_out=_way_out(pipeline)
+            f"a file cannot be written: {error.strerror}", where=place, way_out=_way_out(places)
         ) from None
 
 
-def _may_be_full(pipeline: OpenPipeline, error: SlotlakeError) -> bool:
+def _may_be_full(places: Places, error: SlotlakeError) -> bool:
     """Of what Spark says only the kind is told on; on a disk without any room it is that."""
-    return isinstance(error, LakeError) and bool(_full_places(pipeline, below_bytes=64 << 10))
+    return isinstance(error, LakeError) and bool(_full_places(places, below_bytes=64 << 10))
 
 
-def _way_out(pipeline: OpenPipeline) -> str:
-    full = _full_places(pipeline)
+def _way_out(places: Places) -> str:
+    full = _full_places(places)
     found = f"full: {'; '.join(full)}. " if full else ""
     return (
-        f"{found}{_needed(pipeline)}Free or enlarge the disk, then run the same command again: nothing "
+        f"{found}{_needed(places)}Free or enlarge the disk, then run the same command again: nothing "
         "unfinished was published or confirmed, and the server keeps what was not (watch its WAL: `slotlake "
         "status`)"
     )
 
 
-def _full_places(pipeline: OpenPipeline, below_bytes: int = _FULL_BELOW_BYTES) -> list[str]:
+def _full_places(places: Places, below_bytes: int = _FULL_BELOW_BYTES) -> list[str]:
     """The pipeline's places on disks with next to no room."""
-    places = {
-        "the state folder": pipeline.file.state_dir,
-        "the change log": pipeline.file.changelog_dir,
-        "the warehouse": Path(pipeline.lake.warehouse_path),
+    named = {
+        "the state folder": places.file.state_dir,
+        "the change log": places.file.changelog_dir,
+        "the warehouse": Path(places.lake.warehouse_path),
         "temporary files": Path(tempfile.gettempdir()),
     }
-    if pipeline.lake.uri.startswith("sqlite:///"):
-        places["the catalog"] = Path(pipeline.lake.uri.removeprefix("sqlite:///")).parent
+    if places.lake.uri.startswith("sqlite:///"):
+        named["the catalog"] = Path(places.lake.uri.removeprefix("sqlite:///")).parent
     return [
         f"{what} ({place}: {usage.free >> 10} kB of {usage.total >> 20} MB free)"
-        for what, place in places.items()
+        for what, place in named.items()
         if (usage := _usage(place)) is not None
         and usage.free < min(below_bytes, usage.total * _FULL_BELOW_PART)
     ]
@@ -87,12 +102,10 @@ def _usage(place: Path) -> shutil._ntuple_diskusage | None:
     return None if there is None else shutil.disk_usage(there)
 
 
-def _needed(pipeline: OpenPipeline) -> str:
+def _needed(places: Places) -> str:
     """About how much the next batch takes: what the source has written since the lake's position."""
-    from infra.batches import source_position
-
     try:
-        behind = source_position(pipeline.source) - pipeline.position()
+        behind = source_position(places.source) - places.position()
     except (SlotlakeError, OSError):
         return ""
     return f"The lake is {max(behind, 0) / 1e6:.1f} MB of WAL behind, and needs about as much in each place. "

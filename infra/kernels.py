@@ -6,7 +6,7 @@ compiled functions call come with these.  ``python -m tests.kernel_signatures`` 
 fails when a pull, a fold or a verification still compiles something.
 
 Run by the launcher when an environment is made, and when these sources are new (`infra.launch.kernels`):
-``python -m infra.kernels``.
+``python -m slotlake.infra.kernels``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from numba.core import types
 
-from decoder.compiled import kernels
+from slotlake.decoder.compiled.jit import kernels
 
 SIGNATURES = Path(__file__).with_suffix(".json")
 
@@ -54,7 +54,7 @@ def misses() -> list[str]:
 
 
 def _is_plain(signature: tuple[Any, ...]) -> bool:
-    """Can Python pass such arguments? Not plain memory (`decoder.memory`), nor constants of a caller."""
+    """Can Python pass such arguments? Not plain memory (`decoder.compiled.memory`), nor constants."""
     try:
         return _types(repr(signature)) == signature
     except (SyntaxError, NameError):

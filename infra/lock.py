@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from decoder.errors import BusyError, ChangeLogError
+from slotlake.decoder.errors import BusyError, ChangeLogError
 
 
 @contextmanager

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from decoder.errors import LakeError, PipelineFileError
-from decoder.lsn import format_lsn, parse_lsn
-from infra.pipeline_open import OpenPipeline
-from infra.private_files import privately
-from infra.reports import (
+from slotlake.decoder.errors import LakeError, PipelineFileError
+from slotlake.decoder.lsn import format_lsn, parse_lsn
+from slotlake.infra.config.private_files import privately
+from slotlake.infra.pipeline_open import OpenPipeline
+from slotlake.infra.progress import Progressing, silent
+from slotlake.infra.reports import (
     ApplyReport,
     ConfirmReport,
     InitReport,
@@ -29,18 +30,13 @@ from infra.reports import (
 )
 
 if TYPE_CHECKING:
-    from expectations.results import Report
-    from infra.backfill_report import BackfillReport
-    from infra.dropping import DropReport
-    from infra.output import Progressing
-    from infra.recovery import RecoverReport
-    from infra.replay import ReplayReport
-    from infra.schema_changes import SchemaReport
-    from infra.types_report import TypesReport
-
-
-def _silent(step: str, done: int, total: int | None = None) -> None:
-    """Progress that nobody watches."""
+    from slotlake.expectations.results import Report
+    from slotlake.infra.backfill.replay import ReplayReport
+    from slotlake.infra.backfill.report import BackfillReport
+    from slotlake.infra.care.dropping import DropReport
+    from slotlake.infra.recover.recovery import RecoverReport
+    from slotlake.infra.status.schema_changes import SchemaReport
+    from slotlake.infra.status.types_report import TypesReport
 
 
 class Pipeline(OpenPipeline):
@@ -48,11 +44,11 @@ class Pipeline(OpenPipeline):
 
     # -- the steps ------------------------------------------------------------------------------------
 
-    def init(self, *, progress: Progressing = _silent) -> InitReport:
+    def init(self, *, progress: Progressing = silent) -> InitReport:
         """Make publication, slot and lake tables, and copy what the source holds. Idempotent."""
-        from infra import known_tables
-        from infra.bootstrap import initialise
-        from infra.dropping import begin_again
+        from slotlake.infra.care.dropping import begin_again
+        from slotlake.infra.copy.bootstrap import initialise
+        from slotlake.infra.selection import known_tables
 
         with self.exclusively():
             begin_again(self)
@@ -62,53 +58,53 @@ class Pipeline(OpenPipeline):
 
     def install_trigger(self) -> TriggerReport:
         """Install the event trigger that numbers the columns of altered tables (docs/schema.md)."""
-        from infra.ddl_trigger import install
+        from slotlake.infra.source.ddl_trigger import install
 
         return install(self)
 
-    def pull(self, *, progress: Progressing = _silent, wait_seconds: float = 0.0) -> PullReport:
+    def pull(self, *, progress: Progressing = silent, wait_seconds: float = 0.0) -> PullReport:
         """Write the next change log batch up to the source's position now; or find one written before."""
-        from infra.batches import pull_next
-        from infra.watch import note_source
+        from slotlake.infra.source.wal_notes import note_source
+        from slotlake.infra.sync.catch_up import pull_next
 
         with self.exclusively(wait_seconds):
             note_source(self)
-            return pull_next(self, progress=progress)
+            return pull_next(self, progress)
 
     def apply(self, batch: str, *, wait_seconds: float = 60.0) -> ApplyReport:
         """Stage a batch of the change log; readers see nothing of it."""
-        from infra.batches import apply_named
+        from slotlake.infra.advance.steps import apply_named
 
         with self.exclusively(wait_seconds):
             return apply_named(self, batch)
 
     def publish(self, batch: str, *, wait_seconds: float = 60.0) -> PublishReport:
         """Make a staged batch visible, all tables at once."""
-        from infra.batches import publish_named
+        from slotlake.infra.advance.steps import publish_named
 
         with self.exclusively(wait_seconds):
             return publish_named(self, batch)
 
     def confirm(self, *, wait_seconds: float = 60.0) -> ConfirmReport:
         """Let the server forget WAL up to the lake's position."""
-        from infra.batches import confirm_position
+        from slotlake.infra.advance.steps import confirm_position
 
         with self.exclusively(wait_seconds):
             return confirm_position(self)
 
-    def sync(self, *, progress: Progressing = _silent, wait_seconds: float = 0.0) -> SyncReport:
+    def sync(self, *, progress: Progressing = silent, wait_seconds: float = 0.0) -> SyncReport:
         """One micro-batch: catch up with the source's position now, apply, publish, confirm."""
-        from infra.batches import catch_up
+        from slotlake.infra.sync.catch_up import catch_up
 
         with self.exclusively(wait_seconds):
-            return catch_up(self, progress=progress)
+            return catch_up(self, progress)
 
     def verify(
         self,
         *,
         at_least: str | None = None,
         slot_timeout_seconds: float = 60.0,
-        progress: Progressing = _silent,
+        progress: Progressing = silent,
     ) -> Report:
         """Compare lake and source at an exact LSN while the source is being written.
 
@@ -120,7 +116,7 @@ class Pipeline(OpenPipeline):
             LakeError: the lake is behind ``at_least``.
             SourceError: transactions stayed open for too long; the message names them.
         """
-        from infra.verification import verify_at_exact_lsn
+        from slotlake.infra.care.verification import verify_at_exact_lsn
 
         with self.exclusively(60.0):
             if at_least is not None and self.position() < parse_lsn(at_least):
@@ -138,7 +134,7 @@ class Pipeline(OpenPipeline):
         where: str | None = None,
         key_range: str | None = None,
         dry_run: bool = False,
-        progress: Progressing = _silent,
+        progress: Progressing = silent,
     ) -> BackfillReport:
         """Make lake tables, or chosen rows of them, equal to the source at an exact LSN; docs/backfill.md.
 
@@ -148,13 +144,13 @@ class Pipeline(OpenPipeline):
             key_range: ``A..B`` of the key's first column, ends included.
             dry_run: only say what would change.
         """
-        from infra.backfill import Wanted, backfill
+        from slotlake.infra.backfill.backfill import Wanted, backfill
 
         tables = (table,) if isinstance(table, str) else tuple(table)
         with self.exclusively(60.0):
             return backfill(self, Wanted(tables, where, key_range, dry_run), progress)
 
-    def resume(self, table: str, *, progress: Progressing = _silent) -> ResumeReport:
+    def resume(self, table: str, *, progress: Progressing = silent) -> ResumeReport:
         """Copy a table again that was set aside, and follow it from there on (docs/operations.md).
 
         Args:
@@ -164,7 +160,7 @@ class Pipeline(OpenPipeline):
             PipelineFileError: the lake has no such table, and none is set aside.
             SlotlakeError: it cannot be followed yet; it stays set aside.
         """
-        from infra.resuming import resume
+        from slotlake.infra.sync.resuming import resume
 
         with self.exclusively(60.0):
             return resume(self, table, progress)
@@ -176,7 +172,7 @@ class Pipeline(OpenPipeline):
         start: str | datetime | None = None,
         end: str | datetime | None = None,
         transactions: int | None = None,
-        progress: Progressing = _silent,
+        progress: Progressing = silent,
     ) -> ReplayReport:
         """Apply archived batches once more, in a scratch namespace; the live tables are not touched.
 
@@ -186,19 +182,19 @@ class Pipeline(OpenPipeline):
             end: where to end; the newest point.
             transactions: in batches of so many; the batches that they were, when not given.
         """
-        from infra.replay import Range, replay
+        from slotlake.infra.backfill.replay import Range, replay
 
         return replay(self, namespace, Range(_at(start), _at(end), transactions), progress)
 
     def maintain(
-        self, table: str | None = None, *, progress: Progressing = _silent, wait_seconds: float = 0.0
+        self, table: str | None = None, *, progress: Progressing = silent, wait_seconds: float = 0.0
     ) -> MaintainReport:
         """Compact the lake's tables, and let go of what no kept point needs. Changes no row.
 
         Args:
             table: only this one, as PostgreSQL writes it.
         """
-        from infra.maintenance import maintain
+        from slotlake.infra.care.maintenance import maintain
 
         return maintain(self, table, progress, wait_seconds)
 
@@ -219,14 +215,14 @@ class Pipeline(OpenPipeline):
             KeyError: the lake has no such table or column.
             LakeError: ``at`` is in the future, or older than what the lake keeps.
         """
-        from spark.read import Cut
+        from slotlake.spark.read.point import Cut
 
         return Cut.of(self.lake, _at(at)).rows(table, columns)
 
     def query(self, sql: str, at: str | datetime | None = None) -> QueryResult:
         """Run a SELECT over the lake, every table pinned to one point; ``at`` as in :meth:`rows`."""
-        from infra.aside import tables_aside
-        from spark.read_query import query
+        from slotlake.infra.selection.aside import tables_aside
+        from slotlake.spark.read.query import query
 
         point = _at(at)  # a mistake is told before Spark is started
         with privately(self.file):
@@ -240,19 +236,19 @@ class Pipeline(OpenPipeline):
 
     def status(self) -> StatusReport:
         """Where the pipeline stands; works also when one of the two sides cannot be reached."""
-        from infra.overview import overview
+        from slotlake.infra.status.overview import overview
 
         return overview(self)
 
     def schema_changes(self) -> SchemaReport:
         """Changes of the tables' columns: those that the next sync will meet, and past ones."""
-        from infra.schema_changes import schema_changes
+        from slotlake.infra.status.schema_changes import schema_changes
 
         return schema_changes(self)
 
     def types(self) -> TypesReport:
         """What became of every column's type in the lake."""
-        from infra.types_report import types_report
+        from slotlake.infra.status.types_report import types_report
 
         return types_report(self)
 
@@ -260,15 +256,15 @@ class Pipeline(OpenPipeline):
 
     def drop(self, *, lake: bool = False) -> DropReport:
         """End the pipeline: its slot and the publications it made; with ``lake`` its tables too."""
-        from infra.dropping import drop
+        from slotlake.infra.care.dropping import drop
 
         with self.exclusively():
             return drop(self, lake=lake)
 
-    def recover(self, *, carry_out: bool = False, progress: Progressing = _silent) -> RecoverReport:
+    def recover(self, *, carry_out: bool = False, progress: Progressing = silent) -> RecoverReport:
         """Find out what is wrong and what would mend it; with ``carry_out`` do so (docs/runbook)."""
-        from infra.dropping import begin_again
-        from infra.recovery import recover
+        from slotlake.infra.care.dropping import begin_again
+        from slotlake.infra.recover.recovery import recover
 
         with self.exclusively():
             if carry_out:
@@ -277,13 +273,13 @@ class Pipeline(OpenPipeline):
 
     def verification_summary(self, report: Report) -> dict[str, Any]:
         """A verification without row values, for logs and XComs: verdict, LSN, counts."""
-        from infra.verification import summary
+        from slotlake.infra.care.verification import summary
 
         return summary(report)
 
 
 def _java() -> str:
-    from infra.local.java import find_java
+    from slotlake.infra.local.java import find_java
 
     return find_java().program
 
@@ -308,7 +304,7 @@ class QueryResult:
 
 
 def _at(given: str | datetime | None) -> int | datetime | None:
-    from spark.points import parse_at
+    from slotlake.spark.publish.points import parse_at
 
     if isinstance(given, datetime):
         return given.replace(tzinfo=UTC) if given.tzinfo is None else given

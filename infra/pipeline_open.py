@@ -14,15 +14,16 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from decoder.errors import LakeError, PipelineFileError
-from decoder.source import SourceSettings
-from infra.full_disk import told_if_full
-from infra.in_the_clear import tell_once
-from infra.lock import exclusive
-from infra.model import PipelineFile, load_pipeline
-from infra.private_files import privately, tighten
-from infra.standing import PullSettings, StandingStream
-from spark.lake import KeepPoints, LakeSettings
+from slotlake.decoder.catalog.ddl_trigger import is_installed
+from slotlake.decoder.errors import LakeError, PipelineFileError
+from slotlake.decoder.server.source import SourceSettings
+from slotlake.infra.config.in_the_clear import tell_once
+from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
+from slotlake.infra.config.private_files import privately, tighten
+from slotlake.infra.full_disk import Places, told_if_full
+from slotlake.infra.lock import exclusive
+from slotlake.infra.standing import PullSettings, StandingStream
+from slotlake.spark.lake import KeepPoints, LakeSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +88,7 @@ class OpenPipeline:
 
     def _let_go_of_session(self) -> None:
         if self._session is not None:
-            from spark.apply_together import let_go
+            from slotlake.spark.apply.together import let_go
 
             let_go(self._session)
         self._closing.close()
@@ -100,8 +101,6 @@ class OpenPipeline:
         Raises:
             SourceError: the source cannot be asked.
         """
-        from infra.ddl_trigger import is_installed
-
         source, file = self.source, self.file
         told = source.messages or (source.plugin == "pgoutput" and is_installed(source.dsn))
         return PullSettings(
@@ -115,9 +114,9 @@ class OpenPipeline:
 
     def _noted(self) -> set[tuple[str, int]]:
         """Prepared transactions with changes whose outcome the lake waits for: gid and xid."""
-        from spark.catalog import open_catalog
-        from spark.catalog_base import load_one
-        from spark.commits import commits_name, waiting_of
+        from slotlake.spark.catalog.base import load_one
+        from slotlake.spark.catalog.open import open_catalog
+        from slotlake.spark.publish.commits import commits_name, waiting_of
 
         with open_catalog(self.lake) as catalog:
             commits = load_one(catalog, commits_name(self.lake.namespace))
@@ -132,12 +131,12 @@ class OpenPipeline:
     def session(self) -> SparkSession:
         """The Spark session, started on first use, and anew if its Spark was (a Connect server's restart)."""
         if self._session is not None:
-            from spark.session import is_alive
+            from slotlake.spark.session import is_alive
 
             if not is_alive(self._session):
                 self._let_go_of_session()
         if self._session is None:
-            from infra.engine import open_engine
+            from slotlake.infra.engine import open_engine
 
             with privately(self.file):
                 self._session = open_engine(self.file, self.lake, self._remote, self._closing)
@@ -153,7 +152,7 @@ class OpenPipeline:
         tighten(self.file.state_dir, self.file)
         with (
             privately(self.file),
-            told_if_full(self),
+            told_if_full(Places(self.file, self.lake, self.source, self.position)),
             exclusive(self.file.state_dir, self.name, wait_seconds),
         ):
             tell_once(self.file)
@@ -166,10 +165,10 @@ class OpenPipeline:
         Raises:
             LakeError: this pipeline has not been initialised, or the lake cannot be reached.
         """
-        from spark.catalog import open_catalog
-        from spark.catalog_base import load_one
-        from spark.commits import commits_name, position_of
-        from spark.initial import owned_by
+        from slotlake.spark.catalog.base import load_one
+        from slotlake.spark.catalog.open import open_catalog
+        from slotlake.spark.copy.initial import owned_by
+        from slotlake.spark.publish.commits import commits_name, position_of
 
         name = commits_name(self.lake.namespace)
         with open_catalog(self.lake) as catalog:
@@ -190,7 +189,7 @@ def _told_of_spark() -> Iterator[None]:
     except Exception as error:
         if not type(error).__module__.startswith(("pyspark.", "py4j.")):
             raise
-        from spark.session_errors import reason
+        from slotlake.spark.session_errors import reason
 
         raise SparkGoneError(
             f"Spark failed: {reason(error)}",

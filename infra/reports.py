@@ -191,7 +191,7 @@ class TableStatus(Report):
     ``conflicts``: what its changes met that the source did not have, since it was copied.
     ``beside``: the lake tables with its history and its change log, if they are kept.
     ``copied_again``: when (LSN), and why, it was last copied again without having been asked for.
-    ``copied``: while it is copied, how far that is (`infra.copy_states.TableProgress`).
+    ``copied``: while it is copied, how far that is (`infra.copy.states.TableProgress`).
     ``columns``: the columns that have another name in the lake, because it cannot hold theirs, and that name.
     """
 
@@ -225,10 +225,10 @@ class Watched(Report):
     """What the slot costs the source, and what is ahead; None where it is not known, or not so.
 
     ``lag_seconds``: for how long what is not in the lake has at most been in the source.
-    ``wal_bytes_per_second``: measured (infra/wal_notes.py).  ``seconds_to_invalidation``: until the server
-    gives the slot up because of the setting ``invalidation_by``.  ``held_back_by``: transactions that keep
-    slots from moving on, the oldest first; ``sees_all_transactions``: whether this role sees those of others.
-    ``other_slots``: the server's other slots.
+    ``wal_bytes_per_second``: measured (infra/source/wal_notes.py).  ``seconds_to_invalidation``: until the
+    server gives the slot up because of the setting ``invalidation_by``.  ``held_back_by``: transactions that
+    keep slots from moving on, the oldest first; ``sees_all_transactions``: whether this role sees those of
+    others. ``other_slots``: the server's other slots.
     """
 
     lag_seconds: float | None = None
@@ -250,7 +250,7 @@ class StatusReport(Watched):
 
     ``alarms`` need somebody; ``warnings`` are these in words, and what else is worth knowing.
     ``wal_status``, ``safe_wal_size``: the slot's (pg_replication_slots).
-    ``set_aside``: tables that are not followed, each with what `spark.aside.Aside` tells.
+    ``set_aside``: tables that are not followed, each with what `spark.publish.aside.Aside` tells.
     ``copy``: a copy that is under way or was cut off: process, lsn, since, slot (None: it holds none).
     """
 

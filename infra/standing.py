@@ -12,21 +12,32 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from decoder.batch_writer import empty_batch
-from decoder.bulk import BULK_MIN_BYTES
-from decoder.changelog import Batch, batch_starting_at
-from decoder.errors import SlotlakeError, SourceError, SourceUnavailableError, StreamingError, UnsendableError
-from decoder.failover import await_standbys
-from decoder.incoming import remove_leftovers
-from decoder.lsn import format_lsn
-from decoder.options import negotiate
-from decoder.position import settled_position, writers_open
-from decoder.prepared import Noted, forget_settled
-from decoder.publications import check_publications
-from decoder.pull import Progress, identity_of, pull, reused
-from decoder.puller import Puller
-from decoder.slots import check_slot
-from decoder.source import SourceSettings, connect, identify, redact, source_errors
+from slotlake.decoder.assembly.prepared import Noted, forget_settled
+from slotlake.decoder.catalog.publications import check_publications
+from slotlake.decoder.changelog.batches import Batch, batch_starting_at
+from slotlake.decoder.changelog.incoming import remove_leftovers
+from slotlake.decoder.changelog.writer import empty_batch
+from slotlake.decoder.errors import (
+    SlotlakeError,
+    SourceError,
+    SourceUnavailableError,
+    StreamingError,
+    UnsendableError,
+)
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.server.position import settled_position, writers_open
+from slotlake.decoder.server.source import (
+    SourceSettings,
+    identify,
+    redact,
+    source_session,
+)
+from slotlake.decoder.slots.failover import await_standbys
+from slotlake.decoder.slots.slot import check_slot
+from slotlake.decoder.stream.bulk import BULK_MIN_BYTES
+from slotlake.decoder.stream.options import negotiate
+from slotlake.decoder.stream.pull import Progress, identity_of, pull, reused
+from slotlake.decoder.stream.puller import Puller
 
 
 @dataclass(frozen=True)
@@ -90,7 +101,7 @@ class StandingStream:
     def worth_keeping(self) -> bool:
         """Is a transaction open that has written, which the next connection would decode again?"""
         source = self._settings.source
-        with connect(source.dsn) as connection, source_errors(source.dsn, "looking for open transactions"):
+        with source_session(source.dsn, "looking for open transactions") as connection:
             return writers_open(connection)
 
     def batch(
@@ -179,7 +190,7 @@ class StandingStream:
         source = settings.source
         remove_leftovers(settings.changelog)
         server = identify(source.dsn)
-        with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
+        with source_session(source.dsn, "looking at the slot") as connection:
             check_slot(connection, source, position=position)
             check_publications(connection, source.publications)
         options = negotiate(source, server.server_version)
@@ -198,7 +209,7 @@ class StandingStream:
 
     def _settled(self) -> int:
         source = self._settings.source
-        with connect(source.dsn) as connection, source_errors(source.dsn, "reading the WAL position"):
+        with source_session(source.dsn, "reading the WAL position") as connection:
             return settled_position(connection)
 
     def confirm(self, position: int) -> bool:

@@ -16,8 +16,8 @@ from urllib.parse import unquote, urlsplit
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from decoder.errors import LakeError
-from spark.catalog_jdbc import CONNECT_SECONDS, SILENT_SECONDS, jdbc_properties
+from slotlake.decoder.errors import LakeError
+from slotlake.spark.jdbc import CONNECT_SECONDS, SILENT_SECONDS, jdbc_properties
 
 SQLITE_BUSY_SECONDS = 30
 ANSWER_SECONDS = 120  # of a REST server, which writes the tables' metadata files before it answers

@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from decoder.errors import LAKE_ALTERED, LakeError
-from spark.lake import LakeSettings
+from slotlake.decoder.errors import LAKE_ALTERED, LakeError
+from slotlake.spark.lake import LakeSettings
 
 CONTROL_DIRECTORY = "_slotlake"
 # So many rows per row group that a batch of any interest is read by all cores.

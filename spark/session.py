@@ -25,10 +25,10 @@ from weakref import WeakKeyDictionary
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from decoder.errors import SetupError
-from spark.lake import LakeSettings
-from spark.names import quote
-from spark.session_errors import SPARK_ERRORS
+from slotlake.decoder.errors import SetupError
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.names import quote
+from slotlake.spark.session_errors import SPARK_ERRORS
 
 _CONNECT_PORT = 15002
 _CONNECT_SECONDS = 5

@@ -7,12 +7,20 @@ import re
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from slotlake.decoder.errors import LakeError
+
 # A classic session hands on what Java threw and PySpark has no class for.
 SPARK_ERRORS = (PySparkException, Py4JError)
 _JAVA_CLASS = re.compile(r"\(([a-z]\w*(?:\.[\w$]+)+(?:Exception|Error))\)")
 _CONFLICTS = ("ValidationException", "CommitFailedException", "CommitStateUnknownException")
 _NO_SPACE = "No space left on device"
 _CATALOG_FULL = ("SQLITE_FULL", "database or disk is full")
+
+
+class StageConflictError(LakeError):
+    """Another statement changed the branch meanwhile, as one that a killed run left in a Spark server."""
+
+    retryable = True
 
 
 def reason(error: Exception) -> str:

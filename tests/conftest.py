@@ -21,10 +21,10 @@ import pytest
 from hypothesis import settings
 from psycopg import sql
 
-from infra.local.postgres import EmbeddedPostgres, Version, temporary_postgres
-from infra.local.postgres_archives import ARCHIVED_ONLY, is_here
-from infra.local.runtime import SparkRuntime
-from infra.local.runtime import spark_runtime as find_runtime
+from slotlake.infra.local.postgres import EmbeddedPostgres, Version, temporary_postgres
+from slotlake.infra.local.postgres_archives import ARCHIVED_ONLY, is_here
+from slotlake.infra.local.runtime import SparkRuntime
+from slotlake.infra.local.runtime import spark_runtime as find_runtime
 
 ROOT = Path(__file__).resolve().parents[1]
 _numbers = itertools.count(1)
@@ -193,7 +193,7 @@ def spark_runtime() -> SparkRuntime:
 @pytest.fixture(scope="session")
 def session(spark_runtime: SparkRuntime) -> Iterator[Any]:
     """A classic local[2] Spark session with the Iceberg runtime; catalogs are configured by the test."""
-    from spark.session import open_session
+    from slotlake.spark.session import open_session
 
     running = open_session(
         jars=spark_runtime.jar_paths, cores="2", driver_memory="1g", app_name="slotlake tests"
@@ -208,8 +208,8 @@ def connect(spark_runtime: SparkRuntime, tmp_path_factory: pytest.TempPathFactor
 
     Tests give Java's second compiler ever new plans to compile: half of the CPU time of these minutes.
     """
-    from infra.local.spark_connect import LocalSparkConnect
-    from spark.session import FIRST_COMPILER_ONLY
+    from slotlake.infra.local.spark_connect import LocalSparkConnect
+    from slotlake.spark.session import FIRST_COMPILER_ONLY
 
     folder = tmp_path_factory.mktemp("connect")
     given = os.environ.get("SPARK_SUBMIT_OPTS", "")
@@ -228,7 +228,7 @@ def connect(spark_runtime: SparkRuntime, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="session")
 def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an Iceberg REST catalog."""
-    from infra.local.rest_catalog import LocalRestCatalog
+    from slotlake.infra.local.rest_catalog import LocalRestCatalog
 
     with LocalRestCatalog(tmp_path_factory.mktemp("rest")) as server:
         yield server.uri

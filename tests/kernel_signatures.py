@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from infra.kernels import SIGNATURES, compiled_for
+from slotlake.infra.kernels import SIGNATURES, compiled_for
 
 FOLDERS = ("tests/decoder", "tests/spark", "tests/expectations")
 

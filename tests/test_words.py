@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from decoder import errors
-from decoder.errors import ProtocolError, SlotlakeError
-from decoder.refusals import meaning_of
+from slotlake.decoder import errors
+from slotlake.decoder.errors import ProtocolError, SlotlakeError
+from slotlake.decoder.server.refusals import meaning_of
 
 pytestmark = pytest.mark.fast
 
@@ -27,7 +27,7 @@ _KINDS = {
     if inspect.isclass(value) and issubclass(value, SlotlakeError) and name not in _BY_ITSELF
 } | {"HiddenNumbersError"}
 _BANNED = {
-    r"see the server's message above": "say what it means (decoder/refusals.py)",
+    r"see the server's message above": "say what it means (decoder/server/refusals.py)",
     r"\btry again\b": "say what is to change before",
     r"(?i)something went wrong|unexpected error|an error occurred": "say what",
 }

@@ -2,7 +2,7 @@
 
 What the server would do for an output plugin without the families: show a streamed transaction when
 it commits, a prepared one when its outcome is commit.  Works on events, in memory: the lake's own road
-(`decoder.assembly`) spills to disk, this one is for looking and for small consumers.
+(`decoder.assembly.assembler`) spills to disk, this one is for looking and for small consumers.
 
 Invariant: what comes out is in commit order and has no event of a family that was asked to go.
 """
@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from decoder.errors import ProtocolError
-from decoder.lsn import format_lsn
-from decoder.plugins.model import Callback, Event, Transaction
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.plugins.model import Callback, Event, Transaction
 
 _PLAIN: dict[str, Callback] = {
     "stream_change": "change",

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 import psycopg
 
-from decoder.key_index import ENFORCED
-from decoder.relations import Column, Relation
-from decoder.source import connect, source_errors
-from decoder.types import type_name
+from slotlake.decoder.catalog.key_index import ENFORCED
+from slotlake.decoder.protocol.relations import Column, Relation
+from slotlake.decoder.server.source import connect, source_errors
+from slotlake.decoder.types.table import type_name
 
 _QUERY = f"""
 WITH RECURSIVE base (oid, base) AS (
@@ -108,7 +108,6 @@ class LiveCatalog:
             if self._connection is None:
                 self._connection = connect(self._dsn)
             return self._connection.execute(query.encode(), parameters).fetchall()
-        raise AssertionError("unreachable")
 
 
 class RecordedCatalog:

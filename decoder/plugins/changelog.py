@@ -1,6 +1,6 @@
 """The change log as a consumer: batches from a slot of another plugin than pgoutput.
 
-Row by row, so slower than `decoder.pull`, but with the same batch at the end: events are written as
+Row by row, so slower than `decoder.stream.pull`, but with the same batch at the end: events are written as
 pgoutput messages (`encode`) and go through the same columnar decoder and batch writer.
 
 Only what loses nothing may feed a lake: test_decoding, and wal2json in format 2; before its version 2.6,
@@ -19,32 +19,33 @@ from typing import Any
 
 import psycopg
 
-from decoder.batch_writer import (
-    BatchIdentity,
-    BatchWriter,
-    empty_batch,
+from slotlake.decoder.assembly.spool import MEMORY_BYTES, SpoolRoom
+from slotlake.decoder.catalog.publication_tables import published_rows
+from slotlake.decoder.catalog.publications import check_publications
+from slotlake.decoder.changelog.batches import Batch, batch_starting_at
+from slotlake.decoder.changelog.incoming import incoming_path, remove_leftovers
+from slotlake.decoder.changelog.row_keys import keys_of
+from slotlake.decoder.changelog.writer import BatchIdentity, BatchWriter, empty_batch
+from slotlake.decoder.columnar.decoder import Unreadable
+from slotlake.decoder.errors import ChangeLogError, SlotError, SourceError
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.plugins import encode
+from slotlake.decoder.plugins.consumer import FullConsumer
+from slotlake.decoder.plugins.gathering import Gathering
+from slotlake.decoder.plugins.live import HiddenNumbersError, read_slot
+from slotlake.decoder.plugins.model import Change, Message, NoValue, Startup, Transaction, Truncate, Tuple
+from slotlake.decoder.plugins.readers import HIDES_NAN, NUMBERS_AS_TEXT
+from slotlake.decoder.protocol.relations import Relation, RelationVersion
+from slotlake.decoder.server.position import page_floor, settled_position
+from slotlake.decoder.server.source import (
+    SourceSettings,
+    identify,
+    redact,
+    source_session,
 )
-from decoder.changelog import Batch, batch_starting_at
-from decoder.columnar import Unreadable
-from decoder.errors import ChangeLogError, SlotError, SourceError
-from decoder.failover import await_standbys, turn_failover
-from decoder.incoming import incoming_path, remove_leftovers
-from decoder.lsn import format_lsn
-from decoder.plugins import encode
-from decoder.plugins.consumer import FullConsumer
-from decoder.plugins.gathering import Gathering
-from decoder.plugins.live import HiddenNumbersError, read_slot
-from decoder.plugins.model import Change, Message, NoValue, Startup, Transaction, Truncate, Tuple
-from decoder.plugins.readers import HIDES_NAN, NUMBERS_AS_TEXT
-from decoder.position import page_floor, settled_position
-from decoder.publication_tables import published_rows
-from decoder.publications import check_publications
-from decoder.relations import Relation, RelationVersion
-from decoder.row_keys import keys_of
-from decoder.slots import check_slot
-from decoder.source import SourceSettings, connect, identify, redact, source_errors
-from decoder.spool import MEMORY_BYTES, SpoolRoom
-from decoder.timeline import Origin
+from slotlake.decoder.server.timeline import Origin
+from slotlake.decoder.slots.failover import await_standbys, turn_failover
+from slotlake.decoder.slots.slot import check_slot
 
 _PLAIN_COLUMNS = """
 SELECT a.attname::text FROM pg_catalog.pg_attribute a
@@ -206,18 +207,18 @@ def pull_rows(
     memory_bytes: int = MEMORY_BYTES,
     pass_over: bool = False,
 ) -> Batch:
-    """`decoder.pull.pull` for a slot of test_decoding or wal2json, with the same rules and errors.
+    """`decoder.stream.pull.pull` for a slot of test_decoding or wal2json, with the same rules and errors.
 
     Args:
         start: the lake's position.
         until: the batch's exact end; without it a position behind all that was committed before the call.
         options: the plugin's own, over those chosen for it.
         memory_bytes: how much of a transaction that waits for its commit is kept in memory.
-        pass_over: as of `decoder.puller.Puller`.
+        pass_over: as of `decoder.stream.puller.Puller`.
     """
     remove_leftovers(changelog_dir)
     server = identify(source.dsn)
-    with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
+    with source_session(source.dsn, "looking at the slot") as connection:
         slot = check_slot(connection, source, position=start)
         _refuse_two_phase(source, two_phase=slot.two_phase)
         check_publications(connection, source.publications)
@@ -243,7 +244,7 @@ def pull_rows(
     try:
         return cut(dict(options or {}))
     except HiddenNumbersError:
-        with connect(source.dsn) as connection, source_errors(source.dsn, "looking at number columns"):
+        with source_session(source.dsn, "looking at number columns") as connection:
             _check_numbers(connection, source, published)
         return cut({**(options or {}), NUMBERS_AS_TEXT: ""})
 
@@ -359,7 +360,7 @@ def _loses(startup: Startup, *, messages: bool) -> str:
 
 
 def _reused(batch: Batch, identity: BatchIdentity) -> Batch:
-    from decoder.pull import reused
+    from slotlake.decoder.stream.pull import reused
 
     return reused(batch, identity)
 

@@ -37,8 +37,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from decoder.errors import ConsumerError
-from decoder.plugins.model import Change, Message, Startup, Transaction, Truncate
+from slotlake.decoder.errors import ConsumerError
+from slotlake.decoder.plugins.model import Change, Message, Startup, Transaction, Truncate
 
 MANDATORY = ("begin", "change", "commit")
 OPTIONAL = ("startup", "truncate", "message", "filter_by_origin", "shutdown")

@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal
 
-from decoder.errors import ProtocolError
-from decoder.plugins.catalog import Catalog
-from decoder.plugins.model import Change, Event, NoValue, Transaction, Value
-from decoder.plugins.protobuf import BYTES, FIXED32, FIXED64, VARINT, Field, Fields, Wire
-from decoder.plugins.reader import ReaderBase
-from decoder.plugins.tables import SentColumn, Tables, old_tuple, values_of
-from decoder.plugins.text_scan import TextScan
-from decoder.plugins.value_text import date_text, float_text, money_text, time_text, timestamp_text
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.plugins.catalog import Catalog
+from slotlake.decoder.plugins.model import Change, Event, NoValue, Transaction, Value
+from slotlake.decoder.plugins.protobuf import BYTES, FIXED32, FIXED64, VARINT, Field, Fields, Wire
+from slotlake.decoder.plugins.reader import ReaderBase
+from slotlake.decoder.plugins.tables import SentColumn, Tables, old_tuple, values_of
+from slotlake.decoder.plugins.text_scan import TextScan
+from slotlake.decoder.plugins.value_text import date_text, float_text, money_text, time_text, timestamp_text
 
 _ROW = {
     1: Field("transaction_id", VARINT),

@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, NoReturn
 
-from decoder.errors import ConsumerError, SlotlakeError
-from decoder.lsn import format_lsn
-from decoder.plugins.assembly import Assembly
-from decoder.plugins.consumer import Capabilities, Consumer, capabilities_of
-from decoder.plugins.model import Event, Startup
+from slotlake.decoder.errors import ConsumerError, SlotlakeError
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.plugins.assembly import Assembly
+from slotlake.decoder.plugins.consumer import Capabilities, Consumer, capabilities_of
+from slotlake.decoder.plugins.model import Event, Startup
 
 _STARTS = ("begin", "begin_prepare", "stream_start")
 _LAST = ("commit", "stream_commit", "commit_prepared", "rollback_prepared")

@@ -1,7 +1,8 @@
 """Writes the change model as pgoutput messages of protocol version 1 (proto.c, logicalrep_write_*).
 
-The mirror of `decoder.reader`, for changes that came through another plugin: what is written here goes into
-the same columnar decoder, so a batch of the change log is the same whichever plugin it came through.
+The mirror of `decoder.protocol.reader`, for changes that came through another plugin: what is written here
+goes into the same columnar decoder, so a batch of the change log is the same whichever plugin it came
+through.
 
 Invariant: `StreamReader` reads back exactly the events that were written (a property of the tests).
 """
@@ -11,8 +12,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from decoder.plugins.model import Change, Message, NoValue, Transaction, Truncate, Tuple
-from decoder.relations import Relation
+from slotlake.decoder.plugins.model import Change, Message, NoValue, Transaction, Truncate, Tuple
+from slotlake.decoder.protocol.relations import Relation
 
 EPOCH_MICROSECONDS = 946_684_800_000_000  # from 1970-01-01 to PostgreSQL's 2000-01-01
 _FIRST_USER_OID = 16384

@@ -2,7 +2,7 @@
 
 A transaction whose begin says where and when it commits (wal2json, format 2) is written through as it comes.
 One of which only the commit tells that (test_decoding) is spooled until then, beyond a limit on disk
-(`decoder.spool`).
+(`decoder.assembly.spool`).
 
 Invariant: only transactions that have committed are in the batch when it is finished; the decoder is given
 messages in the shape of protocol 1.
@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from decoder.batch_writer import BatchWriter
-from decoder.buffer import MessageBuffer
-from decoder.columnar import Decoder, Unreadable
-from decoder.compiled import frozen
-from decoder.errors import DEFECT, ChangeLogError, ProtocolError
-from decoder.plugins import encode
-from decoder.plugins.model import Transaction
-from decoder.relations import RelationVersion
-from decoder.spool import Spool, SpoolRoom
+from slotlake.decoder.assembly.spool import Spool, SpoolRoom
+from slotlake.decoder.changelog.writer import BatchWriter
+from slotlake.decoder.columnar.buffer import MessageBuffer
+from slotlake.decoder.columnar.decoder import Decoder, Unreadable
+from slotlake.decoder.compiled.jit import frozen
+from slotlake.decoder.errors import DEFECT, ChangeLogError, ProtocolError
+from slotlake.decoder.plugins import encode
+from slotlake.decoder.plugins.model import Transaction
+from slotlake.decoder.protocol.relations import RelationVersion
 
 CHUNK_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 20

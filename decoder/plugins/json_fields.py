@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from decoder.lsn import parse_lsn
-from decoder.plugins.reader import ReaderBase
+from slotlake.decoder.lsn import parse_lsn
+from slotlake.decoder.plugins.reader import ReaderBase
 
 
 class Number(str):

@@ -18,23 +18,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from decoder.errors import ConsumerError, ProtocolError, SourceError
-from decoder.message_record import record_start
-from decoder.plugins.catalog import Catalog, LiveCatalog, NotingCatalog
-from decoder.plugins.consumer import Capabilities, Consumer, capabilities_of
-from decoder.plugins.delivery import Delivery
-from decoder.plugins.model import Event, Message, Startup
-from decoder.plugins.reader import Reader, ReaderBase
-from decoder.plugins.readers import NUMBERS_AS_TEXT, check_plugin, plugin_options, reader_for
-from decoder.plugins.recording import BROKEN, Recording, RecordingWriter
-from decoder.position import settled_position
-from decoder.publications import check_publications
-from decoder.receive import Stream
-from decoder.slots import check_slot
-from decoder.source import SourceSettings, connect, redact, source_errors
-from decoder.source_types import keep_asking
-from decoder.timeline import Origin
-from decoder.type_catalog import load_types
+from slotlake.decoder.catalog.publications import check_publications
+from slotlake.decoder.catalog.source_types import keep_asking
+from slotlake.decoder.errors import ConsumerError, ProtocolError, SourceError
+from slotlake.decoder.plugins.catalog import Catalog, LiveCatalog, NotingCatalog
+from slotlake.decoder.plugins.consumer import Capabilities, Consumer, capabilities_of
+from slotlake.decoder.plugins.delivery import Delivery
+from slotlake.decoder.plugins.model import Event, Message, Startup
+from slotlake.decoder.plugins.reader import Reader, ReaderBase
+from slotlake.decoder.plugins.readers import NUMBERS_AS_TEXT, check_plugin, plugin_options, reader_for
+from slotlake.decoder.plugins.recording import BROKEN, Recording, RecordingWriter
+from slotlake.decoder.protocol.message_record import record_start
+from slotlake.decoder.server.position import settled_position
+from slotlake.decoder.server.source import SourceSettings, redact, source_session
+from slotlake.decoder.server.timeline import Origin
+from slotlake.decoder.slots.slot import check_slot
+from slotlake.decoder.stream.receive import Stream
+from slotlake.decoder.types.catalog import load_types
 
 _LSN = struct.Struct(">Q")
 _REST_SECONDS = 1.0
@@ -181,7 +181,7 @@ class _Slot:
     ) -> None:
         check_plugin(source.plugin)
         self._source, self._origin = source, origin
-        with connect(source.dsn) as connection, source_errors(source.dsn, "looking at the slot"):
+        with source_session(source.dsn, "looking at the slot") as connection:
             state = check_slot(connection, source, position=start)
             if source.plugin == "pgoutput":
                 check_publications(connection, source.publications)

@@ -3,8 +3,8 @@
 The same for all output plugins.  Values are PostgreSQL's canonical text (what the type's output
 function prints under DateStyle ISO, IntervalStyle postgres, TimeZone UTC, extra_float_digits 1,
 bytea_output hex), or `NoValue.NULL`, or `NoValue.UNCHANGED` for a TOASTed value that the server did
-not log again.  A table is a `decoder.relations.Relation`, as pgoutput describes it; what a plugin does
-not tell is 0, -1 or "" there, and None here.
+not log again.  A table is a `decoder.protocol.relations.Relation`, as pgoutput describes it; what a plugin
+does not tell is 0, -1 or "" there, and None here.
 
 LSNs are integers; times are microseconds since 1970-01-01 UTC.
 """
@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from decoder.messages import NoValue
-from decoder.relations import Relation
+from slotlake.decoder.protocol.messages import NoValue
+from slotlake.decoder.protocol.relations import Relation
 
 __all__ = [
     "Change",

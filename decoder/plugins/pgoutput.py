@@ -1,4 +1,4 @@
-"""pgoutput behind the common interface: `decoder.reader.StreamReader`'s messages as callbacks.
+"""pgoutput behind the common interface: `decoder.protocol.reader.StreamReader`'s messages as callbacks.
 
 The server sends the origin right after the start of a transaction (of a streamed one: in its first
 block only), so the callback that begins it is held until the next message shows whether there is one.
@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from decoder.binary import binary_text
-from decoder.errors import UNREADABLE, ProtocolError
-from decoder.lsn import format_lsn
-from decoder.messages import (
+from slotlake.decoder.errors import UNREADABLE, ProtocolError
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.plugins import model
+from slotlake.decoder.plugins.model import Event, Transaction
+from slotlake.decoder.protocol.messages import (
     Begin,
     BeginPrepare,
     BinaryValue,
@@ -35,14 +36,13 @@ from decoder.messages import (
     TypeMessage,
     Update,
 )
-from decoder.messages import Message as WireMessage
-from decoder.messages import Tuple as WireTuple
-from decoder.plugins import model
-from decoder.plugins.model import Event, Transaction
-from decoder.reader import StreamReader
-from decoder.relations import Column, Relation
-from decoder.type_catalog import TypeCatalog
-from decoder.types_parse import TextError
+from slotlake.decoder.protocol.messages import Message as WireMessage
+from slotlake.decoder.protocol.messages import Tuple as WireTuple
+from slotlake.decoder.protocol.reader import StreamReader
+from slotlake.decoder.protocol.relations import Column, Relation
+from slotlake.decoder.types.binary.values import binary_text
+from slotlake.decoder.types.catalog import TypeCatalog
+from slotlake.decoder.types.parsing import TextError
 
 
 class PgoutputReader:

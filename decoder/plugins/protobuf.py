@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from decoder.errors import ProtocolError
+from slotlake.decoder.errors import ProtocolError
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _VARINT_BYTES_MAX = 10

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Protocol
 
-from decoder.errors import ProtocolError
-from decoder.lsn import format_lsn
-from decoder.plugins.model import Event
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.plugins.model import Event
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = re.compile(r"^\d{4,}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?[+-]\d\d(:\d\d)?$")

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from decoder.errors import SourceError
-from decoder.options import negotiate
-from decoder.plugins.catalog import Catalog
-from decoder.plugins.decoderbufs import ProtobufReader
-from decoder.plugins.pgoutput import PgoutputReader
-from decoder.plugins.reader import Reader
-from decoder.plugins.test_decoding import LinesReader
-from decoder.plugins.wal2json import JsonReader
-from decoder.source import SourceSettings, redact
-from decoder.type_catalog import TypeCatalog
+from slotlake.decoder.errors import SourceError
+from slotlake.decoder.plugins.catalog import Catalog
+from slotlake.decoder.plugins.decoderbufs import ProtobufReader
+from slotlake.decoder.plugins.pgoutput import PgoutputReader
+from slotlake.decoder.plugins.reader import Reader
+from slotlake.decoder.plugins.test_decoding import LinesReader
+from slotlake.decoder.plugins.wal2json import JsonReader
+from slotlake.decoder.server.source import SourceSettings, redact
+from slotlake.decoder.stream.options import negotiate
+from slotlake.decoder.types.catalog import TypeCatalog
 
 PLUGINS = ("pgoutput", "test_decoding", "wal2json", "decoderbufs")
 NUMBERS_AS_TEXT = "numeric-data-types-as-string"

@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from decoder.errors import ProtocolError, SlotlakeError
-from decoder.plugins.catalog import RecordedCatalog, table_facts
-from decoder.plugins.model import Startup
+from slotlake.decoder.errors import ProtocolError, SlotlakeError
+from slotlake.decoder.plugins.catalog import RecordedCatalog, table_facts
+from slotlake.decoder.plugins.model import Startup
 
 MAGIC = b"slotlake raw 1\n"
 _HEAD = struct.Struct(">cI")

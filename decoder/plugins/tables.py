@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from decoder.plugins.catalog import Catalog, TableFacts
-from decoder.plugins.model import NoValue, Tuple, Value
-from decoder.plugins.type_text import parse_type, same_type
-from decoder.relations import Column, Relation
+from slotlake.decoder.plugins.catalog import Catalog, TableFacts
+from slotlake.decoder.plugins.model import NoValue, Tuple, Value
+from slotlake.decoder.plugins.type_text import parse_type, same_type
+from slotlake.decoder.protocol.relations import Column, Relation
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@
 
     value: null | unchanged-toast-datum | number | true | false | B'bits' | 'text, quotes doubled'
 
-NULLs of an old tuple are left out.  The plugin does not tell: positions of the commit record's start,
-OIDs, key, replica identity, whether an old tuple is whole, the origin, and what a streamed
-transaction changed.  A prepared transaction begins with the same BEGIN as any other, so with
-``two_phase`` a transaction is held until its last line.
+NULLs of an old tuple are left out.  The plugin does not tell: where the commit record starts, OIDs, key,
+replica identity, whether an old tuple is whole, the origin, and what a streamed transaction changed.  A
+prepared transaction begins with the same BEGIN as any other: with ``two_phase`` all wait for their last line.
 """
 
 from __future__ import annotations
@@ -29,12 +28,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-from decoder.errors import ProtocolError
-from decoder.plugins.catalog import Catalog
-from decoder.plugins.model import Callback, Change, Event, Message, NoValue, Transaction, Truncate, Value
-from decoder.plugins.reader import ReaderBase, microseconds
-from decoder.plugins.tables import SentColumn, Tables, old_tuple, values_of
-from decoder.plugins.text_scan import TextScan
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.plugins.catalog import Catalog
+from slotlake.decoder.plugins.model import (
+    Callback,
+    Change,
+    Event,
+    Message,
+    NoValue,
+    Transaction,
+    Truncate,
+    Value,
+)
+from slotlake.decoder.plugins.reader import ReaderBase, microseconds
+from slotlake.decoder.plugins.tables import SentColumn, Tables, old_tuple, values_of
+from slotlake.decoder.plugins.text_scan import TextScan
 
 _XID = re.compile(r"\d{1,10}")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?|NaN|-?Infinity")

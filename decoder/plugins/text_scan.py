@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from decoder.errors import ProtocolError
+from slotlake.decoder.errors import ProtocolError
 
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 # Possessive: a doubled quote is never taken for an end, however the text goes on.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from decoder.types_names import BUILTIN_NAMES
+from slotlake.decoder.types.names import BUILTIN_NAMES
 
 _OIDS = {name: oid for oid, name in BUILTIN_NAMES.items()}
 _SQL_NAMES = {

@@ -1,7 +1,7 @@
 """Canonical text of the values that decoderbufs sends as numbers.
 
 Each function prints what the type's output function does (timestamp.c, date.c, float.c, cash.c,
-geo_ops.c) under the settings of `decoder.source`; the live server is the oracle in the tests.
+geo_ops.c) under the settings of `decoder.server.source`; the live server is the oracle in the tests.
 """
 
 from __future__ import annotations

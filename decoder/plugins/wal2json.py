@@ -26,13 +26,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from decoder.plugins.catalog import Catalog
-from decoder.plugins.json_fields import JsonFields, Number
-from decoder.plugins.model import Change, Event, Message, NoValue, Transaction, Truncate, Value
-from decoder.plugins.reader import microseconds
-from decoder.plugins.tables import SentColumn, Tables, old_tuple, values_of
-from decoder.plugins.wal2json_keys import CHANGE_1, COLUMN_2, FIELDS_2, MESSAGE_1, TOP_1
-from decoder.relations import Relation
+from slotlake.decoder.plugins.catalog import Catalog
+from slotlake.decoder.plugins.json_fields import JsonFields, Number
+from slotlake.decoder.plugins.model import Change, Event, Message, NoValue, Transaction, Truncate, Value
+from slotlake.decoder.plugins.reader import microseconds
+from slotlake.decoder.plugins.tables import SentColumn, Tables, old_tuple, values_of
+from slotlake.decoder.plugins.wal2json_keys import CHANGE_1, COLUMN_2, FIELDS_2, MESSAGE_1, TOP_1
+from slotlake.decoder.protocol.relations import Relation
 
 _KINDS: dict[str, Literal["insert", "update", "delete"]] = {"I": "insert", "U": "update", "D": "delete"}
 

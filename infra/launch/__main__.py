@@ -9,12 +9,12 @@ import os
 import sys
 from pathlib import Path
 
-from infra.launch.environment import Environment, ready_environment
-from infra.launch.errors import LaunchError
-from infra.launch.folders import CHECKOUT, home
-from infra.launch.kernels import provide
+from slotlake.infra.launch.environment import Environment, ready_environment
+from slotlake.infra.launch.errors import LaunchError
+from slotlake.infra.launch.folders import CHECKOUT, home
+from slotlake.infra.launch.kernels import provide
 
-_SETUP_ERROR = 10  # the same as decoder.errors.SetupError.exit_code, which cannot be imported yet
+_SETUP_ERROR = 10  # the same as slotlake.decoder.errors.SetupError.exit_code, which cannot be imported yet
 _INTERRUPTED = 130
 _ONLY_ASKED = {"--help", "-h", "--version"}
 _TEST_PROCESSES = 2  # each has a Spark and several PostgreSQL servers of its own
@@ -32,14 +32,14 @@ def main(arguments: list[str]) -> int:
     if not set(arguments) & _ONLY_ASKED:
         provide(environment.python, variables, cache)
     if arguments[:1] == ["check"] and not set(arguments[1:2]) & _ONLY_ASKED:
-        from infra.launch import check
+        from slotlake.infra.launch import check
 
         return check.run(environment.python, variables, cache, arguments[1:])
     if arguments[:1] == ["test"] and not set(arguments[1:2]) & _ONLY_ASKED:
         os.chdir(CHECKOUT)
         arguments = ["-P", "-m", "pytest", *_in_parallel(arguments[1:]), *arguments[1:]]
     else:
-        arguments = ["-P", "-m", "infra.cli", *arguments]
+        arguments = ["-P", "-m", "slotlake", *arguments]
     sys.stdout.flush()
     return os.execve(environment.python, [str(environment.python), *arguments], variables)  # noqa: S606
 
@@ -57,7 +57,7 @@ def run_variables(environment: Environment, cache: Path) -> dict[str, str]:
     }
     return {
         **variables,
-        "PYTHONPATH": str(CHECKOUT),
+        "PYTHONPATH": str(CHECKOUT / "src"),
         "PYTHONNOUSERSITE": "1",
         "VIRTUAL_ENV": str(environment.folder),
         "PATH": f"{environment.folder / 'bin'}{os.pathsep}{variables.get('PATH', os.defpath)}",

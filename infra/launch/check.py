@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from infra.launch.folders import CHECKOUT
+from slotlake.infra.launch.folders import CHECKOUT
 
 
 def steps(cache: Path) -> list[tuple[str, list[str]]]:

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from infra.launch.errors import LaunchError, say
-from infra.launch.folders import CHECKOUT
+from slotlake.infra.launch.errors import LaunchError, say
+from slotlake.infra.launch.folders import CHECKOUT
 
 REQUIREMENTS = CHECKOUT / "infra" / "requirements.txt"
 _BYTES_NEEDED = 3_500_000_000  # 1.9 GB installed, with what the installer keeps beside it meanwhile
@@ -78,7 +78,7 @@ def _lock(path: Path) -> Iterator[int]:
 def _make(environment: Environment, lock: int) -> None:
     import shutil  # not needed, and so not loaded, once the environment is there
 
-    from infra.launch import install
+    from slotlake.infra.launch import install
 
     if environment.folder.exists():
         say("an earlier set-up was interrupted; starting over")

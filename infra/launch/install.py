@@ -20,8 +20,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from infra.launch.certificates import system_bundle
-from infra.launch.errors import LaunchError, say
+from slotlake.infra.launch.certificates import system_bundle
+from slotlake.infra.launch.errors import LaunchError, say
 
 SOURCE_ONLY = "pyspark"
 _BUILDER = "setuptools"

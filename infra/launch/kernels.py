@@ -13,8 +13,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from infra.launch.errors import say
-from infra.launch.folders import CHECKOUT
+from slotlake.infra.launch.errors import say
+from slotlake.infra.launch.folders import CHECKOUT
 
 _SOURCES = ("decoder", "spark", "expectations", "infra/kernels.py", "infra/kernels.json")
 _PROCESSES = 2
@@ -38,7 +38,7 @@ def _compile(python: Path, variables: Mapping[str, str]) -> bool:
     say("compiling the decoder's loops, once for this version: about a minute")
     running = [
         subprocess.Popen(
-            [str(python), "-P", "-m", "infra.kernels", str(part), str(_PROCESSES)],
+            [str(python), "-P", "-m", "slotlake.infra.kernels", str(part), str(_PROCESSES)],
             cwd=CHECKOUT,
             env=dict(variables),
             stdout=subprocess.DEVNULL,

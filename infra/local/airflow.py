@@ -35,11 +35,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from decoder.errors import SetupError
-from infra.local import airflow_session, process
-from infra.local.airflow_client import AirflowClient
-from infra.local.postgres import EmbeddedPostgres, postgres_folder
-from infra.local.process import command_line, free_port, port_is_free, write_private
+from slotlake.decoder.errors import SetupError
+from slotlake.infra.local import airflow_session, process
+from slotlake.infra.local.airflow_client import AirflowClient
+from slotlake.infra.local.postgres import EmbeddedPostgres, postgres_folder
+from slotlake.infra.local.process import command_line, free_port, port_is_free, write_private
 
 USER = "admin"
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -128,7 +128,7 @@ class LocalAirflow:
         self._write_secrets()
         self.metadata.start()
         write_private(self.folder / "airflow.cfg", self._configuration(port))
-        command = [sys.executable, "-m", "infra.local.airflow_serve", str(self.folder)]
+        command = [sys.executable, "-m", "slotlake.infra.local.airflow_serve", str(self.folder)]
         command += [f"--pool={name}={places}" for name, places in self.pools.items()]
         command += [f"--preload={module}" for module in self.preload]
         self.process = process.start(
@@ -207,7 +207,7 @@ class LocalAirflow:
             for name, value in os.environ.items()
             if not name.startswith(("AIRFLOW_", "_AIRFLOW_"))
         }
-        path = os.pathsep.join(p for p in (str(CHECKOUT), own.get("PYTHONPATH", "")) if p)
+        path = os.pathsep.join(p for p in (str(CHECKOUT / "src"), own.get("PYTHONPATH", "")) if p)
         loopback = ",".join(
             n for n in ("127.0.0.1,localhost", own.get("NO_PROXY", own.get("no_proxy", ""))) if n
         )

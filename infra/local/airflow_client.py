@@ -15,7 +15,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
 from urllib.request import ProxyHandler, Request, build_opener
 
-from decoder.errors import SetupError
+from slotlake.decoder.errors import SetupError
 
 _ENDED = ("success", "failed")
 _OPENER = build_opener(ProxyHandler({}))  # loopback: never through a proxy

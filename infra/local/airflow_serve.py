@@ -1,8 +1,9 @@
 """The process that is a local Airflow: it migrates the metadata, then forks the three parts.
 
-``python -m infra.local.airflow_serve FOLDER`` with AIRFLOW_HOME set to the same folder.  Airflow's imports
-take four seconds of a core; done once here and inherited by fork, all parts are ready in half the time that
-four separate commands need, and share their memory.  Each part then runs Airflow's own command, unchanged.
+``python -m slotlake.infra.local.airflow_serve FOLDER`` with AIRFLOW_HOME set to the same folder.  Airflow's
+imports take four seconds of a core; done once here and inherited by fork, all parts are ready in half the
+time that four separate commands need, and share their memory.  Each part then runs Airflow's own command,
+unchanged.
 
 Invariant: the parts live and die together.  When one ends, or on SIGTERM or SIGINT, all are ended and this
 process with them, so that a dead scheduler is never hidden behind a working UI.
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from infra.local import airflow_session
+from slotlake.infra.local import airflow_session
 
 _PARTS = {
     "api-server": ["api-server"],
@@ -33,7 +34,7 @@ _GRACE_SECONDS = 8.0
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve until told to end; 0 after a signal, 1 after a part has ended by itself."""
-    parser = argparse.ArgumentParser(prog="python -m infra.local.airflow_serve")
+    parser = argparse.ArgumentParser(prog="python -m slotlake.infra.local.airflow_serve")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pool", action="append", default=[], metavar="NAME=PLACES")
     parser.add_argument("--preload", action="append", default=[], metavar="MODULE")

@@ -16,8 +16,8 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from decoder.errors import SetupError
-from infra.launch.folders import home
+from slotlake.decoder.errors import SetupError
+from slotlake.infra.launch.folders import home
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _STATUS = Path("/var/lib/dpkg/status")

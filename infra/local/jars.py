@@ -20,9 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from decoder.errors import SetupError
-from infra.launch.folders import home
-from infra.local.java import Java, trust_options
+from slotlake.decoder.errors import SetupError
+from slotlake.infra.launch.folders import home
+from slotlake.infra.local.java import Java, trust_options
 
 _LOCK_FILE = Path(__file__).with_name("jars.lock")
 _FETCH_SECONDS_MAX = 900

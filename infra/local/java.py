@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from decoder.errors import SetupError
-from infra.launch.certificates import system_bundle
-from infra.launch.folders import home
+from slotlake.decoder.errors import SetupError
+from slotlake.infra.launch.certificates import system_bundle
+from slotlake.infra.launch.folders import home
 
 VERSION_MIN, VERSION_MAX = 17, 21
 _MISSING_MODULE = "jdk.incubator.vector"

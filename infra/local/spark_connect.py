@@ -26,11 +26,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from decoder.errors import SetupError
-from infra.local import process
-from infra.local.process import command_line, end_group, free_port, write_private
-from infra.local.runtime import SparkRuntime, pyspark_folder
-from spark.session import static_conf
+from slotlake.decoder.errors import SetupError
+from slotlake.infra.local import process
+from slotlake.infra.local.process import command_line, end_group, free_port, write_private
+from slotlake.infra.local.runtime import SparkRuntime, pyspark_folder
+from slotlake.spark.session import static_conf
 
 _MAIN_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _START_SECONDS_MAX = 180.0

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from infra import scheduling_backfill as form
-from infra.model import PipelineFile, load_pipeline
+from slotlake.infra.airflow import backfill as form
+from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 
 FILE = """name: shop
 source: {{dsn: "postgresql://u@h/d", publications: [shop], slot: s}}

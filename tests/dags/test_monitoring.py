@@ -31,7 +31,7 @@ QUIET = {
 def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """``look(report, paused=…)``: the task, with that report."""
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow-home"))
-    from infra import monitoring
+    from slotlake.infra.airflow import monitoring
 
     file = tmp_path / "shop.yaml"
     file.write_text(FILE)
@@ -91,7 +91,7 @@ def test_a_paused_sync_is_told_unless_something_else_syncs(look: Any) -> None:
 SEND = """
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
-from infra.monitoring import send
+from slotlake.infra.status.monitoring import send
 stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=True)
 send("shop", {"lag_bytes": 5.0})
 import os; os._exit(0)  # as a task's process ends

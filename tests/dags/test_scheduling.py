@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from infra import scheduling
+from slotlake.infra.airflow import scheduling
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = """name: {name}
@@ -122,7 +122,7 @@ def test_reading_the_dag_files_is_cheap_and_imports_nothing_heavy(folder: Path, 
     done = subprocess.run(
         [sys.executable, "-c", PARSE],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "AIRFLOW_HOME": str(tmp_path / "home")},
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "AIRFLOW_HOME": str(tmp_path / "home")},
         capture_output=True,
         text=True,
         check=True,
@@ -137,8 +137,8 @@ def test_an_error_that_waiting_cannot_help_fails_at_once(
 ) -> None:
     from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-    from decoder.errors import BusyError, SlotError
-    from infra import steps
+    from slotlake.decoder.errors import BusyError, SlotError
+    from slotlake.infra.airflow import steps
 
     file = str(_write(folder, "p"))
     for error, kind in (
@@ -160,7 +160,7 @@ def test_an_error_that_waiting_cannot_help_fails_at_once(
 def test_a_difference_fails_the_task_and_names_no_row(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
-    from infra import steps
+    from slotlake.infra.airflow import steps
 
     tables = {"public.t": {"equal": False, "source_rows": 2, "lake_rows": 1, "differences": 1}}
     monkeypatch.setattr(
@@ -173,8 +173,8 @@ def test_a_difference_fails_the_task_and_names_no_row(folder: Path, monkeypatch:
 def test_a_table_that_is_locked_is_verified_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-    from expectations.results import LOCKED, MISSING
-    from infra import steps
+    from slotlake.expectations.results import LOCKED, MISSING
+    from slotlake.infra.airflow import steps
 
     for kinds, kind in (({LOCKED: 1}, AirflowException), ({MISSING: 1}, AirflowFailException)):
         tables = {
@@ -190,7 +190,7 @@ def test_a_table_that_is_locked_is_verified_again(folder: Path, monkeypatch: pyt
 
 
 def test_of_maintenance_only_what_was_done_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from infra import steps
+    from slotlake.infra.airflow import steps
 
     nothing = {"rewritten_files": 0, "expired_snapshots": 0, "removed_files": 0}
     tables = [{"lake_table": "n.a", **nothing}, {"lake_table": "n.b", **nothing, "removed_files": 2}]

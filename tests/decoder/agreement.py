@@ -8,11 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from decoder.binary import binary_text
-from decoder.buffer import MessageBuffer
-from decoder.columnar import DecodedChunk, Decoder
-from decoder.errors import ProtocolError
-from decoder.messages import (
+from slotlake.decoder.columnar.buffer import MessageBuffer
+from slotlake.decoder.columnar.decoder import DecodedChunk, Decoder
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.protocol.messages import (
     Begin,
     BinaryValue,
     Commit,
@@ -26,11 +25,13 @@ from decoder.messages import (
     TypeMessage,
     Update,
 )
-from decoder.reader import StreamReader
-from decoder.relations import Relation
-from decoder.type_catalog import TypeCatalog
-from decoder.types import ColumnType, from_text, to_text
-from decoder.types_parse import TextError
+from slotlake.decoder.protocol.reader import StreamReader
+from slotlake.decoder.protocol.relations import Relation
+from slotlake.decoder.types.binary.values import binary_text
+from slotlake.decoder.types.catalog import TypeCatalog
+from slotlake.decoder.types.column_type import ColumnType
+from slotlake.decoder.types.parsing import TextError
+from slotlake.decoder.types.table import from_text, to_text
 
 Stream = list[tuple[int, bytes]]
 

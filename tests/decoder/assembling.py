@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from decoder.assembly import Assembler
-from decoder.buffer import MessageBuffer
-from decoder.prepared import PreparedStore
-from decoder.spool import SpoolRoom
-from decoder.transactions import Result, Transaction
+from slotlake.decoder.assembly.assembler import Assembler
+from slotlake.decoder.assembly.prepared import PreparedStore
+from slotlake.decoder.assembly.spool import SpoolRoom
+from slotlake.decoder.columnar.buffer import MessageBuffer
+from slotlake.decoder.protocol.transactions import Result, Transaction
 from tests.decoder.agreement import Stream
 
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from decoder.binary import binary_text
-from decoder.messages import BinaryValue, Delete, Insert, LogicalMessage, Tuple, Update, Value
-from decoder.relations import Column, Relation
-from decoder.transactions import Result, TransactionChange
-from decoder.types import type_name
+from slotlake.decoder.protocol.messages import (
+    BinaryValue,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Tuple,
+    Update,
+    Value,
+)
+from slotlake.decoder.protocol.relations import Column, Relation
+from slotlake.decoder.protocol.transactions import Result, TransactionChange
+from slotlake.decoder.types.binary.values import binary_text
+from slotlake.decoder.types.table import type_name
 
 
 def comparable(results: Iterable[Result]) -> list[Result]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TypeAlias
 
-from decoder.lsn import format_lsn, parse_lsn
+from slotlake.decoder.lsn import format_lsn, parse_lsn
 from tests.decoder.agreement import Stream
 from tests.decoder.histories import Options
 

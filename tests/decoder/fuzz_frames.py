@@ -1,7 +1,8 @@
 """What lies around the messages, damaged: replication frames, and binary COPY in its two uses.
 
 Each is read by the compiled walk and by a plain reader here, written from the grammar at the head of
-`decoder.framing`, `decoder.copy_frames` and `decoder.bulk_rows`: both refuse, or both give the same.
+`decoder.stream.framing`, `decoder.copy.frames` and `decoder.stream.bulk_rows`: both refuse, or both give the
+same.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from decoder.buffer import MessageBuffer
-from decoder.bulk_rows import CopiedRows
-from decoder.copy_data import Frames
-from decoder.copy_frames import CopyFrames
-from decoder.errors import ProtocolError
-from decoder.framing import NO_LIMIT, REACHED, RUNNING, Bounds, Framing
-from decoder.message_record import record_start
+from slotlake.decoder.columnar.buffer import MessageBuffer
+from slotlake.decoder.copy.frames import CopyFrames
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.protocol.message_record import record_start
+from slotlake.decoder.stream.bulk_rows import CopiedRows
+from slotlake.decoder.stream.copy_data import Frames
+from slotlake.decoder.stream.framing import NO_LIMIT, REACHED, RUNNING, Bounds, Framing
 from tests.decoder.agreement import Stream
 from tests.decoder.fuzz_cases import Copied, CopiedChanges, Framed
 from tests.decoder.histories import random_options, serve

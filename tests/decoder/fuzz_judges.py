@@ -9,11 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from decoder.buffer import MessageBuffer
-from decoder.columnar import Decoder
-from decoder.errors import ChangeLogError, ProtocolError
-from decoder.relations import Relation
-from decoder.transactions import Result, Transaction, reference_transactions
+from slotlake.decoder.columnar.buffer import MessageBuffer
+from slotlake.decoder.columnar.decoder import Decoder
+from slotlake.decoder.errors import ChangeLogError, ProtocolError
+from slotlake.decoder.protocol.relations import Relation
+from slotlake.decoder.protocol.transactions import Result, Transaction, reference_transactions
 from tests.decoder import fuzz_frames, fuzz_plugins
 from tests.decoder.agreement import Stream, columnar, plain
 from tests.decoder.assembling import assembled, scratch, without_names

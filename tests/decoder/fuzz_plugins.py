@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from decoder.errors import ProtocolError
-from decoder.plugins.catalog import RecordedCatalog
-from decoder.plugins.model import Change, Startup
-from decoder.plugins.reader import Reader
-from decoder.plugins.readers import reader_for
-from decoder.plugins.recording import Recording
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.plugins.catalog import RecordedCatalog
+from slotlake.decoder.plugins.model import Change, Startup
+from slotlake.decoder.plugins.reader import Reader
+from slotlake.decoder.plugins.readers import reader_for
+from slotlake.decoder.plugins.recording import Recording
 from tests.decoder.agreement import Stream
 from tests.decoder.fuzz_cases import Plugged
 

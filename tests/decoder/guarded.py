@@ -24,12 +24,12 @@ import numpy as np
 import numpy.typing as npt
 from numba.core.registry import CPUDispatcher
 
-import decoder
+from slotlake import decoder
 
 _PAGE = mmap.PAGESIZE
 _AREA_BYTES = 1 << 20
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_LEFT_ALONE = {("decoder.copy_data", "_drain")}
+_LEFT_ALONE = {("slotlake.decoder.stream.copy_data", "_drain")}
 
 
 class Area:
@@ -126,7 +126,7 @@ def _area(areas: list[Area], i: int, size: int) -> Area:
 def kernels() -> list[CPUDispatcher]:
     """All compiled loops of the decoder that are called from Python, with arrays and not addresses."""
     found: dict[int, CPUDispatcher] = {}
-    for module in pkgutil.walk_packages(decoder.__path__, "decoder."):
+    for module in pkgutil.walk_packages(decoder.__path__, "slotlake.decoder."):
         for value in vars(importlib.import_module(module.name)).values():
             if isinstance(value, CPUDispatcher) and not value.targetoptions.get("forceinline"):
                 function = value.py_func

@@ -14,7 +14,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from decoder.messages import (
+from slotlake.decoder.protocol.messages import (
     Begin,
     BeginPrepare,
     BinaryValue,
@@ -42,9 +42,9 @@ from decoder.messages import (
     Update,
     Value,
 )
-from decoder.relations import Column, Relation
-from decoder.transactions import Result, Transaction, TransactionChange
-from decoder.types import type_name
+from slotlake.decoder.protocol.relations import Column, Relation
+from slotlake.decoder.protocol.transactions import Result, Transaction, TransactionChange
+from slotlake.decoder.types.table import type_name
 from tests.decoder.streams import TEXTS, TIME
 from tests.decoder.wire import encode
 

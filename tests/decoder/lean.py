@@ -13,8 +13,11 @@ from functools import lru_cache
 from typing import Any
 from unittest import mock
 
-from decoder import assembly_messages, buffer, rare, reader
-from decoder.wire import read_message
+from slotlake.decoder.assembly import messages as assembly_messages
+from slotlake.decoder.columnar import buffer
+from slotlake.decoder.columnar import control_messages as rare
+from slotlake.decoder.protocol import reader
+from slotlake.decoder.protocol.wire import read_message
 
 _KEPT = 1 << 13
 _SIZES = {"_FIRST_BYTES": 512, "_FIRST_MESSAGES": 8, "_NEXT_BYTES": 1024, "_NEXT_MESSAGES": 16}

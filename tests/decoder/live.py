@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from decoder.lsn import parse_lsn
+from slotlake.decoder.lsn import parse_lsn
 from tests.conftest import Database
 from tests.vectors.stream import OPTIONS
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from decoder import bulk
-from decoder.changelog import Batch
-from decoder.lsn import parse_lsn
-from decoder.pull import pull
-from decoder.slots import create_slot, inspect_slot
-from decoder.source import SourceSettings, connect
-from decoder.types import column_type, to_text
+from slotlake.decoder.changelog.batches import Batch
+from slotlake.decoder.lsn import parse_lsn
+from slotlake.decoder.server.source import SourceSettings, connect
+from slotlake.decoder.slots.slot import create_slot, inspect_slot
+from slotlake.decoder.stream import bulk
+from slotlake.decoder.stream.pull import pull
+from slotlake.decoder.types.table import column_type, to_text
 from tests.conftest import Database
 
 
@@ -34,7 +34,7 @@ def pulled(source: SourceSettings, directory: Path, start: int, **more: Any) -> 
 
 
 def through_sql(monkeypatch: pytest.MonkeyPatch, window_bytes: int) -> None:
-    """Read everything through SQL (decoder/bulk.py), in windows of that size, however little comes of one."""
+    """Read everything through SQL (`decoder.stream.bulk`), in windows of that size, however little comes."""
     monkeypatch.setattr(bulk, "BULK_MIN_BYTES", 0)
     monkeypatch.setattr(bulk, "WINDOW_BYTES", window_bytes)
     monkeypatch.setattr(bulk, "_IN_VAIN", 1 << 40)

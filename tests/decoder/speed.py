@@ -9,10 +9,19 @@ from __future__ import annotations
 import sys
 import time
 
-from decoder.buffer import MessageBuffer
-from decoder.columnar import Decoder
-from decoder.messages import Begin, Commit, Delete, Insert, Message, NoValue, RelationMessage, Update
-from decoder.relations import Column, Relation
+from slotlake.decoder.columnar.buffer import MessageBuffer
+from slotlake.decoder.columnar.decoder import Decoder
+from slotlake.decoder.protocol.messages import (
+    Begin,
+    Commit,
+    Delete,
+    Insert,
+    Message,
+    NoValue,
+    RelationMessage,
+    Update,
+)
+from slotlake.decoder.protocol.relations import Column, Relation
 from tests.decoder.wire import encode
 
 TIME = 1_795_253_578_287_819

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from decoder.messages import (
+from slotlake.decoder.protocol.messages import (
     Begin,
     Commit,
     Delete,
@@ -19,7 +19,7 @@ from decoder.messages import (
     Update,
     Value,
 )
-from decoder.relations import Column, Relation
+from slotlake.decoder.protocol.relations import Column, Relation
 from tests.decoder.agreement import Stream
 from tests.decoder.wire import encode
 

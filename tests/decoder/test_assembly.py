@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import ProtocolError
-from decoder.messages import (
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.protocol.messages import (
     Begin,
     BeginPrepare,
     Commit,
@@ -25,8 +25,8 @@ from decoder.messages import (
     StreamStart,
     StreamStop,
 )
-from decoder.relations import Column, Relation
-from decoder.transactions import reference_transactions
+from slotlake.decoder.protocol.relations import Column, Relation
+from slotlake.decoder.protocol.transactions import reference_transactions
 from tests.decoder.assembling import assembled
 from tests.decoder.wire import encode
 

@@ -20,10 +20,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from decoder.buffer import MessageBuffer
-from decoder.changelog import batches
-from decoder.confirm import confirm
-from decoder.errors import (
+from slotlake.decoder.changelog.batches import batches
+from slotlake.decoder.columnar.buffer import MessageBuffer
+from slotlake.decoder.errors import (
     ChangeLogError,
     SlotBusyError,
     SlotError,
@@ -31,12 +30,13 @@ from decoder.errors import (
     SourceError,
     SourceUnavailableError,
 )
-from decoder.framing import Bounds, Framing
-from decoder.pull import pull
-from decoder.receive import Stream
-from decoder.slots import check_slot, create_slot, drop_slot
-from decoder.source import SourceSettings, connect, connect_replication, identify, redact
-from infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from slotlake.decoder.server.source import SourceSettings, connect, connect_replication, identify, redact
+from slotlake.decoder.slots.confirm import confirm
+from slotlake.decoder.slots.slot import check_slot, create_slot, drop_slot
+from slotlake.decoder.stream.framing import Bounds, Framing
+from slotlake.decoder.stream.pull import pull
+from slotlake.decoder.stream.receive import Stream
+from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from tests.conftest import Database
 from tests.decoder.sources import confirmed_flush, pulled, settings, slotted
 
@@ -194,7 +194,7 @@ def test_slot_of_another_database(pg: EmbeddedPostgres, database: Database, tmp_
 
 
 def test_slot_in_use(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decoder.receive.START_RETRY_SECONDS", 0.3)
+    monkeypatch.setattr("slotlake.decoder.stream.receive.START_RETRY_SECONDS", 0.3)
     database.execute("CREATE PUBLICATION p")
     source, start = slotted(database)
     with Stream(source, start):

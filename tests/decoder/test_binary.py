@@ -13,12 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoder import binary_columns, binary_containers
-from decoder.binary import binary_text, withheld_from_binary
-from decoder.type_catalog import BUILTIN_TYPES, Kind, TypeCatalog, TypeEntry
-from decoder.types import column_type, parse_binary_slices, parse_mixed_slices, parse_slices, to_text
-from decoder.types_parse import TextError
-from decoder.types_slices import Slices, slices_of
+from slotlake.decoder.types.binary import columns as binary_columns
+from slotlake.decoder.types.binary import containers as binary_containers
+from slotlake.decoder.types.binary.values import binary_text, withheld_from_binary
+from slotlake.decoder.types.catalog import BUILTIN_TYPES, Kind, TypeCatalog, TypeEntry
+from slotlake.decoder.types.parsing import TextError
+from slotlake.decoder.types.slices import Slices, slices_of
+from slotlake.decoder.types.table import (
+    column_type,
+    parse_binary_slices,
+    parse_mixed_slices,
+    parse_slices,
+    to_text,
+)
 from tests.decoder.test_types import BESIDE, HELD, REFUSED, numeric
 
 pytestmark = pytest.mark.fast

@@ -17,9 +17,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from decoder.binary import WITHHELD, binary_text, withheld_from_binary
-from decoder.type_catalog import BUILTIN_TYPES, Kind, TypeCatalog, TypeEntry, load_types
-from decoder.types import (
+from slotlake.decoder.types.binary.values import WITHHELD, binary_text, withheld_from_binary
+from slotlake.decoder.types.catalog import BUILTIN_TYPES, Kind, TypeCatalog, TypeEntry, load_types
+from slotlake.decoder.types.parsing import TextError
+from slotlake.decoder.types.slices import slices_of
+from slotlake.decoder.types.table import (
     column_type,
     parse_binary_slices,
     parse_mixed_slices,
@@ -27,9 +29,7 @@ from decoder.types import (
     sql_text,
     to_text,
 )
-from decoder.types_parse import TextError
-from decoder.types_slices import slices_of
-from infra.local.postgres import EmbeddedPostgres
+from slotlake.infra.local.postgres import EmbeddedPostgres
 from tests.conftest import Database
 from tests.decoder.binary_values import QUERIES, VALUES
 

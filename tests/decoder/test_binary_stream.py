@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from decoder.binary import withheld_from_binary
-from decoder.buffer import MessageBuffer
-from decoder.columnar import Decoder
-from decoder.type_catalog import load_types
+from slotlake.decoder.columnar.buffer import MessageBuffer
+from slotlake.decoder.columnar.decoder import Decoder
+from slotlake.decoder.types.binary.values import withheld_from_binary
+from slotlake.decoder.types.catalog import load_types
 from tests.conftest import Database
 from tests.decoder.binary_values import VALUES
 from tests.decoder.test_binary_server import OPTIONS, USER_TYPES, assert_same

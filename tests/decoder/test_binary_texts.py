@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from decoder import binary_texts
-from decoder.binary import binary_text
-from decoder.binary_columns import read_as_text
-from decoder.type_catalog import Kind, TypeCatalog, TypeEntry
-from decoder.types_parse import TextError
-from decoder.types_slices import Slices
+from slotlake.decoder.types.binary import texts as binary_texts
+from slotlake.decoder.types.binary.columns import read_as_text
+from slotlake.decoder.types.binary.values import binary_text
+from slotlake.decoder.types.catalog import Kind, TypeCatalog, TypeEntry
+from slotlake.decoder.types.parsing import TextError
+from slotlake.decoder.types.slices import Slices
 
 pytestmark = pytest.mark.fast
 

@@ -1,4 +1,4 @@
-"""A backlog read through SQL (decoder/bulk.py): the same batch as from the stream, whatever lies in it."""
+"""A backlog read through SQL (`decoder.stream.bulk`): the same batch as from the stream, whatever it has."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 import psycopg
 import pytest
 
-from decoder import bulk, puller
-from decoder.bulk import BulkStream
-from decoder.bulk_rows import CopiedRows
-from decoder.confirm import confirm
-from decoder.copy_data import Frames
-from decoder.errors import ProtocolError, SourceError, SourceUnavailableError
-from decoder.slots import inspect_slot
-from decoder.source import SourceSettings, connect
+from slotlake.decoder.errors import ProtocolError, SourceError, SourceUnavailableError
+from slotlake.decoder.server.source import SourceSettings, connect
+from slotlake.decoder.slots.confirm import confirm
+from slotlake.decoder.slots.slot import inspect_slot
+from slotlake.decoder.stream import bulk, puller
+from slotlake.decoder.stream.bulk import BulkStream
+from slotlake.decoder.stream.bulk_rows import CopiedRows
+from slotlake.decoder.stream.copy_data import Frames
 from tests.conftest import Database
 from tests.decoder.sources import confirmed_flush, insert_position, pulled, replayed, slotted, through_sql
 from tests.decoder.test_streaming import Twins, fill

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from decoder import relation_reading
-from decoder.buffer import MessageBuffer
-from decoder.columnar import Decoder
-from decoder.errors import ProtocolError
-from decoder.messages import (
+from slotlake.decoder.columnar.buffer import MessageBuffer
+from slotlake.decoder.columnar.decoder import Decoder
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.protocol import relation_reading
+from slotlake.decoder.protocol.messages import (
     Begin,
     BinaryValue,
     Commit,
@@ -28,9 +28,9 @@ from decoder.messages import (
     Truncate,
     Update,
 )
-from decoder.relation_reading import read_relation
-from decoder.relations import Column, Relation
-from decoder.wire import read_message
+from slotlake.decoder.protocol.relation_reading import read_relation
+from slotlake.decoder.protocol.relations import Column, Relation
+from slotlake.decoder.protocol.wire import read_message
 from tests.decoder.agreement import Meaning, Stream, columnar, plain
 from tests.decoder.streams import TIME, relations, streams
 from tests.decoder.test_reader import REFUSED
@@ -224,8 +224,8 @@ def test_many_tables_in_turn_are_told_apart() -> None:
 
 
 def test_a_table_wider_than_one_group_of_columns_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decoder.rows._LOCATED_MAX", 12)
-    monkeypatch.setattr("decoder.rows._COLUMNS_MIN", 1)
+    monkeypatch.setattr("slotlake.decoder.columnar.rows._LOCATED_MAX", 12)
+    monkeypatch.setattr("slotlake.decoder.columnar.rows._COLUMNS_MIN", 1)
     wide = Relation(9, "s", "wide", "d", tuple(Column(f"c{i}", 23, -1, False) for i in range(100)))
     rows = [Insert(9, tuple(str(1000 * n + i) for i in range(100))) for n in range(5)]
     (table,) = decode(*transaction(1000, RelationMessage(wide), *rows)).rows.values()
@@ -236,8 +236,8 @@ def test_a_table_wider_than_one_group_of_columns_is_read_whole(monkeypatch: pyte
 def test_tables_of_different_types_share_their_parsing(
     monkeypatch: pytest.MonkeyPatch, located_max: int
 ) -> None:
-    monkeypatch.setattr("decoder.rows._LOCATED_MAX", located_max)
-    monkeypatch.setattr("decoder.rows._COLUMNS_MIN", 1)
+    monkeypatch.setattr("slotlake.decoder.columnar.rows._LOCATED_MAX", located_max)
+    monkeypatch.setattr("slotlake.decoder.columnar.rows._COLUMNS_MIN", 1)
     dated = Relation(8, "s", "dated", "f", (Column("d", 1082, -1, True), Column("id", 23, -1, True)))
     rows: list[Message] = []
     for n in range(4):

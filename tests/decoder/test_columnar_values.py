@@ -9,9 +9,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from decoder.errors import ProtocolError
-from decoder.messages import Begin, Commit, Delete, Insert, Message, NoValue, RelationMessage, Update
-from decoder.relations import Column, Relation
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.protocol.messages import (
+    Begin,
+    Commit,
+    Delete,
+    Insert,
+    Message,
+    NoValue,
+    RelationMessage,
+    Update,
+)
+from slotlake.decoder.protocol.relations import Column, Relation
 from tests.decoder.agreement import Meaning, Stream, columnar, plain
 from tests.decoder.streams import TIME
 from tests.decoder.wire import encode
@@ -121,9 +130,9 @@ def test_plain_and_odd_values_of_many_tables_in_turn(seed: int) -> None:
     rows = changes(draw, relations, draw.randint(1, 40))
     stream = stream_of(*map(RelationMessage, relations), *rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("decoder.rows._LOCATED_MAX", draw.choice([3, 40, 1 << 17]))
-        patch.setattr("decoder.rows._COLUMNS_MIN", draw.choice([1, 2, 16]))
-        patch.setattr("decoder.rows._READ_SHARE", draw.choice([1, 1 / 32]))
+        patch.setattr("slotlake.decoder.columnar.rows._LOCATED_MAX", draw.choice([3, 40, 1 << 17]))
+        patch.setattr("slotlake.decoder.columnar.rows._COLUMNS_MIN", draw.choice([1, 2, 16]))
+        patch.setattr("slotlake.decoder.columnar.rows._READ_SHARE", draw.choice([1, 1 / 32]))
         assert columnar(stream) == plain(stream)
 
 

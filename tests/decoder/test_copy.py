@@ -13,17 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from decoder import copy
-from decoder.copy import CopiedFile, copy_query, copy_table
-from decoder.copy_frames import CopyFrames
-from decoder.copy_parts import Part, plan_parts
-from decoder.errors import ChangedMeanwhileError, ChangeLogError, ProtocolError, SourceError
-from decoder.forms import Form
-from decoder.privileges import require_readable
-from decoder.publications import SourceTable, source_tables
-from decoder.slots import create_slot
-from decoder.source import connect
-from decoder.types import column_type, to_text
+from slotlake.decoder.catalog.publications import SourceTable, source_tables
+from slotlake.decoder.copy import table as copy
+from slotlake.decoder.copy.frames import CopyFrames
+from slotlake.decoder.copy.parts import Part, plan_parts
+from slotlake.decoder.copy.table import CopiedFile, copy_query, copy_table
+from slotlake.decoder.errors import ChangedMeanwhileError, ChangeLogError, ProtocolError, SourceError
+from slotlake.decoder.server.privileges import require_readable
+from slotlake.decoder.server.source import connect
+from slotlake.decoder.slots.slot import create_slot
+from slotlake.decoder.types.representations import Form
+from slotlake.decoder.types.table import column_type, to_text
 from tests.conftest import Database
 from tests.decoder.sources import settings
 from tests.decoder.test_bad_input_source import refused, role, small_disk
@@ -193,8 +193,8 @@ def test_a_partition_that_gets_anothers_name_is_not_read_for_it(
 
 def test_many_chunks_and_files(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A companion column that is first needed late begins a new file, and stays."""
-    monkeypatch.setattr("decoder.copy.CHUNK_BYTES", 20_000)
-    monkeypatch.setattr("decoder.copy_data.DRAIN_BYTES", 20_000)
+    monkeypatch.setattr("slotlake.decoder.copy.table.CHUNK_BYTES", 20_000)
+    monkeypatch.setattr("slotlake.decoder.stream.copy_data.DRAIN_BYTES", 20_000)
     database.execute(
         """
         CREATE TABLE t (id int, d date); CREATE PUBLICATION p FOR TABLE t;
@@ -268,8 +268,8 @@ def test_full_disk_leaves_no_file(database: Database) -> None:
 def test_connection_cut_leaves_no_file(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("decoder.copy.CHUNK_BYTES", 100_000)
-    monkeypatch.setattr("decoder.copy_data.DRAIN_BYTES", 100_000)
+    monkeypatch.setattr("slotlake.decoder.copy.table.CHUNK_BYTES", 100_000)
+    monkeypatch.setattr("slotlake.decoder.stream.copy_data.DRAIN_BYTES", 100_000)
     database.execute(
         "CREATE TABLE t (id int, a text); CREATE PUBLICATION p FOR TABLE t;"
         "INSERT INTO t SELECT i, md5(i::text) FROM generate_series(1, 300000) i"

@@ -7,12 +7,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from decoder.copy import CopyCrew, CopyJob
-from decoder.copy_parts import Part, part_query, plan_parts
-from decoder.errors import SourceError
-from decoder.publications import SourceTable, source_tables
-from decoder.slots import create_slot
-from decoder.source import connect
+from slotlake.decoder.catalog.publications import SourceTable, source_tables
+from slotlake.decoder.copy.parts import Part, part_query, plan_parts
+from slotlake.decoder.copy.table import CopyCrew, CopyJob
+from slotlake.decoder.errors import SourceError
+from slotlake.decoder.server.source import connect
+from slotlake.decoder.slots.slot import create_slot
 from tests.conftest import Database
 from tests.decoder.sources import settings
 from tests.decoder.test_bad_input_source import refused, role
@@ -29,7 +29,7 @@ def test_ranges_are_the_whole_table_while_it_is_written(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows move to other pages, behind the last one that was there, and away: the snapshot's come, once."""
-    monkeypatch.setattr("decoder.copy_parts.PART_BYTES", 100_000)
+    monkeypatch.setattr("slotlake.decoder.copy.parts.PART_BYTES", 100_000)
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, a text); CREATE PUBLICATION p FOR TABLE t WHERE (id % 2 = 0);"
         "INSERT INTO t SELECT i, md5(i::text) FROM generate_series(1, 10000) i"

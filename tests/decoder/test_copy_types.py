@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from psycopg import sql
 
-from decoder.slots import create_slot
+from slotlake.decoder.slots.slot import create_slot
 from tests.conftest import Database
 from tests.decoder.binary_values import VALUES
 from tests.decoder.sources import pulled, settings

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from decoder.errors import LakeError
-from decoder.forms import AS_TEXT, as_list, as_range, as_record, form_of
-from decoder.types import column_type, from_text, sql_text
-from infra.local.postgres import EmbeddedPostgres
+from slotlake.decoder.errors import LakeError
+from slotlake.decoder.types.representations import AS_TEXT, as_list, as_range, as_record, form_of
+from slotlake.decoder.types.table import column_type, from_text, sql_text
+from slotlake.infra.local.postgres import EmbeddedPostgres
 
 OPTIONS = (
     "-c DateStyle=ISO -c extra_float_digits=1 -c TimeZone=UTC -c bytea_output=hex -c IntervalStyle=postgres"

@@ -9,17 +9,17 @@ import sys
 
 import numpy as np
 
-from decoder.buffer import MessageBuffer
+from slotlake.decoder.columnar.buffer import MessageBuffer
 from tests.decoder.guarded import GuardedKernel, guarded_kernels, kernels
 
 _LOOP = """
 import os
 import numpy as np
-import decoder.buffer
-from decoder.compiled import frozen
+import slotlake.decoder.columnar.buffer
+from slotlake.decoder.compiled.jit import frozen
 from tests.decoder.guarded import guarded_kernels
 from numba import njit
-from decoder.memory import bare
+from slotlake.decoder.compiled.memory import bare
 
 @njit
 def move(data, at, into):
@@ -27,7 +27,7 @@ def move(data, at, into):
     into[at[0]] = data[at[1]]
     return 0
 
-decoder.buffer.move = move
+slotlake.decoder.columnar.buffer.move = move
 data, into = np.zeros(10, np.uint8), np.zeros(10, np.uint8)
 with guarded_kernels():
     move(frozen(data), np.array([9, 9]), into)
@@ -50,7 +50,11 @@ def test_one_byte_too_far_ends_the_process() -> None:
 
 def test_kernels_give_the_same_between_guard_pages() -> None:
     every = {f"{each.py_func.__module__}.{each.py_func.__name__}" for each in kernels()}
-    assert {"decoder.framing._walk", "decoder.copy_frames._walk", "decoder.bulk_rows._rows"} < every
+    assert {
+        "slotlake.decoder.stream.framing._walk",
+        "slotlake.decoder.copy.frames._walk",
+        "slotlake.decoder.stream.bulk_rows._rows",
+    } < every
     assert len(every) > 30
     raw = np.frombuffer(b"abcdef", np.uint8)
     lengths = np.array([2, 4], np.int32), np.array([7, 8], np.uint64)

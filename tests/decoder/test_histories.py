@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from decoder.reader import StreamReader
-from decoder.transactions import reference_transactions
+from slotlake.decoder.protocol.reader import StreamReader
+from slotlake.decoder.protocol.transactions import reference_transactions
 from tests.decoder.agreement import columnar
 from tests.decoder.agreement import plain as plain_meaning
 from tests.decoder.assembling import assembled, random_cuts, scratch, without_names

@@ -15,9 +15,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from decoder.messages import Insert
-from decoder.transactions import Result, Transaction, reference_transactions
-from infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from slotlake.decoder.protocol.messages import Insert
+from slotlake.decoder.protocol.transactions import Result, Transaction, reference_transactions
+from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from tests.conftest import Database, drop_database, seed_of_the_run
 from tests.decoder.assembling import assembled, scratch
 from tests.decoder.comparing import comparable

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from decoder import incoming
-from decoder.incoming import incoming_path, make_incoming, remove_leftovers
+from slotlake.decoder.changelog import incoming
+from slotlake.decoder.changelog.incoming import incoming_path, make_incoming, remove_leftovers
 
 WRITER = """
 import sys
 from pathlib import Path
-from decoder.incoming import incoming_path, make_incoming
+from slotlake.decoder.changelog.incoming import incoming_path, make_incoming
 path = incoming_path(Path(sys.argv[1]), "batch")
 make_incoming(path)
 (path / "rows").write_text("half")

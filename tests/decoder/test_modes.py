@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import SourceError
+from slotlake.decoder.errors import SourceError
 from tests.conftest import Database
 from tests.decoder.sources import through_sql
 from tests.decoder.test_streaming import Twins

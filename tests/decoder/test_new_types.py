@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from decoder.batch_writer import BatchIdentity
-from decoder.changelog import Batch
-from decoder.errors import ProtocolError
-from decoder.jsonlines import JsonLines, lines_of
-from decoder.options import negotiate
-from decoder.plugins.live import slot_steps
-from decoder.puller import Puller
-from decoder.slots import create_slot, drop_slot
-from decoder.source import SourceSettings, identify
-from decoder.type_catalog import TypeCatalog
-from infra.local.postgres import Version
+from slotlake.decoder.changelog.batches import Batch
+from slotlake.decoder.changelog.writer import BatchIdentity
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.plugins.jsonlines import JsonLines, lines_of
+from slotlake.decoder.plugins.live import slot_steps
+from slotlake.decoder.server.source import SourceSettings, identify
+from slotlake.decoder.slots.slot import create_slot, drop_slot
+from slotlake.decoder.stream.options import negotiate
+from slotlake.decoder.stream.puller import Puller
+from slotlake.decoder.types.catalog import TypeCatalog
+from slotlake.infra.local.postgres import Version
 from tests.conftest import Database
 from tests.decoder.sources import insert_position, replayed
 
@@ -114,7 +114,7 @@ def test_only_unknown_types_are_asked_for(
 ) -> None:
     asked: list[object] = []
     with puller(database, tmp_path, binary=True) as binary:
-        import decoder.source_types as module
+        import slotlake.decoder.catalog.source_types as module
 
         real = module.load_types
         monkeypatch.setattr(module, "load_types", lambda *each: (asked.append(each), real(*each))[1])
@@ -149,7 +149,7 @@ def test_a_type_that_is_made_between_the_look_at_the_slot_and_its_values(
     source = settings(database, binary=True)
     create_slot(source).close()
     make_all(database, transactions=True)
-    monkeypatch.setattr("decoder.plugins.live.load_types", lambda connection: TypeCatalog())
+    monkeypatch.setattr("slotlake.decoder.plugins.live.load_types", lambda connection: TypeCatalog())
     consumer = JsonLines()
     lines = list(lines_of(slot_steps(source, consumer), consumer))
     rows = [line for line in lines if line.get("table") == "t"]

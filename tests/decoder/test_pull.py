@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from decoder.changelog import batches
-from decoder.confirm import confirm
-from decoder.errors import ChangeLogError, SourceError, UnsendableError
-from decoder.lsn import format_lsn, parse_lsn
-from decoder.plugins.live import read_slot
-from decoder.pull import PullProgress
-from decoder.receive import Stream
-from decoder.slots import create_slot, inspect_slot
-from decoder.source import connect
-from infra.standing import PullSettings, StandingStream
+from slotlake.decoder.changelog.batches import batches
+from slotlake.decoder.errors import ChangeLogError, SourceError, UnsendableError
+from slotlake.decoder.lsn import format_lsn, parse_lsn
+from slotlake.decoder.plugins.live import read_slot
+from slotlake.decoder.server.source import connect
+from slotlake.decoder.slots.confirm import confirm
+from slotlake.decoder.slots.slot import create_slot, inspect_slot
+from slotlake.decoder.stream.pull import PullProgress
+from slotlake.decoder.stream.receive import Stream
+from slotlake.infra.standing import PullSettings, StandingStream
 from tests.conftest import Database
 from tests.decoder.sources import (
     confirmed_flush,
@@ -238,8 +238,8 @@ def test_a_time_bound_cuts_at_a_commit(database: Database, tmp_path: Path) -> No
 def test_a_transaction_larger_than_a_chunk_goes_to_disk_in_pieces(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("decoder.puller.CHUNK_BYTES", 100_000)
-    monkeypatch.setattr("decoder.copy_data.DRAIN_BYTES", 100_000)
+    monkeypatch.setattr("slotlake.decoder.stream.puller.CHUNK_BYTES", 100_000)
+    monkeypatch.setattr("slotlake.decoder.stream.copy_data.DRAIN_BYTES", 100_000)
     database.execute(TABLE)
     source, start = slotted(database)
     database.execute(inserted(1, 20_000))
@@ -413,8 +413,8 @@ def test_the_server_is_behind_the_lake(database: Database, tmp_path: Path) -> No
 CHILD = """
 import sys
 from pathlib import Path
-from decoder.pull import pull
-from decoder.source import SourceSettings
+from slotlake.decoder.stream.pull import pull
+from slotlake.decoder.server.source import SourceSettings
 pull(SourceSettings(sys.argv[1], ("p",), sys.argv[2]), "test", Path(sys.argv[3]), start=int(sys.argv[4]))
 """
 

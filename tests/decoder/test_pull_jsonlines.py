@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from decoder.jsonlines import changes
+from slotlake.decoder.plugins.jsonlines import changes
 from tests.conftest import Database
 from tests.decoder.sources import confirmed_flush, slotted
 

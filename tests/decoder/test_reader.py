@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from decoder.errors import ProtocolError
-from decoder.messages import (
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.protocol.messages import (
     Begin,
     Commit,
     Delete,
@@ -21,8 +21,8 @@ from decoder.messages import (
     TypeMessage,
     Update,
 )
-from decoder.reader import StreamReader, read_message
-from decoder.relations import Column, Relation
+from slotlake.decoder.protocol.reader import StreamReader, read_message
+from slotlake.decoder.protocol.relations import Column, Relation
 from tests.decoder.wire import encode
 
 pytestmark = pytest.mark.fast

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import ProtocolError
-from decoder.messages import (
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.protocol.messages import (
     Begin,
     BeginPrepare,
     BinaryValue,
@@ -33,9 +33,9 @@ from decoder.messages import (
     TypeMessage,
     Update,
 )
-from decoder.reader import NEXT, State, StreamReader, read_message
-from decoder.relations import Column, Relation
-from decoder.transactions import Transaction, reference_transactions
+from slotlake.decoder.protocol.reader import NEXT, State, StreamReader, read_message
+from slotlake.decoder.protocol.relations import Column, Relation
+from slotlake.decoder.protocol.transactions import Transaction, reference_transactions
 from tests.decoder.wire import encode
 
 pytestmark = pytest.mark.fast

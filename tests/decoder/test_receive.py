@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from decoder.buffer import MessageBuffer
-from decoder.columnar import DecodedChunk
-from decoder.errors import ProtocolError
-from decoder.framing import CUT, REACHED, RUNNING, Bounds, Framing, status_update
-from decoder.nap import FIRST_LOOPBACK_SECONDS, NAP_TRICKLE_SECONDS, NAPS_SECONDS, Nap
-from decoder.options import negotiate
-from decoder.receive import Stream, start_command
-from decoder.source import SourceSettings
+from slotlake.decoder.columnar.buffer import MessageBuffer
+from slotlake.decoder.columnar.decoder import DecodedChunk
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.server.source import SourceSettings
+from slotlake.decoder.stream.framing import CUT, REACHED, RUNNING, Bounds, Framing, status_update
+from slotlake.decoder.stream.nap import FIRST_LOOPBACK_SECONDS, NAP_TRICKLE_SECONDS, NAPS_SECONDS, Nap
+from slotlake.decoder.stream.options import negotiate
+from slotlake.decoder.stream.receive import Stream, start_command
 from tests.conftest import Database
 from tests.decoder.sources import held_by, pulled, replayed, slotted
 from tests.decoder.test_pull import TABLE, TEXTS, inserted
@@ -220,13 +220,13 @@ def test_the_server_is_answered_while_a_batch_is_written(
     pg: object, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """wal_sender_timeout is 1 s and writing takes 3: without answers the server would hang up."""
-    monkeypatch.setattr("decoder.puller.CHUNK_BYTES", 50_000)
-    monkeypatch.setattr("decoder.copy_data.DRAIN_BYTES", 50_000)
+    monkeypatch.setattr("slotlake.decoder.stream.puller.CHUNK_BYTES", 50_000)
+    monkeypatch.setattr("slotlake.decoder.stream.copy_data.DRAIN_BYTES", 50_000)
     database.execute(TABLE + f"ALTER DATABASE {database.name} SET wal_sender_timeout = '1s'")
     source, start = slotted(database)
     for i in range(10):
         database.execute(inserted(1000 * i, 1000 * i + 999))
-    from decoder.batch_writer import BatchWriter
+    from slotlake.decoder.changelog.writer import BatchWriter
 
     append = BatchWriter.append
 
@@ -258,7 +258,7 @@ def test_small_buffers_neither_hang_nor_crawl(
                 channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
             return FIRST_LOOPBACK_SECONDS
 
-        monkeypatch.setattr("decoder.receive._shape_socket", tiny)
+        monkeypatch.setattr("slotlake.decoder.stream.receive._shape_socket", tiny)
     begun = time.monotonic()
     assert pulled(source, tmp_path, start).changes == 20_000
     assert time.monotonic() - begun < 20

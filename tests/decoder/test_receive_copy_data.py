@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from decoder.copy_data import CopyReader
+from slotlake.decoder.stream.copy_data import CopyReader
 from tests.conftest import Database
 
 
@@ -45,7 +45,7 @@ def test_every_message_whole_and_in_order(
     database: Database, plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also empty ones, ones larger than the buffer, and more than the arrays hold at first."""
-    monkeypatch.setattr("decoder.copy_data.DRAIN_BYTES", 100_000)
+    monkeypatch.setattr("slotlake.decoder.stream.copy_data.DRAIN_BYTES", 100_000)
     query = (
         "COPY (SELECT CASE WHEN i % 20000 = 7 THEN repeat(i::text || ',', 400000) ELSE i::text END "
         "FROM generate_series(1, 60000) i) TO STDOUT"

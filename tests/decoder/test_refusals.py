@@ -7,8 +7,8 @@ from unittest import mock
 import psycopg
 import pytest
 
-from decoder.errors import SourceError, SourceUnavailableError
-from decoder.source import connect, source_errors
+from slotlake.decoder.errors import SourceError, SourceUnavailableError
+from slotlake.decoder.server.source import connect, source_errors, source_session
 from tests.conftest import Database
 
 RAISED = "DO $$ BEGIN RAISE EXCEPTION 'kein Platz mehr' USING ERRCODE = '{}'; END $$"
@@ -98,3 +98,20 @@ def test_a_server_that_is_too_old_is_refused_by_its_version(database: Database) 
         connect(database.dsn)
     assert "upgrade" in caught.value.way_out
     assert not caught.value.retryable
+
+
+def test_no_chain_leads_to_what_holds_the_password(database: Database) -> None:
+    with pytest.raises(SourceError) as caught, source_session(database.dsn, "looking") as connection:
+        connection.execute("SELECT 1/0")
+    assert (caught.value.__cause__, caught.value.__context__) == (None, None)
+    assert connection.closed
+
+
+def test_a_session_that_ends_by_another_error_keeps_nothing(database: Database) -> None:
+    database.execute("CREATE TABLE t (a int)")
+    with pytest.raises(KeyError), source_session(database.dsn) as connection:
+        connection.execute("BEGIN")
+        connection.execute("INSERT INTO t VALUES (1)")
+        raise KeyError
+    assert connection.closed
+    assert database.execute("SELECT * FROM t") == []

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from decoder import bulk, confirm, pull, receive, slot_held
-from decoder.errors import SlotError, SourceUnavailableError
-from decoder.lsn import format_lsn
-from decoder.plugins import live
-from decoder.slots import check_slot, drop_slot
-from decoder.source import SourceSettings, connect, connect_replication
-from infra import standing
-from infra.local.postgres import Version
+from slotlake.decoder.errors import SlotError, SourceUnavailableError
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.plugins import live
+from slotlake.decoder.server.source import SourceSettings, connect, connect_replication
+from slotlake.decoder.slots import confirm
+from slotlake.decoder.slots import position as slot_held
+from slotlake.decoder.slots.slot import check_slot, drop_slot
+from slotlake.decoder.stream import bulk, pull, receive
+from slotlake.infra import standing
+from slotlake.infra.local.postgres import Version
 from tests.conftest import Database
 from tests.decoder.sources import insert_position, pulled, slotted, through_sql
 

@@ -7,16 +7,16 @@ import time
 
 import pytest
 
-from decoder.confirm import confirm
-from decoder.errors import SlotError, SourceError
-from decoder.publications import (
+from slotlake.decoder.catalog.publications import (
     create_publication,
     missing_publications,
     source_tables,
     unfit_tables,
 )
-from decoder.slots import create_slot, drop_slot, inspect_slot
-from decoder.source import connect, identify
+from slotlake.decoder.errors import SlotError, SourceError
+from slotlake.decoder.server.source import connect, identify
+from slotlake.decoder.slots.confirm import confirm
+from slotlake.decoder.slots.slot import create_slot, drop_slot, inspect_slot
 from tests.conftest import Database
 from tests.decoder.sources import confirmed_flush, insert_position, settings, slotted
 

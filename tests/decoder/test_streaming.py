@@ -15,12 +15,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from decoder.changelog import Batch
-from decoder.confirm import confirm
-from decoder.errors import ChangeLogError
-from decoder.slots import create_slot
-from decoder.source import SourceSettings
-from decoder.types import column_type, to_text
+from slotlake.decoder.changelog.batches import Batch
+from slotlake.decoder.errors import ChangeLogError
+from slotlake.decoder.server.source import SourceSettings
+from slotlake.decoder.slots.confirm import confirm
+from slotlake.decoder.slots.slot import create_slot
+from slotlake.decoder.types.table import column_type, to_text
 from tests.conftest import Database
 from tests.decoder.sources import insert_position, pulled
 
@@ -221,9 +221,9 @@ def test_memory_has_one_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With next to none of it everything goes to disk, and comes back the same."""
-    monkeypatch.setattr("decoder.puller.CHUNK_BYTES", 20_000)
-    monkeypatch.setattr("decoder.assembly.CHUNK_BYTES", 20_000)
-    monkeypatch.setattr("decoder.spool.PIECE_BYTES", 3_000)
+    monkeypatch.setattr("slotlake.decoder.stream.puller.CHUNK_BYTES", 20_000)
+    monkeypatch.setattr("slotlake.decoder.assembly.assembler.CHUNK_BYTES", 20_000)
+    monkeypatch.setattr("slotlake.decoder.assembly.spool.PIECE_BYTES", 3_000)
     twins = Twins(database, tmp_path, MODES)
     one, two, three, _ = sessions
     for first in (1, 3000, 6000):
@@ -244,8 +244,8 @@ def test_memory_has_one_limit(
 CHILD = """
 import sys
 from pathlib import Path
-from decoder.pull import pull
-from decoder.source import SourceSettings
+from slotlake.decoder.stream.pull import pull
+from slotlake.decoder.server.source import SourceSettings
 source = SourceSettings(sys.argv[1], ("p",), sys.argv[2], streaming="on", two_phase=True, messages=True)
 pull(source, "test", Path(sys.argv[3]), start=int(sys.argv[4]))
 """
@@ -303,8 +303,8 @@ def test_a_prepared_transaction_that_was_removed_is_missed(
 PEAK = """
 import resource, sys
 from pathlib import Path
-from decoder.pull import pull
-from decoder.source import SourceSettings
+from slotlake.decoder.stream.pull import pull
+from slotlake.decoder.server.source import SourceSettings
 more = {"streaming": "parallel", "two_phase": True}
 source = SourceSettings(sys.argv[1], ("p",), sys.argv[2], **more)
 first = pull(source, "test", Path(sys.argv[3]), start=int(sys.argv[4]), until=int(sys.argv[5]))

@@ -1,16 +1,16 @@
-# ruff: noqa: E501  (a statement is read as a line)
 """What decides how values are printed: it is there again as long as no text that there is has changed."""
 
 from __future__ import annotations
 
-from decoder.source import connect
-from decoder.type_texts import printed_by
+from slotlake.decoder.catalog.type_texts import printed_by
+from slotlake.decoder.server.source import connect
 from tests.conftest import Database
 
 SETUP = """
-CREATE TYPE mood AS ENUM ('sad', 'fine'); CREATE TYPE swing AS RANGE (subtype = mood); CREATE TYPE pair AS (m mood, n int);
-CREATE DOMAIN moods AS mood[]; CREATE TYPE thing AS (n int, v text); CREATE TABLE referred (id int); CREATE TABLE other (id int);
-CREATE TABLE t (mood mood, array_ mood[], domain_ moods, range_ swing, multi swing[], nested pair[], thing thing, table_ regclass, tables regclass[], plain int, words text[])
+CREATE TYPE mood AS ENUM ('sad', 'fine'); CREATE TYPE swing AS RANGE (subtype = mood); CREATE TYPE pair AS (m
+mood, n int); CREATE DOMAIN moods AS mood[]; CREATE TYPE thing AS (n int, v text); CREATE TABLE referred (id
+int); CREATE TABLE other (id int); CREATE TABLE t (mood mood, array_ mood[], domain_ moods, range_ swing,
+multi swing[], nested pair[], thing thing, table_ regclass, tables regclass[], plain int, words text[])
 """
 MOODS = {"mood", "array_", "domain_", "range_", "multi", "nested"}
 # What happens → columns whose text changed.

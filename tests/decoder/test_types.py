@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from decoder.errors import ProtocolError
-from decoder.types import column_type, from_text, sql_text, to_text, type_name
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.types.table import column_type, from_text, sql_text, to_text, type_name
 
 pytestmark = pytest.mark.fast
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from decoder import types as types_table
-from decoder.binary import WITHHELD, binary_text
-from decoder.type_catalog import BUILTIN_TYPES, Kind, TypeCatalog
-from decoder.types import column_type
-from decoder.types_parse import TextError
+from slotlake.decoder.types import table as types_table
+from slotlake.decoder.types.binary.values import WITHHELD, binary_text
+from slotlake.decoder.types.catalog import BUILTIN_TYPES, Kind, TypeCatalog
+from slotlake.decoder.types.parsing import TextError
+from slotlake.decoder.types.table import column_type
 
 pytestmark = pytest.mark.fast
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from decoder.types import column_type, from_text, sql_text, to_text
-from infra.local.postgres import EmbeddedPostgres
+from slotlake.decoder.types.table import column_type, from_text, sql_text, to_text
+from slotlake.infra.local.postgres import EmbeddedPostgres
 
 OPTIONS = (
     "-c DateStyle=ISO -c IntervalStyle=postgres -c extra_float_digits=1 -c TimeZone=UTC -c bytea_output=hex"

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from decoder.copy import CopyCrew, CopyJob, copy_table
-from decoder.copy_parts import plan_parts
-from decoder.errors import ChangedMeanwhileError
-from decoder.publications import SourceTable, source_tables
-from decoder.source import connect
-from decoder.vanished import VanishedError, vanished
-from expectations.shapes import Compared
-from expectations.source_side import snapshot_session, while_there
+from slotlake.decoder.catalog.publications import SourceTable, source_tables
+from slotlake.decoder.catalog.vanished import VanishedError, vanished
+from slotlake.decoder.copy.parts import plan_parts
+from slotlake.decoder.copy.table import CopyCrew, CopyJob, copy_table
+from slotlake.decoder.errors import ChangedMeanwhileError
+from slotlake.decoder.server.source import connect
+from slotlake.expectations.shapes import Compared
+from slotlake.expectations.source_side import snapshot_session, while_there
 from tests.conftest import Database
 
 AFTER = {

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from decoder.columnar import Decoder
-from decoder.errors import ProtocolError
-from decoder.lsn import parse_lsn
-from decoder.messages import NoValue
-from decoder.reader import StreamReader, read_message
+from slotlake.decoder.columnar.decoder import Decoder
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.lsn import parse_lsn
+from slotlake.decoder.protocol.messages import NoValue
+from slotlake.decoder.protocol.reader import StreamReader, read_message
 from tests.decoder.agreement import Meaning, Stream, columnar, plain
 from tests.vectors.capture import as_json
 
@@ -139,7 +139,7 @@ def replay(meaning: Meaning) -> dict[str, tuple[list[str], list[list[Any]]]]:
 
 
 def _buffer(stream: Stream) -> Any:
-    from decoder.buffer import MessageBuffer
+    from slotlake.decoder.columnar.buffer import MessageBuffer
 
     buffer = MessageBuffer()
     for lsn, payload in stream:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import ProtocolError
-from decoder.lsn import parse_lsn
-from decoder.messages import Streamed
-from decoder.reader import State, StreamReader, read_message
-from decoder.transactions import reference_transactions
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.lsn import parse_lsn
+from slotlake.decoder.protocol.messages import Streamed
+from slotlake.decoder.protocol.reader import State, StreamReader, read_message
+from slotlake.decoder.protocol.transactions import reference_transactions
 from tests.decoder.agreement import Stream
 from tests.decoder.assembling import assembled
 from tests.decoder.comparing import comparable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from decoder.visible import Shown
+from slotlake.decoder.slots.visible import Shown
 
 # Transactions in commit order: id, and where the commit record ends.
 STREAM = [(11, 110), (10, 120), (13, 130), (12, 140)]

@@ -1,11 +1,11 @@
-"""A writer of pgoutput messages of all versions, the mirror of `decoder.wire`, for tests only."""
+"""A writer of pgoutput messages of all versions, the mirror of `decoder.protocol.wire`, for tests only."""
 
 from __future__ import annotations
 
 import struct
 
-from decoder.cursor import EPOCH_MICROSECONDS
-from decoder.messages import (
+from slotlake.decoder.protocol.cursor import EPOCH_MICROSECONDS
+from slotlake.decoder.protocol.messages import (
     Begin,
     BeginPrepare,
     BinaryValue,

@@ -10,10 +10,10 @@ from typing import Any
 
 import psycopg
 
-from infra.local.airflow import LocalAirflow
-from infra.local.airflow_client import AirflowClient
-from infra.pipeline import Pipeline
-from spark.read import Cut
+from slotlake import Pipeline
+from slotlake.infra.local.airflow import LocalAirflow
+from slotlake.infra.local.airflow_client import AirflowClient
+from slotlake.spark.read.point import Cut
 
 # For how long nothing at all may happen.  Beside other work a run takes as long as it takes.
 STILL_SECONDS_MAX = 240.0

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import psycopg
 from psycopg import sql
 
-from infra.local.postgres import EmbeddedPostgres
+from slotlake.infra.local.postgres import EmbeddedPostgres
 from tests.conftest import Database, drop_database
 
 BAD = r"E'\xff\xfe'"

@@ -23,7 +23,7 @@ from urllib.request import ProxyHandler, build_opener
 
 from websockets.sync.client import connect
 
-from infra.local.chromium import Chromium
+from slotlake.infra.local.chromium import Chromium
 
 WIDTH, HEIGHT = 1200, 900
 _OPTIONS = (

@@ -13,17 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from decoder import failpoints
-from infra import joining
-from infra.pipeline import Pipeline
-from infra.reports import PullReport
+from slotlake import Pipeline
+from slotlake.decoder import failpoints
+from slotlake.infra.joining import joining
+from slotlake.infra.reports import PullReport
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
 from tests.e2e.test_init_resumed import Killed
 
 PART_BYTES = 50_000
 SLOW = "copy_seconds_per_sync: 0.001\ncopy_workers: 1\n"
-COMMAND = f"import decoder.copy_parts as p; p.PART_BYTES = {PART_BYTES}; from infra.cli import main; main()"
+COMMAND = (
+    f"import slotlake.decoder.copy.parts as p; p.PART_BYTES = {PART_BYTES}; "
+    "from slotlake.infra.cli.main import main; main()"
+)
 LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
 BIG, SMALL = "public.big", "public.small"
 
@@ -132,6 +135,6 @@ def ended_at(monkeypatch: pytest.MonkeyPatch, failpoint: str, doing: Callable[[]
     with monkeypatch.context() as patch:
         patch.setenv("SLOTLAKE_FAILPOINT", failpoint)
         patch.setattr(failpoints, "_reached", {})
-        patch.setattr("decoder.failpoints.os.kill", end)
+        patch.setattr("slotlake.decoder.failpoints.os.kill", end)
         with pytest.raises(Killed):
             doing()

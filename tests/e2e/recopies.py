@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from infra import recopying
-from infra.pipeline import Pipeline
-from spark.read import Cut
+from slotlake import Pipeline
+from slotlake.infra.joining import recopying
+from slotlake.spark.read.point import Cut
 from tests.conftest import Database
 from tests.e2e.joining_kinds import KINDS, Joining
 from tests.e2e.joins import BIG, PART_BYTES, begun, ready
@@ -21,8 +21,8 @@ REWRITTEN = "ALTER TABLE big ALTER t TYPE text USING t || '!'"
 
 def small_and_slow(patch: pytest.MonkeyPatch) -> None:
     """Every table of two ranges is large, however long a sync may take."""
-    patch.setattr("decoder.copy_parts.PART_BYTES", PART_BYTES)
-    patch.setattr("infra.large_tables.BYTES_PER_SECOND", 1)
+    patch.setattr("slotlake.decoder.copy.parts.PART_BYTES", PART_BYTES)
+    patch.setattr("slotlake.infra.schema.large_tables.BYTES_PER_SECOND", 1)
 
 
 def ranges(pipeline: Pipeline, table: str = BIG) -> int:

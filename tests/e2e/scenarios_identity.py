@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from tests.e2e.scenario import Scenario, big
 
-# Each of these is equal, for PostgreSQL, to the value before it; the bytes differ, and so does what is printed.
+# Each of these is equal, for PostgreSQL, to the value before it; the bytes differ, and so does what is
+# printed.
 _SAME = {
     "n": ("numeric", "1.0", "1.00"),
     "f": ("float8", "0", "-0"),

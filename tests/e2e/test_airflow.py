@@ -19,11 +19,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from decoder.errors import SetupError
-from infra.local.airflow import CHECKOUT, LocalAirflow
-from infra.local.chromium import find_chromium
-from infra.local.postgres import EmbeddedPostgres
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
+from slotlake.decoder.errors import SetupError
+from slotlake.infra.local.airflow import CHECKOUT, LocalAirflow
+from slotlake.infra.local.chromium import find_chromium
+from slotlake.infra.local.postgres import EmbeddedPostgres
 from tests.e2e.airflow_stack import Stack
 from tests.e2e.browser import Browser, open_browser
 
@@ -79,7 +79,7 @@ def stack(pg: EmbeddedPostgres, connect: str, tmp_path_factory: pytest.TempPathF
             **{name: value for name, value in os.environ.items() if name.startswith("SPARK_CONNECT")},
         },
         pools={f"slotlake_slotlake_{name}": 1 for name in files},
-        preload=["infra.local.airflow_warm"],
+        preload=["slotlake.infra.airflow.warm"],
         dies_with_parent=True,
     )
     try:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from decoder import source
-from decoder.errors import ProtocolError, SourceError
-from decoder.failpoints import happening
-from decoder.lsn import parse_lsn
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
+from slotlake.decoder.errors import ProtocolError, SourceError
+from slotlake.decoder.failpoints import happening
+from slotlake.decoder.lsn import parse_lsn
+from slotlake.decoder.server import source
 from tests.conftest import Database
 from tests.e2e.aside_causes import BAD, encoded_database, five_rows
 from tests.e2e.oracle import differences, pipeline_file

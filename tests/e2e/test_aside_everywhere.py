@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import ProtocolError, SourceError
-from infra.cli import main
-from infra.pipeline import Pipeline
-from spark.catalog_rest import RestPointers
+from slotlake import Pipeline
+from slotlake.decoder.errors import ProtocolError, SourceError
+from slotlake.infra.cli.main import main
+from slotlake.spark.catalog.rest import RestPointers
 from tests.conftest import Database, fresh_database
 from tests.e2e.aside_causes import BAD, encoded_database, five_rows
 from tests.e2e.oracle import assert_equal, pipeline_file

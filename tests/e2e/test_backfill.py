@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import LakeError, PipelineFileError
-from decoder.lsn import format_lsn, parse_lsn
-from infra import backfill_rows
-from infra.backfill_rows import _gone as gone
-from infra.pipeline import Pipeline
-from infra.replay import extend
-from spark.read import Cut
-from spark.replay import scratch_of
+from slotlake import Pipeline
+from slotlake.decoder.errors import LakeError, PipelineFileError
+from slotlake.decoder.lsn import format_lsn, parse_lsn
+from slotlake.infra.backfill import rows as backfill_rows
+from slotlake.infra.backfill.replay import extend
+from slotlake.infra.backfill.rows import _gone as gone
+from slotlake.spark.read.point import Cut
+from slotlake.spark.replay.scratch import scratch_of
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import pipeline_file
 

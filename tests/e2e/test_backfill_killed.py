@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from infra.pipeline import Pipeline
-from spark.catalog_rest import RestPointers
-from spark.read import Cut
+from slotlake import Pipeline
+from slotlake.spark.catalog.rest import RestPointers
+from slotlake.spark.read.point import Cut
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import pipeline_file, source_rows
 from tests.e2e.test_backfill import _replayed

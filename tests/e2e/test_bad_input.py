@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from infra.cli import main
+from slotlake.infra.cli.main import main
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
 
@@ -158,12 +158,12 @@ def test_lake_that_cannot_be_had(run, shop: Path, tmp_path: Path) -> None:
 
 
 def test_two_at_once(run, shop: Path) -> None:
-    from infra.lock import exclusive
-    from infra.model import load_pipeline
+    from slotlake.infra.config.pipeline_file import load_pipeline
+    from slotlake.infra.lock import exclusive
 
     with exclusive(load_pipeline(shop).state_dir, "shop"):
         holder = subprocess.run(
-            [sys.executable, "-m", "infra.cli", "sync", str(shop)],
+            [sys.executable, "-m", "slotlake", "sync", str(shop)],
             check=False,
             capture_output=True,
             text=True,
@@ -183,7 +183,7 @@ def test_no_java(shop: Path, tmp_path: Path) -> None:
         "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "infra.cli", "init", str(shop)],
+        [sys.executable, "-m", "slotlake", "init", str(shop)],
         check=False,
         env=environment,
         capture_output=True,
@@ -204,7 +204,7 @@ def test_no_password_in_status_or_decode(run, database: Database, shop: Path) ->
 
 
 def test_wal_level(run, tmp_path: Path) -> None:
-    from infra.local.postgres import temporary_postgres
+    from slotlake.infra.local.postgres import temporary_postgres
 
     with temporary_postgres(version=18, conf={"wal_level": "replica"}) as server:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from decoder import source
-from decoder.errors import ApplyError, ChangeLogError
-from decoder.lsn import parse_lsn
-from infra.local.postgres import Version
-from infra.pipeline import Pipeline
-from spark.read import Cut
+from slotlake import Pipeline
+from slotlake.decoder.errors import ApplyError, ChangeLogError
+from slotlake.decoder.lsn import parse_lsn
+from slotlake.decoder.server import source
+from slotlake.infra.local.postgres import Version
+from slotlake.spark.read.point import Cut
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file, source_rows
 from tests.e2e.scenarios import big
@@ -202,7 +202,7 @@ def _unpublished(database: Database, statements: str, tables: Any) -> None:
 
 
 def _lakes(pipeline: Any) -> Any:
-    from spark.replay import scratch_of
+    from slotlake.spark.replay.scratch import scratch_of
 
     return pipeline.lake, scratch_of(pipeline.lake, "scratch")
 

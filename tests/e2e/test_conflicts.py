@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import ApplyError
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
+from slotlake.decoder.errors import ApplyError
 from tests.conftest import Database
 from tests.e2e.oracle import differences, pipeline_file
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from decoder.lsn import parse_lsn
-from infra.pipeline import Pipeline
-from spark.read import Cut
+from slotlake import Pipeline
+from slotlake.decoder.lsn import parse_lsn
+from slotlake.spark.read.point import Cut
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 
@@ -35,7 +35,7 @@ def run_cli(remote: str, arguments: list[str], failpoint: str = "") -> subproces
     """Run the command as a process of its own, against the warm Spark."""
     environment = {**os.environ, "SLOTLAKE_SPARK_REMOTE": remote, "SLOTLAKE_FAILPOINT": failpoint}
     return subprocess.run(
-        [sys.executable, "-m", "infra.cli", *arguments],
+        [sys.executable, "-m", "slotlake", *arguments],
         check=False,
         env=environment,
         capture_output=True,

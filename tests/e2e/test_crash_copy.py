@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from decoder.lsn import parse_lsn
-from infra.pipeline import Pipeline
-from spark.read import Cut
+from slotlake import Pipeline
+from slotlake.decoder.lsn import parse_lsn
+from slotlake.spark.read.point import Cut
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file, source_rows
 from tests.e2e.test_crash import run_cli

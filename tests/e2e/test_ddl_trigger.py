@@ -13,18 +13,18 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from decoder.changelog import Batch, batches
-from decoder.errors import SourceError
-from decoder.lsn import format_lsn
-from decoder.pull import pull
-from decoder.slots import create_slot
-from decoder.source import SourceSettings
-from infra import ddl_trigger
-from infra.cli import main
-from infra.ddl_events import altered_tables, row_places
-from infra.local.postgres import Version
-from infra.pipeline import Pipeline
-from spark import annex
+from slotlake import Pipeline
+from slotlake.decoder.changelog.batches import Batch, batches
+from slotlake.decoder.errors import SourceError
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.server.source import SourceSettings
+from slotlake.decoder.slots.slot import create_slot
+from slotlake.decoder.stream.pull import pull
+from slotlake.infra.cli.main import main
+from slotlake.infra.local.postgres import Version
+from slotlake.infra.schema.ddl_events import altered_tables, row_places
+from slotlake.infra.source import ddl_trigger
+from slotlake.spark.publish import sidecar as annex
 from tests.conftest import Database
 from tests.e2e.oracle import differences, pipeline_file
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from decoder.errors import SetupError
-from infra.demo import Demo, run_demo
-from infra.demo_bank import SUMS, Point
-from infra.demo_page import Outcome, page
+from slotlake.decoder.errors import SetupError
+from slotlake.infra.demo.bank import SUMS, Point
+from slotlake.infra.demo.demo import Demo, run_demo
+from slotlake.infra.demo.page import Outcome, page
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG, LONG_REASON = os.environ.get("SLOTLAKE_TEST_LONG"), "SLOTLAKE_TEST_LONG=1 runs it"
@@ -37,7 +37,7 @@ def _demo(folder: Path) -> Demo:
 
 def _start(folder: Path, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "infra.cli", "demo", "--scale=1", f"--dir={folder}", *options],
+        [sys.executable, "-m", "slotlake", "demo", "--scale=1", f"--dir={folder}", *options],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

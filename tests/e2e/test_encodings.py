@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
 from tests.conftest import Database, drop_database
 from tests.e2e.oracle import differences, pipeline_file
 

@@ -12,10 +12,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from decoder.errors import SlotError
-from infra import evolution, exact
-from infra.local.postgres import EmbeddedPostgres, temporary_postgres
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
+from slotlake.decoder.errors import SlotError
+from slotlake.infra.advance import exact
+from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from slotlake.infra.schema import evolution
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from decoder.errors import SlotError, SourceUnavailableError
-from decoder.slots import check_slot, inspect_slot
-from decoder.source import connect as connect_source
-from decoder.timeline import HistoryError, switch_points
-from infra.local.postgres import EmbeddedPostgres, temporary_postgres
-from infra.pipeline import Pipeline
-from infra.source_history import lake_origin
+from slotlake import Pipeline
+from slotlake.decoder.errors import SlotError, SourceUnavailableError
+from slotlake.decoder.server.source import connect as connect_source
+from slotlake.decoder.server.timeline import HistoryError, switch_points
+from slotlake.decoder.slots.slot import check_slot, inspect_slot
+from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from slotlake.infra.source.history import lake_origin
 from tests.conftest import Database
 from tests.decoder.servers.standby import SLOT, replayed_to, standby_of
 from tests.e2e.oracle import assert_equal, pipeline_file
@@ -155,13 +155,13 @@ def _held_back_by_a_standby_that_is_down(
     database: Database, standby: EmbeddedPostgres, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is read that the standby has not; the server's own wait would have no end."""
-    monkeypatch.setattr("decoder.failover.STANDBY_WAIT_SECONDS", 0.5)
+    monkeypatch.setattr("slotlake.decoder.slots.failover.STANDBY_WAIT_SECONDS", 0.5)
     standby.stop("fast")
     write(database, 1500)
     with pytest.raises(SourceUnavailableError, match=f"{SLOT} .*no standby is connected"):
         pipeline.sync()
     standby.start()
-    monkeypatch.setattr("decoder.failover.STANDBY_WAIT_SECONDS", 30.0)
+    monkeypatch.setattr("slotlake.decoder.slots.failover.STANDBY_WAIT_SECONDS", 30.0)
     pipeline.sync()
     assert_equal(database, pipeline, TABLES)
 

@@ -13,9 +13,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from decoder.errors import BusyError
-from infra import follow
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
+from slotlake.decoder.errors import BusyError
+from slotlake.infra.source import follow
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 
@@ -37,7 +37,7 @@ def pipeline(database: Database, session: Any, tmp_path: Path) -> Iterator[Pipel
 
 @contextmanager
 def following(pipeline: Pipeline) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "infra.cli", "pull", str(pipeline.file.path), "--follow"]
+    command = [sys.executable, "-m", "slotlake", "pull", str(pipeline.file.path), "--follow"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
     assert process.stderr is not None
     try:

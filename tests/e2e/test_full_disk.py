@@ -13,11 +13,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from decoder.errors import ChangeLogError, LakeError, SlotlakeError, SourceUnavailableError
-from infra.local.postgres import temporary_postgres
-from infra.local.postgres_binaries import server_user
-from infra.pipeline import Pipeline
-from spark.read import Cut
+from slotlake import Pipeline
+from slotlake.decoder.errors import ChangeLogError, LakeError, SlotlakeError, SourceUnavailableError
+from slotlake.infra.local.postgres import temporary_postgres
+from slotlake.infra.local.postgres_binaries import server_user
+from slotlake.spark.read.point import Cut
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 

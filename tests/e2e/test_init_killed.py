@@ -21,13 +21,16 @@ from pathlib import Path
 
 import pytest
 
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file, source_rows
 
 pytestmark = pytest.mark.timeout(1800)
 PART_BYTES = 60_000
-COMMAND = f"import decoder.copy_parts as p; p.PART_BYTES = {PART_BYTES}; from infra.cli import main; main()"
+COMMAND = (
+    f"import slotlake.decoder.copy.parts as p; p.PART_BYTES = {PART_BYTES}; "
+    "from slotlake.infra.cli.main import main; main()"
+)
 KILLS = 24 if os.environ.get("SLOTLAKE_TEST_LONG") else 3
 KILLS_PER_COPY = 6
 # Of the kills: before there is a snapshot; at any moment from then on. The others: while ranges are copied.

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from decoder import failpoints
-from decoder.copy import CopiedFile, CopyCrew, CopyJob
-from decoder.errors import ChangedMeanwhileError
-from infra import copy_states
-from infra.copy_record import CopyRecord
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
+from slotlake.decoder import failpoints
+from slotlake.decoder.copy.table import CopiedFile, CopyCrew, CopyJob
+from slotlake.decoder.errors import ChangedMeanwhileError
+from slotlake.infra.copy import states as copy_states
+from slotlake.infra.copy.record import CopyRecord
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 
@@ -23,12 +23,15 @@ pytestmark = pytest.mark.timeout(900)
 PART_BYTES = 100_000
 TABLES = ["big", "log", "odd", "parts", "plain"]
 # The command with small ranges, one at a time, so that it can be killed between any two.
-COMMAND = f"import decoder.copy_parts as p; p.PART_BYTES = {PART_BYTES}; from infra.cli import main; main()"
+COMMAND = (
+    f"import slotlake.decoder.copy.parts as p; p.PART_BYTES = {PART_BYTES}; "
+    "from slotlake.infra.cli.main import main; main()"
+)
 
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decoder.copy_parts.PART_BYTES", PART_BYTES)
+    monkeypatch.setattr("slotlake.decoder.copy.parts.PART_BYTES", PART_BYTES)
 
 
 def killed(remote: str, file: Path, failpoint: str) -> None:
@@ -53,7 +56,7 @@ def interrupted(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, failpoint: 
     with monkeypatch.context() as patch:
         patch.setenv("SLOTLAKE_FAILPOINT", failpoint)
         patch.setattr(failpoints, "_reached", {})
-        patch.setattr("decoder.failpoints.os.kill", end)
+        patch.setattr("slotlake.decoder.failpoints.os.kill", end)
         with pytest.raises(Killed):
             pipeline.init()
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from infra import joining, settled
-from infra.over_syncs import shows_all
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
+from slotlake.infra.joining import joining, settled
+from slotlake.infra.joining.over_syncs import shows_all
 from tests.conftest import Database
 from tests.e2e.joins import (
     BIG,
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decoder.copy_parts.PART_BYTES", PART_BYTES)
+    monkeypatch.setattr("slotlake.decoder.copy.parts.PART_BYTES", PART_BYTES)
 
 
 def test_the_others_go_on(database: Database, connect: str, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_open_and_prepared_transactions(
     database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table waits, without a slot, for those that wrote to it before it was published; for no others."""
-    monkeypatch.setattr("infra.batches.create_slot", refused)
+    monkeypatch.setattr("slotlake.infra.advance.steps.create_slot", refused)
     with begun(database, tmp_path, connect) as pipeline, database.connect() as writer:
         writer.autocommit = False
         database.execute("CREATE TABLE big (id int PRIMARY KEY, v int, t text)")
@@ -175,7 +175,7 @@ def test_a_table_of_all_tables_joins_beside_its_writers(
     database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was published when it was made: a transaction that is open since is sent whole when it commits."""
-    monkeypatch.setattr("infra.batches.create_slot", refused)
+    monkeypatch.setattr("slotlake.infra.advance.steps.create_slot", refused)
     database.execute("CREATE PUBLICATION shop FOR ALL TABLES")
     with begun(database, tmp_path, connect) as pipeline, ExitStack() as stack:
         pipeline.sync()

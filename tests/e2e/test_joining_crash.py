@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.joining_record import JoiningRecord
+from slotlake.infra.copy.joining_record import JoiningRecord
 from tests.conftest import Database
 from tests.e2e.joins import (
     BIG,
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decoder.copy_parts.PART_BYTES", PART_BYTES)
+    monkeypatch.setattr("slotlake.decoder.copy.parts.PART_BYTES", PART_BYTES)
 
 
 def test_killed_at_each_step(

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import SlotlakeError
-from infra import joining
-from infra.local.postgres import temporary_postgres
-from spark.catalog_rest import RestPointers
+from slotlake.decoder.errors import SlotlakeError
+from slotlake.infra.joining import joining
+from slotlake.infra.local.postgres import temporary_postgres
+from slotlake.spark.catalog.rest import RestPointers
 from tests.conftest import Database, fresh_database
 from tests.decoder.servers.standby import SLOT, replayed_to, standby_of
 from tests.e2e.joining_kinds import BY_KEY, KINDS, Joining
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decoder.copy_parts.PART_BYTES", PART_BYTES)
+    monkeypatch.setattr("slotlake.decoder.copy.parts.PART_BYTES", PART_BYTES)
 
 
 def _joining(
@@ -296,7 +296,7 @@ PREPARED = "BEGIN; UPDATE big SET v = {v} WHERE id % 19 = {n}; UPDATE big SET id
 @pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_two_phase(database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prepared before the table is published, before its copy begins, and within; ended within and after."""
-    monkeypatch.setattr("infra.batches.create_slot", None)  # nothing waits for a slot
+    monkeypatch.setattr("slotlake.infra.advance.steps.create_slot", None)  # nothing waits for a slot
     with ExitStack() as stack:
         made = Joining(
             database, begun(database, tmp_path, connect, source="two_phase: true\n"), KINDS["plain"]

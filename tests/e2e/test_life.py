@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import BusyError, PipelineFileError, SlotError
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
+from slotlake.decoder.errors import BusyError, PipelineFileError, SlotError
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 

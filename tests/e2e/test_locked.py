@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from decoder import source
-from decoder.errors import LockedError
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
+from slotlake.decoder.errors import LockedError
+from slotlake.decoder.server import source
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 

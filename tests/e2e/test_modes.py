@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from decoder.lsn import parse_lsn
-from infra.pipeline import Pipeline
-from spark.read import Cut
-from spark.read_query import query
+from slotlake import Pipeline
+from slotlake.decoder.lsn import parse_lsn
+from slotlake.spark.read.point import Cut
+from slotlake.spark.read.query import query
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file, source_rows
 

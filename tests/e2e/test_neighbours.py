@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from decoder.errors import LakeError, SlotBusyError, SlotError
-from decoder.source import connect_replication
-from infra.cli import main
-from infra.local.postgres import EmbeddedPostgres
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
+from slotlake.decoder.errors import LakeError, SlotBusyError, SlotError
+from slotlake.decoder.server.source import connect_replication
+from slotlake.infra.cli.main import main
+from slotlake.infra.local.postgres import EmbeddedPostgres
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(600)
 def test_two_pipelines_on_one_database(
     database: Database, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("decoder.slots.BUSY_WAIT_SECONDS", 0.5)
+    monkeypatch.setattr("slotlake.decoder.slots.slot.BUSY_WAIT_SECONDS", 0.5)
     for table in "abc":
         database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY); INSERT INTO {table} VALUES (1)")
     one = pipeline_file(tmp_path, database, ["a", "b"], name="one")

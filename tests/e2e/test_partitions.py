@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from infra.pipeline import Pipeline
-from spark.read import Cut
+from slotlake import Pipeline
+from slotlake.spark.read.point import Cut
 from tests.conftest import Database
 from tests.e2e.oracle import differences, pipeline_file
 from tests.e2e.scenario import big

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from decoder.slots import drop_slot
-from infra.model import load_pipeline
-from infra.pipeline import Pipeline
-from infra.private_files import privately, tighten
+from slotlake import Pipeline
+from slotlake.decoder.slots.slot import drop_slot
+from slotlake.infra.config.pipeline_file import load_pipeline
+from slotlake.infra.config.private_files import privately, tighten
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
 

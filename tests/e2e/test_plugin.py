@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import PipelineFileError, SourceError
-from decoder.lsn import parse_lsn
-from infra.local.postgres import temporary_postgres
-from infra.model import load_pipeline
-from infra.pipeline import Pipeline
-from spark.read import Cut
-from spark.read_query import query
+from slotlake import Pipeline
+from slotlake.decoder.errors import PipelineFileError, SourceError
+from slotlake.decoder.lsn import parse_lsn
+from slotlake.infra.config.pipeline_file import load_pipeline
+from slotlake.infra.local.postgres import temporary_postgres
+from slotlake.spark.read.point import Cut
+from slotlake.spark.read.query import query
 from tests.conftest import Database, fresh_database
 from tests.decoder.plugins import servers
 from tests.e2e.oracle import assert_equal, pipeline_file, source_rows

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from decoder.changelog import Batch, batches
-from decoder.lsn import format_lsn
-from infra.pipeline import Pipeline
-from spark import annex
-from spark.apply_run import field_types
-from spark.read import Cut
-from spark.replay import scratch_of
+from slotlake import Pipeline
+from slotlake.decoder.changelog.batches import Batch, batches
+from slotlake.decoder.lsn import format_lsn
+from slotlake.spark.merge.run import field_types
+from slotlake.spark.publish import sidecar as annex
+from slotlake.spark.read.point import Cut
+from slotlake.spark.replay.scratch import scratch_of
 from tests.conftest import Database
 from tests.e2e.oracle import differences, pipeline_file
 

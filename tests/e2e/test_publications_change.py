@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file, source_rows
 
@@ -17,15 +17,17 @@ pytestmark = pytest.mark.timeout(600)
 
 SETUP = """
 CREATE SCHEMA there; CREATE SCHEMA elsewhere;
-CREATE TABLE parts (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (1000);
-CREATE TABLE trunk (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE trunk_1 PARTITION OF trunk FOR VALUES FROM (0) TO (1000);
-CREATE TABLE there.moves (id int PRIMARY KEY, v text); CREATE TABLE there.stays (id int PRIMARY KEY, v text);
-CREATE TABLE seldom (id int PRIMARY KEY, v text); CREATE TABLE twice (id int PRIMARY KEY, v text);
-CREATE TABLE safe (id int PRIMARY KEY, v text); CREATE TABLE narrow (id int PRIMARY KEY, v text); CREATE TABLE back (id int PRIMARY KEY, v text);
-CREATE PUBLICATION leafy FOR TABLE parts; CREATE PUBLICATION rooted FOR TABLE trunk WITH (publish_via_partition_root = true);
-CREATE PUBLICATION schemas FOR TABLES IN SCHEMA there; CREATE PUBLICATION few FOR TABLE seldom, safe; CREATE PUBLICATION whole FOR TABLE safe;
-CREATE PUBLICATION low FOR TABLE twice WHERE (id < 10); CREATE PUBLICATION high FOR TABLE twice WHERE (id > 100);
-CREATE PUBLICATION lists FOR TABLE narrow (id, v) WHERE (id < 50), back
+CREATE TABLE parts (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE parts_1 PARTITION OF
+parts FOR VALUES FROM (0) TO (1000); CREATE TABLE trunk (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+CREATE TABLE trunk_1 PARTITION OF trunk FOR VALUES FROM (0) TO (1000); CREATE TABLE there.moves (id int
+PRIMARY KEY, v text); CREATE TABLE there.stays (id int PRIMARY KEY, v text); CREATE TABLE seldom (id int
+PRIMARY KEY, v text); CREATE TABLE twice (id int PRIMARY KEY, v text); CREATE TABLE safe (id int PRIMARY KEY,
+v text); CREATE TABLE narrow (id int PRIMARY KEY, v text); CREATE TABLE back (id int PRIMARY KEY, v text);
+CREATE PUBLICATION leafy FOR TABLE parts; CREATE PUBLICATION rooted FOR TABLE trunk WITH
+(publish_via_partition_root = true); CREATE PUBLICATION schemas FOR TABLES IN SCHEMA there; CREATE PUBLICATION
+few FOR TABLE seldom, safe; CREATE PUBLICATION whole FOR TABLE safe; CREATE PUBLICATION low FOR TABLE twice
+WHERE (id < 10); CREATE PUBLICATION high FOR TABLE twice WHERE (id > 100); CREATE PUBLICATION lists FOR TABLE
+narrow (id, v) WHERE (id < 50), back
 """
 TABLES = (
     "parts",

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file, source_rows
 from tests.e2e.test_beside import mirrors
@@ -18,20 +18,21 @@ from tests.e2e.test_beside import mirrors
 pytestmark = pytest.mark.timeout(900)
 
 SETUP = """
-CREATE TABLE made (id int PRIMARY KEY, a int, s int GENERATED ALWAYS AS (a * 2) STORED, x int GENERATED ALWAYS AS (a * 3) VIRTUAL, v text);
-CREATE TABLE sifted (id int PRIMARY KEY, a int, s int GENERATED ALWAYS AS (a * 2) STORED); ALTER TABLE sifted REPLICA IDENTITY FULL;
-CREATE TABLE named (a int, s int GENERATED ALWAYS AS (a * 2) STORED PRIMARY KEY, v text);
-CREATE TABLE above (id int PRIMARY KEY, v text); CREATE TABLE below (PRIMARY KEY (id), w int) INHERITS (above);
-CREATE TABLE wanders (id int PRIMARY KEY, v text); CREATE SCHEMA far;
+CREATE TABLE made (id int PRIMARY KEY, a int, s int GENERATED ALWAYS AS (a * 2) STORED, x int GENERATED ALWAYS
+AS (a * 3) VIRTUAL, v text); CREATE TABLE sifted (id int PRIMARY KEY, a int, s int GENERATED ALWAYS AS (a * 2)
+STORED); ALTER TABLE sifted REPLICA IDENTITY FULL; CREATE TABLE named (a int, s int GENERATED ALWAYS AS (a *
+2) STORED PRIMARY KEY, v text); CREATE TABLE above (id int PRIMARY KEY, v text); CREATE TABLE below (PRIMARY
+KEY (id), w int) INHERITS (above); CREATE TABLE wanders (id int PRIMARY KEY, v text); CREATE SCHEMA far;
 CREATE TABLE parts (id int, day int, v text, PRIMARY KEY (day, id)) PARTITION BY RANGE (day);
 CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10);
 CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (10) TO (20);
-INSERT INTO made (id, a) SELECT g, g FROM generate_series(1, 9) g; INSERT INTO sifted (id, a) SELECT g, g FROM generate_series(1, 9) g;
-INSERT INTO named (a) SELECT g FROM generate_series(1, 9) g; INSERT INTO wanders SELECT g, 'v' FROM generate_series(1, 9) g;
-INSERT INTO above SELECT g, 'above' FROM generate_series(1, 9) g; INSERT INTO below SELECT g, 'below', g FROM generate_series(5, 15) g;
-INSERT INTO parts SELECT g, g % 20, 'v' FROM generate_series(1, 40) g;
-CREATE PUBLICATION one FOR TABLE made, sifted, named, above WITH (publish_generated_columns = stored);
-CREATE PUBLICATION two FOR TABLE wanders; CREATE PUBLICATION root FOR TABLE parts WITH (publish_via_partition_root = true)
+INSERT INTO made (id, a) SELECT g, g FROM generate_series(1, 9) g; INSERT INTO sifted (id, a) SELECT g, g FROM
+generate_series(1, 9) g; INSERT INTO named (a) SELECT g FROM generate_series(1, 9) g; INSERT INTO wanders
+SELECT g, 'v' FROM generate_series(1, 9) g; INSERT INTO above SELECT g, 'above' FROM generate_series(1, 9) g;
+INSERT INTO below SELECT g, 'below', g FROM generate_series(5, 15) g; INSERT INTO parts SELECT g, g % 20, 'v'
+FROM generate_series(1, 40) g; CREATE PUBLICATION one FOR TABLE made, sifted, named, above WITH
+(publish_generated_columns = stored); CREATE PUBLICATION two FOR TABLE wanders; CREATE PUBLICATION root FOR
+TABLE parts WITH (publish_via_partition_root = true)
 """
 MADE, MADE_WITHOUT = "SELECT id, a, s, v FROM made", "SELECT id, a, v FROM made"
 SIFTED = "SELECT id, a, s FROM sifted WHERE s > 6 AND a < 100"

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
-from infra.local.postgres import EmbeddedPostgres
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
+from slotlake.infra.local.postgres import EmbeddedPostgres
 from tests.conftest import Database, drop_database
 from tests.e2e.oracle import differences, pipeline_file
 from tests.e2e.scenarios import big
@@ -27,13 +27,14 @@ TABLES = ["by_key", "by_index", "by_pair", "full_with_key", "bag", "switching", 
 EXAMPLES = int(os.environ.get("SLOTLAKE_TEST_HISTORIES", "6"))
 _SETUP = """
 CREATE TABLE by_key (k int PRIMARY KEY, a text, big text, n numeric(8,2));
-CREATE TABLE by_index (a text, k int NOT NULL, big text, n numeric(8,2)); CREATE UNIQUE INDEX by_index_k ON by_index (k);
-ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_k;
+CREATE TABLE by_index (a text, k int NOT NULL, big text, n numeric(8,2)); CREATE UNIQUE INDEX by_index_k ON
+by_index (k); ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_k;
 CREATE TABLE by_pair (big text, k int, k2 text DEFAULT 'x', a text, n numeric(8,2), PRIMARY KEY (k2, k));
-CREATE TABLE full_with_key (k int PRIMARY KEY, a text, big text, n numeric(8,2)); ALTER TABLE full_with_key REPLICA IDENTITY FULL;
-CREATE TABLE bag (k int, a text, big text, n numeric(8,2)); ALTER TABLE bag REPLICA IDENTITY FULL;
-CREATE TABLE shifting (k int PRIMARY KEY, a text, big text, n numeric(8,2), c int, d text);
-CREATE TABLE switching (k int PRIMARY KEY, code int NOT NULL UNIQUE GENERATED ALWAYS AS IDENTITY, a text, big text, n numeric(8,2));
+CREATE TABLE full_with_key (k int PRIMARY KEY, a text, big text, n numeric(8,2)); ALTER TABLE full_with_key
+REPLICA IDENTITY FULL; CREATE TABLE bag (k int, a text, big text, n numeric(8,2)); ALTER TABLE bag REPLICA
+IDENTITY FULL; CREATE TABLE shifting (k int PRIMARY KEY, a text, big text, n numeric(8,2), c int, d text);
+CREATE TABLE switching (k int PRIMARY KEY, code int NOT NULL UNIQUE GENERATED ALWAYS AS IDENTITY, a text, big
+text, n numeric(8,2));
 """
 # What names a row of `switching`; a key goes only where whole rows are sent, and comes back where it can.
 _SWITCHES = [
@@ -44,7 +45,8 @@ _SWITCHES = [
     "DO $$ BEGIN ALTER TABLE switching ADD PRIMARY KEY (k); EXCEPTION WHEN unique_violation OR invalid_table_definition OR not_null_violation THEN NULL; END $$",
 ]
 
-# What happens to columns of `shifting`, each time with a row that changes after it: that is when a column is seen.
+# What happens to columns of `shifting`, each time with a row that changes after it: that is when a column is
+# seen.
 _COLUMNS = [
     f"DO $$ BEGIN {ddl}; INSERT INTO shifting (k) VALUES (7) ON CONFLICT (k) DO UPDATE SET n = coalesce(shifting.n, 0) + 1; "
     "EXCEPTION WHEN undefined_column OR duplicate_column OR datatype_mismatch OR invalid_text_representation OR numeric_value_out_of_range THEN NULL; END $$"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
 from tests.conftest import Database
 
 pytestmark = pytest.mark.timeout(300)
@@ -43,14 +43,14 @@ def test_commands(shop: Path, database: Database, connect: str) -> None:
         **os.environ,
         "SHOP_DSN": database.dsn,
         "SLOTLAKE_SPARK_REMOTE": connect,
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
     }
     said: dict[str, str] = {}
     for line in commands.splitlines():
         program, command, *arguments = shlex.split(line, comments=True)
         assert program == "./slotlake"
         done = subprocess.run(
-            [sys.executable, "-m", "infra.cli", command, *arguments],
+            [sys.executable, "-m", "slotlake", command, *arguments],
             check=False,
             cwd=shop.parent,
             env=environment,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import SlotlakeError
-from infra import recopying
-from spark.catalog_rest import RestPointers
+from slotlake.decoder.errors import SlotlakeError
+from slotlake.infra.joining import recopying
+from slotlake.spark.catalog.rest import RestPointers
 from tests.conftest import Database, fresh_database
 from tests.e2e.joining_kinds import BY_KEY, KINDS
 from tests.e2e.joins import BIG, LONG, ended_at, ready

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import SlotError, SlotlakeError
-from infra import recovery_renew
-from infra.pipeline import Pipeline
-from infra.recovery_compare import compare
+from slotlake import Pipeline
+from slotlake.decoder.errors import SlotError, SlotlakeError
+from slotlake.infra.recover import renew as recovery_renew
+from slotlake.infra.recover.compare import compare
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file
 

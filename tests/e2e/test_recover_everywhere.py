@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import SlotlakeError
-from infra.local.postgres import temporary_postgres
-from infra.pipeline import Pipeline
-from spark.catalog_rest import RestPointers
+from slotlake import Pipeline
+from slotlake.decoder.errors import SlotlakeError
+from slotlake.infra.local.postgres import temporary_postgres
+from slotlake.spark.catalog.rest import RestPointers
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import pipeline_file
 from tests.e2e.test_beside import mirrors, past

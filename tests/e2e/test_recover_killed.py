@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import SlotlakeError
-from infra.local.postgres import temporary_postgres
-from infra.pipeline import Pipeline
-from spark.catalog_rest import RestPointers
-from spark.read import Cut
+from slotlake import Pipeline
+from slotlake.decoder.errors import SlotlakeError
+from slotlake.infra.local.postgres import temporary_postgres
+from slotlake.spark.catalog.rest import RestPointers
+from slotlake.spark.read.point import Cut
 from tests.conftest import Database, fresh_database, seed_of_the_run
 from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.e2e.test_crash import Watcher, _fill, _transfer
@@ -50,9 +50,9 @@ HALF = [f"half {what}@1" for what in ("lowered:1", "lowered:4", "published:1", "
 # A server that cannot publish together, where the pipeline file accepts that.
 COMMAND = """
 import os, signal, sys
-from infra.cli import main
-from infra.model import load_pipeline
-from spark.catalog_rest import RestPointers
+from slotlake.infra.cli.main import main
+from slotlake.infra.config.pipeline_file import load_pipeline
+from slotlake.spark.catalog.rest import RestPointers
 if load_pipeline(sys.argv[2]).lake.publish == "per_table":
     RestPointers.together = False
 behind, of = map(int, os.environ.get("SLOTLAKE_TEST_DIES_BEHIND", "0@0").split("@"))

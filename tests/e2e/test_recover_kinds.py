@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file, source_rows
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from infra import scheduling
-from infra.cli import main
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
+from slotlake.infra.airflow import scheduling
+from slotlake.infra.cli.main import main
 from tests.conftest import ROOT, Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 
@@ -96,7 +96,7 @@ def test_the_lake_is_gone(database: Database, tmp_path: Path, capsys: pytest.Cap
 
 def _slotlake(file: Path, failpoint: str, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "infra.cli", "drop", str(file), "--yes", "--json", *options],
+        [sys.executable, "-m", "slotlake", "drop", str(file), "--yes", "--json", *options],
         cwd=ROOT,
         env={**os.environ, "SLOTLAKE_FAILPOINT": failpoint},
         capture_output=True,

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from decoder.errors import SourceError
-from infra.cli import main
-from infra.local.postgres import EmbeddedPostgres, temporary_postgres
-from infra.local.postgres_archives import is_here
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
+from slotlake.decoder.errors import SourceError
+from slotlake.infra.cli.main import main
+from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from slotlake.infra.local.postgres_archives import is_here
 from tests.conftest import Database
 from tests.e2e.certificates import Authority
 from tests.e2e.oracle import assert_equal, pipeline_file
@@ -163,7 +163,7 @@ def test_what_may_not_be_read_is_told_before_anything_is_made(
     named = str(refused.value)
     guarded.execute(refused.value.way_out.removeprefix("have their owner run: "))  # is what it says
     with Pipeline.open(file) as pipeline:
-        from infra.tables import published_tables
+        from slotlake.infra.copy.tables import published_tables
 
         assert len(published_tables(pipeline)) == 3
     assert guarded.execute("SELECT count(*) FROM pg_replication_slots") == [(0,)], named

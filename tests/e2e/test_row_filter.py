@@ -17,10 +17,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from psycopg import sql
 
-from decoder.errors import PipelineFileError
-from infra.local.postgres import EmbeddedPostgres
-from infra.pipeline import Pipeline
-from spark.read import Cut
+from slotlake import Pipeline
+from slotlake.decoder.errors import PipelineFileError
+from slotlake.infra.local.postgres import EmbeddedPostgres
+from slotlake.spark.read.point import Cut
 from tests.conftest import Database, drop_database
 from tests.e2e.oracle import pipeline_file, source_rows
 from tests.e2e.scenarios import big

@@ -15,9 +15,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from infra.cli import main
-from infra.local.postgres import EmbeddedPostgres, temporary_postgres
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
+from slotlake.infra.cli.main import main
+from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from tests.conftest import ROOT, Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
 from tests.conftest import Database
 from tests.e2e.oracle import differences, pipeline_file
 from tests.e2e.scenarios import SCENARIOS

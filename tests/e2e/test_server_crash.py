@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import SlotlakeError, SourceUnavailableError
-from decoder.failpoints import happening
-from infra.local.postgres import EmbeddedPostgres, Version, temporary_postgres
-from infra.pipeline import Pipeline
-from spark.read import Cut
+from slotlake import Pipeline
+from slotlake.decoder.errors import SlotlakeError, SourceUnavailableError
+from slotlake.decoder.failpoints import happening
+from slotlake.infra.local.postgres import EmbeddedPostgres, Version, temporary_postgres
+from slotlake.spark.read.point import Cut
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 

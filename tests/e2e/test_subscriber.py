@@ -1,8 +1,8 @@
 # ruff: noqa: E501  (a statement is read as a line)
 """A native subscriber beside the lake, on the same publications: after any history both hold the same rows.
 
-What the source holds is not always what a subscriber holds: filters, lists of columns, operations that are not
-published, changes that meet no row.  There PostgreSQL's own apply worker says what is right.
+What the source holds is not always what a subscriber holds: filters, lists of columns, operations that are
+not published, changes that meet no row.  There PostgreSQL's own apply worker says what is right.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
-from infra.local.postgres import temporary_postgres
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
+from slotlake.infra.local.postgres import temporary_postgres
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import pipeline_file, source_rows
 from tests.e2e.scenarios import big
@@ -48,9 +48,9 @@ CREATE TABLE leafy_1 PARTITION OF leafy FOR VALUES FROM (MINVALUE) TO (4); CREAT
 """
 PUBLICATIONS = """
 CREATE PUBLICATION all_of FOR TABLE plain, bag, indexed, leafy, TABLES IN SCHEMA whole;
-CREATE PUBLICATION part_of FOR TABLE sifted WHERE (n > 0 AND a <> 'w'), either WHERE (n > 0), by_key WHERE (k % 2 = 0), listed (k, a, big) WHERE (k <> 3);
-CREATE PUBLICATION others FOR TABLE either WHERE (a = 'w' OR a IS NULL);
-CREATE PUBLICATION root FOR TABLE rooted WHERE (n > 0) WITH (publish_via_partition_root = true);
+CREATE PUBLICATION part_of FOR TABLE sifted WHERE (n > 0 AND a <> 'w'), either WHERE (n > 0), by_key WHERE (k
+% 2 = 0), listed (k, a, big) WHERE (k <> 3); CREATE PUBLICATION others FOR TABLE either WHERE (a = 'w' OR a IS
+NULL); CREATE PUBLICATION root FOR TABLE rooted WHERE (n > 0) WITH (publish_via_partition_root = true);
 CREATE PUBLICATION only_inserts FOR TABLE added WITH (publish = 'insert');
 CREATE PUBLICATION no_deletes FOR TABLE grown WITH (publish = 'insert, update');
 CREATE PUBLICATION no_updates FOR TABLE frozen WITH (publish = 'insert, delete');

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from psycopg import sql
 
-from decoder import failpoints
-from decoder.lsn import parse_lsn
-from infra import ddl_trigger
-from infra.local.postgres import EmbeddedPostgres
-from infra.pipeline import Pipeline
-from spark.read import Cut
-from spark.replay import scratch_of
+from slotlake import Pipeline
+from slotlake.decoder import failpoints
+from slotlake.decoder.lsn import parse_lsn
+from slotlake.infra.local.postgres import EmbeddedPostgres
+from slotlake.infra.source import ddl_trigger
+from slotlake.spark.read.point import Cut
+from slotlake.spark.replay.scratch import scratch_of
 from tests.conftest import Database, drop_database
 from tests.e2e.oracle import pipeline_file
 from tests.e2e.test_modes import _told

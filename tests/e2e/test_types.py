@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from pyiceberg.table import StaticTable
 
-from decoder.errors import ApplyError, LakeError, PipelineFileError
-from infra.cli import main
-from infra.pipeline import Pipeline
-from infra.tables import published_tables
-from spark.read import Cut
+from slotlake import Pipeline
+from slotlake.decoder.errors import ApplyError, LakeError, PipelineFileError
+from slotlake.infra.cli.main import main
+from slotlake.infra.copy.tables import published_tables
+from slotlake.spark.read.point import Cut
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file, source_rows
 from tests.spark.test_read_others import _duckdb as duckdb_with_iceberg

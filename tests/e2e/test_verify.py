@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from infra.cli import main
-from infra.pipeline import Pipeline
-from infra.verification import summary
+from slotlake import Pipeline
+from slotlake.infra.care.verification import summary
+from slotlake.infra.cli.main import main
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from infra.cli import main
-from infra.pipeline import Pipeline
-from infra.watch import watched
+from slotlake import Pipeline
+from slotlake.infra.cli.main import main
+from slotlake.infra.status.watch import watched
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
 

@@ -27,11 +27,12 @@ TABLES = {
 STEADY = ("chosen", "wholly", "bag")
 SETUP = """
 CREATE SEQUENCE rows START 1000; CREATE TABLE chosen (k int PRIMARY KEY, a text, big text, n numeric(8,2));
-CREATE TABLE wholly (k int PRIMARY KEY, a text, big text, n numeric(8,2)); ALTER TABLE wholly REPLICA IDENTITY FULL;
-CREATE TABLE bag (k int, a text, big text, n numeric(8,2)); ALTER TABLE bag REPLICA IDENTITY FULL;
+CREATE TABLE wholly (k int PRIMARY KEY, a text, big text, n numeric(8,2)); ALTER TABLE wholly REPLICA IDENTITY
+FULL; CREATE TABLE bag (k int, a text, big text, n numeric(8,2)); ALTER TABLE bag REPLICA IDENTITY FULL;
 CREATE TABLE shifting (k int PRIMARY KEY, a text, big text, n numeric(8,2), c int, d text);
-CREATE TABLE keyless (k int PRIMARY KEY, a text, big text, n numeric(8,2), c int NOT NULL GENERATED ALWAYS AS IDENTITY); ALTER TABLE keyless REPLICA IDENTITY FULL;
-CREATE TABLE switching (k int PRIMARY KEY, code int NOT NULL UNIQUE GENERATED ALWAYS AS IDENTITY, a text, big text, n numeric(8,2));
+CREATE TABLE keyless (k int PRIMARY KEY, a text, big text, n numeric(8,2), c int NOT NULL GENERATED ALWAYS AS
+IDENTITY); ALTER TABLE keyless REPLICA IDENTITY FULL; CREATE TABLE switching (k int PRIMARY KEY, code int NOT
+NULL UNIQUE GENERATED ALWAYS AS IDENTITY, a text, big text, n numeric(8,2));
 """ + "; ".join(
     f"INSERT INTO {t} (k, a, big, n) SELECT g, 'v', {big(1)}, g - 3 FROM generate_series(1, 5) g" for t in TABLES
 )  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from expectations.hashing import chain, chain_sql, columns_hash_sql, hash_columns, hash_texts, sums
+from slotlake.expectations.hashing import chain, chain_sql, columns_hash_sql, hash_columns, hash_texts, sums
 
 TEXT_OID = 25
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=60)

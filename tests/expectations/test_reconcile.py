@@ -15,13 +15,13 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from decoder.errors import LakeError, SourceError
-from decoder.publications import source_tables
-from decoder.types import sql_text
-from expectations.reconcile import Report, reconcile
-from expectations.results import Difference
-from expectations.source_side import SourceTable
-from spark.names import parse_postgres_name, postgres_name
+from slotlake.decoder.catalog.publications import source_tables
+from slotlake.decoder.errors import LakeError, SourceError
+from slotlake.decoder.types.table import sql_text
+from slotlake.expectations.reconcile import Report, reconcile
+from slotlake.expectations.results import Difference
+from slotlake.expectations.source_side import SourceTable
+from slotlake.spark.names import parse_postgres_name, postgres_name
 
 Rows = list[dict[str, str | None]]
 

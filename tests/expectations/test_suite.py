@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from expectations import suite
-from expectations.results import Difference, Report, TableResult
-from expectations.suite import CheckError, validate
+from slotlake.expectations import suite
+from slotlake.expectations.results import Difference, Report, TableResult
+from slotlake.expectations.suite import CheckError, validate
 
 EQUAL = TableResult("public.accounts", 1_000_000, 1_000_000)
 NASTY = '<script>alert("x")</script>$key'
@@ -110,7 +110,7 @@ def test_a_damaged_folder_is_one_clear_error(tmp_path: Path) -> None:
 
 def test_slow_imports_wait_until_they_are_needed() -> None:
     code = (
-        "import sys, expectations.reconcile, expectations.suite\n"
+        "import sys, slotlake.expectations.reconcile, slotlake.expectations.suite\n"
         "print([m for m in ('great_expectations', 'pandas', 'pyspark', 'airflow') if m in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

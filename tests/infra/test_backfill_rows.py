@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from decoder.errors import LakeError
-from expectations.hashing import KEY_SEED, chain
-from infra.backfill_rows import _gone
+from slotlake.decoder.errors import LakeError
+from slotlake.expectations.hashing import KEY_SEED, chain
+from slotlake.infra.backfill.rows import _gone
 
 
 def key_hashes(keys: list[str]) -> np.ndarray:

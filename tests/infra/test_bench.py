@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from decoder.errors import PipelineFileError
-from infra.bench import BENCHES, run
-from infra.bench.figures import Figure, in_turns, rates
-from infra.bench.machine import Machine
-from infra.bench.page import BEGIN, END, PAGE, with_figures
-from infra.bench.show import document, print_table
-from infra.bench.workload import ROWS_VARIABLE, RUNS_VARIABLE, rows_asked, runs_asked
-from infra.cli import main
+from slotlake.bench import BENCHES, run
+from slotlake.bench.figures import Figure, in_turns, rates
+from slotlake.bench.machine import Machine
+from slotlake.bench.page import BEGIN, END, PAGE, with_figures
+from slotlake.bench.show import document, print_table
+from slotlake.bench.workload import ROWS_VARIABLE, RUNS_VARIABLE, rows_asked, runs_asked
+from slotlake.decoder.errors import PipelineFileError
+from slotlake.infra.cli.main import main
+from slotlake.infra.progress import silent
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINE = Machine("a CPU", 2, 23.5, "Linux", "3.11.7", "18.4", "abc", "2026-11-21 10:00 UTC", 0.3)
@@ -127,7 +128,7 @@ def test_an_unknown_name_is_one_clear_message(capsys):
 
 def test_a_file_that_cannot_be_written_is_said_before_minutes_have_passed(tmp_path):
     with pytest.raises(PipelineFileError, match="cannot be written"):
-        run(["decode_rows_per_s"], tmp_path / "missing" / "figures.json")
+        run(["decode_rows_per_s"], tmp_path / "missing" / "figures.json", silent)
 
 
 def test_every_benchmark_is_where_it_is_said_to_be():
@@ -163,7 +164,7 @@ def command(tmp_path):
 
     def start(*arguments, rows=5000):
         return subprocess.Popen(
-            [sys.executable, "-m", "infra.cli", "bench", *arguments],
+            [sys.executable, "-m", "slotlake", "bench", *arguments],
             cwd=ROOT,
             env={**os.environ, ROWS_VARIABLE: str(rows), RUNS_VARIABLE: "1", "TMPDIR": scratch},
             stdout=subprocess.PIPE,

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
-
 import pytest
 
-from infra.cli import main
-
-PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+from slotlake import VERSION
+from slotlake.infra.cli.main import main
 
 
 def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
-    version = tomllib.loads(PROJECT.read_text())["project"]["version"]
-    assert capsys.readouterr().out == f"slotlake {version}\n"
+    assert capsys.readouterr().out == f"slotlake {VERSION}\n"
 
 
 def test_an_unknown_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:

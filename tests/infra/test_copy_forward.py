@@ -10,13 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 from psycopg import sql
 
-from decoder.copy import CopiedFile, CopyCrew, CopyJob
-from decoder.copy_parts import Part, plan_parts, whole_part
-from decoder.publications import SourceTable, source_tables
-from decoder.slots import create_slot
-from decoder.source import SourceSettings, connect
-from decoder.types import column_type, to_text
-from infra.copy_forward import key_condition, named_keys
+from slotlake.decoder.catalog.publications import SourceTable, source_tables
+from slotlake.decoder.copy.parts import Part, plan_parts, whole_part
+from slotlake.decoder.copy.table import CopiedFile, CopyCrew, CopyJob
+from slotlake.decoder.server.source import SourceSettings, connect
+from slotlake.decoder.slots.slot import create_slot
+from slotlake.decoder.types.table import column_type, to_text
+from slotlake.infra.copy.forward import key_condition, named_keys
 from tests.conftest import Database
 from tests.decoder.sources import pulled, settings
 from tests.decoder.test_copy import Place, texts

@@ -6,14 +6,14 @@ import json
 import time
 from pathlib import Path
 
-from decoder.copy import CopyJob
-from decoder.copy_files import CopiedFile
-from decoder.copy_parts import Part
-from decoder.publications import SourceTable
-from infra.copy_record import CopyRecord
-from infra.copy_states import CopyStates, TableProgress, ended, read
-from infra.copy_steps import CopyStep
-from infra.output import lines
+from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.copy.files import CopiedFile
+from slotlake.decoder.copy.parts import Part
+from slotlake.decoder.copy.table import CopyJob
+from slotlake.infra.cli.output import lines
+from slotlake.infra.copy.record import CopyRecord
+from slotlake.infra.copy.states import CopyStates, TableProgress, ended, read
+from slotlake.infra.copy.steps import CopyStep
 
 PARTS = [Part(0, 'ONLY "public"."t"', None, 10, 100, 80_000), Part(1, 'ONLY "public"."t"', 10, None, 5, 800)]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from decoder.changelog import BatchColumn, BatchRelation
-from decoder.publications import SourceColumn, SourceTable
-from decoder.table_marks import Attribute, TableMark
-from infra.ddl_events import Altered, told_numbers
-from infra.evolution_rules import Found, judge
-from infra.marks import Mark, marked
-from spark.tables import TableSchema
+from slotlake.decoder.catalog.fingerprints import Attribute, TableMark
+from slotlake.decoder.catalog.publications import SourceColumn, SourceTable
+from slotlake.decoder.changelog.batches import BatchColumn, BatchRelation
+from slotlake.infra.schema.ddl_events import Altered, told_numbers
+from slotlake.infra.schema.rules import Found, judge
+from slotlake.infra.source.fingerprints import Mark, marked
+from slotlake.spark.tables.schema import TableSchema
 
 TYPES = {
     "int4": (23, -1),

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from decoder.copy_files import CopiedFile
-from decoder.copy_parts import Part
-from infra.joining_record import Joining, JoiningRecord, KeyedBy, Since
+from slotlake.decoder.copy.files import CopiedFile
+from slotlake.decoder.copy.parts import Part
+from slotlake.infra.copy.joining_record import Joining, JoiningRecord, KeyedBy, Since
 
 PARTS = [Part(0, "ONLY big", None, 5, 10, 100), Part(1, "ONLY big", 5, None, 10, 100)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from decoder import kernel_cache
+from slotlake.decoder.compiled import cache as kernel_cache
 from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.seconds]
@@ -28,7 +28,7 @@ CALLERS = (
 SCRIPT = """
 import json, sys, pytest
 assert pytest.main(["-q", "-m", "fast", "-p", "no:cacheprovider", "-n0", *sys.argv[1:]]) == 0
-from infra.kernels import SIGNATURES, compiled_for
+from slotlake.infra.kernels import SIGNATURES, compiled_for
 known = json.loads(SIGNATURES.read_text())
 new = {name: s for name, found in compiled_for().items() if (s := set(found) - set(known.get(name, ())))}
 assert not new, f"not compiled beforehand; run: python -m tests.kernel_signatures: {new}"
@@ -39,7 +39,7 @@ def test_every_loop_that_is_called_is_compiled_beforehand() -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-c", SCRIPT, *CALLERS],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         capture_output=True,
         text=True,
         check=False,

@@ -308,8 +308,8 @@ def test_without_any_python_one_clear_message(checkout):
 
 
 def test_too_little_room_is_told_beforehand(monkeypatch, tmp_path):
-    from infra.launch import environment
-    from infra.launch.errors import LaunchError
+    from slotlake.infra.launch import environment
+    from slotlake.infra.launch.errors import LaunchError
 
     monkeypatch.setattr(environment, "_BYTES_NEEDED", 10**18)
     with pytest.raises(LaunchError, match="too little room"):

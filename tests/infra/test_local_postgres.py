@@ -12,10 +12,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from decoder.errors import SetupError
-from infra.local import postgres
-from infra.local.postgres import EmbeddedPostgres, temporary_postgres
-from infra.local.postgres_archives import install
+from slotlake.decoder.errors import SetupError
+from slotlake.infra.local import postgres
+from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from slotlake.infra.local.postgres_archives import install
 
 pytestmark = pytest.mark.server
 
@@ -121,7 +121,7 @@ def test_a_folder_that_nobody_cannot_enter_is_refused_up_front(tmp_path):
 def test_it_ends_with_the_process_that_started_it_even_a_killed_one():
     code = (
         "import time\n"
-        "from infra.local.postgres import temporary_postgres\n"
+        "from slotlake.infra.local.postgres import temporary_postgres\n"
         "with temporary_postgres() as server:\n"
         "    print(server.folder, flush=True)\n"
         "    time.sleep(600)\n"

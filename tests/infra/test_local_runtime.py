@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from decoder.errors import SetupError
-from infra.local import jars as jars_module
-from infra.local.jars import Jar, jars, locked_jars
-from infra.local.java import Java, environment, find_java, trust_options
+from slotlake.decoder.errors import SetupError
+from slotlake.infra.local import jars as jars_module
+from slotlake.infra.local.jars import Jar, jars, locked_jars
+from slotlake.infra.local.java import Java, environment, find_java, trust_options
 
 pytestmark = pytest.mark.server
 
@@ -64,7 +64,7 @@ def test_a_java_on_path_is_taken_and_a_broken_one_is_not(tmp_path, bare_path):
 def test_without_any_java_the_error_says_what_was_looked_at(tmp_path, bare_path, monkeypatch):
     _fake_java(tmp_path / "jdk", "25")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
-    monkeypatch.setattr("infra.local.java._bundled", lambda: None)
+    monkeypatch.setattr("slotlake.infra.local.java._bundled", lambda: None)
     with pytest.raises(SetupError, match="no Java 17 or 21") as caught:
         find_java()
     assert "Java 25" in str(caught.value)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from decoder.errors import SetupError
-from infra.local.process import command_line, group_alive
-from infra.local.spark_connect import LocalSparkConnect
+from slotlake.decoder.errors import SetupError
+from slotlake.infra.local.process import command_line, group_alive
+from slotlake.infra.local.spark_connect import LocalSparkConnect
 
 pytestmark = pytest.mark.server
 
@@ -68,8 +68,8 @@ def test_a_server_is_used_found_by_another_and_ended_without_a_trace(spark_runti
 def test_it_ends_with_the_process_that_started_it_even_a_killed_one(spark_runtime, tmp_path):
     code = (
         "import sys, pathlib, time\n"
-        "from infra.local.runtime import spark_runtime\n"
-        "from infra.local.spark_connect import LocalSparkConnect\n"
+        "from slotlake.infra.local.runtime import spark_runtime\n"
+        "from slotlake.infra.local.spark_connect import LocalSparkConnect\n"
         "folder = pathlib.Path(sys.argv[1])\n"
         "LocalSparkConnect(folder, spark_runtime(), cores=1, dies_with_parent=True).start()\n"
         "print('up', flush=True)\n"

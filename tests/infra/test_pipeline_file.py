@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from decoder.errors import PipelineFileError
-from infra import scheduling
-from infra.model import PipelineFile, load_pipeline
-from infra.model_sections import TableSection
-from infra.pipeline_open import lake_settings
+from slotlake.decoder.errors import PipelineFileError
+from slotlake.infra.airflow import scheduling
+from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
+from slotlake.infra.config.sections import TableSection
+from slotlake.infra.pipeline_open import lake_settings
 from tests.conftest import ROOT
 
 FILE = """name: shop

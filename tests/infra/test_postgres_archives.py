@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from decoder.errors import SetupError
-from infra.local.postgres_archives import _extract
+from slotlake.decoder.errors import SetupError
+from slotlake.infra.local.postgres_archives import _extract
 
 LINKS = {"lib/libpq.so": "libpq.so.5", "bin/postmaster": "postgres"}
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from infra.process_marks import is_marked, set_mark, unset_mark
+from slotlake.infra.process_marks import is_marked, set_mark, unset_mark
 
 AT_WORK = """
 import sys
 from pathlib import Path
-from infra.process_marks import set_mark
+from slotlake.infra.process_marks import set_mark
 set_mark(Path(sys.argv[1]))
 print(flush=True)
 sys.stdin.read()

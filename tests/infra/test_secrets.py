@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import PipelineFileError
-from infra.model import load_pipeline
-from infra.pipeline import Pipeline
-from infra.secrets import secrets_of
-from spark.lake import LakeSettings
-from spark.session import SENSITIVE_PROPERTIES, sibling, use_lake
+from slotlake import Pipeline
+from slotlake.decoder.errors import PipelineFileError
+from slotlake.infra.config.pipeline_file import load_pipeline
+from slotlake.infra.config.secrets import secrets_of
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.session import SENSITIVE_PROPERTIES, sibling, use_lake
 from tests.conftest import ROOT
 
 FILE = """name: shop
@@ -87,8 +87,8 @@ def test_a_password_on_the_command_line_does_not_stay_there(form: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         dsn = f"postgresql://u:pass10@127.0.0.1:{mute.getsockname()[1]}/d"
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "infra.cli", "decode", *form.format(dsn).split(), "--slot", "s"],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            [sys.executable, "-P", "-m", "slotlake", "decode", *form.format(dsn).split(), "--slot", "s"],
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
             stderr=subprocess.PIPE,
             text=True,
         )

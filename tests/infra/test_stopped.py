@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import ProtocolError, SlotError, SlotlakeError, SourceError, SourceUnavailableError
-from infra import aside, recovery
-from infra.recovery_findings import Judged
+from slotlake.decoder.errors import (
+    ProtocolError,
+    SlotError,
+    SlotlakeError,
+    SourceError,
+    SourceUnavailableError,
+)
+from slotlake.infra.advance.findings import Judged
+from slotlake.infra.recover import recovery
+from slotlake.infra.selection import aside
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from decoder.slot_pressure import Holder, Pressure, span
-from decoder.slots import SlotState
-from infra.model_sections import MonitorSection
-from infra.wal_notes import Seen, lag_seconds, note, seen, wal_rate
-from infra.watch import alarms_of, gauges, time_left
+from slotlake.decoder.slots.pressure import Holder, Pressure, span
+from slotlake.decoder.slots.slot import SlotState
+from slotlake.infra.config.sections import MonitorSection
+from slotlake.infra.source.wal_notes import Seen, lag_seconds, note, seen, wal_rate
+from slotlake.infra.status.watch import alarms_of, gauges, time_left
 
 MB = 1 << 20
 NOBODY = Pressure(None, None, None, (), (), sees_all=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark.lake import LakeSettings
+from slotlake.spark.lake import LakeSettings
 from tests.spark.lake_lab import Lab
 
 

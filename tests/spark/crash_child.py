@@ -6,11 +6,11 @@ import json
 import sys
 from typing import Any
 
-from decoder.failpoints import reach
-from spark.initial import InitialCopy
-from spark.lake import LakeSettings
-from spark.session import open_session
-from spark.tables import TableSchema
+from slotlake.decoder.failpoints import reach
+from slotlake.spark.copy.initial import InitialCopy
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.session import open_session
+from slotlake.spark.tables.schema import TableSchema
 from tests.spark.lake_lab import (
     PIPELINE,
     BatchRelation,

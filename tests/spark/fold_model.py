@@ -1,6 +1,6 @@
 """A table's changes in the change log's form, a subscriber that applies them, a lake that takes them folded.
 
-The subscriber is worker.c read row by row, and what `spark.conflicts` says of applying.
+The subscriber is worker.c read row by row, and what `spark.fold.conflicts` says of applying.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark.fold import Folded, Stretch, stretches
+from slotlake.spark.fold.batch import Folded, Stretch, stretches
 
 UNCHANGED = object()
 Row = dict[str, Any]

@@ -10,18 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from decoder.changelog import BatchColumn, BatchRelation, batch_name
-from decoder.columnar import TRANSACTIONS_SCHEMA
-from decoder.types import column_type, from_text
-from spark.apply import Applied, apply_batch
-from spark.commits import Point
-from spark.conflicts import Choices, OnConflict
-from spark.initial import CopyTarget, InitialCopy
-from spark.lake import LakeSettings
-from spark.publish import Published, publish_batch
-from spark.read import Cut
-from spark.session import sibling, use_lake
-from spark.tables import TableSchema
+from slotlake.decoder.changelog.batches import BatchColumn, BatchRelation, batch_name
+from slotlake.decoder.columnar.decoder import TRANSACTIONS_SCHEMA
+from slotlake.decoder.types.table import column_type, from_text
+from slotlake.spark.apply.stage import Applied, apply_batch
+from slotlake.spark.copy.initial import CopyTarget, InitialCopy
+from slotlake.spark.fold.conflicts import Choices, OnConflict
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.publish.commits import Point
+from slotlake.spark.publish.publication import Published, publish_batch
+from slotlake.spark.read.point import Cut
+from slotlake.spark.session import sibling, use_lake
+from slotlake.spark.tables.schema import TableSchema
 
 PIPELINE = "test"
 UNCHANGED = object()
@@ -213,7 +213,7 @@ class Lab:
 
 
 def write_rows(target: CopyTarget, table: BatchRelation, rows: Sequence[Row]) -> None:
-    """Write rows as decoder/copy.py does: one Parquet file with field ids."""
+    """Write rows as decoder/copy/table.py does: one Parquet file with field ids."""
     if not rows:
         return
     fields, arrays = [], []

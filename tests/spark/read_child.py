@@ -17,13 +17,13 @@ from typing import Any
 import pyarrow.compute as pc
 from pyiceberg.table import StaticTable
 
-from infra.pipeline import Pipeline
-from spark import catalog_metadata
-from spark.catalog import open_catalog
-from spark.catalog_base import Catalog
-from spark.commits import commits_name, newest_pins, position_of
-from spark.names import belongs
-from spark.read import Cut, Pinned
+from slotlake import Pipeline
+from slotlake.spark.catalog.base import Catalog
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.names import belongs
+from slotlake.spark.publish.commits import commits_name, newest_pins, position_of
+from slotlake.spark.read.point import Cut, Pinned
+from slotlake.spark.tables import metadata as catalog_metadata
 
 SUMS = {"accounts": "abalance", "tellers": "tbalance", "branches": "bbalance", "history": "delta"}
 _SUM_EVERY = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark import apply_sql
+from slotlake.spark.merge import sql as apply_sql
 from tests.spark.lake_lab import UNCHANGED, Lab, delete, insert, relation, truncate, update
 
 ORDERS = relation("orders", ["id"], id="int8", note="text", total="numeric(10,2)")

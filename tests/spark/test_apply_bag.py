@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import LakeError
-from spark import apply_run, catalog_metadata
-from spark.catalog import open_catalog
-from spark.names import LakeName
-from spark.publish_swap import load
+from slotlake.decoder.errors import LakeError
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.merge import run as apply_run
+from slotlake.spark.names import LakeName
+from slotlake.spark.publish.swap import load
+from slotlake.spark.tables import metadata as catalog_metadata
 from tests.spark.lake_lab import UNCHANGED, Lab, delete, insert, relation, truncate, update
 
 BAG = relation("bag", [], "f", v="int4", t="text", f="float8", d="date", n="numeric")

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import ApplyError
-from spark import catalog_metadata, lake_files
-from spark.catalog import open_catalog
-from spark.names import LakeName
-from spark.publish_swap import load
+from slotlake.decoder.errors import ApplyError
+from slotlake.spark import lake_files
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.names import LakeName
+from slotlake.spark.publish.swap import load
+from slotlake.spark.tables import metadata as catalog_metadata
 from tests.spark.lake_lab import PIPELINE, UNCHANGED, Change, Lab, delete, insert, relation, truncate, update
 
 ITEMS = relation("items", ["id"], id="int4", v="text", big="text")

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from spark.catalog import open_catalog
-from spark.catalog_base import load_one
-from spark.catalog_metadata import head, summary
-from spark.commits import Point
-from spark.initial import InitialCopy
-from spark.names import LakeName
-from spark.tables import TableSchema
+from slotlake.spark.catalog.base import load_one
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.copy.initial import InitialCopy
+from slotlake.spark.names import LakeName
+from slotlake.spark.publish.commits import Point
+from slotlake.spark.tables.metadata import head, summary
+from slotlake.spark.tables.schema import TableSchema
 from tests.spark.lake_lab import PIPELINE, UNCHANGED, Lab, relation, update, write_rows
 
 STOCK = relation("stock", ["id"], id="int4", quantity="int4", note="text")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from spark import apply_run
-from spark.lake import LakeSettings
-from spark.read_query import query
-from spark.session import open_session, sibling
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.merge import run as apply_run
+from slotlake.spark.read.query import query
+from slotlake.spark.session import open_session, sibling
 from tests.spark.lake_lab import UNCHANGED, Change, Lab, delete, insert, relation, update
 
 # What Spark's SQL gives a meaning: variables, the environment, markers, quotes, escapes, comments.
@@ -63,6 +63,7 @@ def any_lab(request: pytest.FixtureRequest, lake: LakeSettings) -> Iterator[Lab]
     session.stop()
 
 
+@pytest.mark.server
 def test_queries_mean_what_they_say(any_lab: Lab) -> None:
     any_lab.init({TABLE: [{"k": text, "v": TEXTS[1], "w": "1"} for text in TEXTS[:2]]})
     any_lab.sync(update(TABLE, k=TEXTS[0], v=TEXTS[0], w="2"), delete(TABLE, k=TEXTS[1]))

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import ApplyError
-from spark import apply_run, apply_together, catalog_metadata
-from spark.apply_together import Job, done, is_small
-from spark.catalog import open_catalog
-from spark.catalog_base import load_one
-from spark.commits import RUN
-from spark.names import LakeName
+from slotlake.decoder.errors import ApplyError
+from slotlake.spark.apply import together as apply_together
+from slotlake.spark.apply.together import Job, done, is_small
+from slotlake.spark.catalog.base import load_one
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.merge import run as apply_run
+from slotlake.spark.names import LakeName
+from slotlake.spark.publish.commits import RUN
+from slotlake.spark.tables import metadata as catalog_metadata
 from tests.spark.lake_lab import Lab, insert, relation, update
 
 TABLES = [relation(name, ["id"], id="int4", v="text") for name in ("a", "b", "c")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from spark.session import open_session
+from slotlake.spark.session import open_session
 
 
 def test_a_remote_session_leaves_the_process_free_for_the_other_kind(session: Any, connect: str) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from decoder.errors import LakeError
-from spark import catalog_metadata
+from slotlake.decoder.errors import LakeError
+from slotlake.spark.tables import metadata as catalog_metadata
 
 
 def _file(folder: Path, name: str, size: int = 0) -> str:

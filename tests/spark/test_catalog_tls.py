@@ -13,13 +13,13 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from sqlalchemy.engine import make_url
 
-from decoder.errors import LakeError
-from infra.in_the_clear import in_the_clear
-from infra.local.postgres import EmbeddedPostgres, temporary_postgres
-from infra.local.postgres_archives import is_here
-from infra.model import load_pipeline
-from spark.catalog_jdbc import jdbc_properties
-from spark.lake import LakeSettings
+from slotlake.decoder.errors import LakeError
+from slotlake.infra.config.in_the_clear import in_the_clear
+from slotlake.infra.config.pipeline_file import load_pipeline
+from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from slotlake.infra.local.postgres_archives import is_here
+from slotlake.spark.jdbc import jdbc_properties
+from slotlake.spark.lake import LakeSettings
 from tests.conftest import Database
 from tests.e2e.certificates import Authority
 from tests.spark.lake_lab import Lab, insert, relation

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from decoder.errors import LakeError
-from spark.lake import LakeSettings
-from spark.publish import lake_position
-from spark.read import Cut
-from spark.session import open_session
+from slotlake.decoder.errors import LakeError
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.publish.publication import lake_position
+from slotlake.spark.read.point import Cut
+from slotlake.spark.session import open_session
 from tests.spark import crash_child
 from tests.spark.lake_lab import Lab
 

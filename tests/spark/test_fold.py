@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from decoder.errors import ApplyError
-from spark.conflicts import Conflicts
-from spark.fold import Folded, fold, stretches
+from slotlake.decoder.errors import ApplyError
+from slotlake.spark.fold.batch import Folded, fold, stretches
+from slotlake.spark.fold.conflicts import Conflicts
 
 pytestmark = pytest.mark.fast
 INT8, TEXT, NUMERIC = 20, 25, 1700

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoder.errors import ApplyError
-from spark.conflicts import Conflicts
-from spark.fold import Folded, fold, stretches
+from slotlake.decoder.errors import ApplyError
+from slotlake.spark.fold.batch import Folded, fold, stretches
+from slotlake.spark.fold.conflicts import Conflicts
 
 pytestmark = pytest.mark.fast
 

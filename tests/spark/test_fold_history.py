@@ -12,8 +12,8 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from decoder.columnar import TRANSACTIONS_SCHEMA
-from spark.fold_history import Versions, history_stretches
+from slotlake.decoder.columnar.decoder import TRANSACTIONS_SCHEMA
+from slotlake.spark.history.fold import Versions, history_stretches
 from tests.spark.lake_lab import UNCHANGED, Change, HandBatch, delete, insert, relation, truncate, update
 
 KEYED = relation("t", ["id"], id="int4", v="text", w="text")

@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from decoder.messages import Update
-from decoder.reader import read_message
+from slotlake.decoder.protocol.messages import Update
+from slotlake.decoder.protocol.reader import read_message
 
 CASES = {
     "numeric's scale": ("numeric", "1.0", "1.00"),

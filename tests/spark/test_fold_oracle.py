@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark.conflicts import Conflicts
+from slotlake.spark.fold.conflicts import Conflicts
 from tests.spark.fold_model import (
     KEY_VALUES,
     NAMES,

@@ -9,14 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from decoder import wide
-from decoder.forms import as_list, form_of
-from decoder.types import column_type, to_text
-from spark.changes_rows import change_rows
-from spark.conflicts import Conflicts
-from spark.fold import stretches
-from spark.fold_history import history_stretches
-from spark.tables import TableSchema
+from slotlake.decoder.compiled import wide
+from slotlake.decoder.types.representations import as_list, form_of
+from slotlake.decoder.types.table import column_type, to_text
+from slotlake.spark.fold.batch import stretches
+from slotlake.spark.fold.conflicts import Conflicts
+from slotlake.spark.history.changes_rows import change_rows
+from slotlake.spark.history.fold import history_stretches
+from slotlake.spark.tables.schema import TableSchema
 from tests.spark.lake_lab import UNCHANGED, Change, HandBatch, delete, insert, relation, update
 
 LIMITS = [0, 40, 120, 260, 700]

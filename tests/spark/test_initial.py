@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from decoder.errors import LakeError
-from spark.catalog import open_catalog
-from spark.catalog_base import load
-from spark.catalog_metadata import head
-from spark.initial import InitialCopy, initialised
-from spark.publish import lake_position
-from spark.read import Cut
-from spark.table_files import TableFiles
-from spark.tables import TableSchema
+from slotlake.decoder.errors import LakeError
+from slotlake.spark.catalog.base import load
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.copy.initial import InitialCopy, initialised
+from slotlake.spark.maintenance.table_files import TableFiles
+from slotlake.spark.publish.publication import lake_position
+from slotlake.spark.read.point import Cut
+from slotlake.spark.tables.metadata import head
+from slotlake.spark.tables.schema import TableSchema
 from tests.spark.lake_lab import PIPELINE, Lab, insert, relation, write_rows
 
 ONE = relation("one", ["id"], id="int8", v="text")

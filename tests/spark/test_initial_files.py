@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from spark.catalog import open_catalog
-from spark.catalog_base import load
-from spark.initial_files import with_files
-from spark.names import LakeName
-from spark.tables import TableSchema, create_table
+from slotlake.spark.catalog.base import load
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.copy.files import with_files
+from slotlake.spark.names import LakeName
+from slotlake.spark.tables.schema import TableSchema, create_table
 from tests.spark.lake_lab import PIPELINE, Lab, delete, insert, relation, update
 
 KINDS = relation(

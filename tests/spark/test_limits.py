@@ -13,16 +13,18 @@ from typing import Any
 import psycopg
 import pytest
 
-from decoder.errors import LakeError
-from infra.local.spark_connect import LocalSparkConnect
-from infra.pipeline import Pipeline
-from spark import catalog_jdbc, catalog_rest, catalog_sql
-from spark import session as sessions
-from spark.apply_run import StatementTooLongError, run
-from spark.catalog import open_catalog
-from spark.catalog_base import Loaded, UnansweredError, load_one
-from spark.lake import LakeSettings
-from spark.names import LakeName
+from slotlake import Pipeline
+from slotlake.decoder.errors import LakeError
+from slotlake.infra.local.spark_connect import LocalSparkConnect
+from slotlake.spark import jdbc as catalog_jdbc
+from slotlake.spark import session as sessions
+from slotlake.spark.catalog import rest as catalog_rest
+from slotlake.spark.catalog import sql as catalog_sql
+from slotlake.spark.catalog.base import Loaded, UnansweredError, load_one
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.merge.run import StatementTooLongError, run
+from slotlake.spark.names import LakeName
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.spark.lake_lab import Lab, insert, relation

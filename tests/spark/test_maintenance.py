@@ -12,17 +12,18 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import LakeError
-from spark import catalog_metadata, maintenance
-from spark.catalog import open_catalog
-from spark.catalog_base import load
-from spark.conflicts import Conflicts
-from spark.expiry import Grace
-from spark.lake import KeepPoints, LakeSettings
-from spark.maintenance import Care, Maintained, maintain_table, plan, tables_to_maintain
-from spark.names import LakeName
-from spark.read import Cut
-from spark.table_files import DataFile, TableFiles
+from slotlake.decoder.errors import LakeError
+from slotlake.spark.catalog.base import load
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.fold.conflicts import Conflicts
+from slotlake.spark.lake import KeepPoints, LakeSettings
+from slotlake.spark.maintenance import rewrite as maintenance
+from slotlake.spark.maintenance.expiry import Grace
+from slotlake.spark.maintenance.rewrite import Care, Maintained, maintain_table, plan, tables_to_maintain
+from slotlake.spark.maintenance.table_files import DataFile, TableFiles
+from slotlake.spark.names import LakeName
+from slotlake.spark.read.point import Cut
+from slotlake.spark.tables import metadata as catalog_metadata
 from tests.spark.lake_lab import PIPELINE, Lab, delete, insert, relation, update
 
 ONE = relation("one", ["id"], id="int8", v="text")

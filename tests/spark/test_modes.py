@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import LakeError
-from spark import apply
-from spark.names import LakeName, lake_table
+from slotlake.decoder.errors import LakeError
+from slotlake.spark.apply import stage as apply
+from slotlake.spark.names import LakeName, lake_table
 from tests.spark.lake_lab import UNCHANGED, Lab, delete, insert, relation, update
 
 ITEMS = relation("items", ["id"], id="int4", v="text", n="numeric")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark import names
-from spark.names import LakeName, lake_columns, lake_table, source_table
+from slotlake.spark import names
+from slotlake.spark.names import LakeName, lake_columns, lake_table, source_table
 
 IDENTIFIER = st.text(
     st.one_of(

@@ -11,23 +11,24 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import StaticTable
 
-from decoder.errors import LakeError
-from infra.bench.points import publish_by_hand
-from spark import catalog_tags, commits_trim, past
-from spark.catalog import open_catalog
-from spark.catalog_metadata import Metadata
-from spark.expiry import Grace
-from spark.integrity import look
-from spark.lake import KeepPoints
-from spark.lowering import lower
-from spark.maintenance import Care, maintain_table, tables_to_maintain
-from spark.names import LakeName
-from spark.past import past_files
-from spark.points import kept_points, positions_to_keep
-from spark.publish_swap import load
-from spark.read import Cut
-from spark.read_query import query
-from spark.replay import prepare_scratch, scratch_of
+from slotlake.bench.points import publish_by_hand
+from slotlake.decoder.errors import LakeError
+from slotlake.spark.catalog import tags as catalog_tags
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.lake import KeepPoints
+from slotlake.spark.maintenance.expiry import Grace
+from slotlake.spark.maintenance.integrity import look
+from slotlake.spark.maintenance.rewrite import Care, maintain_table, tables_to_maintain
+from slotlake.spark.names import LakeName
+from slotlake.spark.publish import commits_trim, past
+from slotlake.spark.publish.past import past_files
+from slotlake.spark.publish.points import kept_points, positions_to_keep
+from slotlake.spark.publish.rewind_position import lower
+from slotlake.spark.publish.swap import load
+from slotlake.spark.read.point import Cut
+from slotlake.spark.read.query import query
+from slotlake.spark.replay.scratch import prepare_scratch, scratch_of
+from slotlake.spark.tables.metadata import Metadata
 from tests.spark.lake_lab import PIPELINE, Lab, delete, relation, update
 
 BUSY = relation("busy", ["id"], id="int8", v="int4")

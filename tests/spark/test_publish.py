@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from decoder.errors import ApplyError, LakeError
-from spark.lake import LakeSettings
-from spark.publish import lake_position, pending, publish_batch
-from spark.read import Cut
+from slotlake.decoder.errors import ApplyError, LakeError
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.publish.publication import lake_position, pending, publish_batch
+from slotlake.spark.read.point import Cut
 from tests.spark.lake_lab import PIPELINE, HandBatch, Lab, insert, relation, truncate, update
 
 ONE = relation("one", ["id"], id="int8", v="int4")
@@ -108,7 +108,7 @@ def test_a_table_moved_by_someone_else_stops_the_swap(lab: Lab, monkeypatch: pyt
         if name == "publish.before_swap":
             lab.session.sql("ALTER TABLE lake.shop.two SET TBLPROPERTIES ('someone' = 'else')")
 
-    monkeypatch.setattr("spark.publish_swap.reach", meddle)
+    monkeypatch.setattr("slotlake.spark.publish.swap.reach", meddle)
     with pytest.raises(LakeError, match="changed by someone else") as caught:
         publish_batch(lab.lake, batch, PIPELINE)
     assert caught.value.retryable

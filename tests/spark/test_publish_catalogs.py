@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 import requests
 
-from decoder.errors import LakeError
-from spark import catalog_tags
-from spark.catalog import check_lake, open_catalog
-from spark.catalog_rest import RestPointers
-from spark.catalog_rest_changes import COPYING
-from spark.expiry import Grace
-from spark.initial import InitialCopy, initialised
-from spark.lake import KeepPoints, LakeSettings
-from spark.maintenance import Care, maintain_table, tables_to_maintain
-from spark.names import LakeName
-from spark.publish_swap import load
-from spark.read import Cut
-from spark.read_query import query
-from spark.removal import drop_tables
-from spark.tables import TableSchema
+from slotlake.decoder.errors import LakeError
+from slotlake.spark.catalog import tags as catalog_tags
+from slotlake.spark.catalog.open import check_lake, open_catalog
+from slotlake.spark.catalog.rest import RestPointers
+from slotlake.spark.catalog.rest_changes import COPYING
+from slotlake.spark.copy.initial import InitialCopy, initialised
+from slotlake.spark.lake import KeepPoints, LakeSettings
+from slotlake.spark.maintenance.expiry import Grace
+from slotlake.spark.maintenance.removal import drop_tables
+from slotlake.spark.maintenance.rewrite import Care, maintain_table, tables_to_maintain
+from slotlake.spark.names import LakeName
+from slotlake.spark.publish.swap import load
+from slotlake.spark.read.point import Cut
+from slotlake.spark.read.query import query
+from slotlake.spark.tables.schema import TableSchema
 from tests.conftest import Database
 from tests.spark.lake_lab import PIPELINE, Lab, insert, relation, update, write_rows
 
@@ -139,7 +139,7 @@ def test_a_copy_shows_all_tables_or_none(anywhere: Lab, monkeypatch: pytest.Monk
         assert not initialised(lab.lake, PIPELINE)
         raise RuntimeError(name)
 
-    monkeypatch.setattr("spark.initial.reach", fails)
+    monkeypatch.setattr("slotlake.spark.copy.initial.reach", fails)
     with pytest.raises(RuntimeError, match="before_publish"):
         lab.init(FIRST)
     monkeypatch.undo()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from decoder.errors import PipelineFileError
-from infra.cli import main
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
+from slotlake.decoder.errors import PipelineFileError
+from slotlake.infra.cli.main import main
 
 FILE = """
 name: shop

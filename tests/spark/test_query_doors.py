@@ -7,10 +7,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from decoder.errors import LakeError
-from spark.lake import LakeSettings
-from spark.read_query import query
-from spark.session import open_session
+from slotlake.decoder.errors import LakeError
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.read.query import query
+from slotlake.spark.session import open_session
 from tests.spark.lake_lab import Lab, insert, relation, update
 
 ORDERS = relation("orders", ["id"], id="int4", customer="text", total="numeric(10,2)")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from decoder.errors import LakeError
-from spark.read import Cut
-from spark.read_query import query
+from slotlake.decoder.errors import LakeError
+from slotlake.spark.read.point import Cut
+from slotlake.spark.read.query import query
 from tests.spark.lake_lab import Lab, delete, insert, relation, update
 
 KINDS = relation(

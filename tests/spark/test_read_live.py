@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from infra.local.postgres import USER
-from infra.local.rest_catalog import LocalRestCatalog
-from infra.pipeline import Pipeline
+from slotlake import Pipeline
+from slotlake.infra.local.postgres import USER
+from slotlake.infra.local.rest_catalog import LocalRestCatalog
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 

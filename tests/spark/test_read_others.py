@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from spark.initial import InitialCopy
-from spark.tables import TableSchema
+from slotlake.spark.copy.initial import InitialCopy
+from slotlake.spark.tables.schema import TableSchema
 from tests.spark.lake_lab import PIPELINE, Lab, delete, insert, relation, update, write_rows
 
 ACCOUNTS = relation("accounts", ["id"], id="int8", balance="numeric(10,2)")

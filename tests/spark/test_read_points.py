@@ -7,14 +7,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from decoder.errors import LakeError
-from spark import catalog_tags, points
-from spark.catalog import open_catalog
-from spark.catalog_metadata import Metadata
-from spark.lake import KeepPoints
-from spark.names import LakeName
-from spark.publish_swap import load
-from spark.read import Cut
+from slotlake.decoder.errors import LakeError
+from slotlake.spark.catalog import tags as catalog_tags
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.lake import KeepPoints
+from slotlake.spark.names import LakeName
+from slotlake.spark.publish import points
+from slotlake.spark.publish.swap import load
+from slotlake.spark.read.point import Cut
+from slotlake.spark.tables.metadata import Metadata
 from tests.spark.lake_lab import Lab, delete, insert, relation, truncate, update
 
 ONE = relation("one", ["id"], id="int8", v="int4")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import ChangeLogError, LakeError
-from infra.pipeline import Pipeline
-from spark.read import Cut
+from slotlake import Pipeline
+from slotlake.decoder.errors import ChangeLogError, LakeError
+from slotlake.spark.read.point import Cut
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
 
@@ -73,7 +73,7 @@ def test_replayed_in_batches_of_any_size(database: Database, session: Any, tmp_p
 
 
 def _contents(pipeline: Any, namespace: str, at: str | None = None) -> dict[str, Counter[Any]]:
-    from spark.points import parse_at
+    from slotlake.spark.publish.points import parse_at
 
     cut = Cut.of(replace(pipeline.lake, namespace=namespace), parse_at(at or "latest"))
     return {table: Counter(cut.rows(table)) for table in TABLES}

@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from spark import names
-from spark.names import READERS_OWN, lake_columns
+from slotlake.spark import names
+from slotlake.spark.names import READERS_OWN, lake_columns
 from tests.spark.lake_lab import UNCHANGED, Lab, Row, delete, insert, relation, update
 
 OWN = sorted(READERS_OWN)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from decoder.errors import ApplyError, LakeError
-from spark.commits import Point
-from spark.read import Cut
-from spark.replace import Replacement
-from spark.tables import TableSchema
+from slotlake.decoder.errors import ApplyError, LakeError
+from slotlake.spark.copy.replace import Replacement
+from slotlake.spark.publish.commits import Point
+from slotlake.spark.read.point import Cut
+from slotlake.spark.tables.schema import TableSchema
 from tests.spark.lake_lab import PIPELINE, Lab, insert, relation, update, write_rows
 
 ITEMS = relation("items", ["id"], id="int4", v="numeric(10,2)")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from infra.pipeline import Pipeline
-from spark.catalog_rest import RestPointers
+from slotlake import Pipeline
+from slotlake.spark.catalog.rest import RestPointers
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file, source_rows
 from tests.e2e.test_beside import mirrors, past

@@ -9,14 +9,21 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from decoder.copy import copy_query
-from decoder.errors import PipelineFileError
-from decoder.publications import SourceTable, source_tables
-from decoder.source import connect
-from infra.local.postgres import Version
-from infra.model import PipelineFile, TableSection
-from infra.selection import SelectedTable, comparable, lake_schema, require_published, selected, shown
-from spark.row_filter import Selection
+from slotlake.decoder.catalog.publications import SourceTable, source_tables
+from slotlake.decoder.copy.table import copy_query
+from slotlake.decoder.errors import PipelineFileError
+from slotlake.decoder.server.source import connect
+from slotlake.infra.config.pipeline_file import PipelineFile, TableSection
+from slotlake.infra.local.postgres import Version
+from slotlake.infra.selection.tables import (
+    SelectedTable,
+    comparable,
+    lake_schema,
+    require_published,
+    selected,
+    shown,
+)
+from slotlake.spark.row_filter.selection import Selection
 from tests.conftest import Database
 
 SETUP = """

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from decoder.errors import PipelineFileError
-from decoder.row_filters import FilterColumn, analysed, filter_columns
-from decoder.types import column_type, from_text, sql_text
-from spark.row_filter_numeric import printed
-from spark.row_filter_parse import parse
-from spark.row_filter_plan import Compiler, EvaluationError, plan
-from spark.row_filter_values import KINDS_BY_OID, Frame, Source
+from slotlake.decoder.catalog.row_filters import FilterColumn, analysed, filter_columns
+from slotlake.decoder.errors import PipelineFileError
+from slotlake.decoder.types.table import column_type, from_text, sql_text
+from slotlake.spark.row_filter.numeric import printed
+from slotlake.spark.row_filter.parse import parse
+from slotlake.spark.row_filter.plan import Compiler, EvaluationError, plan
+from slotlake.spark.row_filter.values import KINDS_BY_OID, Frame, Source
 from tests.conftest import Database, fresh_database
 from tests.spark.filter_expressions import COLUMNS, FAMILIES, VALUES, Expressions
 

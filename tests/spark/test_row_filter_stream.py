@@ -15,18 +15,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from psycopg import sql
 
-from decoder.changelog import Batch, BatchRelation
-from decoder.errors import ApplyError
-from decoder.position import settled_position
-from decoder.publications import source_tables
-from decoder.pull import pull
-from decoder.slots import create_slot
-from decoder.source import SourceSettings, connect
-from decoder.types import column_type, to_text
-from infra.local.postgres import EmbeddedPostgres
-from infra.model import PipelineFile
-from infra.selection import SelectedTable, selected
-from spark.row_filter import taken
+from slotlake.decoder.catalog.publications import source_tables
+from slotlake.decoder.changelog.batches import Batch, BatchRelation
+from slotlake.decoder.errors import ApplyError
+from slotlake.decoder.server.position import settled_position
+from slotlake.decoder.server.source import SourceSettings, connect
+from slotlake.decoder.slots.slot import create_slot
+from slotlake.decoder.stream.pull import pull
+from slotlake.decoder.types.table import column_type, to_text
+from slotlake.infra.config.pipeline_file import PipelineFile
+from slotlake.infra.local.postgres import EmbeddedPostgres
+from slotlake.infra.selection.tables import SelectedTable, selected
+from slotlake.spark.row_filter.selection import taken
 from tests.conftest import Database, drop_database
 from tests.e2e.scenarios import big
 from tests.spark.filtered_tables import CHOSEN, FILTERED, WHOLE, histories, run, setup

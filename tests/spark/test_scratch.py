@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from spark import catalog_metadata
-from spark.catalog import open_catalog
-from spark.catalog_base import load
-from spark.names import LakeName
-from spark.read import Cut
-from spark.replay import owner, prepare_scratch, scratch_of, spare_shared_files
-from spark.table_files import TableFiles
+from slotlake.spark.catalog.base import load
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.maintenance.table_files import TableFiles
+from slotlake.spark.names import LakeName
+from slotlake.spark.read.point import Cut
+from slotlake.spark.replay.scratch import owner, prepare_scratch, scratch_of, spare_shared_files
+from slotlake.spark.tables import metadata as catalog_metadata
 from tests.spark.lake_lab import PIPELINE, Lab, delete, relation, update
 
 ITEMS = relation("items", ["id"], id="int8", v="text")

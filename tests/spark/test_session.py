@@ -10,14 +10,14 @@ import psycopg
 import pytest
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 
-from decoder.errors import LakeError, SetupError
-from infra.local.postgres import EmbeddedPostgres
-from spark.initial import initialised
-from spark.lake import LakeSettings
-from spark.publish import lake_position
-from spark.read import Cut
-from spark.read_query import query
-from spark.session import open_session
+from slotlake.decoder.errors import LakeError, SetupError
+from slotlake.infra.local.postgres import EmbeddedPostgres
+from slotlake.spark.copy.initial import initialised
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.publish.publication import lake_position
+from slotlake.spark.read.point import Cut
+from slotlake.spark.read.query import query
+from slotlake.spark.session import open_session
 from tests.spark.lake_lab import PIPELINE, UNCHANGED, Lab, delete, insert, relation, truncate, update
 
 ITEMS = relation("items", ["id"], id="int4", v="text", n="numeric(10,2)")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from decoder.errors import ApplyError
-from spark.read import Cut
+from slotlake.decoder.errors import ApplyError
+from slotlake.spark.read.point import Cut
 from tests.spark.lake_lab import Lab, insert, relation, truncate, update
 
 V1 = relation("items", ["id"], id="int4", name="text", price="numeric(10,2)")

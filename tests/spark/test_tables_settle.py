@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from infra.local.rest_catalog import LocalRestCatalog
-from spark.annex import Annex, Copied
-from spark.apply import apply_batch
-from spark.apply_run import field_types
-from spark.initial import InitialCopy
-from spark.lake import LakeSettings
-from spark.names import LakeName
-from spark.publish import publish_batch
-from spark.read import Cut
-from spark.read_query import query
-from spark.tables import LakeColumn, TableSchema
-from spark.tables_change import promotes, replaced
-from spark.tables_settle import settled
+from slotlake.infra.local.rest_catalog import LocalRestCatalog
+from slotlake.spark.apply.stage import apply_batch
+from slotlake.spark.copy.initial import InitialCopy
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.merge.run import field_types
+from slotlake.spark.names import LakeName
+from slotlake.spark.publish.publication import publish_batch
+from slotlake.spark.publish.sidecar import Annex, Copied
+from slotlake.spark.read.point import Cut
+from slotlake.spark.read.query import query
+from slotlake.spark.tables.change import promotes, replaced
+from slotlake.spark.tables.schema import LakeColumn, TableSchema
+from slotlake.spark.tables.settle import settled
 from tests.spark.lake_lab import PIPELINE, Change, Lab, insert, relation, update, write_rows
 
 FIRST = relation("items", ["id"], id="int4", v="int4", w="text")

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import ApplyError
-from decoder.lsn import parse_lsn
-from spark import catalog_metadata, catalog_tags
-from spark.catalog import open_catalog
-from spark.catalog_base import load
-from spark.catalog_metadata import LSN, MAIN
-from spark.commits import commits_name
-from spark.names import LakeName
-from spark.taking_back import take_back
+from slotlake.decoder.errors import ApplyError
+from slotlake.decoder.lsn import parse_lsn
+from slotlake.spark.catalog import tags as catalog_tags
+from slotlake.spark.catalog.base import load
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.names import LakeName
+from slotlake.spark.publish.commits import commits_name
+from slotlake.spark.publish.rewind_tables import take_back
+from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.metadata import LSN, MAIN
 from tests.spark.lake_lab import PIPELINE, Lab, insert, relation, update
 
 ONE = relation("one", ["id"], id="int8", v="int4")

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from decoder.errors import LakeError
-from decoder.forms import AS_TEXT, as_list, as_range, as_record
-from decoder.type_catalog import Kind, TypeCatalog, TypeEntry
-from spark.lossy import EVERY, Lossy
-from spark.type_rules import TypeRules
+from slotlake.decoder.errors import LakeError
+from slotlake.decoder.types.catalog import Kind, TypeCatalog, TypeEntry
+from slotlake.decoder.types.representations import AS_TEXT, as_list, as_range, as_record
+from slotlake.spark.apply.lossy import EVERY, Lossy
+from slotlake.spark.tables.type_rules import TypeRules
 
 ROW, ROWS = 20000, 20001
 

@@ -17,12 +17,12 @@ from typing import Any, Literal
 import psycopg
 from psycopg import sql
 
-from decoder.lsn import format_lsn, parse_lsn
-from decoder.messages import BinaryValue, Message, NoValue, Streamed
-from decoder.reader import StreamReader
-from decoder.relations import Column, Relation
-from decoder.types import sql_text
-from infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from slotlake.decoder.lsn import format_lsn, parse_lsn
+from slotlake.decoder.protocol.messages import BinaryValue, Message, NoValue, Streamed
+from slotlake.decoder.protocol.reader import StreamReader
+from slotlake.decoder.protocol.relations import Column, Relation
+from slotlake.decoder.types.table import sql_text
+from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from tests.vectors.stream import OPTIONS, receive
 
 FOLDER = Path(__file__).parent

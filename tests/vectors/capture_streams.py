@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psycopg
 
-from decoder.lsn import format_lsn
-from decoder.reader import StreamReader
-from infra.local.postgres import temporary_postgres
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.protocol.reader import StreamReader
+from slotlake.infra.local.postgres import temporary_postgres
 from tests.conftest import Database
 from tests.decoder.live import VARIANTS, History, LiveSlot, live_slots, meaning_of
 from tests.vectors.capture import FOLDER, VERSIONS, as_json

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, TypeAlias
 
-from decoder.plugins.consumer import FullConsumer
-from decoder.plugins.model import Change, Message, NoValue, Startup, Transaction, Truncate
+from slotlake.decoder.plugins.consumer import FullConsumer
+from slotlake.decoder.plugins.model import Change, Message, NoValue, Startup, Transaction, Truncate
 
 Seen: TypeAlias = tuple[str, Transaction | None, Change | Truncate | Message | None]
 

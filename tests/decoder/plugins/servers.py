@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psycopg
 
-from infra.local.postgres import EmbeddedPostgres
-from infra.local.postgres_binaries import Binaries
+from slotlake.infra.local.postgres import EmbeddedPostgres
+from slotlake.infra.local.postgres_binaries import Binaries
 
 FOLDER = Path(os.environ.get("SLOTLAKE_PLUGIN_SERVER", "/usr/lib/postgresql/15"))
 WANTED = ("test_decoding", "wal2json", "decoderbufs")

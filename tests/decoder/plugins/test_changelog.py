@@ -9,18 +9,18 @@ from typing import Any
 import psycopg
 import pytest
 
-from decoder.changelog import Batch
-from decoder.errors import ChangeLogError, SlotError, SourceError
-from decoder.lsn import parse_lsn
-from decoder.plugins import encode
-from decoder.plugins.changelog import ChangeLogConsumer, pull_rows
-from decoder.plugins.delivery import Delivery
-from decoder.plugins.live import read_file
-from decoder.plugins.model import Change, Message, Startup, Transaction
-from decoder.plugins.pgoutput import PgoutputReader
-from decoder.pull import pull
-from decoder.source import SourceSettings
-from infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from slotlake.decoder.changelog.batches import Batch
+from slotlake.decoder.errors import ChangeLogError, SlotError, SourceError
+from slotlake.decoder.lsn import parse_lsn
+from slotlake.decoder.plugins import encode
+from slotlake.decoder.plugins.changelog import ChangeLogConsumer, pull_rows
+from slotlake.decoder.plugins.delivery import Delivery
+from slotlake.decoder.plugins.live import read_file
+from slotlake.decoder.plugins.model import Change, Message, Startup, Transaction
+from slotlake.decoder.plugins.pgoutput import PgoutputReader
+from slotlake.decoder.server.source import SourceSettings
+from slotlake.decoder.stream.pull import pull
+from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from tests.decoder.plugins.collecting import Collecting
 from tests.vectors.plugins.capture import HERE, WORKLOAD
 
@@ -97,7 +97,7 @@ def test_an_exact_end_and_the_next_batch(
     source, start = sources["test_decoding"]
     whole = pull_rows(source, "test", tmp_path / "whole", start=start)
     collecting = Collecting()
-    from decoder.plugins.live import read_slot
+    from slotlake.decoder.plugins.live import read_slot
 
     read_slot(source, collecting, start=start)
     ends = [t.end_lsn for callback, t, _ in collecting.seen if callback == "commit" and t is not None]

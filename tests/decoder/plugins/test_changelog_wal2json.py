@@ -8,15 +8,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from decoder.changelog import Batch
-from decoder.errors import ChangeLogError, SourceError
-from decoder.lsn import parse_lsn
-from decoder.plugins import gathering
-from decoder.plugins.changelog import pull_rows
-from decoder.pull import pull
-from decoder.source import SourceSettings
-from decoder.spool import SpoolRoom
-from infra.local.postgres import EmbeddedPostgres
+from slotlake.decoder.assembly.spool import SpoolRoom
+from slotlake.decoder.changelog.batches import Batch
+from slotlake.decoder.errors import ChangeLogError, SourceError
+from slotlake.decoder.lsn import parse_lsn
+from slotlake.decoder.plugins import gathering
+from slotlake.decoder.plugins.changelog import pull_rows
+from slotlake.decoder.server.source import SourceSettings
+from slotlake.decoder.stream.pull import pull
+from slotlake.infra.local.postgres import EmbeddedPostgres
 from tests.decoder.plugins import servers
 from tests.decoder.plugins.test_changelog import tables
 

@@ -6,16 +6,11 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import ChangeLogError, ConsumerError, ProtocolError
-from decoder.plugins.consumer import (
-    PREPARE_REQUIRED,
-    STREAM_REQUIRED,
-    FullConsumer,
-    capabilities_of,
-)
-from decoder.plugins.delivery import Delivery
-from decoder.plugins.model import Change, Event, Message, Startup, Transaction
-from decoder.relations import Column, Relation
+from slotlake.decoder.errors import ChangeLogError, ConsumerError, ProtocolError
+from slotlake.decoder.plugins.consumer import PREPARE_REQUIRED, STREAM_REQUIRED, FullConsumer, capabilities_of
+from slotlake.decoder.plugins.delivery import Delivery
+from slotlake.decoder.plugins.model import Change, Event, Message, Startup, Transaction
+from slotlake.decoder.protocol.relations import Column, Relation
 
 TABLE = Relation(7, "public", "t", "d", (Column("id", 23, -1, True, "int4"),))
 STARTUP = Startup("pgoutput")

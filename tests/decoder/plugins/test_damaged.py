@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import ProtocolError
-from decoder.plugins import encode
-from decoder.plugins.catalog import RecordedCatalog
-from decoder.plugins.decoderbufs import ProtobufReader
-from decoder.plugins.live import read_file
-from decoder.plugins.model import Change
-from decoder.plugins.readers import reader_for
-from decoder.plugins.recording import Recording
-from decoder.plugins.test_decoding import LinesReader
-from decoder.plugins.wal2json import JsonReader
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.plugins import encode
+from slotlake.decoder.plugins.catalog import RecordedCatalog
+from slotlake.decoder.plugins.decoderbufs import ProtobufReader
+from slotlake.decoder.plugins.live import read_file
+from slotlake.decoder.plugins.model import Change
+from slotlake.decoder.plugins.readers import reader_for
+from slotlake.decoder.plugins.recording import Recording
+from slotlake.decoder.plugins.test_decoding import LinesReader
+from slotlake.decoder.plugins.wal2json import JsonReader
 from tests.decoder.plugins.collecting import Collecting
 from tests.vectors.plugins.capture import WAYS
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from infra.cli import main
+from slotlake.infra.cli.main import main
 from tests.conftest import ROOT, Database
 from tests.decoder.sources import confirmed_flush, settings, slotted
 
@@ -118,7 +118,7 @@ def test_a_reader_that_stops_reading(source: Database, times: int, lines_read: i
     slotted(source)
     source.execute(f"INSERT INTO t SELECT n, repeat('x', 50) FROM generate_series(1, {times}) n")
     slot = ["--dsn", "env:SOURCE_DSN", "--slot", settings(source).slot]
-    program = "import sys; from infra.cli import main; sys.exit(main(sys.argv[1:]))"
+    program = "import sys; from slotlake.infra.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "decode", *slot]
     dsn = {**os.environ, "SOURCE_DSN": source.dsn}
     with subprocess.Popen(
@@ -143,7 +143,7 @@ def test_a_consumer_whose_reader_stops_reading(source: Database, tmp_path: Path)
         "    def commit(self, transaction): pass\n"
     )
     slot = ["--dsn", "env:SOURCE_DSN", "--slot", settings(source).slot, "--consumer", "loud:Loud"]
-    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from infra.cli import main; sys.exit(main(sys.argv[1:]))"
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from slotlake.infra.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "decode", *slot]
     dsn = {**os.environ, "SOURCE_DSN": source.dsn}
     with subprocess.Popen(

@@ -7,10 +7,10 @@ from typing import get_args
 
 import pytest
 
-import decoder
-from decoder.messages import Message
-from decoder.plugins import consumer
-from decoder.plugins.readers import PLUGINS
+from slotlake import decoder
+from slotlake.decoder.plugins import consumer
+from slotlake.decoder.plugins.readers import PLUGINS
+from slotlake.decoder.protocol.messages import Message
 from tests.conftest import ROOT, Database
 from tests.decoder.sources import slotted
 

@@ -9,12 +9,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from decoder.errors import ConsumerError, ProtocolError
-from decoder.plugins.consumer import FullConsumer
-from decoder.plugins.live import read_slot
-from decoder.plugins.model import Change, Transaction
-from decoder.source import SourceSettings
-from infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from slotlake.decoder.errors import ConsumerError, ProtocolError
+from slotlake.decoder.plugins.consumer import FullConsumer
+from slotlake.decoder.plugins.live import read_slot
+from slotlake.decoder.plugins.model import Change, Transaction
+from slotlake.decoder.server.source import SourceSettings
+from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from tests.conftest import Database
 from tests.decoder.plugins.collecting import Collecting, told
 from tests.decoder.sources import slotted
@@ -138,7 +138,7 @@ def test_blocks_and_prepared_transactions(source: SourceSettings) -> None:
 
 def test_the_same_put_together_again(source: SourceSettings, tmp_path: Any) -> None:
     """A recording of blocks, shown to a consumer that takes whole transactions only."""
-    from decoder.plugins.live import read_file
+    from slotlake.decoder.plugins.live import read_file
 
     recording = tmp_path / "raw"
     read_slot(_with(source, streaming="parallel", two_phase=True), Everything(), record=recording)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from decoder.plugins.live import read_file
+from slotlake.decoder.plugins.live import read_file
 from tests.decoder.plugins import servers
 from tests.decoder.plugins.collecting import Collecting, Seen, as_shown_by, published, told
 from tests.vectors.plugins.capture import WAYS, record_all

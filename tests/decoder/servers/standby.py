@@ -14,9 +14,9 @@ from pathlib import Path
 
 import psycopg
 
-from infra.local.postgres import USER, EmbeddedPostgres
-from infra.local.postgres_binaries import binaries, server_user
-from infra.local.process import write_private
+from slotlake.infra.local.postgres import USER, EmbeddedPostgres
+from slotlake.infra.local.postgres_binaries import binaries, server_user
+from slotlake.infra.local.process import write_private
 
 SLOT = "for_the_standby"
 

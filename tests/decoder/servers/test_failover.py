@@ -9,13 +9,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from decoder.confirm import confirm
-from decoder.errors import SlotError, SourceError
-from decoder.pull import pull
-from decoder.slots import create_slot, inspect_slot
-from decoder.source import SourceSettings, connect
-from decoder.timeline import HistoryError, Origin, require_history
-from infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from slotlake.decoder.errors import SlotError, SourceError
+from slotlake.decoder.server.source import SourceSettings, connect
+from slotlake.decoder.server.timeline import HistoryError, Origin, require_history
+from slotlake.decoder.slots.confirm import confirm
+from slotlake.decoder.slots.slot import create_slot, inspect_slot
+from slotlake.decoder.stream.pull import pull
+from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from tests.conftest import Database
 from tests.decoder.servers.standby import replayed_to, standby_of
 from tests.decoder.servers.test_standby import CONF, follow, snapshots_logged

@@ -12,13 +12,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from decoder.confirm import confirm
-from decoder.errors import SourceUnavailableError
-from decoder.pull import pull
-from decoder.receive import Stream
-from decoder.slots import create_slot, drop_slot
-from decoder.source import SourceSettings, connect, identify
-from infra.local.postgres import Version
+from slotlake.decoder.errors import SourceUnavailableError
+from slotlake.decoder.server.source import SourceSettings, connect, identify
+from slotlake.decoder.slots.confirm import confirm
+from slotlake.decoder.slots.slot import create_slot, drop_slot
+from slotlake.decoder.stream.pull import pull
+from slotlake.decoder.stream.receive import Stream
+from slotlake.infra.local.postgres import Version
 from tests.conftest import Database
 from tests.decoder.servers.proxy import Proxy
 
@@ -43,9 +43,9 @@ def database(database_on: Callable[[Version], Database]) -> Database:
 @pytest.fixture
 def source(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[SourceSettings]:
     """A slot behind which there is something to read."""
-    monkeypatch.setattr("decoder.silence.LIMIT_SECONDS", 0.5)
-    monkeypatch.setattr("decoder.waiting.ASK_SECONDS", 1.0)
-    monkeypatch.setattr("decoder.waiting._LATE_SECONDS", 0.1)
+    monkeypatch.setattr("slotlake.decoder.server.silence.LIMIT_SECONDS", 0.5)
+    monkeypatch.setattr("slotlake.decoder.server.waiting.ASK_SECONDS", 1.0)
+    monkeypatch.setattr("slotlake.decoder.server.waiting._LATE_SECONDS", 0.1)
     database.execute(f"ALTER DATABASE {database.name} SET wal_sender_timeout = '500ms'")
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
     settings = SourceSettings(f"{database.dsn} connect_timeout=2", ("p",), f"slot_{database.name}")
@@ -144,12 +144,12 @@ def test_a_connection_that_is_lost_between_two_steps_is_one_clear_error(
     """libpq closes the socket as soon as it knows; whatever is asked of it then fails in its own way."""
     start = start_of(database, source)
     with monkeypatch.context() as patch:
-        patch.setattr(f"decoder.{step}", _lost)
+        patch.setattr(f"slotlake.decoder.stream.{step}", _lost)
         with pytest.raises(SourceUnavailableError, match="the connection is lost"):
             Stream(source, start)
     with Stream(source, start) as stream:
         patch = monkeypatch
-        patch.setattr("decoder.receive.readable", _lost)
+        patch.setattr("slotlake.decoder.stream.receive.readable", _lost)
         with pytest.raises(SourceUnavailableError, match="the connection is lost"):
             for _ in range(100):
                 stream.drain()

@@ -12,16 +12,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from decoder import copy as copying
-from decoder.errors import SlotBusyError, SlotError, SourceError, SourceUnavailableError
-from decoder.publications import source_tables
-from decoder.pull import pull
-from decoder.receive import Stream
-from decoder.slots import create_slot
-from decoder.source import SourceSettings, connect, connect_replication
-from infra.local import postgres
-from infra.local.postgres import temporary_postgres
-from infra.local.postgres_binaries import Binaries, server_user
+from slotlake.decoder.catalog.publications import source_tables
+from slotlake.decoder.copy import table as copying
+from slotlake.decoder.errors import SlotBusyError, SlotError, SourceError, SourceUnavailableError
+from slotlake.decoder.server.source import SourceSettings, connect, connect_replication
+from slotlake.decoder.slots.slot import create_slot
+from slotlake.decoder.stream.pull import pull
+from slotlake.decoder.stream.receive import Stream
+from slotlake.infra.local import postgres
+from slotlake.infra.local.postgres import temporary_postgres
+from slotlake.infra.local.postgres_binaries import Binaries, server_user
 from tests.conftest import Database, fresh_database
 
 pytestmark = pytest.mark.server
@@ -99,7 +99,7 @@ def test_a_locked_table(german: Database) -> None:
         connection.execute("SET lock_timeout = 50")
         with pytest.raises(psycopg.errors.LockNotAvailable) as refused:
             connection.execute("SELECT * FROM t")
-    from decoder.source import explain
+    from slotlake.decoder.server.source import explain
 
     assert "is locked" in explain(refused.value, german.dsn).what
 

@@ -14,15 +14,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from decoder.changelog import Batch
-from decoder.confirm import confirm
-from decoder.errors import SlotBusyError, SlotlakeError, SourceUnavailableError
-from decoder.pull import pull
-from decoder.receive import Stream
-from decoder.silence import Silence, Verdict, limit_seconds
-from decoder.slots import create_slot
-from decoder.source import SourceSettings, connect
-from infra.local.postgres import Version, temporary_postgres
+from slotlake.decoder.changelog.batches import Batch
+from slotlake.decoder.errors import SlotBusyError, SlotlakeError, SourceUnavailableError
+from slotlake.decoder.server.silence import Silence, Verdict, limit_seconds
+from slotlake.decoder.server.source import SourceSettings, connect
+from slotlake.decoder.slots.confirm import confirm
+from slotlake.decoder.slots.slot import create_slot
+from slotlake.decoder.stream.pull import pull
+from slotlake.decoder.stream.receive import Stream
+from slotlake.infra.local.postgres import Version, temporary_postgres
 from tests.conftest import Database, fresh_database, seed_of_the_run
 from tests.decoder.servers.proxy import Fault, Proxy
 from tests.decoder.sources import replayed, through_sql
@@ -112,7 +112,7 @@ def test_a_cut_anywhere_leaves_nothing_and_the_next_pull_has_all(
 def test_a_network_that_swallows_everything_is_noticed(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("decoder.silence.LIMIT_SECONDS", 1.0)
+    monkeypatch.setattr("slotlake.decoder.server.silence.LIMIT_SECONDS", 1.0)
     database.execute(f"ALTER DATABASE {database.name} SET wal_sender_timeout = '900ms'")
     source, start = filled(database)
     with Proxy(database) as proxy:
@@ -140,7 +140,7 @@ def test_silence_is_asked_about_once_and_then_believed() -> None:
 
 
 def test_an_idle_server_that_is_asked_answers(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decoder.silence.LIMIT_SECONDS", 0.6)
+    monkeypatch.setattr("slotlake.decoder.server.silence.LIMIT_SECONDS", 0.6)
     database.execute(f"ALTER DATABASE {database.name} SET wal_sender_timeout = '600ms'")
     database.execute("CREATE PUBLICATION p")
     source = SourceSettings(database.dsn, ("p",), f"slot_{database.name}")
@@ -177,8 +177,8 @@ def test_another_reader_is_named_and_waited_for(
 ) -> None:
     source, start = filled(database)
     with Stream(source, start):
-        monkeypatch.setattr("decoder.slots.BUSY_WAIT_SECONDS", 0.2)
-        monkeypatch.setattr("decoder.receive.START_RETRY_SECONDS", 0.2)
+        monkeypatch.setattr("slotlake.decoder.slots.slot.BUSY_WAIT_SECONDS", 0.2)
+        monkeypatch.setattr("slotlake.decoder.stream.receive.START_RETRY_SECONDS", 0.2)
         with pytest.raises(SlotBusyError, match=r"in use by pid \d+") as caught:
             pull(source, "test", tmp_path / "log", start=start)
         assert caught.value.retryable

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import SourceError
-from decoder.options import Options, negotiate
-from decoder.receive import replication_command, start_command
-from decoder.source import SourceSettings
+from slotlake.decoder.errors import SourceError
+from slotlake.decoder.server.source import SourceSettings
+from slotlake.decoder.stream.options import Options, negotiate
+from slotlake.decoder.stream.receive import replication_command, start_command
 
 SERVERS = (14, 15, 16, 17, 18)
 NEWEST = {14: 2, 15: 3, 16: 4, 17: 4, 18: 4}

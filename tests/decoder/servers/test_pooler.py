@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from decoder.errors import SourceError
-from decoder.source import connect, connect_replication, identify
-from infra.local.postgres_binaries import server_user
-from infra.local.process import free_port
+from slotlake.decoder.errors import SourceError
+from slotlake.decoder.server.source import connect, connect_replication, identify
+from slotlake.infra.local.postgres_binaries import server_user
+from slotlake.infra.local.process import free_port
 from tests.conftest import Database
 
 pytestmark = pytest.mark.server

@@ -13,18 +13,18 @@ from typing import Literal
 
 import pytest
 
-from decoder.changelog import Batch
-from decoder.confirm import confirm
-from decoder.errors import ChangeLogError
-from decoder.messages import BeginPrepare, Prepare
-from decoder.plugins.pgoutput import PgoutputReader
-from decoder.pull import pull
-from decoder.reader import StreamReader
-from decoder.receive import Stream
-from decoder.slots import create_slot
-from decoder.source import SourceSettings
-from decoder.transactions import reference_transactions
-from infra.local.postgres import Version
+from slotlake.decoder.changelog.batches import Batch
+from slotlake.decoder.errors import ChangeLogError
+from slotlake.decoder.plugins.pgoutput import PgoutputReader
+from slotlake.decoder.protocol.messages import BeginPrepare, Prepare
+from slotlake.decoder.protocol.reader import StreamReader
+from slotlake.decoder.protocol.transactions import reference_transactions
+from slotlake.decoder.server.source import SourceSettings
+from slotlake.decoder.slots.confirm import confirm
+from slotlake.decoder.slots.slot import create_slot
+from slotlake.decoder.stream.pull import pull
+from slotlake.decoder.stream.receive import Stream
+from slotlake.infra.local.postgres import Version
 from tests.conftest import Database
 from tests.decoder.sources import replayed
 

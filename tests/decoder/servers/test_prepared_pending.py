@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from decoder.confirm import confirm
-from decoder.errors import SlotError
-from decoder.pull import pull
-from decoder.slots import create_slot, inspect_slot
-from decoder.source import SourceSettings, connect
-from infra.local.postgres import Version
+from slotlake.decoder.errors import SlotError
+from slotlake.decoder.server.source import SourceSettings, connect
+from slotlake.decoder.slots.confirm import confirm
+from slotlake.decoder.slots.slot import create_slot, inspect_slot
+from slotlake.decoder.stream.pull import pull
+from slotlake.infra.local.postgres import Version
 from tests.conftest import SERVER_VERSIONS, Database
 from tests.decoder.sources import replayed
 

@@ -8,16 +8,16 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from decoder.copy_parts import part_query, plan_parts
-from decoder.errors import SourceUnavailableError
-from decoder.plugins.changelog import published_columns
-from decoder.publication_tables import UNREAD_FILTER, published_names, published_rows
-from decoder.publications import source_tables
-from decoder.row_filters import partition_identities
-from decoder.source import SourceSettings, connect
-from decoder.table_marks import table_marks
-from infra.local.postgres import Version
-from infra.recovery_compare import _sizes
+from slotlake.decoder.catalog.fingerprints import table_marks
+from slotlake.decoder.catalog.publication_tables import UNREAD_FILTER, published_names, published_rows
+from slotlake.decoder.catalog.publications import source_tables
+from slotlake.decoder.catalog.row_filters import partition_identities
+from slotlake.decoder.copy.parts import part_query, plan_parts
+from slotlake.decoder.errors import SourceUnavailableError
+from slotlake.decoder.plugins.changelog import published_columns
+from slotlake.decoder.server.source import SourceSettings, connect
+from slotlake.infra.local.postgres import Version
+from slotlake.infra.recover.compare import _sizes
 from tests.conftest import Database
 
 pytestmark = pytest.mark.server

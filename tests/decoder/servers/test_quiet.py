@@ -10,12 +10,12 @@ from typing import Literal
 import psycopg
 import pytest
 
-from decoder.changelog import Batch
-from decoder.confirm import confirm
-from decoder.pull import PullProgress, pull
-from decoder.slots import SlotState, create_slot, inspect_slot
-from decoder.source import SourceSettings, connect
-from infra.local.postgres import Version
+from slotlake.decoder.changelog.batches import Batch
+from slotlake.decoder.server.source import SourceSettings, connect
+from slotlake.decoder.slots.confirm import confirm
+from slotlake.decoder.slots.slot import SlotState, create_slot, inspect_slot
+from slotlake.decoder.stream.pull import PullProgress, pull
+from slotlake.infra.local.postgres import Version
 from tests.conftest import SERVER_VERSIONS, Database, fresh_database
 
 _LOAD_TRANSACTIONS = 60
@@ -36,7 +36,7 @@ def pulled(
     source: SourceSettings, directory: Path, start: int, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Batch, int]:
     """The batch, and how many bytes of messages it took."""
-    monkeypatch.setattr("decoder.puller._PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr("slotlake.decoder.stream.puller._PROGRESS_SECONDS", 0.0)
     seen: list[PullProgress] = []
     batch = pull(source, "test", directory, start=start, progress=seen.append)
     return batch, seen[-1].received_bytes

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from decoder.pull import pull
-from decoder.receive import Stream
-from decoder.slots import create_slot
-from decoder.source import SourceSettings, connect, connect_replication
-from decoder.visible import Reader
-from infra.local.postgres import Version
+from slotlake.decoder.server.source import SourceSettings, connect, connect_replication
+from slotlake.decoder.slots.slot import create_slot
+from slotlake.decoder.slots.visible import Reader
+from slotlake.decoder.stream.pull import pull
+from slotlake.decoder.stream.receive import Stream
+from slotlake.infra.local.postgres import Version
 from tests.conftest import Database
 
 pytestmark = pytest.mark.server

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from decoder.confirm import confirm
-from decoder.errors import SlotError, SourceError
-from decoder.publications import create_publication
-from decoder.pull import pull
-from decoder.slots import create_slot, drop_slot, inspect_slot
-from decoder.source import SourceSettings, connect
-from infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from slotlake.decoder.catalog.publications import create_publication
+from slotlake.decoder.errors import SlotError, SourceError
+from slotlake.decoder.server.source import SourceSettings, connect
+from slotlake.decoder.slots.confirm import confirm
+from slotlake.decoder.slots.slot import create_slot, drop_slot, inspect_slot
+from slotlake.decoder.stream.pull import pull
+from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from tests.conftest import Database
 from tests.decoder.servers.standby import replayed_to, standby_of
 from tests.decoder.sources import replayed, through_sql
@@ -65,7 +65,9 @@ def test_a_standby_serves_slot_snapshot_pull_and_confirmation(
 ) -> None:
     if bulk:
         through_sql(monkeypatch, 64 << 10)
-        monkeypatch.setattr("decoder.pull.BulkError", KeyError)  # no other way is taken instead
+        monkeypatch.setattr(
+            "slotlake.decoder.stream.pull.BulkError", KeyError
+        )  # no other way is taken instead
     server, standby = pair
     primary = Database(server, "postgres")
     primary.execute("DROP TABLE IF EXISTS t; DROP PUBLICATION IF EXISTS p")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from decoder.errors import SlotError, SourceError
-from decoder.options import newest_protocol
-from decoder.slots import create_slot
-from decoder.source import SourceSettings, connect
-from infra.local.postgres import Version
+from slotlake.decoder.errors import SlotError, SourceError
+from slotlake.decoder.server.source import SourceSettings, connect
+from slotlake.decoder.slots.slot import create_slot
+from slotlake.decoder.stream.options import newest_protocol
+from slotlake.infra.local.postgres import Version
 from tests.conftest import SERVER_VERSIONS, Database
 from tests.decoder.servers import workload
 from tests.decoder.sources import through_sql
@@ -73,7 +73,7 @@ def test_every_way_of_asking_gives_what_the_server_holds(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("decoder.pull.BulkError", KeyError)  # no other way is taken instead
+    monkeypatch.setattr("slotlake.decoder.stream.pull.BulkError", KeyError)  # no other way is taken instead
     through_sql(monkeypatch, 128 << 10)
     play = played(database_on(version))
     truth = workload.truth(play.database)

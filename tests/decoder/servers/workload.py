@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from decoder.changelog import Batch
-from decoder.pull import pull
-from decoder.source import SourceSettings
+from slotlake.decoder.changelog.batches import Batch
+from slotlake.decoder.server.source import SourceSettings
+from slotlake.decoder.stream.pull import pull
 from tests.conftest import Database
 from tests.decoder.sources import replayed
 

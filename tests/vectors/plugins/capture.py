@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psycopg
 
-from decoder.plugins.live import read_slot
-from decoder.source import SourceSettings
-from infra.local.postgres import EmbeddedPostgres
+from slotlake.decoder.plugins.live import read_slot
+from slotlake.decoder.server.source import SourceSettings
+from slotlake.infra.local.postgres import EmbeddedPostgres
 from tests.decoder.plugins.collecting import Collecting, Seen
 from tests.decoder.plugins.servers import FOLDER, plugin_server
 

@@ -1,0 +1,1 @@
+"""Streamed and prepared transactions, put together to whole ones in commit order."""

@@ -1,0 +1,400 @@
+"""Puts streamed and prepared transactions together: protocol 2 to 4 in, whole transactions out.
+
+What comes in is the stream as the server sends it: blocks of transactions in progress, interleaved, with
+rolled-back parts, and prepared transactions whose outcome may come much later.  What goes out has the shape
+of protocol 1, ``B … C``, in commit order, so that everything behind this module knows whole transactions
+only.  A stream that is plain already passes through untouched.
+
+    in   = (B … C | S part E | c | A | b … P | P | K | r | p | message outside of transactions)*
+    part = (R | Y | I | U | D | T | M, each with the (sub)transaction id behind its tag | O, without)*
+
+Rules (worker.c, pgoutput.c): an abort of a subtransaction drops exactly what that subtransaction sent, its
+relation messages too, of the top-level transaction everything; COMMIT and COMMIT PREPARED bring a
+transaction out, at their own position and time.  A prepared transaction that had a number and changed nothing
+(``SELECT … FOR UPDATE``) has no base snapshot, so it is not replayed, but its PREPARE is sent
+(reorderbuffer.c, ReorderBufferReplay and ReorderBufferPrepare): P without b is such an empty one.  Older
+servers send its outcome alone, others nothing at all (prepared.py: how it is told from a lost one).
+
+Invariant: the reader behind this module sees, at every row, the relation message that the server meant.  A
+relation message counts from when it *arrives* (the server sends it once), a streamed one from when its
+transaction commits.  A transaction that comes out late brings its relations along, and after it those in
+force are said again if they differ.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from slotlake.decoder.assembly.collected import Collected
+from slotlake.decoder.assembly.inspection import inspect, placed
+from slotlake.decoder.assembly.kernels import strip_xids
+from slotlake.decoder.assembly.messages import (
+    append_piece,
+    fault,
+    note_relation,
+    payload_of,
+    read_at,
+    tags_of,
+)
+from slotlake.decoder.assembly.prepared import PreparedId, PreparedStore
+from slotlake.decoder.assembly.session_relations import SessionRelations
+from slotlake.decoder.assembly.spool import Piece, SpoolRoom
+from slotlake.decoder.columnar.buffer import MessageBuffer
+from slotlake.decoder.compiled.jit import Ints, frozen
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.protocol import records
+from slotlake.decoder.protocol.cursor import EPOCH_MICROSECONDS
+from slotlake.decoder.protocol.messages import (
+    BeginPrepare,
+    CommitPrepared,
+    Message,
+    Prepare,
+    RelationMessage,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    Streamed,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+)
+
+CHUNK_BYTES = 16 << 20
+_CONTROL, _DESCRIBES = (np.isin(np.arange(256), list(tags)) for tags in (b"SEcAbPKrp", b"RY"))
+_BEGIN = struct.Struct(">cQqI")
+_COMMIT = struct.Struct(">cBQQq")
+Tags = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """Where and when a transaction came out."""
+
+    xid: int
+    commit_lsn: int
+    end_lsn: int
+    commit_time: int
+
+
+class Assembler:
+    """One connection's stream, put together.
+
+    Args:
+        room: where transactions wait.
+        store: prepared transactions of earlier batches, and of this one when it ends.
+        streaming, two_phase, binary: as asked of the server.
+
+    Attributes:
+        resolved: prepared transactions whose outcome came, with the outcome, since `next_batch`.
+        streamed: transactions that came in blocks, so far.
+    """
+
+    def __init__(
+        self,
+        room: SpoolRoom,
+        store: PreparedStore,
+        *,
+        streaming: Literal["off", "on", "parallel"] = "parallel",
+        two_phase: bool = True,
+        binary: bool = False,
+    ) -> None:
+        self._room, self._store = room, store
+        self._parallel, self._binary = streaming == "parallel", binary
+        self._refused = ("" if streaming != "off" else records.STREAMING) + (
+            "" if two_phase else records.TWO_PHASE
+        )
+        self._streams: dict[int, Collected] = {}
+        self._prepared: dict[tuple[str, int], Collected] = {}
+        self._session: set[tuple[str, int]] = set()  # prepared in this session, the outcome has not come
+        self._settled: set[PreparedId] = set()  # those of the store whose outcome came on this connection
+        self._block: Collected | None = None
+        self._preparing: Collected | None = None
+        self._in_plain = False
+        self._known = SessionRelations()
+        self._out = MessageBuffer()
+        self.resolved: list[tuple[PreparedId, str]] = []
+        self.streamed = 0
+
+    @property
+    def open_transactions(self) -> int:
+        """Streamed transactions without an outcome so far."""
+        return len(self._streams)
+
+    def take(self, buffer: MessageBuffer) -> Iterator[MessageBuffer]:
+        """Take the next messages in; yields what has become whole, in pieces of bounded size.
+
+        A yielded buffer is to be used up before the next is asked for.  Plain transactions are handed on
+        as they come, so a piece may end inside one.
+
+        Raises:
+            ProtocolError: the stream breaks the grammar above.
+            ChangeLogError: a transaction cannot be spooled, or a prepared one is not there any more.
+        """
+        tags = tags_of(buffer)
+        controls = np.flatnonzero(_CONTROL[tags])
+        if len(controls) == 0 and not (self._block or self._preparing or self._known.owes):
+            self._note_plain(buffer, tags, 0, buffer.count)
+            yield buffer
+            return
+        at = 0
+        for control in [*controls.tolist(), buffer.count]:
+            if control > at:
+                self._segment(buffer, tags, at, control)
+                yield from self._full()
+            if control < buffer.count:
+                yield from self._control(buffer, control)
+            at = control + 1
+        self._room.settle()
+        yield from self._full(0)
+
+    # Messages between two control messages: all of one transaction, or plain.
+
+    def _segment(self, buffer: MessageBuffer, tags: Tags, first: int, end: int) -> None:
+        start = buffer.ends[first:end]
+        length = np.diff(buffer.ends[first : end + 1]).astype(np.int32)
+        lsns = buffer.lsns[first:end]
+        if self._block is not None:
+            self._into_stream(self._block, buffer, tags[first:end], first)
+            return
+        if self._preparing is not None:
+            self._inspect_prepared(buffer, tags[first:end], first)
+            xids = np.full(end - first, self._preparing.xid, dtype=np.int64)
+            self._preparing.spool.extend(buffer.data, start, length, lsns, xids)
+            return
+        self._note_plain(buffer, tags, first, end)
+        # The server described these in a transaction that waits for its outcome, and does it once.
+        begins = np.flatnonzero((tags[first:end] == ord("B")) & self._known.owes)
+        upto = int(begins[0]) + 1 if len(begins) else 0
+        self._out.extend(buffer.data, start[:upto], length[:upto], lsns[:upto])
+        if upto:
+            for payload in self._known.pay():
+                self._out.append(payload, int(lsns[upto - 1]))
+        self._out.extend(buffer.data, start[upto:], length[upto:], lsns[upto:])
+
+    def _into_stream(self, block: Collected, buffer: MessageBuffer, tags: Tags, first: int) -> None:
+        def described(at: int, message: Message) -> None:
+            assert isinstance(message, Streamed)
+            if isinstance(message.message, RelationMessage):
+                self._known.arrival += 1
+                relation = message.message.relation
+                block.describe(self._known.arrival, message.xid, relation.relation_id, len(relation.columns))
+
+        inspect(buffer, tags, first, lambda: block.widths, described, streamed=True, binary=self._binary)
+        ends = np.ascontiguousarray(buffer.ends[first : first + len(tags) + 1])
+        data = np.empty(int(ends[-1] - ends[0]), dtype=np.uint8)
+        start, length = np.empty(len(tags), np.int64), np.empty(len(tags), np.int32)
+        xids = np.empty(len(tags), np.int64)
+        strip_xids(frozen(buffer.data), frozen(ends), block.xid, data, start, length, xids)
+        self._sent_by(block, buffer, xids, first)
+        block.spool.extend(data, start, length, buffer.lsns[first : first + len(tags)], xids)
+
+    def _sent_by(self, block: Collected, buffer: MessageBuffer, xids: Ints, first: int) -> None:
+        """No subtransaction belongs to two transactions, or sends once it was rolled back."""
+        for i in [0, *(np.flatnonzero(np.diff(xids)) + 1).tolist()]:
+            xid = int(xids[i])
+            if xid in block.spool.aborted:
+                raise fault(buffer, first + i, "sent by a part that was rolled back", 1)
+            if xid not in block.senders:
+                for top, other in self._streams.items():
+                    if other is not block and (xid == top or xid in other.senders):
+                        raise fault(buffer, first + i, f"sent by a part of transaction {top}", 1)
+                block.senders.add(xid)
+
+    def _inspect_prepared(self, buffer: MessageBuffer, tags: Tags, first: int) -> None:
+        def described(at: int, message: Message) -> None:
+            self._known.describe(payload_of(buffer, at), message, owed=True)
+
+        inspect(
+            buffer, tags, first, lambda: self._known.widths, described, streamed=False, binary=self._binary
+        )
+
+    def _note_plain(self, buffer: MessageBuffer, tags: Tags, first: int, end: int) -> None:
+        part = tags[first:end]
+        borders = np.flatnonzero((part == ord("B")) | (part == ord("C")))
+        if len(borders):
+            self._in_plain = bool(part[borders[-1]] == ord("B"))
+        for at in (np.flatnonzero(_DESCRIBES[part]) + first).tolist():
+            message = read_at(buffer, at, in_stream=False, parallel=False)
+            self._known.describe(payload_of(buffer, at), message, owed=False)
+
+    # Control messages, one method each.
+
+    def _control(self, buffer: MessageBuffer, at: int) -> Iterator[MessageBuffer]:
+        message = read_at(buffer, at, in_stream=self._block is not None, parallel=self._parallel)
+        self._allowed(message, buffer, at)
+        placed(buffer, at, lambda: self._check(message, chr(buffer.data[buffer.ends[at]])))
+        if isinstance(message, StreamStart):
+            self._stream_start(message, buffer, at)
+        elif isinstance(message, StreamStop):
+            self._block = None
+        elif isinstance(message, StreamAbort):
+            self._stream_abort(message, buffer, at)
+        elif isinstance(message, StreamCommit):
+            whole = self._streamed(message.xid, buffer, at)
+            placed(buffer, at, lambda: records.check_described(whole.lost(), "c", 1))
+            outcome = _Outcome(message.xid, message.commit_lsn, message.end_lsn, message.commit_time)
+            yield from self._come_out(whole, whole.spool.pieces(), outcome)
+        elif isinstance(message, BeginPrepare):
+            before = self._known.in_force()
+            self._preparing = Collected(message.xid, self._room.open(), begin=message, before=before)
+        elif isinstance(message, Prepare | StreamPrepare):
+            self._prepare(message, buffer, at)
+        elif isinstance(message, CommitPrepared):
+            yield from self._commit_prepared(message, buffer, at)
+        elif isinstance(message, RollbackPrepared):
+            self._rollback_prepared(message)
+
+    def _allowed(self, message: Message, buffer: MessageBuffer, at: int) -> None:
+        """Does this control message stand where the grammar has it?"""
+        inside = "a plain transaction" if self._in_plain else ""
+        inside = "a stream block" if self._block is not None else inside
+        inside = "a prepared transaction" if self._preparing is not None else inside
+        wanted = {StreamStop: "a stream block", Prepare: "a prepared transaction"}.get(type(message), "")
+        if inside != wanted and (inside or not isinstance(message, Prepare)):
+            raise fault(buffer, at, f"inside {inside}" if inside else f"outside of {wanted}")
+
+    def _check(self, message: Message, tag: str) -> None:
+        """Was it asked for, and do its fields fit one another and what came before?"""
+        if tag in self._refused:
+            raise ProtocolError("streaming or two-phase, which was not asked for", message_type=tag)
+        if isinstance(message, Prepare) and self._preparing is not None:
+            records.check_agreement(self._preparing.begin, message)
+        records.check_record(message, tag)
+        if isinstance(message, Prepare | StreamPrepare) and (message.gid, message.xid) in self._session:
+            raise records.prepared_already(tag)
+
+    def _stream_start(self, message: StreamStart, buffer: MessageBuffer, at: int) -> None:
+        known = self._streams.get(message.xid)
+        if message.first != (known is None):
+            what = (
+                "a first block of a transaction that has one"
+                if known
+                else "a later block of an unknown transaction"
+            )
+            raise fault(buffer, at, what)
+        if known is None:
+            for top, other in self._streams.items():
+                if message.xid in other.senders:
+                    raise fault(buffer, at, f"a part of transaction {top}", 1)
+            known = self._streams[message.xid] = Collected(message.xid, self._room.open())
+            self.streamed += 1
+        self._block = known
+
+    def _stream_abort(self, message: StreamAbort, buffer: MessageBuffer, at: int) -> None:
+        if message.xid == message.subxid:
+            self._room.close(self._streamed(message.xid, buffer, at).spool)
+            return
+        known = self._streams.get(message.xid)
+        if known is None:
+            raise fault(buffer, at, "of a transaction that was not streamed")
+        known.abort(message.subxid)
+
+    def _streamed(self, xid: int, buffer: MessageBuffer, at: int) -> Collected:
+        """A streamed transaction, which is over now."""
+        known = self._streams.pop(xid, None)
+        if known is None:
+            raise fault(buffer, at, "of a transaction that was not streamed")
+        return known
+
+    def _prepare(self, message: Prepare | StreamPrepare, buffer: MessageBuffer, at: int) -> None:
+        which = PreparedId(message.gid, message.xid, message.prepare_lsn)
+        if isinstance(message, StreamPrepare):
+            done = self._streamed(message.xid, buffer, at)
+            placed(buffer, at, lambda: records.check_described(done.lost(), "p", 26))
+        else:
+            done = self._preparing or Collected(message.xid, self._room.open())
+            self._preparing = None
+            done.prefix = self._known.prefix(done)
+        done.which = which
+        self._prepared[message.gid, message.xid] = done
+        self._session.add((message.gid, message.xid))
+
+    def _commit_prepared(
+        self, message: CommitPrepared, buffer: MessageBuffer, at: int
+    ) -> Iterator[MessageBuffer]:
+        outcome = _Outcome(message.xid, message.commit_lsn, message.end_lsn, message.commit_time)
+        self._session.discard((message.gid, message.xid))
+        done = self._prepared.pop((message.gid, message.xid), None)
+        if done is not None:
+            assert done.which is not None
+            self.resolved.append((done.which, "committed"))
+            yield from self._come_out(done, done.spool.pieces(), outcome)
+            return
+        which = self._stored(message.gid, message.xid, message.commit_lsn)
+        if which is None:
+            if self._store.had_changes(message.gid, message.xid):
+                raise self._store.missing(message.gid, message.xid, format_lsn(message.commit_lsn))
+            return  # an empty one, of which the server sent nothing at PREPARE
+        self.resolved.append((which, "committed"))
+        stored = Collected(message.xid, self._room.open())
+        yield from self._come_out(stored, self._store.pieces(which), outcome)
+
+    def _rollback_prepared(self, message: RollbackPrepared) -> None:
+        """One that is not known was prepared before the slot was made: nothing of it came."""
+        self._session.discard((message.gid, message.xid))
+        done = self._prepared.pop((message.gid, message.xid), None)
+        which = done.which if done else self._stored(message.gid, message.xid, message.rollback_end_lsn)
+        if done is not None:
+            self._room.close(done.spool)
+        if which is not None:
+            self.resolved.append((which, "rolled back"))
+
+    def _stored(self, gid: str, xid: int, before: int) -> PreparedId | None:
+        """One of another batch or life.  Its outcome comes once; its file stays until the lake has it."""
+        which = self._store.find(gid, xid, before)
+        if which is None or which in self._settled:
+            return None
+        self._settled.add(which)
+        return which
+
+    # Coming out.
+
+    def _come_out(
+        self, done: Collected, pieces: Iterable[Piece], outcome: _Outcome
+    ) -> Iterator[MessageBuffer]:
+        out, lsn = self._out, outcome.commit_lsn
+        time = outcome.commit_time - EPOCH_MICROSECONDS
+        out.append(_BEGIN.pack(b"B", lsn, time, outcome.xid), lsn)
+        said: dict[int, bytes] = {}
+        for payload in done.prefix:
+            out.append(payload, lsn)
+            note_relation(said, payload)
+        for piece in pieces:
+            append_piece(out, piece, done.spool.kept(piece), said)
+            yield from self._full()
+        for payload in self._known.came_out(done, said):
+            out.append(payload, lsn)
+        out.append(_COMMIT.pack(b"C", 0, lsn, outcome.end_lsn, time), lsn)
+        self._room.close(done.spool)
+        yield from self._full()
+
+    def _full(self, limit: int = CHUNK_BYTES) -> Iterator[MessageBuffer]:
+        if self._out.full(limit) and self._out.count:
+            yield self._out
+            self._out.clear()
+
+    # Between batches.
+
+    def persist(self) -> list[PreparedId]:
+        """Make every transaction that is prepared now durable; returns them."""
+        kept: list[PreparedId] = []
+        for done in self._prepared.values():
+            assert done.which is not None
+            self._store.write(done.which, done.whole())
+            self._room.close(done.spool)
+            kept.append(done.which)
+        self._prepared.clear()
+        if self._settled:
+            self._settled.intersection_update(self._store.waiting())
+        return kept
+
+    def close(self) -> None:
+        """Forget what has not come out: the server sends it again."""
+        self._room.close_all()

@@ -1,0 +1,139 @@
+"""What is inside a transaction that comes out late, or never, is checked when it arrives.
+
+The readers behind the assembler see only what comes out.  But a prepared transaction is kept for days and
+confirmed to the server, which never sends it again: what is wrong with it must be found while it can still be
+asked for.  And damage is damage in a transaction that is rolled back, too.
+
+The compiled pass takes what is beyond doubt; the plain reader judges the rest, and says what is wrong.
+Invariant: this accepts exactly what the plain reader of the whole stream (reader.py) accepts as content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from slotlake.decoder.assembly.inspection_kernels import first_doubtful
+from slotlake.decoder.assembly.messages import fault, read_at
+from slotlake.decoder.columnar.buffer import MessageBuffer
+from slotlake.decoder.compiled.jit import Ints, frozen
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.protocol.messages import (
+    Begin,
+    Commit,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Message,
+    RelationMessage,
+    Streamed,
+    Truncate,
+    TypeMessage,
+    Update,
+)
+
+_BY_KERNEL = np.isin(np.arange(256), list(b"IUDM"))
+Describe = Callable[[int, Message], None]
+
+
+class Widths:
+    """The number of columns of the tables that are known, by their ids."""
+
+    def __init__(self, known: dict[int, int] | None = None) -> None:
+        self._known = dict(known or {})
+        self._arrays: tuple[Ints, Ints] | None = None
+
+    def get(self, relation_id: int) -> int | None:
+        return self._known.get(relation_id)
+
+    def set(self, relation_id: int, width: int) -> None:
+        if self._known.get(relation_id) != width:
+            self._known[relation_id] = width
+            self._arrays = None
+
+    @property
+    def arrays(self) -> tuple[Ints, Ints]:
+        """The ids in order, and their widths."""
+        if self._arrays is None:
+            ids = sorted(self._known)
+            widths = [self._known[each] for each in ids]
+            self._arrays = (frozen(np.array(ids, np.int64)), frozen(np.array(widths, np.int64)))
+        return self._arrays
+
+
+def inspect(
+    buffer: MessageBuffer,
+    tags: npt.NDArray[np.uint8],
+    first: int,
+    widths: Callable[[], Widths],
+    described: Describe,
+    *,
+    streamed: bool,
+    binary: bool,
+) -> None:
+    """Check the content messages from ``first`` on.
+
+    Args:
+        tags: of these messages.
+        widths: the tables that are known now.
+        described: called with the place of each relation and type message, and the message.
+        streamed: they stand in a stream block, and begin with a transaction id.
+        binary: binary values were asked for.
+
+    Raises:
+        ProtocolError: with message, byte offset and position.
+    """
+    at, end = first, first + len(tags)
+    for special in [*(np.flatnonzero(~_BY_KERNEL[tags]) + first).tolist(), end]:
+        while at < special:
+            ends = frozen(buffer.ends[at : special + 1])
+            doubtful = first_doubtful(
+                frozen(buffer.data), ends, 5 if streamed else 1, *widths().arrays, binary
+            )
+            if doubtful < 0:
+                break
+            _judge(buffer, at + doubtful, widths(), described, streamed=streamed, binary=binary)
+            at += doubtful + 1
+        if special < end:
+            _judge(buffer, special, widths(), described, streamed=streamed, binary=binary)
+        at = special + 1
+
+
+def _judge(
+    buffer: MessageBuffer, at: int, widths: Widths, described: Describe, *, streamed: bool, binary: bool
+) -> None:
+    message = read_at(buffer, at, in_stream=streamed, parallel=False, binary=binary)
+    content = message.message if isinstance(message, Streamed) else message
+    offset = 5 if streamed else 1
+    loose = isinstance(content, LogicalMessage) and not content.transactional
+    if isinstance(content, Begin | Commit) or loose:
+        where = "in a stream block" if streamed else "in a transaction that will be prepared"
+        raise fault(buffer, at, f"may not come {where}")
+    if isinstance(content, RelationMessage | TypeMessage):
+        described(at, message)
+    elif isinstance(content, Truncate):
+        for relation_id in content.relation_ids:
+            _width(buffer, at, widths, relation_id, offset)
+    elif isinstance(content, Insert | Update | Delete):
+        width = _width(buffer, at, widths, content.relation_id, offset)
+        old = None if isinstance(content, Insert) else content.old
+        new = None if isinstance(content, Delete) else content.new
+        if any(values is not None and len(values) != width for values in (old, new)):
+            raise fault(buffer, at, "a tuple of another width than its table", offset + 4)
+
+
+def _width(buffer: MessageBuffer, at: int, widths: Widths, relation_id: int, offset: int) -> int:
+    width = widths.get(relation_id)
+    if width is None:
+        raise fault(buffer, at, f"relation {relation_id} was not described", offset)
+    return width
+
+
+def placed(buffer: MessageBuffer, at: int, check: Callable[[], None]) -> None:
+    """Run a check of the message at that place; its refusal then tells where that is."""
+    try:
+        check()
+    except ProtocolError as error:
+        raise fault(buffer, at, error.what, error.offset) from None

@@ -1,0 +1,93 @@
+"""The single messages of a buffer or a piece, for assembly.py: their tags, bytes, places and faults.
+
+Invariant: every refusal names the message's type, the byte and the WAL position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from slotlake.decoder.assembly.spool import Piece
+from slotlake.decoder.columnar.buffer import MessageBuffer
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.protocol.messages import Message, Truncate
+from slotlake.decoder.protocol.wire import read_message
+
+TOO_SHORT = "the message ends too early"
+Flags = npt.NDArray[np.bool_]
+
+
+def append_piece(out: MessageBuffer, piece: Piece, kept: Flags, said: dict[int, bytes]) -> None:
+    """Append what is kept of a piece, and note the relations that it describes."""
+    out.extend(piece.data, *piece.only(kept))
+    tags = piece.data[piece.ends[:-1]]
+    for i in np.flatnonzero((tags == ord("R")) & kept).tolist():
+        note_relation(said, piece.data[piece.ends[i] : piece.ends[i + 1]].tobytes())
+
+
+def note_relation(said: dict[int, bytes], payload: bytes) -> None:
+    """Note a relation message, by the relation's id; any other is none."""
+    if payload[:1] == b"R":
+        said[int.from_bytes(payload[1:5], "big")] = payload
+
+
+def truncated_by(piece: Piece) -> Iterator[int]:
+    """The relations that a piece empties."""
+    tags = piece.data[piece.ends[:-1]]
+    for i in np.flatnonzero(tags == ord("T")).tolist():
+        message = read_message(piece.data[piece.ends[i] : piece.ends[i + 1]].tobytes())
+        if isinstance(message, Truncate):
+            yield from message.relation_ids
+
+
+def relation_id_at(piece: Piece, i: int) -> int:
+    """The relation that message ``i``, of a row or a description, names."""
+    begin = int(piece.ends[i]) + 1
+    return int.from_bytes(piece.data[begin : begin + 4].tobytes(), "big")
+
+
+def changed_tables(piece: Piece, tags: npt.NDArray[np.uint8], kept: Flags, first: int, end: int) -> set[int]:
+    """The relations that the kept messages from ``first`` on change."""
+    part = tags[first:end]
+    rows = np.flatnonzero(np.isin(part, list(b"IUD")) & kept[first:end]) + first
+    numbers = piece.data[piece.ends[rows][:, None] + np.arange(1, 5)].astype(np.int64)
+    found = set(np.unique(numbers @ (1 << np.arange(24, -8, -8))).tolist())
+    for i in (np.flatnonzero((part == ord("T")) & kept[first:end]) + first).tolist():
+        message = read_message(piece.data[piece.ends[i] : piece.ends[i + 1]].tobytes())
+        found.update(message.relation_ids if isinstance(message, Truncate) else ())
+    return found
+
+
+def tags_of(buffer: MessageBuffer) -> npt.NDArray[np.uint8]:
+    """The first byte of every message."""
+    if buffer.count == 0:
+        return np.empty(0, np.uint8)
+    empty = np.flatnonzero(np.diff(buffer.ends) <= 0)
+    if len(empty):
+        raise fault(buffer, int(empty[0]), TOO_SHORT)
+    return buffer.data[buffer.ends[:-1]]
+
+
+def payload_of(buffer: MessageBuffer, at: int) -> bytes:
+    """One message's bytes."""
+    return buffer.data[buffer.ends[at] : buffer.ends[at + 1]].tobytes()
+
+
+def fault(buffer: MessageBuffer, at: int, what: str, offset: int = 0) -> ProtocolError:
+    """What is wrong with a message, and where it is."""
+    tag = payload_of(buffer, at)[:1].decode("latin-1")
+    return ProtocolError(what, message_type=tag, offset=offset, lsn=int(buffer.lsns[at]))
+
+
+def read_at(
+    buffer: MessageBuffer, at: int, *, in_stream: bool, parallel: bool, binary: bool = False
+) -> Message:
+    """One message, read; raises ProtocolError with its place."""
+    try:
+        payload = payload_of(buffer, at)
+        return read_message(payload, in_stream=in_stream, parallel=parallel, binary=binary)
+    except ProtocolError as error:
+        raise fault(buffer, at, error.what, error.offset) from None

@@ -1,0 +1,182 @@
+"""Prepared transactions that wait for their outcome, kept next to the batches of the change log.
+
+Once a position behind its PREPARE is confirmed, the server never sends a transaction's changes again: at
+COMMIT PREPARED it sends that message alone.  So a batch that ends while a transaction is prepared first
+makes it durable here:
+
+    prepared/<position of PREPARE, 16 hex digits>-<xid>.arrow     its messages, an Arrow IPC stream
+
+Invariant: a file is whole or not there (written elsewhere, fsynced, renamed), it holds everything needed to
+read it (the relations in force, too), and it is removed only when the lake itself has gone past the outcome.
+A file that is written twice, because a pull was repeated, is the same file.
+
+COMMIT PREPARED alone may also be of a transaction that had a number and changed nothing: at its PREPARE older
+servers (seen: 16.14) send nothing.  The message does not say which of the two it is, nor where the PREPARE
+was.  What tells them apart is what was noted when changes came: whatever was made durable here stands in its
+batch's manifest, and in the lake (spark/publish/commits.py) until its outcome is there too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from slotlake.decoder.assembly.spool import SCHEMA, Piece
+from slotlake.decoder.changelog.batches import Batch, batch_positions, batches
+from slotlake.decoder.changelog.writer import sync_path, writing
+from slotlake.decoder.errors import ChangeLogError
+from slotlake.decoder.lsn import format_lsn, parse_lsn
+
+DIRECTORY = "prepared"
+Named: TypeAlias = tuple[str, int]  # gid and xid
+Noted: TypeAlias = Callable[[], Iterable[Named]]
+
+
+@dataclass(frozen=True)
+class PreparedId:
+    """Which prepared transaction: a gid may be used again, a PREPARE's position is not."""
+
+    gid: str
+    xid: int
+    prepare_lsn: int
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.prepare_lsn:016X}-{self.xid}.arrow"
+
+    def entry(self, **more: str) -> dict[str, Any]:
+        """As in a batch's manifest."""
+        return {"gid": self.gid, "xid": self.xid, "prepare_lsn": format_lsn(self.prepare_lsn), **more}
+
+
+class PreparedStore:
+    """The prepared transactions of one slot, in ``<change log>/prepared``.
+
+    Args:
+        changelog: the change log's directory.
+        origin: what the files are of: system identifier and slot.
+        noted: transactions with changes whose outcome has not come, as was noted when they were prepared;
+            without it any may be one.
+    """
+
+    def __init__(
+        self,
+        changelog: Path,
+        origin: Mapping[str, str],
+        noted: Noted | None = None,
+    ) -> None:
+        self._directory = changelog / DIRECTORY
+        self._origin = dict(origin)
+        self._noted = noted
+
+    def write(self, which: PreparedId, pieces: Iterable[Piece]) -> Path:
+        """Make a transaction durable; raises ChangeLogError when the disk does not take it."""
+        final = self._directory / which.file_name
+        incoming = self._directory / f".{which.file_name}.{os.getpid()}"
+        told = {"gid": which.gid, "xid": str(which.xid), "prepare_lsn": format_lsn(which.prepare_lsn)}
+        schema = SCHEMA.with_metadata({**told, **self._origin})
+        with writing(final):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            with pa.OSFile(str(incoming), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+                for piece in pieces:
+                    writer.write_batch(piece.record())
+            sync_path(incoming)
+            incoming.rename(final)
+            sync_path(self._directory)
+            sync_path(self._directory.parent)
+        return final
+
+    def find(self, gid: str, xid: int, before: int) -> PreparedId | None:
+        """The newest transaction of that name that was prepared before a position."""
+        found = [
+            which
+            for which in self.waiting()
+            if which.gid == gid and which.xid == xid and which.prepare_lsn < before
+        ]
+        return max(found, key=lambda which: which.prepare_lsn, default=None)
+
+    def had_changes(self, gid: str, xid: int) -> bool:
+        """Did changes of a transaction that is not here come once?  Else it was empty."""
+        return self._noted is None or (gid, xid) in self._noted()
+
+    def missing(self, gid: str, xid: int, at: str) -> ChangeLogError:
+        """A prepared transaction has been committed whose changes are not here."""
+        return ChangeLogError(
+            f"COMMIT PREPARED of {gid!r} (transaction {xid}) at {at}: its changes are not here any more, and "
+            "the server does not send them twice",
+            where=str(self._directory),
+            way_out="restore the directory from a copy and run the same command again; else make the lake "
+            "anew (`slotlake drop`, then `slotlake init`)",
+        )
+
+    def waiting(self) -> list[PreparedId]:
+        """All transactions on disk, by position."""
+        return [which for path in self._paths() if (which := self._identify(path)) is not None]
+
+    def pieces(self, which: PreparedId) -> Iterator[Piece]:
+        """A transaction's messages, relations in force first."""
+        path = self._directory / which.file_name
+        with _reading(path), pa.OSFile(str(path), "rb") as file, pa.ipc.open_stream(file) as reader:
+            for record in reader:
+                yield Piece.read(record)
+
+    def _paths(self) -> list[Path]:
+        return sorted(self._directory.glob("*.arrow")) if self._directory.is_dir() else []
+
+    def _identify(self, path: Path) -> PreparedId | None:
+        """Who it is; None for another slot's, which is none of ours."""
+        with _reading(path), pa.OSFile(str(path), "rb") as file, pa.ipc.open_stream(file) as reader:
+            told = {k.decode(): v.decode() for k, v in (reader.schema.metadata or {}).items()}
+        if any(told.get(name) != value for name, value in self._origin.items()):
+            return None
+        return PreparedId(told["gid"], int(told["xid"]), parse_lsn(told["prepare_lsn"]))
+
+
+def noted_in(changelog: Path, position: int) -> set[Named]:
+    """What the batches on disk up to a position say was prepared with changes, and has no outcome in them."""
+    noted: set[Named] = set()
+    for path in batches(changelog):
+        ends = batch_positions(path.name)
+        if ends is None or ends[1] > position:
+            continue
+        manifest = Batch.open(path).manifest
+        noted |= {(entry["gid"], entry["xid"]) for entry in manifest.get("prepared", ())}
+        noted -= {(entry["gid"], entry["xid"]) for entry in manifest.get("resolved", ())}
+    return noted
+
+
+def forget_settled(changelog: Path, position: int) -> None:
+    """Remove transactions whose outcome is in the batch that ends at the lake's position."""
+    for path in batches(changelog):
+        found = batch_positions(path.name)
+        if found is not None and found[1] == position:
+            for entry in Batch.open(path).manifest.get("resolved", ()):
+                which = PreparedId(entry["gid"], entry["xid"], parse_lsn(entry["prepare_lsn"]))
+                (changelog / DIRECTORY / which.file_name).unlink(missing_ok=True)
+
+
+def forget_from(changelog: Path, position: int) -> None:
+    """Remove transactions that were prepared at a position or behind it: the server sends them again."""
+    for path in (changelog / DIRECTORY).glob("*.arrow"):
+        if int(path.name.partition("-")[0], 16) >= position:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """A damaged file becomes a ChangeLogError."""
+    try:
+        yield
+    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        raise ChangeLogError(
+            f"a prepared transaction that waits for its outcome cannot be read ({type(error).__name__})",
+            where=str(path),
+            way_out="restore the file from a copy; without it the transaction's changes are lost to the "
+            "lake, and its tables must be copied again (`slotlake backfill --table`)",
+        ) from None

@@ -1,0 +1,78 @@
+"""The tables and types that a session has described to the assembler, as the messages that did it.
+
+The server describes a table once a session, wherever that happens, so a description must reach the reader
+behind the assembler although the transaction it came with may come out late or never.
+
+Invariant: after any transaction that came out, that reader knows the relation message in force for each
+table, or is told it at the next transaction (`owed`) before a row needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slotlake.decoder.assembly.collected import Collected
+from slotlake.decoder.assembly.inspection import Widths
+from slotlake.decoder.protocol.messages import Message, RelationMessage, TypeMessage
+
+
+class SessionRelations:
+    """What holds for everything outside of stream blocks.
+
+    Attributes:
+        widths: the number of columns of each table.
+        arrival: how many descriptions have arrived, streamed ones too.
+    """
+
+    def __init__(self) -> None:
+        self.widths = Widths()
+        self.arrival = 0
+        self._relations: dict[int, tuple[int, bytes]] = {}
+        self._types: dict[int, bytes] = {}
+        self._owed: dict[int, bytes] = {}
+
+    def describe(self, payload: bytes, message: Message, *, owed: bool) -> None:
+        """Let a relation or type message hold; ``owed``: it came with a transaction that waits."""
+        self.arrival += 1
+        if isinstance(message, TypeMessage):
+            self._types[message.type_oid] = payload
+        elif isinstance(message, RelationMessage):
+            number = message.relation.relation_id
+            self._relations[number] = (self.arrival, payload)
+            self.widths.set(number, len(message.relation.columns))
+            if owed:
+                self._owed[number] = payload
+
+    @property
+    def owes(self) -> bool:
+        return bool(self._owed)
+
+    def pay(self) -> list[bytes]:
+        """What the next transaction must begin with."""
+        due = [*self._types.values(), *self._owed.values()] if self._owed else []
+        self._owed.clear()
+        return due
+
+    def in_force(self) -> dict[int, bytes]:
+        """The relation messages, by table."""
+        return {number: payload for number, (_, payload) in self._relations.items()}
+
+    def prefix(self, done: Collected) -> list[bytes]:
+        """Types and relations that a transaction needs and that came before it."""
+        return done.needs(self._types.values())
+
+    def came_out(self, done: Collected, said: dict[int, bytes]) -> Iterator[bytes]:
+        """A transaction has come out that said these relations: what it described now holds.
+
+        Yields the relations that it described otherwise than the server last did, and that are said again.
+        """
+        latest = {each.relation_id: each for each in done.described}
+        for number, payload in said.items():
+            self._owed.pop(number, None)
+            arrived, in_force = self._relations.get(number, (0, b""))
+            own = latest.get(number)
+            if own is not None and own.arrival > arrived:
+                self._relations[number] = (own.arrival, payload)
+                self.widths.set(number, own.width)
+            elif in_force not in {b"", payload}:
+                yield in_force

@@ -1,0 +1,1 @@
+"""What PostgreSQL's catalog says: publications, tables, keys, types, row filters."""

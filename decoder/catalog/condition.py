@@ -1,0 +1,269 @@
+"""An SQL condition that somebody gives to choose rows by: checked by the source, and asked of rows elsewhere.
+
+The server alone says what a condition means, also of rows that it does not have: they are sent to it as
+text, and it says which of them satisfy it.  Invariant: a condition that passed :func:`checked` is one
+expression, so that it stays within the parentheses it is put in; it reads nothing but the row, and says the
+same of a row each time that it is asked within one transaction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.errors import PipelineFileError
+
+# The server's own lexical rules (manual, 4.1), with standard_conforming_strings on.
+_TOKEN = re.compile(
+    r"""(?P<text>[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*")"""
+    r"""|(?P<refused>--|/\*|\$(?:[^\W\d]\w*)?\$|[;'"\x00])|(?P<open>\()|(?P<close>\))|[\w$]+|.""",
+    re.DOTALL,
+)
+_WORD = re.compile(r'"(?:[^"]|"")*"|[^\W\d][\w$]*')
+_NO_SUBQUERY = ("SubPlan", "InitPlan")
+
+
+@dataclass(frozen=True)
+class GivenColumn:
+    """A column whose values can be given to the server as text.
+
+    Attributes:
+        type_name: as a cast takes it.
+        collation: qualified and quoted; None for a type that has none.
+    """
+
+    name: str
+    type_name: str
+    collation: str | None
+
+    def cast(self, text: str) -> str:
+        """SQL for a value of the column, of SQL for its text."""
+        collate = f" COLLATE {self.collation}" if self.collation else ""
+        return f"CAST({text} AS {self.type_name}){collate}"
+
+    @property
+    def quoted(self) -> str:
+        """Its name in SQL."""
+        return sql.Identifier(self.name).as_string(None)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition over a table's columns that has been checked.
+
+    Attributes:
+        columns: those that it may name; a row elsewhere must have them.
+    """
+
+    text: str
+    table: str
+    columns: tuple[GivenColumn, ...]
+
+    def among(self, connection: psycopg.Connection[Any], values: Sequence[Sequence[str | None]]) -> list[int]:
+        """Which of some rows satisfy it: their places, from 0.
+
+        Args:
+            values: the rows' texts, a sequence per column of ``columns``.
+        """
+        rows = connection.execute(self._question().encode(), [list(column) for column in values]).fetchall()
+        return [int(row[0]) - 1 for row in rows]
+
+    def _question(self) -> str:
+        given = ", ".join(f"c{i}" for i in range(len(self.columns)))
+        arrays = ", ".join(["%s::pg_catalog.text[]"] * len(self.columns))
+        cast = ", ".join(f"{each.cast(f'c{i}')} AS {each.quoted}" for i, each in enumerate(self.columns))
+        alias = sql.Identifier(self.table).as_string(None)
+        begin = f"SELECT place__ FROM (SELECT {cast}, place__ FROM unnest("
+        # OFFSET 0: a value is made before the condition looks at it.
+        end = f") WITH ORDINALITY AS given__ ({given}, place__) OFFSET 0) AS {alias} WHERE ({self.text})"
+        return begin.replace("%", "%%") + arrays + end.replace("%", "%%")
+
+
+def range_condition(table: SourceTable, given: str) -> str:
+    """The condition of a range of keys, ``A..B``, both ends with it; either may be left out.
+
+    Raises:
+        PipelineFileError: it is no range, or the table has no key.
+    """
+    low, dots, high = given.partition("..")
+    if not table.key:
+        raise _keyless(table)
+    if not dots or not (low or high):
+        raise PipelineFileError(
+            f"{given!r} is no range of keys",
+            where=f"--key-range, table {table.quoted}",
+            way_out="write A..B, A.. or ..B; for anything else: --where",
+        )
+    name = sql.Identifier(table.key[0]).as_string(None)
+    ends = [f"{name} {sign} {_literal(end)}" for sign, end in ((">=", low), ("<=", high)) if end]
+    return " AND ".join(ends)
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def checked(
+    connection: psycopg.Connection[Any], table: SourceTable, text: str, held: Iterable[str]
+) -> Condition:
+    """A condition over the rows of a table, after the server has analysed it; nothing is run.
+
+    Args:
+        held: the columns that a row elsewhere has.
+
+    Raises:
+        PipelineFileError: it is not one condition over these columns; or it holds a subquery or a volatile
+            function, which say another thing each time, and of rows elsewhere something else.
+    """
+    if not table.key:
+        raise _keyless(table)
+    where = f"the condition on {table.quoted}: {text}"
+    _require_one_expression(text, where)
+    names = _named(text, table, held)
+    columns = tuple(given_columns(connection, table.relation_id, names).values())
+    condition = Condition(text, table.table, columns)
+    only = "" if table.kind == "p" else "ONLY "
+    rows = f"SELECT ({text}) AND true AS x FROM {only}{table.quoted} WHERE ({text})"
+    _refuse_plan(_explained(connection, f"SELECT s.x, s.x FROM ({rows}) AS s", where), where)
+    try:
+        with connection.transaction():
+            condition.among(connection, [[] for _ in columns])
+    except psycopg.Error as error:
+        raise _not_understood(error, where, _ELSEWHERE) from None
+    return condition
+
+
+_ELSEWHERE = (
+    "name columns that are published and that the lake has, without the schema before the table's name"
+)
+
+
+def given_columns(
+    connection: psycopg.Connection[Any], relation_id: int, names: Sequence[str]
+) -> Mapping[str, GivenColumn]:
+    """Columns of a table by name, in the order that they are asked for."""
+    rows = connection.execute(_COLUMNS.encode(), (relation_id, list(names))).fetchall()
+    found = {row[0]: GivenColumn(*row) for row in rows}
+    return {name: found[name] for name in names if name in found}
+
+
+_COLUMNS = """
+SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod),
+       CASE WHEN c.oid IS NOT NULL THEN pg_catalog.quote_ident(n.nspname) || '.'
+            || pg_catalog.quote_ident(c.collname) END
+FROM pg_catalog.pg_attribute a
+LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation AND c.collname <> 'default'
+LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace
+WHERE a.attrelid = %s AND a.attname = ANY (%s) AND NOT a.attisdropped
+"""
+
+
+def keys_condition(columns: Sequence[GivenColumn], keys: Sequence[Sequence[str]]) -> str:
+    """The condition that a row's key is one of these; the server can use the key's index.
+
+    Args:
+        columns: of the key.
+        keys: the keys' texts, a sequence per column.
+    """
+    names = ", ".join(column.quoted for column in columns)
+    cast = ", ".join(column.cast(f"k{i}") for i, column in enumerate(columns))
+    given = ", ".join(f"k{i}" for i in range(len(columns)))
+    arrays = ", ".join(f"{sql.Literal(list(texts)).as_string(None)}::pg_catalog.text[]" for texts in keys)
+    return f"({names}) IN (SELECT {cast} FROM unnest({arrays}) AS given__ ({given}))"
+
+
+def _require_one_expression(text: str, where: str) -> None:
+    depth = 0
+    for token in _tokens(text):
+        depth += (token.lastgroup == "open") - (token.lastgroup == "close")
+        if token.lastgroup == "refused" or depth < 0:
+            raise PipelineFileError(
+                f"it is not one condition, because of {token[0]!r} at character {token.start() + 1}",
+                where=where,
+                way_out="write one SQL expression, without comments, dollar quotes and semicolons",
+            )
+    if depth or not text.strip():
+        raise PipelineFileError(
+            "it is not one condition: a parenthesis is left open" if depth else "the condition is empty",
+            where=where,
+            way_out="write one SQL expression, as it stands behind WHERE",
+        )
+
+
+def _tokens(text: str) -> Iterator[re.Match[str]]:
+    return _TOKEN.finditer(text)
+
+
+def _named(text: str, table: SourceTable, held: Iterable[str]) -> list[str]:
+    """The columns that a condition may name, of those that a row elsewhere has; of whole rows, all."""
+    words = set()
+    for word in _WORD.findall(text):
+        words.add(word[1:-1].replace('""', '"') if word.startswith('"') else word.lower())
+    whole = table.table in words or 'u&"' in text.lower()
+    here = {column.name for column in table.columns} & set(held)
+    names = [column.name for column in table.columns if column.name in here]
+    named = [name for name in names if whole or name in words]
+    return named or list(table.key[:1])
+
+
+def _explained(connection: psycopg.Connection[Any], statement: str, where: str) -> Any:
+    try:
+        with connection.transaction():
+            connection.execute("SET LOCAL standard_conforming_strings = on")
+            # A prepared statement is one statement; the text cannot bring more.
+            row = connection.execute(f"EXPLAIN (COSTS OFF, FORMAT JSON) {statement}".encode(), prepare=True)
+            return row.fetchone()[0][0]["Plan"]  # type: ignore[index]
+    except psycopg.errors.LockNotAvailable:
+        raise
+    except psycopg.Error as error:
+        raise _not_understood(error, where) from None
+
+
+def _refuse_plan(plan: Any, where: str) -> None:
+    nodes = list(_nodes(plan))
+    if any(node.get("Parent Relationship") in _NO_SUBQUERY for node in nodes):
+        raise PipelineFileError(
+            "a condition cannot hold a subquery: of rows that are in the lake only, the source knows none",
+            where=where,
+            way_out="ask the source for the keys first, and name them: id IN (1, 2, 3)",
+        )
+    # The planner keeps a subquery apart whose columns are volatile (is_simple_subquery, prepjointree.c).
+    if any(node.get("Node Type") == "Subquery Scan" for node in nodes):
+        raise PipelineFileError(
+            "a condition cannot call a volatile function, such as random() or clock_timestamp(): "
+            "it would choose other rows each time",
+            where=where,
+            way_out="write a value in its place; now() and current_date are allowed",
+        )
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from _nodes(child)
+
+
+def _not_understood(error: psycopg.Error, where: str, way_out: str = "") -> PipelineFileError:
+    return PipelineFileError(
+        f"PostgreSQL does not accept the condition: {error.diag.message_primary or 'it is wrong'}",
+        where=where,
+        way_out=way_out or "write one SQL expression over the table's columns, as it stands behind WHERE",
+    )
+
+
+def _keyless(table: SourceTable) -> PipelineFileError:
+    return PipelineFileError(
+        f"{table.quoted} has no key, so single rows of it cannot be told apart",
+        where="a condition or a range of keys",
+        way_out="leave it out: the whole table is read again; or give the table a primary key that is not "
+        "deferrable",
+    )
+
+
+__all__ = ["Condition", "GivenColumn", "checked", "given_columns", "keys_condition", "range_condition"]

@@ -1,0 +1,152 @@
+"""What the source's catalog says of a table that its stream of changes does not: identity, storage, columns.
+
+A Relation message names columns; it says neither that a column of the same name is another one, nor that the
+rows were rewritten.  The catalog does: an attribute number is never used twice in a table; a command that
+changes a column writes its row of pg_attribute anew (its xmin); a command that rewrites rows gives the table
+another file (relfilenode); a table that left a publication and came back is another row of
+pg_publication_rel; a publication whose options changed has its row of pg_publication written anew, and a
+table that was moved to another schema its dependency on that (pg_depend), both also if all is back as it was.
+Invariant: nothing here is read from the future of a snapshot: inside a transaction that
+imports one, these are plain queries of the catalog's tables, as of that snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from slotlake.decoder.catalog.type_texts import printed_by
+
+WHOLE = "*"
+_FIRST_WITH_SCHEMAS = 150000  # FOR TABLES IN SCHEMA, column lists, row filters
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A column, or what is left of one.
+
+    Attributes:
+        number: its attribute number.
+        since: the transaction that last changed its description.
+        missing: rows from before the column hold a constant that is kept beside the table.
+        has_default: it has a default now, an identity, or a generated value.
+        constant: what those rows hold, as PostgreSQL writes it; None if that is not known.
+        texts: what decides how values of its type are printed (`decoder.catalog.type_texts`).
+    """
+
+    number: int
+    name: str
+    type_oid: int
+    typmod: int
+    since: str
+    missing: bool
+    has_default: bool
+    dropped: bool
+    constant: str | None = None
+    texts: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class TableMark:
+    """A table as the catalog has it.
+
+    Attributes:
+        storage: its file; another one means that rows were rewritten, truncated or only moved together.
+        members: what of the publications holds it: entries that are gone and back are others.
+        ways: of each of them, how it publishes the table: another text if that changed, also if it changed
+            back; ends in `WHOLE` where it publishes every change of every row and column under the table's
+            own name, whatever others do.
+        attributes: all columns ever, by number.
+    """
+
+    relation_id: int
+    schema: str
+    table: str
+    storage: int
+    members: frozenset[str]
+    attributes: Mapping[int, Attribute]
+    ways: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The present columns' numbers by name."""
+        return {each.name: number for number, each in self.attributes.items() if not each.dropped}
+
+
+_ATTRIBUTES = """
+SELECT c.oid, n.nspname, c.relname, c.relfilenode, a.attnum, a.attname, a.atttypid, a.atttypmod, a.xmin::text,
+       a.atthasmissing, a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '', a.attisdropped,
+       CASE WHEN a.atthasmissing AND t.typdelim = ',' THEN (a.attmissingval::text::text[])[1] END
+FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+LEFT JOIN pg_type t ON t.oid = a.atttypid
+WHERE c.oid = ANY (%(tables)s)
+"""
+# A partition is published by what publishes a table above it, too; under whose name, all of them decide.
+_MEMBERS = """
+WITH held AS (
+    SELECT oid AS leaf, oid AS member, relkind = 'r' AND NOT relispartition AS alone
+    FROM pg_class WHERE oid = ANY (%(tables)s)
+    UNION
+    SELECT c.oid, above.relid, false
+    FROM pg_class c, pg_partition_ancestors(c.oid) above
+    WHERE c.oid = ANY (%(tables)s) AND c.relispartition
+), named AS (
+    SELECT oid, puballtables, xmin::text AS since,
+           pubinsert AND pubupdate AND pubdelete AND pubtruncate AS every
+    FROM pg_publication WHERE pubname = ANY (%(publications)s))
+SELECT leaf, 'table ' || r.oid, p.since || CASE WHEN alone AND every{whole} THEN %(mark)s ELSE '' END
+FROM held JOIN pg_publication_rel r ON r.prrelid = member JOIN named p ON p.oid = r.prpubid
+UNION ALL
+SELECT leaf, 'all ' || p.oid, p.since || CASE WHEN alone AND every THEN %(mark)s ELSE '' END
+FROM held, named p WHERE puballtables AND leaf = member
+"""
+# 1259, 2615: the OIDs of pg_class and pg_namespace.
+_WITHOUT_LISTS = " AND r.prqual IS NULL AND r.prattrs IS NULL"
+_SCHEMAS = """
+UNION ALL
+SELECT leaf, 'schema ' || s.oid, p.since || '/' || coalesce(
+           (SELECT d.xmin::text FROM pg_depend d
+            WHERE d.classid = 1259 AND d.objid = member AND d.objsubid = 0
+              AND d.refclassid = 2615 AND d.refobjid = c.relnamespace LIMIT 1), '')
+       || CASE WHEN alone AND every THEN %(mark)s ELSE '' END
+FROM held JOIN pg_class c ON c.oid = member JOIN pg_publication_namespace s ON s.pnnspid = c.relnamespace
+JOIN named p ON p.oid = s.pnpubid
+"""
+
+
+def table_marks(
+    connection: psycopg.Connection[Any], tables: Collection[int], publications: Sequence[str]
+) -> dict[int, TableMark]:
+    """The tables with these OIDs that are there, in two queries for all of them; a third for own types."""
+    asked = {"tables": list(tables), "publications": list(publications), "mark": WHOLE}
+    lists = connection.info.server_version >= _FIRST_WITH_SCHEMAS
+    query = _MEMBERS.format(whole=_WITHOUT_LISTS if lists else "") + (_SCHEMAS if lists else "")
+    ways: dict[int, dict[str, str]] = {}
+    for oid, member, way in connection.execute(query.encode(), asked).fetchall():
+        ways.setdefault(int(oid), {})[str(member)] = str(way)
+    tables_found: dict[int, tuple[str, str, int]] = {}
+    attributes: dict[int, dict[int, Attribute]] = {}
+    rows = connection.execute(_ATTRIBUTES.encode(), asked).fetchall()
+    texts = printed_by(connection, {row[6] for row in rows})
+    for oid, schema, table, storage, number, name, type_oid, *rest in rows:
+        tables_found[int(oid)] = schema, table, int(storage)
+        printed = texts.get(type_oid, frozenset())
+        described = Attribute(*[int(number), name, type_oid, *rest, printed])
+        attributes.setdefault(int(oid), {})[int(number)] = described
+    return {
+        oid: TableMark(
+            oid,
+            schema,
+            table,
+            storage,
+            frozenset(ways.get(oid, ())),
+            dict(sorted(attributes[oid].items())),
+            ways.get(oid, {}),
+        )
+        for oid, (schema, table, storage) in tables_found.items()
+    }

@@ -1,0 +1,300 @@
+"""What the publications publish: tables, columns, filters, and whether each table is fit for it.
+
+By the server's own rules (column lists, row filters, partition roots; publication_tables.py), so that the
+initial copy and the stream hold the same rows and columns.  Invariant: columns come in the order in which the
+stream sends them, by attribute number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from slotlake.decoder.catalog.key_index import ENFORCED
+from slotlake.decoder.catalog.publication_tables import published_names, published_rows
+from slotlake.decoder.errors import SourceError
+from slotlake.decoder.types.table import type_name
+
+_FIRST_WITH_GENERATED = 180000  # generated columns can be published
+
+
+@dataclass(frozen=True)
+class SourceColumn:
+    """A published column.
+
+    Attributes:
+        in_key: part of the replica identity.
+        has_default: rows that were there before the column may hold more than NULL in it (a default,
+            also one that is only kept for old rows; an identity; a generated value).
+    """
+
+    name: str
+    type_oid: int
+    typmod: int
+    type_name: str
+    not_null: bool
+    in_key: bool
+    has_default: bool = False
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """A published table.
+
+    Attributes:
+        relation_id: its OID.
+        kind: 'r' table, 'p' partitioned table published through its root.
+        replica_identity: d (default), n (nothing), f (full) or i (index).
+        primary_key: its columns, () when there is none that holds at any moment
+            (`decoder.catalog.key_index`), or not all of it is published.
+        key: columns that identify a row in the stream: under an index identity the index's, else the
+            primary key; () when there are none.
+        row_filter: SQL over the table's columns (several publications' filters OR'ed), None for all rows;
+            with `publication_tables.UNREAD_FILTER` if the table is locked.
+        updates, deletes: whether a publication publishes these.
+    """
+
+    relation_id: int
+    schema: str
+    table: str
+    kind: str
+    replica_identity: str
+    columns: tuple[SourceColumn, ...]
+    primary_key: tuple[str, ...]
+    key: tuple[str, ...]
+    row_filter: str | None
+    updates: bool
+    deletes: bool
+
+    @property
+    def quoted(self) -> str:
+        """The name as SQL takes it."""
+        return sql.Identifier(self.schema, self.table).as_string(None)
+
+    @property
+    def keyless(self) -> bool:
+        """Updates or deletes are published, but nothing identifies a row: the source refuses them."""
+        return (self.updates or self.deletes) and self.replica_identity != "f" and not self.key
+
+
+@dataclass(frozen=True)
+class TableWarning:
+    """A published table that something will fail on; ``table`` as SQL takes it."""
+
+    table: str
+    what: str
+    way_out: str
+
+
+def missing_publications(connection: psycopg.Connection[Any], names: Sequence[str]) -> list[str]:
+    """Those of the names that are no publication of the connected database."""
+    rows = connection.execute("SELECT pubname FROM pg_publication WHERE pubname = ANY (%s)", (list(names),))
+    present = {str(row[0]) for row in rows.fetchall()}
+    return [name for name in names if name not in present]
+
+
+def check_publications(connection: psycopg.Connection[Any], names: Sequence[str]) -> None:
+    """Raises SourceError if one is missing: from PostgreSQL 18 on the stream would just lack its tables."""
+    missing = missing_publications(connection, names)
+    if missing:
+        raise SourceError(
+            f"the source has no publication {', '.join(map(repr, missing))}",
+            where="source.publications",
+            way_out="CREATE PUBLICATION … FOR TABLE … before the slot is made, or let `slotlake init` make "
+            "it from `tables`; if it was dropped, run `slotlake recover`: changes made while it did not "
+            "exist are not in the stream",
+        )
+
+
+def create_publication(
+    connection: psycopg.Connection[Any], name: str, tables: Sequence[tuple[str, str]]
+) -> None:
+    """Create a publication of these (schema, table) pairs.
+
+    Raises:
+        SourceError: no table is named, one does not exist, or the role may not publish it.
+    """
+    if not tables:
+        raise SourceError(
+            f"the publication {name!r} does not exist, and the pipeline file names no tables to publish",
+            where="source.publications",
+            way_out="name tables in the section `tables`, or CREATE PUBLICATION at the source",
+        )
+    listed = sql.SQL(", ").join(sql.Identifier(schema, table) for schema, table in tables)
+    command = sql.SQL("CREATE PUBLICATION {} FOR TABLE {}").format(sql.Identifier(name), listed)
+    try:
+        connection.execute(command)
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
+        raise SourceError(
+            f"the publication {name!r} cannot be made: {error.diag.message_primary}",
+            where="section `tables` of the pipeline file",
+            way_out="correct the table's name (with its schema, as schema.table)",
+        ) from None
+    except psycopg.errors.ReadOnlySqlTransaction:
+        raise SourceError(
+            f"the publication {name!r} cannot be made on a standby",
+            where="source.dsn",
+            way_out="run CREATE PUBLICATION on the primary; the standby gets it from there",
+        ) from None
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise SourceError(
+            f"the publication {name!r} cannot be made: {error.diag.message_primary}",
+            where="the role in source.dsn",
+            way_out="have a superuser, or the tables' owner (who needs CREATE on the database), run what "
+            "`slotlake init PIPELINE.yaml --print-sql` prints, then run the same command again",
+        ) from None
+    except psycopg.errors.InvalidParameterValue as error:
+        raise SourceError(
+            f"the publication {name!r} cannot be made: {error.diag.message_primary}",
+            where="section `tables` of the pipeline file",
+            way_out="leave out what cannot be published (views, foreign, temporary and unlogged tables)",
+        ) from None
+
+
+def source_tables(
+    connection: psycopg.Connection[Any],
+    publications: Sequence[str],
+    only: Collection[tuple[str, str]] | None = None,
+) -> list[SourceTable]:
+    """All tables that these publications publish, by schema and name.
+
+    Args:
+        only: those of these schemas and names.
+
+    Raises:
+        SourceError: a publication is missing, or two disagree on a table's columns.
+    """
+    check_publications(connection, publications)
+    with one_moment(connection):
+        return _source_tables(connection, publications, only)
+
+
+@contextmanager
+def one_moment(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Queries of the catalog that see one moment of it: else a table may be dropped in between."""
+    if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        yield
+        return
+    with connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        yield
+
+
+def _source_tables(
+    connection: psycopg.Connection[Any],
+    publications: Sequence[str],
+    only: Collection[tuple[str, str]] | None,
+) -> list[SourceTable]:
+    found: dict[int, list[list[Any]]] = {}
+    for row in published_rows(connection, publications):
+        if only is None or (row[1], row[2]) in only:
+            found.setdefault(int(row[0]), []).append(row)
+    columns = _columns(connection, list(found))
+    return [_table(rows, columns.get(oid, [])) for oid, rows in found.items()]
+
+
+def _columns(connection: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[tuple[Any, ...]]]:
+    """The columns of all these tables, by one query: a thousand tables must not cost a thousand."""
+    generated = connection.info.server_version >= _FIRST_WITH_GENERATED
+    asked = {"tables": oids, "generated": generated}
+    found: dict[int, list[tuple[Any, ...]]] = {}
+    for oid, *column in connection.execute(_COLUMNS.encode(), asked).fetchall():
+        found.setdefault(int(oid), []).append(tuple(column))
+    return found
+
+
+_COLUMNS = (
+    f"""
+WITH keys AS MATERIALIZED (
+    SELECT i.indrelid, i.indkey, i.indisprimary, i.indisreplident FROM pg_index i
+    WHERE i.indrelid = ANY (%(tables)s) AND (i.indisprimary OR i.indisreplident) AND {ENFORCED}
+)"""
+    + """
+SELECT a.attrelid, a.attname, a.atttypid, a.atttypmod, a.attnotnull, bn.nspname, bt.typname,
+       coalesce(a.attnum = ANY (pk.indkey), false), coalesce(a.attnum = ANY (ri.indkey), false),
+       a.atthasmissing OR a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> ''
+FROM pg_attribute a
+JOIN pg_type ty ON ty.oid = a.atttypid
+JOIN pg_type bt ON bt.oid = CASE WHEN ty.typtype = 'd' THEN ty.typbasetype ELSE ty.oid END
+JOIN pg_namespace bn ON bn.oid = bt.typnamespace
+LEFT JOIN keys pk ON pk.indrelid = a.attrelid AND pk.indisprimary
+LEFT JOIN keys ri ON ri.indrelid = a.attrelid AND ri.indisreplident
+WHERE a.attrelid = ANY (%(tables)s) AND a.attnum > 0 AND NOT a.attisdropped
+  AND (a.attgenerated = '' OR %(generated)s)
+ORDER BY a.attrelid, a.attnum
+"""
+)
+
+
+def _table(rows: list[list[Any]], columns: list[tuple[Any, ...]]) -> SourceTable:
+    oid, schema, name, kind, identity, *_ = rows[0]
+    attnames = rows[0][5]
+    if any(row[5] != attnames for row in rows):
+        quoted = sql.Identifier(schema, name).as_string(None)
+        raise SourceError(
+            f"publications disagree on the columns of {quoted}",
+            where="source.publications",
+            way_out="give the table the same column list in all of them (the server refuses it too)",
+        )
+    filters = [row[6] for row in rows]
+    published = [column for column in columns if attnames is None or column[0] in attnames]
+    primary = _whole([str(c[0]) for c in columns if c[6]], published)
+    index = _whole([str(c[0]) for c in columns if c[7]], published)
+    return SourceTable(
+        relation_id=int(oid),
+        schema=schema,
+        table=name,
+        kind=kind,
+        replica_identity=identity,
+        columns=tuple(_column(column, identity) for column in published),
+        primary_key=primary,
+        key=index if identity == "i" else primary,
+        row_filter=None if None in filters else " OR ".join(f"({each})" for each in dict.fromkeys(filters)),
+        updates=any(row[7] for row in rows),
+        deletes=any(row[8] for row in rows),
+    )
+
+
+def _whole(key: list[str], published: list[tuple[Any, ...]]) -> tuple[str, ...]:
+    names = {column[0] for column in published}
+    return tuple(key) if names.issuperset(key) else ()
+
+
+def _column(row: tuple[Any, ...], identity: str) -> SourceColumn:
+    name, oid, typmod, not_null, type_schema, type_named, primary, index, default = row
+    in_key = {"d": primary, "i": index, "f": True}.get(identity, False)
+    named = type_name(int(oid)) or f"{type_schema}.{type_named}"
+    return SourceColumn(name, int(oid), int(typmod), named, bool(not_null), bool(in_key), bool(default))
+
+
+def unfit_tables(tables: Sequence[SourceTable]) -> list[TableWarning]:
+    """Tables whose updates and deletes the source itself will refuse, or whose key is not published."""
+    return [
+        TableWarning(
+            table.quoted,
+            "it has no key (a deferrable one is none), and its updates and deletes are published: PostgreSQL "
+            "will refuse an UPDATE or DELETE on it (inserts are fine)",
+            "ALTER TABLE … ADD PRIMARY KEY, or REPLICA IDENTITY FULL, or publish only inserts "
+            "(WITH (publish = 'insert'))",
+        )
+        for table in tables
+        if table.keyless
+    ]
+
+
+__all__ = [
+    "SourceColumn",
+    "SourceTable",
+    "TableWarning",
+    "check_publications",
+    "create_publication",
+    "missing_publications",
+    "published_names",
+    "source_tables",
+    "unfit_tables",
+]

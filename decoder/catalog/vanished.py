@@ -1,0 +1,56 @@
+"""Is a table still there?  What was dropped while it was to be read is gone, and no error of the others.
+
+Invariant: the answer is about now, whatever snapshot a session reads under: privileges are looked up in the
+server's cache of the catalog (syscache), which knows no snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import psycopg
+
+from slotlake.decoder.errors import ChangedMeanwhileError
+from slotlake.decoder.server.source import source_session
+
+_GONE = """
+SELECT oid::bigint FROM unnest(%s::oid[]) oid WHERE pg_catalog.has_table_privilege(oid, 'SELECT') IS NULL
+"""
+
+
+class VanishedError(ChangedMeanwhileError):
+    """A table was dropped while it was to be read."""
+
+
+def vanished(dsn: str, relation_ids: Collection[int]) -> set[int]:
+    """Those of the tables with these OIDs that are gone."""
+    if not relation_ids:
+        return set()
+    with source_session(dsn, "looking for tables") as connection:
+        return vanished_for(connection, relation_ids)
+
+
+def vanished_for(connection: psycopg.Connection[Any], relation_ids: Collection[int]) -> set[int]:
+    """The same, over a session whose transaction has not failed."""
+    return {int(oid) for (oid,) in connection.execute(_GONE.encode(), (list(relation_ids),)).fetchall()}
+
+
+def vanished_error(table: str) -> VanishedError:
+    """The error for a table of this name, where nothing can be done without it."""
+    return VanishedError("a table was dropped while it was read", where=f"table {table}", way_out="run again")
+
+
+def require_named(connection: psycopg.Connection[Any], name: str, relation_id: int) -> None:
+    """COPY goes by a name, looked up anew each time; the lock that it took keeps it from changing.
+
+    Raises:
+        ChangedMeanwhileError: the name is another table's by now.
+    """
+    row = connection.execute("SELECT to_regclass(%s)::oid::bigint", (name,)).fetchone()
+    if row != (relation_id,):
+        raise ChangedMeanwhileError(
+            "a table, or a partition of it, was renamed while it was copied",
+            where=f"table {name}",
+            way_out="run again; nothing was published",
+        )

@@ -1,0 +1,1 @@
+"""The columnar decoder: a buffer of messages in, typed Arrow tables out."""

@@ -1,0 +1,216 @@
+"""The columnar decoder: a buffer of messages in, typed Arrow tables out.
+
+Owns the relation and type caches, which live as long as the replication connection: the server
+describes a table once per connection.  Invariant: `decode` either succeeds and moves its state past
+exactly the messages it reports as consumed, or raises and changes nothing.  What it yields does not
+depend on how the stream was cut into chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from slotlake.decoder.columnar import scan
+from slotlake.decoder.columnar.buffer import MessageBuffer
+from slotlake.decoder.columnar.chunk import Chunk, Notes
+from slotlake.decoder.columnar.control_messages import Rare
+from slotlake.decoder.columnar.row_sets import row_sets
+from slotlake.decoder.columnar.rows import build_tables
+from slotlake.decoder.compiled.arrays import arrow
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.protocol.relations import Relation, RelationVersion
+from slotlake.decoder.types.catalog import TypeCatalog
+
+TRANSACTIONS_SCHEMA = pa.schema(
+    [
+        ("xid", pa.int64()),
+        ("commit_lsn", pa.int64()),
+        ("end_lsn", pa.int64()),
+        ("commit_time", pa.timestamp("us", "UTC")),
+        ("origin", pa.string()),
+    ]
+)
+MESSAGES_SCHEMA = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("txn", pa.int32()),
+        ("lsn", pa.int64()),
+        ("transactional", pa.bool_()),
+        ("prefix", pa.string()),
+        ("content", pa.binary()),
+    ]
+)
+
+
+# Tables of which a value could not be read, by schema and name, and the error that says which.
+Unreadable: TypeAlias = MutableMapping[tuple[str, str], ProtocolError]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How much a chunk holds; ``truncates`` counts tables, not statements."""
+
+    transactions: int = 0
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    truncates: int = 0
+    messages: int = 0
+
+    @property
+    def changes(self) -> int:
+        """Rows over all tables of the chunk."""
+        return self.inserts + self.updates + self.deletes + self.truncates
+
+
+@dataclass(frozen=True)
+class DecodedChunk:
+    """What one call of `Decoder.decode` made of the buffer.
+
+    Attributes:
+        consumed: messages used, from the front of the buffer.
+        transactions: one row per transaction that is not empty and ended here (TRANSACTIONS_SCHEMA),
+            row i being transaction number ``first_txn + i``.
+        rows: per relation version, in order of first appearance, its row changes ordered by ``seq``:
+            seq int64, op int8, txn int32, lsn int64, old int8, then n<i> for every column, and o<i>,
+            u<i>, xn<i>, xo<i> only for columns where a row needs them.
+        messages: logical messages (MESSAGES_SCHEMA), None when there are none; ``txn`` is null for
+            one that is not transactional.
+        counts: totals.
+        last_commit_lsn, last_end_lsn: of the last commit in the chunk, empty transactions included;
+            None when no transaction ended here.
+        next_seq, next_txn: ``first_seq`` and ``first_txn`` of the next call.
+        open: the chunk ends inside a transaction (only with ``partial``).
+        reached: a transaction at or behind ``commit_before`` was met; nothing more will be consumed.
+    """
+
+    consumed: int
+    transactions: pa.Table
+    rows: dict[RelationVersion, pa.Table]
+    messages: pa.Table | None
+    counts: Counts
+    last_commit_lsn: int | None
+    last_end_lsn: int | None
+    next_seq: int
+    next_txn: int
+    open: bool
+    reached: bool
+
+
+class Decoder:
+    """Decodes one replication connection's stream, in the shape of protocol 1: whole transactions.
+
+    Args:
+        binary: binary values were asked for; without it one is a ProtocolError.
+        catalog: what is known of the source's types, for binary values of its own; it learns from the
+            stream's Type messages.
+    """
+
+    def __init__(self, *, binary: bool = False, catalog: TypeCatalog | None = None) -> None:
+        self.catalog = (catalog or TypeCatalog()) if binary else None
+        self._relations: dict[int, Relation] = {}
+        self._types: dict[int, str] = {}
+        self._state = np.zeros(scan.STATE_FIELDS, dtype=np.int64)
+        self._open_origin: str | None = None
+        self._notes = Notes()
+
+    def decode(
+        self,
+        buffer: MessageBuffer,
+        *,
+        first_seq: int,
+        first_txn: int,
+        commit_before: int | None = None,
+        partial: bool = False,
+        unreadable: Unreadable | None = None,
+    ) -> DecodedChunk:
+        """Decode whole transactions from the front of the buffer.
+
+        Args:
+            buffer: received messages; not changed (the caller drops what was consumed).
+            first_seq: ordinal that the first change or logical message gets.
+            first_txn: number of the first transaction to end here, including one left open before.
+            commit_before: stop at the first transaction whose commit record starts here or later.
+            partial: also hand over the beginning of a transaction that does not end in the buffer.
+                Its row in ``transactions`` comes with the chunk in which it ends; the decoder must
+                then be given the rest.
+            unreadable: tables whose rows are left out. One of which a value cannot be read joins them,
+                where without it that is an error: the messages themselves are whole, and so is the rest.
+
+        Raises:
+            ProtocolError: the stream breaks the grammar; nothing was consumed.
+        """
+        chunk = Chunk(buffer, self._state, (first_seq, first_txn), self._notes, self.catalog)
+        chunk.walk(scan.NO_LIMIT if commit_before is None else commit_before, partial)
+        rare = Rare(chunk, self._relations, self._types)
+        decoded = _decoded(chunk, rare, self._open_origin, unreadable)
+        open_origin = rare.open_origin(self._open_origin)
+        self._relations, self._types, self._state = rare.relations, rare.types, chunk.state
+        self._open_origin = open_origin
+        return decoded
+
+
+def _decoded(
+    chunk: Chunk, rare: Rare, open_origin: str | None, unreadable: Unreadable | None
+) -> DecodedChunk:
+    ended = chunk.report[scan.LAST_END_LSN] > 0
+    ops = np.bincount(chunk.rows[scan.ROW_OP], minlength=128)
+    transactions = _transactions(chunk, rare, open_origin)
+    return DecodedChunk(
+        consumed=int(chunk.report[scan.AT]),
+        transactions=transactions,
+        rows=_rows(chunk, rare, unreadable),
+        messages=_messages(rare),
+        counts=Counts(
+            transactions=transactions.num_rows,
+            inserts=int(ops[ord("I")]),
+            updates=int(ops[ord("U")]),
+            deletes=int(ops[ord("D")]),
+            truncates=len(rare.truncates),
+            messages=len(rare.logical),
+        ),
+        last_commit_lsn=int(chunk.report[scan.LAST_COMMIT_LSN]) if ended else None,
+        last_end_lsn=int(chunk.report[scan.LAST_END_LSN]) if ended else None,
+        next_seq=int(chunk.state[scan.NEXT_SEQ]),
+        next_txn=int(chunk.state[scan.NEXT_TXN]),
+        open=bool(chunk.state[scan.OPEN]),
+        reached=bool(chunk.report[scan.REACHED]),
+    )
+
+
+def _rows(chunk: Chunk, rare: Rare, unreadable: Unreadable | None) -> dict[RelationVersion, pa.Table]:
+    if unreadable is None:
+        return build_tables(row_sets(chunk, rare))
+    while True:
+        try:
+            return build_tables(row_sets(chunk, rare, unreadable))
+        except ProtocolError as error:
+            if error.table is None or error.table in unreadable:
+                raise
+            unreadable[error.table] = error
+
+
+def _transactions(chunk: Chunk, rare: Rare, open_origin: str | None) -> pa.Table:
+    txns = chunk.txns
+    origins = rare.origins.between(txns[scan.TXN_BEGIN], txns[scan.TXN_COMMIT])
+    if open_origin is not None and txns.shape[1] and txns[scan.TXN_BEGIN, 0] < 0:
+        origins = pa.concat_arrays([pa.array([open_origin]), origins[1:]])
+    columns = [arrow(txns[f].copy()) for f in (scan.TXN_XID, scan.TXN_COMMIT_LSN, scan.TXN_END_LSN)]
+    times = arrow(txns[scan.TXN_TIME].copy()).cast(pa.timestamp("us", "UTC"))
+    return pa.table([*columns, times, origins], schema=TRANSACTIONS_SCHEMA)
+
+
+def _messages(rare: Rare) -> pa.Table | None:
+    if not rare.logical:
+        return None
+    names = MESSAGES_SCHEMA.names
+    records = [
+        (seq, txn if txn >= 0 else None, m.lsn, m.transactional, m.prefix, m.content)
+        for seq, txn, m in rare.logical
+    ]
+    return pa.Table.from_pylist([dict(zip(names, r, strict=True)) for r in records], schema=MESSAGES_SCHEMA)

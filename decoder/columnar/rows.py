@@ -1,0 +1,305 @@
+"""The row changes of relation versions, column by column, as Arrow tables.
+
+Positions, not names, name the columns (n0, o0 …), so that no table can have a column that gets in
+the way.  Invariant: one table row per change, in ``seq`` order; every column that is not there
+means "null (or false) in every row".
+
+The rows of all versions whose columns have the same types, a *group*, are read as one table, of which each
+version's is a slice; and in all groups the columns of one type are parsed by one call.  So a chunk of a
+thousand tables with ten rows each costs little more than one of one table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from slotlake.decoder.columnar import scan, scan_values
+from slotlake.decoder.columnar.value_spans import Block, Flags, Located, Run, Tuples, WidthError
+from slotlake.decoder.compiled.arrays import arrow, valid
+from slotlake.decoder.compiled.jit import Bytes, Ints, Unsigned, frozen
+from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.protocol.relations import Relation, RelationVersion
+from slotlake.decoder.types.binary.containers import AS_TEXT
+from slotlake.decoder.types.catalog import TypeCatalog
+from slotlake.decoder.types.parsing import Parsed, TextError
+from slotlake.decoder.types.row_kernels import LIES
+from slotlake.decoder.types.table import way_of
+
+# The positions of about this many values are held at a time, so that they fit a cache; or those of this many
+# columns, since each pass goes over all rows.  Values that are read as their rows are walked count less.
+_LOCATED_MAX, _COLUMNS_MIN, _READ_SHARE = 1 << 17, 16, 1 / 32
+
+_FIXED = {"seq": np.int64, "op": np.int8, "txn": np.int32, "lsn": np.int64, "old": np.int8}
+_NOTED = scan.ROW_SEQ, scan.ROW_OP, scan.ROW_TXN, scan.ROW_MESSAGE, scan.ROW_OLD
+
+_BINARY_OFF = (
+    "the type was dropped after the change was made, or has no readable binary form: run the same command "
+    "with `source.binary: false`; once the lake is past this change, binary may be on again"
+)
+
+Fault = Callable[[str, int, int], ProtocolError]
+
+
+@dataclass(frozen=True)
+class RowSets:
+    """A chunk's rows, and how they stand sorted by relation version, within one in order.
+
+    Attributes:
+        versions: each version once; those whose columns have the same types, in order, stand together.
+        rank: int64[versions], in the order in which the tables are wanted, the place of each in ``versions``.
+        first: int64[versions + 1], where the rows of each begin; each has at least one.
+        groups: where in ``versions`` each group begins, and the end.
+        rows: the fields of the rows as they came.
+        order: int64[rows], which row stands where; None: where it came.
+        walked: int64[rows], the rows of each group together, but as they came, so that their bytes are read
+            one after the other, however many tables came in turn; None: as they came.
+        place: int64[rows], where each of those stands; None: there.
+        catalog: what is known of types; None when no binary values were asked for.
+        error: ``error(what, message, offset)`` makes the exception that names a message.
+    """
+
+    versions: Sequence[Relation]
+    rank: Ints
+    first: Ints
+    groups: Sequence[int]
+    rows: Ints
+    order: Ints | None
+    walked: Ints | None
+    place: Ints | None
+    data: Bytes
+    lsns: Unsigned
+    catalog: TypeCatalog | None
+    error: Fault
+
+    def walk(self, number: int) -> Ints:
+        """One field of the rows in the order in which they are walked."""
+        values = self.rows[number]
+        return np.ascontiguousarray(values) if self.walked is None else values.take(self.walked)
+
+    def message(self, row: int) -> int:
+        """The number of a sorted row's message."""
+        return int(self.rows[scan.ROW_MESSAGE, row if self.order is None else self.order[row]])
+
+
+def build_tables(sets: RowSets) -> dict[RelationVersion, pa.Table]:
+    """All changes of each relation version; raises ProtocolError when a value does not parse."""
+    if not sets.versions:  # of an idle slot: no compiled code is loaded for it
+        return {}
+    groups = [_Group(sets, *bounds) for bounds in pairwise(sets.groups)]
+    for old, field in ((False, scan.ROW_NEW_AT), (True, scan.ROW_OLD_AT)):
+        _read_columns(sets, groups, field, old)
+    fixed = _fixed_columns(sets)
+    tables = [table for group in groups for table in group.tables(fixed)]
+    return {sets.versions[i]: tables[i] for i in sets.rank.tolist()}
+
+
+def _fixed_columns(sets: RowSets) -> dict[str, pa.Array]:
+    columns = {name: np.empty(sets.rows.shape[1], kind) for name, kind in _FIXED.items()}
+    noted = tuple(frozen(np.ascontiguousarray(sets.rows[field])) for field in _NOTED)
+    lsns = frozen(np.ascontiguousarray(sets.lsns))
+    order = np.empty(0, np.int64) if sets.order is None else sets.order
+    inputs = *noted, lsns, frozen(order)
+    scan_values.fixed_columns(*inputs, *columns.values())
+    return {name: arrow(values) for name, values in columns.items()}
+
+
+class _Group:
+    """The versions ``begin`` to ``end``, whose columns have the same types, as one table.
+
+    Attributes:
+        first: int64[versions + 1], where the rows of each begin.
+        width: how many columns.
+        always: the new tuples' columns.
+        some: columns that not every version needs to have, by kind (o, u, xn, xo) and number, each with a
+            flag for every version.
+    """
+
+    def __init__(self, sets: RowSets, begin: int, end: int) -> None:
+        self.versions = sets.versions[begin:end]
+        self.first = sets.first[begin : end + 1]
+        self.count = int(self.first[-1] - self.first[0])
+        self.width = len(sets.versions[begin].columns)
+        self.always: dict[int, pa.Array] = {}
+        self.some: dict[str, dict[int, tuple[pa.Array, Flags]]] = {"o": {}, "u": {}, "xn": {}, "xo": {}}
+
+    def block(self, begin: int, end: int) -> Block:
+        """Columns ``begin`` to ``end``."""
+        return Block(int(self.first[0]), int(self.first[-1]), begin, end, self.versions[0])
+
+    def check_empty(self, tuples: Tuples) -> None:
+        """No tuple of a table without columns has a value; no block of columns would tell."""
+        at = tuples.at[self.first[0] : self.first[-1]]
+        odd = (at >= 0) & ((tuples.data[at] != 0) | (tuples.data[at + 1] != 0))
+        if odd.any():
+            raise WidthError(int(self.first[0] + np.argmax(odd)))
+
+    def load(self, binary: bool) -> int:
+        """What a column of all rows counts for, on the average: as many values, or fewer."""
+        if binary or self.width == 0:
+            return self.count
+        _, where, counts = np.unique(
+            self.versions[0].type_numbers, return_index=True, return_counts=True
+        )  # fmt: skip
+        columns = self.versions[0].columns
+        lying = sum(
+            number
+            for i, number in zip(where.tolist(), counts.tolist(), strict=True)
+            if way_of(columns[i].type) == LIES
+        )
+        return max(1, int(self.count * max(lying / self.width, _READ_SHARE)))
+
+    def having(self, values: Flags) -> Flags:
+        """For each version whether one of its rows is flagged."""
+        found: Flags = np.logical_or.reduceat(values, self.first[:-1] - self.first[0])
+        return found
+
+    def tables(self, fixed: dict[str, pa.Array]) -> Iterator[pa.Table]:
+        """The table of each version."""
+        arrays = {name: array.slice(int(self.first[0]), self.count) for name, array in fixed.items()}
+        arrays |= zip(_new_names(self.width), map(self.always.__getitem__, range(self.width)), strict=True)
+        some = {
+            f"{kind}{number}": columns[number]
+            for kind, columns in self.some.items()
+            for number in sorted(columns)
+        }
+        begins = (self.first - self.first[0]).tolist()
+        wanted = np.array([flags for _, flags in some.values()]).reshape(len(some), len(self.versions))
+        whole: dict[bytes, pa.Table] = {}
+        for i, (begin, end) in enumerate(pairwise(begins)):
+            key = wanted[:, i].tobytes() if some else b""
+            if key not in whole:
+                chosen = {
+                    name: array for (name, (array, _)), has in zip(some.items(), key, strict=True) if has
+                }
+                columns = arrays | chosen
+                whole[key] = pa.Table.from_arrays(list(columns.values()), names=list(columns))
+            yield whole[key].slice(begin, end - begin) if end - begin < self.count else whole[key]
+
+
+@lru_cache(64)
+def _new_names(width: int) -> tuple[str, ...]:
+    return tuple(f"n{number}" for number in range(width))
+
+
+def _read_columns(sets: RowSets, groups: Sequence[_Group], tuple_field: int, old: bool) -> None:
+    """Every column of the new or of the old tuples; an old one only where a row has a value for it."""
+    at = sets.walk(tuple_field)
+    if old and not (at >= 0).any():
+        return
+    place = np.empty(0, np.int64) if sets.place is None else sets.place
+    tuples = Tuples(sets.data, frozen(at), frozen(place), np.empty(len(at), np.int64), sets.catalog)
+    try:
+        for group in groups:
+            if group.width == 0:
+                group.check_empty(tuples)
+        for owners, blocks in _blocks(groups, sets.catalog is not None):
+            _Columns(sets, owners, Located(tuples, blocks)).keep(old)
+    except WidthError as error:
+        message = int(sets.walk(scan.ROW_MESSAGE)[error.row])
+        raise sets.error("a tuple of another width than its table", message, 5) from None
+
+
+def _blocks(groups: Sequence[_Group], binary: bool) -> Iterator[tuple[list[_Group], list[Block]]]:
+    """Blocks of about _LOCATED_MAX values together; a large table's columns come in several."""
+    owners: list[_Group] = []
+    blocks: list[Block] = []
+    room = _LOCATED_MAX
+    for group in groups:
+        begin, load = 0, group.load(binary)
+        while begin < group.width:
+            fit = min(group.width - begin, max(room // load, 0 if blocks else _COLUMNS_MIN))
+            if fit:
+                owners.append(group)
+                blocks.append(group.block(begin, begin + fit))
+                begin, room = begin + fit, room - fit * load
+            if begin < group.width:
+                yield owners, blocks
+                owners, blocks, room = [], [], _LOCATED_MAX
+    if blocks:
+        yield owners, blocks
+
+
+class _Columns:
+    """What was found in some blocks, handed to the groups that own them."""
+
+    def __init__(self, sets: RowSets, owners: Sequence[_Group], located: Located) -> None:
+        self._sets, self._owners, self._located = sets, owners, located
+
+    def keep(self, old: bool) -> None:
+        """Parse all; of old tuples only the columns that have a value in some row."""
+        for i, run in enumerate(self._located.runs):
+            present = self._located.present(i) if old else None
+            if present is not None and not present.any():
+                continue
+            typed, exact = self._parsed(i, run)
+            unchanged = self._located.unchanged(i)
+            if present is None and exact is None and unchanged is None:
+                self._keep_all(run, typed)
+                continue
+            for segment in range(run.first, run.end):
+                part = slice(*(self._located.begin[segment : segment + 2] - run.begin).tolist())
+                values, texts = typed[part], None if exact is None else exact[part]
+                self._keep(
+                    segment, values, texts,
+                    None if present is None else present[part],
+                    None if unchanged is None else unchanged[part],
+                )  # fmt: skip
+
+    def _keep_all(self, run: Run, typed: pa.Array) -> None:
+        """What `_keep` comes to for new tuples that have nothing out of the ordinary."""
+        located, begin = self._located, 0
+        blocks, columns = located.block[run.first : run.end], located.column[run.first : run.end]
+        for block, column in zip(blocks, columns, strict=True):
+            group = self._owners[block]
+            group.always[column] = typed.slice(begin, group.count)
+            begin += group.count
+
+    def _keep(
+        self,
+        segment: int,
+        typed: pa.Array,
+        exact: pa.Array | None,
+        present: Flags | None,
+        unchanged: Flags | None,
+    ) -> None:
+        """Hand a column to its group; ``present``: of old tuples, else None."""
+        group, column = self._owners[self._located.block[segment]], self._located.column[segment]
+        if present is None:
+            group.always[column] = typed
+        elif present.any():
+            group.some["o"][column] = typed, group.having(present)
+        if exact is not None and exact.null_count < len(exact):
+            group.some["xn" if present is None else "xo"][column] = exact, group.having(valid(exact))
+        if unchanged is not None and unchanged.any():
+            group.some["u"][column] = arrow(unchanged), group.having(unchanged)
+
+    def _parsed(self, i: int, run: Run) -> Parsed:
+        """The values of a run; on a fault, of one segment after the other, to name the one."""
+        try:
+            return self._located.parsed(i)
+        except TextError:
+            for segment in range(run.first, run.end):
+                self._refuse(i, segment)
+            raise AssertionError("what could not be read together could be read apart") from None
+
+    def _refuse(self, i: int, segment: int) -> None:
+        """Raise the error of the first version in which this column does not parse."""
+        group, column = self._owners[self._located.block[segment]], self._located.column[segment]
+        begin = int(self._located.begin[segment]) - self._located.runs[i].begin - int(group.first[0])
+        bounds = pairwise(group.first.tolist())
+        for version, (row, end) in zip(group.versions, bounds, strict=True):
+            try:
+                self._located.part(i, begin + row, begin + end)
+            except TextError as error:
+                table = f"{version.schema}.{version.table}"
+                what = f"{error.reason}, in column {version.columns[column].name!r} of {table}"
+                message = self._sets.message(row + max(error.row, 0))
+                failure = self._sets.error(what, message, 0)
+                failure.way_out = _BINARY_OFF if AS_TEXT in error.reason else failure.way_out
+                raise failure.of(version.schema, version.table) from None

@@ -1,0 +1,220 @@
+"""The values of some columns of some rows: read where they are plain, and of the others the bytes' places.
+
+A *segment* is one column of one block of rows.  Segments lie by type; those of one type, a *run*, become one
+array, of which each segment is a slice.  Invariant: what a run gives is what its type's parser makes of its
+bytes; the pass over the rows (`row_kernels`) only spares that work where nothing is out of the ordinary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from slotlake.decoder.compiled.jit import Bytes, Ints, Lengths, frozen
+from slotlake.decoder.protocol.relations import Relation
+from slotlake.decoder.types.catalog import TypeCatalog
+from slotlake.decoder.types.column_type import ColumnType
+from slotlake.decoder.types.parsing import Parsed, plain
+from slotlake.decoder.types.row_kernels import LIES, PASSED, WIDTHS, read_rows
+from slotlake.decoder.types.slices import UNCHANGED, Slices
+from slotlake.decoder.types.table import parse_binary_slices, parse_mixed_slices, parse_slices, way_of
+
+_ALIGNED = 64  # bytes: where the memory of each run begins, as Arrow likes it
+Flags = npt.NDArray[np.bool_]
+
+
+class WidthError(Exception):
+    """A tuple of another width than its table, in row ``row``."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
+
+
+@dataclass(frozen=True)
+class Tuples:
+    """One tuple a row, at ``at`` (negative: the row has none); ``cursor``: where each is read on.
+
+    ``place``: which row's the values of each become, within the same block; empty: its own.
+    """
+
+    data: Bytes
+    at: Ints
+    place: Ints
+    cursor: Ints
+    catalog: TypeCatalog | None
+
+
+@dataclass(frozen=True)
+class Block:
+    """Columns ``begin`` to ``end`` of rows ``first`` to ``behind``; their types are those of ``relation``."""
+
+    first: int
+    behind: int
+    begin: int
+    end: int
+    relation: Relation
+
+
+@dataclass(frozen=True)
+class Run:
+    """Segments ``first`` to ``end``, of one type; ``begin`` to ``behind`` are their values among all."""
+
+    first: int
+    end: int
+    begin: int
+    behind: int
+    kind: ColumnType
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What a pass over the rows left, of each run from ``place`` on: values, or where their bytes lie."""
+
+    ways: Sequence[int]
+    place: Sequence[int]
+    mark: Sequence[int]
+    values: Bytes
+    valid: Bytes
+    start: Ints
+    length: Lengths
+    binary: Bytes
+    odd: Flags
+    binaries: bool
+    unchanged: bool
+
+
+class Located:
+    """What lies in some blocks of columns.
+
+    Attributes:
+        block, column: of each segment.
+        runs: the segments by type.
+        begin: int64[segments + 1], where the values of each begin, among all.
+    """
+
+    def __init__(self, tuples: Tuples, blocks: Sequence[Block]) -> None:
+        self._tuples, self._blocks = tuples, blocks
+        widths = [each.end - each.begin for each in blocks]
+        block = np.repeat(np.arange(len(blocks)), widths)
+        column = np.concatenate([np.arange(each.begin, each.end) for each in blocks])
+        types = np.concatenate([each.relation.type_numbers[each.begin : each.end] for each in blocks])
+        counts = np.array([each.behind - each.first for each in blocks])[block]
+        self._order = np.argsort(types, kind="stable")
+        self.block, self.column = block[self._order].tolist(), column[self._order].tolist()
+        self.begin = np.concatenate([[0], np.cumsum(counts[self._order])])
+        self.runs = list(self._by_type(types[self._order]))
+        self._passes = list(self._read())
+
+    def _by_type(self, types: npt.NDArray[np.uint64]) -> Iterator[Run]:
+        changes = [0, *(np.flatnonzero(types[1:] != types[:-1]) + 1).tolist(), len(types)]
+        begins = self.begin[changes].tolist()
+        for (first, end), (begin, behind) in zip(pairwise(changes), pairwise(begins), strict=True):
+            kind = self._blocks[self.block[first]].relation.columns[self.column[first]].type
+            yield Run(first, end, begin, behind, kind)
+
+    def _read(self) -> Iterator[_Pass]:
+        """For each run the pass that tells of it: odd ones are read again."""
+        texts = self._tuples.catalog is not None
+        ways = [LIES if texts else way_of(run.kind) for run in self.runs]
+        # A block of later columns goes on where the one before ended, also when it is read again.
+        ends = self._blocks[0].first, self._blocks[-1].behind
+        later = any(each.begin > 0 for each in self._blocks)
+        cursor = self._tuples.cursor[slice(*ends)].copy() if later else None
+        first = again = self._pass(ways)
+        odd = np.logical_or.reduceat(first.odd, [run.first for run in self.runs]).tolist()
+        if any(odd):
+            if cursor is not None:
+                self._tuples.cursor[slice(*ends)] = cursor
+            again = self._pass([LIES if each else PASSED for each in odd])
+        return (again if each else first for each in odd)
+
+    def _pass(self, ways: Sequence[int]) -> _Pass:
+        to, mark = np.zeros(len(self.block), np.int64), np.zeros(len(self.block), np.int64)
+        place, marks, room, lying, marked = [], [], 0, 0, 0
+        for run, way in zip(self.runs, ways, strict=True):
+            width, count = WIDTHS[way & 0xFF], run.behind - run.begin
+            offsets = self.begin[run.first : run.end] - run.begin
+            place.append(room if width else lying)
+            marks.append(marked)
+            if width:
+                to[run.first : run.end], mark[run.first : run.end] = room // width + offsets, marked + offsets
+                room += -(-count * width // _ALIGNED) * _ALIGNED
+                marked += count
+            elif way == LIES:
+                to[run.first : run.end] = lying + offsets
+                lying += count
+        values, valid = np.empty(room // 8, np.int64), np.ones(marked, np.uint8)
+        start, length = np.empty(lying, np.int64), np.empty(lying, np.int32)
+        binary = np.zeros(lying if self._tuples.catalog is not None else 0, np.uint8)
+        by_segment = np.repeat(np.array(ways, np.int64), [run.end - run.first for run in self.runs])
+        notes, found = np.zeros(len(to), np.int64), np.zeros(2, np.int64)
+        out = (values.view(np.int32), values.view(np.uint64), values.view(np.uint8), valid)
+        self._walk((by_segment, to, mark), (*out, start, length, binary, notes, found))
+        return _Pass(
+            ways, place, marks, out[2], valid, start, length, binary, notes[self._order] > 0,
+            bool(found[0]), bool(found[1]),
+        )  # fmt: skip
+
+    def _walk(self, segments: tuple[Ints, ...], out: tuple[npt.NDArray[Any], ...]) -> None:
+        """`read_rows`, which takes the segments in the order of the blocks."""
+        blocks, tuples = self._blocks, self._tuples
+        place = np.empty(len(self._order), np.int64)
+        place[self._order] = np.arange(len(place))
+        ways, to, mark = (each[place] for each in segments)
+        rows = np.array([(each.first, each.behind) for each in blocks], np.int64)
+        first = np.cumsum([0, *(each.end - each.begin for each in blocks)], dtype=np.int64)
+        widths = np.array([-1 if each.begin else len(each.relation.columns) for each in blocks], np.int64)
+        inputs = tuples.data, tuples.at, tuples.cursor, tuples.place
+        row = read_rows(
+            *inputs, frozen(rows), frozen(first), frozen(widths), ways, frozen(to), frozen(mark), *out
+        )
+        if row >= 0:
+            raise WidthError(row)
+
+    def present(self, i: int) -> Flags:
+        """For each value of run ``i`` whether there is one."""
+        run, left = self.runs[i], self._passes[i]
+        count = run.behind - run.begin
+        if left.ways[i] == LIES:
+            return left.length[left.place[i] : left.place[i] + count] >= 0
+        flags: Flags = left.valid[left.mark[i] : left.mark[i] + count].view(np.bool_)
+        return flags
+
+    def unchanged(self, i: int) -> Flags | None:
+        """For each value of run ``i`` whether the server left it out as unchanged; None: for none."""
+        run, left = self.runs[i], self._passes[i]
+        if not left.unchanged or left.ways[i] != LIES:
+            return None
+        flags: Flags = left.length[left.place[i] : left.place[i] + run.behind - run.begin] == UNCHANGED
+        return flags
+
+    def parsed(self, i: int) -> Parsed:
+        """The values of run ``i``; raises TextError."""
+        run, left = self.runs[i], self._passes[i]
+        count = run.behind - run.begin
+        if left.ways[i] == LIES:
+            return self.part(i, 0, count)
+        width, place, mark = WIDTHS[left.ways[i] & 0xFF], left.place[i], left.mark[i]
+        values, valid = left.values[place : place + width * count], left.valid[mark : mark + count]
+        return plain(run.kind.arrow, values, valid), None
+
+    def part(self, i: int, begin: int, end: int) -> Parsed:
+        """Some values of run ``i``, of those that lie; raises TextError."""
+        kind, left = self.runs[i].kind, self._passes[i]
+        begin, end = left.place[i] + begin, left.place[i] + end
+        slices = Slices(self._tuples.data, left.start[begin:end], left.length[begin:end])
+        catalog = self._tuples.catalog
+        if catalog is None or not left.binaries:
+            return parse_slices(slices, kind)
+        binary = left.binary[begin:end].view(np.bool_)
+        if not binary.any():
+            return parse_slices(slices, kind)
+        if (binary | ~slices.present).all():
+            return parse_binary_slices(slices, kind, catalog)
+        return parse_mixed_slices(slices, binary, kind, catalog)

@@ -1,0 +1,85 @@
+"""How this package compiles its loops: numba, kept on disk, outside the interpreter lock.
+
+Every compiled function takes arrays of fixed element types and returns numbers; it never raises.
+An error is a number that the Python caller turns into an exception, so that bad bytes can never
+become a crash.  ``cache=True`` writes next to the source, or to ``NUMBA_CACHE_DIR``
+(`decoder.compiled.cache`); `infra.kernels` compiles all of them beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numba.extending
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import types
+
+from slotlake.decoder.compiled.cache import keep_by_content
+from slotlake.decoder.compiled.memory import place
+
+keep_by_content()
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+Lengths = npt.NDArray[np.int32]
+Unsigned = npt.NDArray[np.uint64]
+
+# numba knows these by numpy's names; to the type checker all compiled numbers are plain integers.
+signed: Callable[[Any], int] = np.int64  # type: ignore[assignment]
+unsigned: Callable[[Any], int] = np.uint64  # type: ignore[assignment]
+
+# Every compiled function by its full name, as numba's dispatcher.
+kernels: dict[str, Any] = {}
+
+
+def compiled(function: F) -> F:
+    """Compile on first call; the type checker keeps seeing the plain function."""
+    made = numba.njit(cache=True, nogil=True)(function)
+    kernels[f"{function.__module__}.{function.__qualname__}"] = made
+    return cast(F, made)
+
+
+def inlined(function: F) -> F:
+    """For small functions that only other compiled functions call: becomes part of each of them.
+
+    Not kept on disk by itself: a caller that is compiled anew could not take it in from there.
+    """
+    return cast(F, numba.njit(nogil=True, forceinline=True)(function))
+
+
+def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A read-only view: inputs always have one array type, so numba compiles one version."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+_intrinsic: Callable[[Any], Any] = numba.extending.intrinsic
+
+
+def _big_endian(bits: int) -> Callable[[Bytes, int], int]:
+    """A compiled function ``read(data, p)`` for a big-endian integer of so many bits.
+
+    One load and one byte swap; below 64 bits it is unsigned.  Like all compiled code here it does not check
+    ``p``: the caller has.
+    """
+
+    @_intrinsic
+    def read(typing: Any, data: Any, p: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            source = place(context, builder, signature.args[0], values[0], values[1], bits)
+            value = builder.bswap(builder.load(source, align=1))
+            return value if bits == 64 else builder.zext(value, ir.IntType(64))
+
+        return types.int64(data, types.int64), generate
+
+    return cast("Callable[[Bytes, int], int]", read)
+
+
+read_uint16, read_uint32, read_int64 = _big_endian(16), _big_endian(32), _big_endian(64)

@@ -1,0 +1,156 @@
+"""Eight or sixteen bytes at once, for compiled loops over bytes that begin anywhere.
+
+numpy has no unaligned access and numba checks each index for being negative; these read and write as
+the processor does, in one instruction.  They check nothing: whoever calls them has made sure that
+``at .. at + 8`` (16) lies within the array.  Words are little-endian whatever the processor is; for
+eight digits at a time see `digits_only` and `eight_digits`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numba.extending
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils, types
+
+from slotlake.decoder.compiled.jit import Bytes, inlined, unsigned
+from slotlake.decoder.compiled.memory import place
+
+_SWAPPED = sys.byteorder == "big"
+ZEROS = 0x3030303030303030  # eight times the digit 0
+AHEAD = 16  # values: as long as one from memory takes
+_intrinsic: Callable[[Any], Callable[..., Any]] = numba.extending.intrinsic
+
+
+@_intrinsic
+def word_at(typingctx: Any, data: Any, at: Any) -> Any:
+    """The eight bytes at ``at``, the first of them lowest."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source = place(context, builder, signature.args[0], arguments[0], arguments[1], 64)
+        word = builder.load(source, align=1)
+        return builder.bswap(word) if _SWAPPED else word
+
+    return types.uint64(data, types.int64), generate
+
+
+@_intrinsic
+def big_word_at(typingctx: Any, data: Any, at: Any) -> Any:
+    """The eight bytes at ``at`` as a big-endian number."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source = place(context, builder, signature.args[0], arguments[0], arguments[1], 64)
+        word = builder.load(source, align=1)
+        return word if _SWAPPED else builder.bswap(word)
+
+    return types.uint64(data, types.int64), generate
+
+
+@_intrinsic
+def copy_sixteen(typingctx: Any, data: Any, source: Any, out: Any, target: Any) -> Any:
+    """Sixteen bytes from one array to another."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        left = place(context, builder, signature.args[0], arguments[0], arguments[1], 128)
+        right = place(context, builder, signature.args[2], arguments[2], arguments[3], 128)
+        builder.store(builder.load(left, align=1), right, align=1)
+        return context.get_dummy_value()
+
+    return types.void(data, types.int64, out, types.int64), generate
+
+
+@_intrinsic
+def fetch_ahead(typingctx: Any, data: Any, at: Any) -> Any:
+    """Have the bytes at ``at`` brought near, for a loop that comes there later: values lie far apart."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        where = place(context, builder, signature.args[0], arguments[0], arguments[1], 8)
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [where.type, number, number, number])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(prefetch, [where, number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(data, types.int64), generate
+
+
+@inlined
+def digits_only(word: int) -> bool:
+    """True when all eight bytes are digits."""
+    high = word & unsigned(0xF0F0F0F0F0F0F0F0)
+    over = (word + unsigned(0x0606060606060606)) & unsigned(0xF0F0F0F0F0F0F0F0)
+    return high | (over >> unsigned(4)) == unsigned(0x3333333333333333)
+
+
+@inlined
+def eight_digits(word: int) -> int:
+    """The number that eight digits are, the first of them lowest in the word."""
+    value = (word & unsigned(0x0F0F0F0F0F0F0F0F)) * unsigned(2561) >> unsigned(8)
+    value = (value & unsigned(0x00FF00FF00FF00FF)) * unsigned(6553601) >> unsigned(16)
+    return (value & unsigned(0x0000FFFF0000FFFF)) * unsigned(42949672960001) >> unsigned(32)
+
+
+@inlined
+def plain_digits(word: int, count: int) -> int:
+    """The first ``count`` bytes (1 to 8) of the word, as the numbers that digits are, behind zeros."""
+    return (word ^ unsigned(ZEROS)) << (unsigned(64) - (unsigned(count) << unsigned(3)))
+
+
+@inlined
+def all_plain(word: int) -> bool:
+    """True when each byte of `plain_digits` is one of a digit: 0 to 9."""
+    return ((word + unsigned(0x7676767676767676)) | word) & unsigned(0x8080808080808080) == unsigned(0)
+
+
+@inlined
+def eight_plain(word: int) -> int:
+    """The number that the bytes of `plain_digits` are."""
+    value = word * unsigned(2561) >> unsigned(8)
+    value = (value & unsigned(0x00FF00FF00FF00FF)) * unsigned(6553601) >> unsigned(16)
+    return (value & unsigned(0x0000FFFF0000FFFF)) * unsigned(42949672960001) >> unsigned(32)
+
+
+@inlined
+def zeroed(word: int, marks: int) -> int:
+    """The word with the marked bytes made the digit 0."""
+    return (word & ~marks) | (unsigned(ZEROS) & marks)
+
+
+@inlined
+def last_digits(word: int, count: int) -> int:
+    """The word with all but its last ``count`` bytes (0 to 8) made the digit 0."""
+    if count >= 8:
+        return word
+    kept = ~unsigned(0) << (unsigned(64) - (unsigned(count) << unsigned(3))) if count > 0 else unsigned(0)
+    return (word & kept) | (unsigned(ZEROS) & ~kept)
+
+
+@inlined
+def first_digits(word: int, count: int) -> int:
+    """The word with all but its first ``count`` bytes (1 to 8) made the digit 0."""
+    if count >= 8:
+        return word
+    kept = (unsigned(1) << (unsigned(count) << unsigned(3))) - unsigned(1)
+    return (word & kept) | (unsigned(ZEROS) & ~kept)
+
+
+@inlined
+def copy_bytes(
+    data: Bytes, start: int, end: int, data_end: int, into: Bytes, target: int, into_end: int
+) -> None:
+    """``data[start:end]`` to ``target`` in the other array, sixteen bytes at a time.
+
+    Up to fifteen bytes more are copied behind it, where both arrays, which end at ``data_end`` and
+    ``into_end``, have room: what comes next in ``into`` is to be written later.
+    """
+    moved = target - start
+    last = min(data_end, into_end - moved) - 16
+    while start < end and start <= last:
+        copy_sixteen(data, start, into, start + moved)
+        start += 16
+    while start < end:
+        into[start + moved] = data[start]
+        start += 1

@@ -1,0 +1,1 @@
+"""The initial copy of a table: COPY under an exported snapshot, range by range, into Parquet."""

@@ -1,0 +1,163 @@
+"""Into which parts a table's copy is cut: ranges of its pages, so that many are read at once and none twice.
+
+A part is a range of ctids of one table file: the table itself, or a partition of a table that is published
+through its root.  Together the parts are the whole table, whatever is written meanwhile: a version of a row
+never moves, the first range begins at the first page, the last has no end.  PostgreSQL reads a range of ctids
+without the rest of the table from 14 on (nodeTidrangescan.c); of what has no pages, or may be read through
+its root only, or not by ctid (whoever may read some columns only), there is one part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from slotlake.decoder.catalog.publication_tables import LEAVES, LOCKED, require_filter
+from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.types.table import column_type, copy_sql
+
+PART_BYTES = 64 << 20
+_FIRST_WITH_RANGES = 140000
+_ONLY = "ONLY "
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one COPY reads of a table.
+
+    Attributes:
+        number: its place among the table's parts.
+        relation: the table file as SQL takes it, with ONLY unless it is a root.
+        first, end: pages, ``end`` not included; None for no bound.
+        rows, bytes: about how many; 0 when the server does not know. Bytes are the server's, TOAST included.
+        relation_id: OID of what had that name when the table was cut; 0 if that was not recorded.
+    """
+
+    number: int
+    relation: str
+    first: int | None
+    end: int | None
+    rows: int
+    bytes: int
+    relation_id: int = 0
+
+    @property
+    def name(self) -> str:
+        """Of the table file, quoted, with its schema."""
+        return self.relation.removeprefix(_ONLY)
+
+    @property
+    def condition(self) -> str | None:
+        """The range as SQL; None for all."""
+        bounds = [f"ctid >= '({self.first},0)'::tid"] if self.first is not None else []
+        bounds += [f"ctid < '({self.end},0)'::tid"] if self.end is not None else []
+        return " AND ".join(bounds) or None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a record on disk; ``Part(**it)`` reads it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    relation_id: int
+    relation: str
+    pages: int
+    rows: int
+    bytes: int
+    ranged: bool
+
+
+# Of a locked table the size is as it was analysed last: a range more or less, but the plan waits for nobody.
+_LEAVES = f"""WITH RECURSIVE {LOCKED}, root AS (
+    SELECT oid, relkind FROM pg_class WHERE oid = ANY (%s)
+), {LEAVES}
+SELECT root.oid::bigint, c.oid::bigint, n.nspname, c.relname, root.relkind::text,
+       coalesce(CASE WHEN l.relation IS NULL THEN pg_relation_size(c.oid) / b.size ELSE c.relpages END, 0),
+       greatest(c.reltuples, 0)::bigint,
+       coalesce(CASE WHEN l.relation IS NULL THEN pg_table_size(c.oid) ELSE c.relpages * b.size END, 0),
+       c.relkind = 'r' AND coalesce(a.amname = 'heap', false)
+           AND coalesce(has_table_privilege(c.oid, 'SELECT'), false),
+       coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+                AND NOT row_security_active(c.oid), false)
+FROM root
+JOIN leaf ON leaf.root = root.oid
+JOIN pg_class c ON c.oid = leaf.relid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_am a ON a.oid = c.relam
+LEFT JOIN (SELECT DISTINCT relation FROM locked) l ON l.relation = c.oid,
+LATERAL (SELECT current_setting('block_size')::bigint AS size) b
+ORDER BY root.oid, c.oid
+"""
+
+
+def plan_parts(
+    connection: psycopg.Connection[Any], tables: Iterable[SourceTable], *, part_bytes: int | None = None
+) -> dict[SourceTable, list[Part]]:
+    """The parts of each table, at least one, by one query for all tables.
+
+    Args:
+        part_bytes: a part has about so many (PART_BYTES), as the server stores them; at least a page.
+    """
+    asked = {table.relation_id: table for table in tables}
+    ranges, size = connection.info.server_version >= _FIRST_WITH_RANGES, part_bytes or PART_BYTES
+    found: dict[int, list[_Leaf]] = {oid: [] for oid in asked}
+    readable = dict.fromkeys(asked, True)
+    for oid, leaf, schema, name, kind, pages, rows, stored, heap, allowed in connection.execute(
+        _LEAVES.encode(), (list(asked),)
+    ).fetchall():
+        readable[oid] &= kind != "p" or allowed
+        relation = f"{_ONLY}{sql.Identifier(schema, name).as_string(None)}"
+        found[oid].append(_Leaf(leaf, relation, int(pages), int(rows), int(stored), bool(heap and ranges)))
+    return {
+        table: _parts(table, found[oid] if readable[oid] else _whole(table, found[oid]), size)
+        for oid, table in asked.items()
+    }
+
+
+def _whole(table: SourceTable, leaves: list[_Leaf]) -> list[_Leaf]:
+    """A root whose partitions this role may not read by themselves."""
+    rows, stored = sum(leaf.rows for leaf in leaves), sum(leaf.bytes for leaf in leaves)
+    return [_Leaf(table.relation_id, table.quoted, 0, rows, stored, ranged=False)]
+
+
+def _parts(table: SourceTable, leaves: list[_Leaf], part_bytes: int) -> list[Part]:
+    parts: list[Part] = []
+    for leaf in leaves or _whole(table, []):
+        count = max(1, -(-leaf.bytes // part_bytes)) if leaf.ranged else 1
+        step = max(1, -(-leaf.pages // count))
+        firsts = list(range(0, leaf.pages, step)) or [0]
+        for at, first in enumerate(firsts):
+            begin = first if at else None
+            end = None if first == firsts[-1] else first + step
+            share = (leaf.rows // len(firsts), leaf.bytes // len(firsts))
+            parts.append(Part(len(parts), leaf.relation, begin, end, *share, leaf.relation_id))
+    return parts
+
+
+def part_query(table: SourceTable, part: Part, more: str | None = None) -> str:
+    """The COPY command for a part of a table; ONLY, because children are published by themselves.
+
+    Args:
+        more: a further condition, as SQL.
+
+    Raises:
+        SourceUnavailableError: the table's row filter could not be read.
+    """
+    require_filter(table.row_filter, table.quoted)
+    columns = ", ".join(
+        copy_sql(sql.Identifier(c.name).as_string(None), column_type(c.type_oid, c.typmod))
+        for c in table.columns
+    )
+    conditions = [each for each in (part.condition, table.row_filter, more) if each is not None]
+    where = f" WHERE {' AND '.join(f'({each})' for each in conditions)}" if conditions else ""
+    return f"COPY (SELECT {columns} FROM {part.relation}{where}) TO STDOUT (FORMAT binary)"
+
+
+def whole_part(table: SourceTable) -> Part:
+    """All of a table as one part."""
+    return Part(0, f"{_ONLY if table.kind != 'p' else ''}{table.quoted}", None, None, 0, 0, table.relation_id)

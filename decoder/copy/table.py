@@ -1,0 +1,399 @@
+"""The initial copy of a table: COPY under an exported snapshot into Parquet files for Iceberg.
+
+Every column comes in COPY's binary format, as the value itself where its type has a reader of binary values,
+else as the text that its output function gives (`types.copy_sql`).  Both go through the same table of types
+as the stream, so that a row copied and the same row streamed are equal to the last bit.  The files carry
+Iceberg's field ids and can be registered in place as the table's data.
+
+Invariant: the rows are exactly those that the publication's filter lets through as the snapshot sees
+them; memory is bounded by a few chunks for each part that is read at once; of a part that failed no file
+is left.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+import pyarrow as pa
+from psycopg import pq, sql
+
+from slotlake.decoder.catalog.publications import SourceColumn, SourceTable
+from slotlake.decoder.catalog.vanished import require_named, vanished, vanished_error
+from slotlake.decoder.copy.files import ROWS_PER_FILE, CopiedFile, CopyPlace, PartFiles, unwritable
+from slotlake.decoder.copy.frames import CopyFrames
+from slotlake.decoder.copy.parts import Part, part_query, plan_parts, whole_part
+from slotlake.decoder.errors import SourceError, concerning
+from slotlake.decoder.failpoints import reach
+from slotlake.decoder.server.source import as_stored, connect, explain, redact, source_errors, source_session
+from slotlake.decoder.server.waiting import Patience, WatchedConnection, readable
+from slotlake.decoder.stream.copy_data import CopyReader
+from slotlake.decoder.stream.nap import Nap
+from slotlake.decoder.types.table import column_type, from_copied
+
+__all__ = ["CopiedFile", "CopyCrew", "CopyJob", "CopyPlace", "CopyProgress", "copy_query", "copy_table"]
+
+WORKERS = 2
+_NO_PRIVILEGE = "42501"
+CHUNK_BYTES = 16 << 20
+_CHUNKS_BYTES = 32 << 20  # of all parts that are read at once
+_CHUNK_BYTES_MIN = 4 << 20
+
+
+@dataclass(frozen=True)
+class CopyProgress:
+    """How far a copy has come."""
+
+    table: str
+    rows: int
+    received_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class CopyJob:
+    """A part to be copied.
+
+    Attributes:
+        place: an existing directory, and names and field ids; arrays are typed as
+            `types.column_type` says (decimals, timestamps in microseconds, UTC-adjusted or not).
+        stem: of the names of its files; no two jobs with one directory have the same.
+        condition: a further condition that its rows meet, as SQL.
+    """
+
+    table: SourceTable
+    place: CopyPlace
+    part: Part
+    stem: str
+    condition: str | None = None
+
+
+Told = Callable[[CopyJob, int, int], None]
+Done = Callable[[CopyJob, list[CopiedFile]], None]
+Begins = Callable[[CopyJob], bool]
+
+
+def _nothing(*told: object) -> None:
+    """Nobody asks."""
+
+
+def _always(job: CopyJob) -> bool:
+    return True
+
+
+def copy_table(
+    dsn: str,
+    snapshot: str,
+    table: SourceTable,
+    place: CopyPlace,
+    *,
+    rows_per_file: int = ROWS_PER_FILE,
+    workers: int = WORKERS,
+    progress: Callable[[CopyProgress], None] | None = None,
+) -> list[CopiedFile]:
+    """Copy the published rows and columns of a table, as the snapshot sees them.
+
+    Args:
+        snapshot: name of an exported snapshot that is still held (`slots.ExportedSnapshot`).
+        place: as in `CopyJob`.
+        rows_per_file: a file ends at the first chunk after this many rows.
+        workers: how many parts are read at once.
+
+    Returns:
+        The files, in order; none when there are no rows. On failure none is left.
+
+    Raises:
+        SourceError: the server refuses: privileges, row-level security, a snapshot that is gone.
+        VanishedError: the table was dropped.
+        ChangeLogError: the files cannot be written.
+    """
+    with source_session(dsn, f"looking at {table.quoted}") as connection:
+        parts = plan_parts(connection, [table])[table]
+    jobs = [CopyJob(table, place, part, f"copy-{part.number:05d}") for part in parts]
+    finished: dict[CopyJob, list[CopiedFile]] = {}
+    try:
+        with CopyCrew(
+            dsn,
+            snapshot,
+            jobs,
+            workers=workers,
+            rows_per_file=rows_per_file,
+            done=finished.__setitem__,
+            told=_Sum(table, progress).add if progress is not None else _nothing,
+        ) as crew:
+            crew.wait(jobs)
+            if crew.gone:
+                raise vanished_error(table.quoted)
+    except BaseException:
+        for file in (file for files in finished.values() for file in files):
+            file.path.unlink(missing_ok=True)
+        raise
+    return [file for job in jobs for file in finished[job]]
+
+
+def copy_query(table: SourceTable) -> str:
+    """The COPY command for a whole table."""
+    return part_query(table, whole_part(table))
+
+
+class _Sum:
+    """What the parts of a table tell, as one."""
+
+    def __init__(self, table: SourceTable, progress: Callable[[CopyProgress], None]) -> None:
+        self._table, self._progress = table, progress
+        self._lock = threading.Lock()
+        self._rows = self._bytes = 0
+        self._begun = time.monotonic()
+
+    def add(self, job: CopyJob, rows: int, received: int) -> None:
+        with self._lock:
+            self._rows, self._bytes = self._rows + rows, self._bytes + received
+            seconds = time.monotonic() - self._begun
+            self._progress(CopyProgress(self._table.quoted, self._rows, self._bytes, seconds))
+
+
+class _Stopped(Exception):
+    """Another part has failed."""
+
+
+class CopyCrew:
+    """Reads parts under one snapshot, several at once, in the order given; use as a context manager.
+
+    Leaving it by an exception ends what is under way; files of parts that were finished stay.
+
+    Args:
+        done: called, in a thread of the crew, with the files of each part once they are on disk.
+        told: called with how many more rows and bytes of a part have come.
+        begins: asked before each part, in a thread of the crew; one for which it says no is left out.
+
+    Attributes:
+        gone: OIDs of tables that were dropped before all of their parts were read; these are left out too.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        snapshot: str,
+        jobs: Iterable[CopyJob],
+        *,
+        workers: int = WORKERS,
+        rows_per_file: int = ROWS_PER_FILE,
+        done: Done = _nothing,
+        told: Told = _nothing,
+        begins: Begins = _always,
+    ) -> None:
+        self._dsn, self._snapshot, self._rows_per_file = dsn, snapshot, rows_per_file
+        self._done, self._told, self._begins = done, told, begins
+        self._chunk_bytes = min(CHUNK_BYTES, max(_CHUNK_BYTES_MIN, _CHUNKS_BYTES // workers))
+        self.gone: set[int] = set()
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._local = threading.local()
+        self._connections: list[WatchedConnection] = []
+        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="slotlake-copy")
+        self._futures = {job: self._pool.submit(self._work, job) for job in jobs}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._stop.set()
+        self._pool.shutdown(wait=True, cancel_futures=kind is not None)
+        for connection in self._connections:
+            connection.close()
+
+    def wait(self, jobs: Iterable[CopyJob]) -> None:
+        """Until these parts are done, or left out.
+
+        Raises:
+            SourceError, ChangeLogError: as `copy_table`; of any part, also of one that was not asked for.
+        """
+        for job in jobs:
+            try:
+                self._futures[job].result()
+            except BaseException as error:
+                raise self._failure or error from None
+
+    def _work(self, job: CopyJob) -> None:
+        try:
+            if self._stop.is_set():
+                raise _Stopped
+            if not self._begins(job):
+                return
+            self._done(job, self._copied(job))
+            reach("init.part_done")
+        except BaseException as error:
+            if self._dropped(job, error):
+                return
+            if not self._stop.is_set():
+                self._failure = error
+            self._stop.set()
+            raise
+
+    def _dropped(self, job: CopyJob, error: BaseException) -> bool:
+        connection, self._local.connection = getattr(self._local, "connection", None), None
+        if connection is not None:
+            connection.close()  # its transaction has failed
+        if isinstance(error, SourceError) and not self._stop.is_set():
+            with suppress(SourceError):
+                self.gone |= vanished(self._dsn, [job.table.relation_id])
+        return job.table.relation_id in self.gone
+
+    def _copied(self, job: CopyJob) -> list[CopiedFile]:
+        writer = PartFiles(job.table, job.place, job.stem, self._rows_per_file)
+        reading = _Reading(self._dsn, job, writer, (self._told, self._stop, self._chunk_bytes))
+        try:
+            with source_errors(self._dsn, f"copying {job.table.quoted}"):
+                connection = self._connection()
+                _take_snapshot(connection, self._snapshot)
+                as_stored(connection)
+                with concerning(job.table.schema, job.table.table):
+                    reading.run(connection)
+                    require_named(connection, job.part.name, job.part.relation_id)
+                connection.execute("COMMIT")
+            return writer.finish()
+        except BaseException as error:
+            reading.stop()
+            writer.abandon()
+            if isinstance(error, OSError | pa.ArrowException):
+                raise unwritable(job.place.directory, error) from None
+            raise
+
+    def _connection(self) -> WatchedConnection:
+        """This thread's; one is closed, not rolled back: in the middle of a COPY nothing else can be said."""
+        found: WatchedConnection | None = getattr(self._local, "connection", None)
+        if found is None:
+            found = self._local.connection = connect(self._dsn)
+            self._connections.append(found)
+        return found
+
+
+def _take_snapshot(connection: psycopg.Connection[Any], snapshot: str) -> None:
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+    except (psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue):
+        raise SourceError(
+            f"the exported snapshot {snapshot!r} is gone",
+            where="the session that exported it has ended",
+            way_out="run the same command again",
+        ) from None
+    # Rather fail than copy a part of the rows.
+    connection.execute("SET LOCAL row_security = off")
+
+
+class _Reading:
+    """Receives here, decodes and writes in another thread, one chunk ahead."""
+
+    def __init__(
+        self, dsn: str, job: CopyJob, writer: PartFiles, crew: tuple[Told, threading.Event, int]
+    ) -> None:
+        self._dsn, self._job, self._table, self._writer = dsn, job, job.table, writer
+        self._told, self._stop, self._chunk_bytes = crew
+        self._frames = CopyFrames(len(job.table.columns))
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="slotlake-copy")
+        self._under_way: Future[None] | None = None
+
+    def run(self, connection: WatchedConnection) -> None:
+        pgconn = connection.pgconn
+        pgconn.send_query(part_query(self._table, self._job.part, self._job.condition).encode())
+        self._expect(connection, pq.ExecStatus.COPY_OUT)
+        nap, reader, patience = Nap(), CopyReader(pgconn), Patience(connection)
+        pieces: list[bytes] = []
+        size = messages = 0
+        ended, drained = False, time.monotonic()
+        while not ended:
+            if self._stop.is_set():
+                raise _Stopped
+            frames = reader.drain()
+            ended = frames.ended
+            now = time.monotonic()
+            nap.drained(len(frames.data), now - drained)
+            drained = now
+            pieces.append(frames.data.tobytes())
+            size, messages = size + len(frames.data), messages + len(frames.lengths)
+            if size >= self._chunk_bytes or ended:
+                self._submit(b"".join(pieces), messages)
+                pieces, size, messages = [], 0, 0
+            elif nap.idle:
+                _wait(connection, patience)
+            else:
+                time.sleep(nap.seconds)
+        self._expect(connection, pq.ExecStatus.COMMAND_OK)
+        while pgconn.get_result() is not None:  # the connection takes its next command only then
+            pass
+        self._wait()
+        self._thread.shutdown()
+        self._frames.end()
+
+    def stop(self) -> None:
+        """Give up; what has begun is waited for."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _expect(self, connection: WatchedConnection, wanted: int) -> None:
+        pgconn, patience = connection.pgconn, Patience(connection)
+        while pgconn.is_busy():
+            _wait(connection, patience)
+            pgconn.consume_input()
+        result = pgconn.get_result()
+        if result is None or result.status != wanted:
+            raise self._refused(result)
+
+    def _refused(self, result: pq.abc.PGresult | None) -> SourceError:
+        where = f"{self._table.quoted} at {redact(self._dsn)}"
+        if result is None:
+            return SourceError("the server ended the copy", where=where, way_out="run the same command again")
+        error = psycopg.errors.error_from_result(result)
+        if error.sqlstate == _NO_PRIVILEGE and self._secured():
+            return SourceError(
+                f"row-level security hides rows of {self._table.quoted} from this role",
+                where=where,
+                way_out="ALTER ROLE … BYPASSRLS, or use the table's owner",
+            )
+        return explain(error, self._dsn, f"copying {self._table.quoted}")
+
+    def _secured(self) -> bool:
+        with source_session(self._dsn) as connection:
+            asked = "SELECT row_security_active(%s::oid)"
+            return connection.execute(asked, [self._table.relation_id]).fetchone() == (True,)
+
+    def _submit(self, raw: bytes, messages: int) -> None:
+        self._wait()
+        self._under_way = self._thread.submit(self._decode, raw, messages)
+
+    def _wait(self) -> None:
+        if self._under_way is not None:
+            self._under_way.result()
+
+    def _decode(self, raw: bytes, messages: int) -> None:
+        # One message is one row, but for the header before the first and the end mark.
+        rows, slices = self._frames.take(raw, messages + 1)
+        if rows:
+            columns = [self._parsed(c, s) for c, s in zip(self._table.columns, slices, strict=True)]
+            self._writer.append(rows, columns, len(raw))
+            reach("init.mid_copy")
+        self._told(self._job, rows, len(raw))
+
+    def _parsed(self, column: SourceColumn, slices: Any) -> tuple[pa.Array, pa.Array | None]:
+        kind = column_type(column.type_oid, column.typmod)
+        parsed: tuple[pa.Array, pa.Array | None] = from_copied(slices, kind, column=column.name)
+        form = self._writer.place.forms.get(column.name)
+        return parsed if form is None else form.keep(*parsed)
+
+
+def _wait(connection: WatchedConnection, patience: Patience) -> None:
+    """For the server's next bytes, or a second."""
+    if readable(connection.pgconn, 1.0):
+        patience.heard()
+    else:
+        patience.nothing()

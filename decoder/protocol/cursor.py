@@ -1,0 +1,105 @@
+"""Reading one message from front to back: the integers, strings, positions and times of the protocol.
+
+Invariant: nothing is read beyond the message's end, and every refusal names the message's type and the
+byte at which it was refused.  Integers are big-endian, strings UTF-8 ending in a zero byte.
+"""
+
+from __future__ import annotations
+
+from slotlake.decoder.errors import ProtocolError
+
+LSN_MAX = 2**63 - 1  # positions are kept as signed 64-bit integers
+EPOCH_MICROSECONDS = 946_684_800_000_000  # from 1970-01-01 to PostgreSQL's 2000-01-01
+TIME_MIN, TIME_MAX = -63_082_281_600_000_000, 252_455_615_999_999_999  # years 1 to 9999, from 2000
+
+
+class Cursor:
+    """A place in one message, moved forward by reading.
+
+    Attributes:
+        payload: the message, tag included.
+        offset: how much of it was read.
+        message_type: its tag, "" when it is empty.
+        binary: whether binary values were asked for.
+        parallel: whether an abort tells its position and time (streaming 'parallel').
+    """
+
+    def __init__(self, payload: bytes, *, binary: bool = False, parallel: bool = False) -> None:
+        self.payload = payload
+        self.offset = 0
+        self.message_type = payload[:1].decode("latin-1")
+        self.binary = binary
+        self.parallel = parallel
+
+    def error(self, what: str, offset: int | None = None) -> ProtocolError:
+        """The refusal of what stands at ``offset``, or of what comes next."""
+        where = self.offset if offset is None else offset
+        return ProtocolError(what, message_type=self.message_type, offset=where)
+
+    def take(self, length: int) -> bytes:
+        """The next bytes, exactly so many."""
+        end = self.offset + length
+        if end > len(self.payload):
+            raise self.error("the message ends too early")
+        part = self.payload[self.offset : end]
+        self.offset = end
+        return part
+
+    def unsigned(self, length: int) -> int:
+        """An integer of so many bytes."""
+        return int.from_bytes(self.take(length), "big")
+
+    def signed(self, length: int) -> int:
+        """A signed integer of so many bytes."""
+        return int.from_bytes(self.take(length), "big", signed=True)
+
+    def text(self, raw: bytes, offset: int) -> str:
+        """Bytes read at ``offset`` as text."""
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError:
+            raise self.error("text that is not UTF-8", offset) from None
+
+    def string(self) -> str:
+        """A string up to its zero byte."""
+        end = self.payload.find(b"\0", self.offset)
+        if end < 0:
+            raise self.error("a string without its end")
+        start = self.offset
+        self.offset = end + 1
+        return self.text(self.payload[start:end], start)
+
+    def flags(self, allowed: int) -> int:
+        """A byte of flags, none of them but the allowed ones."""
+        value = self.unsigned(1)
+        if value & ~allowed:
+            raise self.error(f"reserved flags are set ({value:#04x})", self.offset - 1)
+        return value
+
+    def lsn(self, *, required: bool = True) -> int:
+        """A position; 0 stands for none where none is needed."""
+        value = self.unsigned(8)
+        if value > LSN_MAX:
+            raise self.error("a position beyond the end of all WAL", self.offset - 8)
+        if required and value == 0:
+            raise self.error("a position is not set", self.offset - 8)
+        return value
+
+    def time(self) -> int:
+        """A time, in microseconds since 1970-01-01 UTC."""
+        value = self.signed(8)
+        if not TIME_MIN <= value <= TIME_MAX:
+            raise self.error("a time outside the years 1 to 9999", self.offset - 8)
+        return value + EPOCH_MICROSECONDS
+
+    def xid(self) -> int:
+        """The number of a transaction or subtransaction, never 0."""
+        value = self.unsigned(4)
+        if value == 0:
+            raise self.error("a transaction's number is not set", self.offset - 4)
+        return value
+
+    def end(self) -> None:
+        """Nothing may be left."""
+        if self.offset != len(self.payload):
+            raise self.error("bytes are left over after the message")

@@ -1,0 +1,125 @@
+"""What a stream has said about tables and types, and for whom it holds.
+
+`Descriptions` are those of a session, `StreamDescriptions` those of one streamed transaction, seen over the
+session's.  Invariant: each is known with its place in the stream, so that when a streamed transaction is
+committed its descriptions replace older ones only: the server does not repeat a newer one
+(pgoutput.c, ``cleanup_rel_sync_cache`` marks as sent only what was not invalidated since).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from slotlake.decoder.protocol.messages import RelationMessage, TypeMessage
+from slotlake.decoder.protocol.relations import Relation
+
+Description: TypeAlias = RelationMessage | TypeMessage
+
+
+class Descriptions:
+    """The tables and types of a session.
+
+    Attributes:
+        relations: the version in force of each table, by id, with the names of its types.
+        types: names of user types by OID.
+    """
+
+    def __init__(self) -> None:
+        self.relations: dict[int, Relation] = {}
+        self.types: dict[int, str] = {}
+        self._places: dict[tuple[type[Description], int], int] = {}
+
+    def add(self, message: Description, place: int) -> Description:
+        """Let a description hold, unless a later one does; returns it with the names of its types."""
+        key = (type(message), _number(message))
+        message = named(message, self.types)
+        if place >= self._places.get(key, -1):
+            self._places[key] = place
+            if isinstance(message, TypeMessage):
+                self.types[message.type_oid] = type_text(message)
+            else:
+                self.relations[message.relation.relation_id] = message.relation
+        return message
+
+
+@dataclass
+class StreamDescriptions:
+    """A streamed transaction that has not ended: its subtransactions and what they described.
+
+    Attributes:
+        session: what holds for all others, and gives names to types here too.
+        xids: the transactions that sent something, top-level and sub.
+        aborted: the subtransactions that were rolled back.
+        said: (place, xid, description), in order.
+        uses: (xid, who described the table, its id): what is needed of another's descriptions.
+    """
+
+    session: Descriptions
+    xids: set[int] = field(default_factory=set)
+    aborted: set[int] = field(default_factory=set)
+    said: list[tuple[int, int, Description]] = field(default_factory=list)
+    uses: set[tuple[int, int, int]] = field(default_factory=set)
+
+    def add(self, message: Description, place: int, xid: int) -> Description:
+        """Note a description; returns it with the names of its types."""
+        own = {m.type_oid: type_text(m) for _, _, m in self.said if isinstance(m, TypeMessage)}
+        message = named(message, {**self.session.types, **own})
+        self.said.append((place, xid, message))
+        return message
+
+    def relation(self, relation_id: int) -> Relation | None:
+        """The version of a table in force in this transaction: one that it has described itself."""
+        found = self._described(relation_id)
+        return None if found is None else found[1]
+
+    def _described(self, relation_id: int) -> tuple[int, Relation] | None:
+        """Who described a table last, and how."""
+        for _, xid, message in reversed(self.said):
+            if isinstance(message, RelationMessage) and message.relation.relation_id == relation_id:
+                return xid, message.relation
+        return None
+
+    def used(self, xid: int, relation_id: int) -> None:
+        """A (sub)transaction changes that table, whoever described it."""
+        found = self._described(relation_id)
+        if found is not None and found[0] != xid:
+            self.uses.add((xid, found[0], relation_id))
+
+    def lost(self) -> int | None:
+        """A table that changes need and that a part described which was rolled back."""
+        return min(
+            (n for xid, by, n in self.uses if by in self.aborted and xid not in self.aborted), default=None
+        )
+
+    def abort(self, subxid: int) -> None:
+        """Forget what a subtransaction described; it sends no more."""
+        self.aborted.add(subxid)
+        self.said = [each for each in self.said if each[1] != subxid]
+
+    def commit(self) -> None:
+        """Let everything hold for the session."""
+        for place, _, message in self.said:
+            self.session.add(message, place)
+
+
+def _number(message: Description) -> int:
+    return message.type_oid if isinstance(message, TypeMessage) else message.relation.relation_id
+
+
+def type_text(message: TypeMessage) -> str:
+    """A type's name as a column carries it."""
+    return f"{message.schema}.{message.name}"
+
+
+def named(message: Description, types: dict[int, str]) -> Description:
+    """The description with the user types named that the stream has named."""
+    if isinstance(message, TypeMessage):
+        return message
+    return RelationMessage(with_type_names(message.relation, types))
+
+
+def with_type_names(relation: Relation, types: dict[int, str]) -> Relation:
+    """The relation with the user types named that the stream has named."""
+    columns = tuple(replace(c, type_name=c.type_name or types.get(c.type_oid, "")) for c in relation.columns)
+    return replace(relation, columns=columns)

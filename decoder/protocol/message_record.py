@@ -1,0 +1,43 @@
+"""Where the record of a logical message starts, of which the protocol tells the end.
+
+The server decides by a record's start what it sends again (logicalmsg_decode, SnapBuildXactNeedsSkip), so a
+batch that ends within such a record must hold the message.  Its length follows from what it holds
+(xlogrecord.h, message.h: xl_logical_message), rounded up to 8, and from the page headers in between
+(xlog_internal.h), with the server's usual sizes of pages and segments.
+"""
+
+from __future__ import annotations
+
+from slotlake.decoder.compiled.jit import inlined
+
+_PAGE, _SEGMENT = 8192, 16 << 20
+_SHORT_HEADER, _LONG_HEADER = 24, 40
+_RECORD_HEADER, _MESSAGE_HEADER = 24, 24
+
+
+def record_start(end: int, held: int) -> int:
+    """The position of a message's record.
+
+    Args:
+        end: where the record ends; if no record can end there, it is given back.
+        held: bytes of the prefix, with its end mark, and of the content.
+    """
+    if end % 8 != 0:
+        return end
+    data = _MESSAGE_HEADER + held
+    left = _RECORD_HEADER + (2 if data <= 255 else 5) + data
+    left += (8 - left % 8) % 8
+    at = end
+    while left > 0:
+        page = (at - 1) - (at - 1) % _PAGE
+        header = _LONG_HEADER if page % _SEGMENT == 0 else _SHORT_HEADER
+        taken = min(left, at - page - header)
+        if taken <= 0:
+            at = page
+            continue
+        left -= taken
+        at = at - taken if left == 0 else page
+    return at
+
+
+message_start = inlined(record_start)

@@ -1,0 +1,430 @@
+"""Connections to the source, and every way in which they fail, each as one clear error.
+
+Every statement over them is waited for with patience, but not for ever (waiting.py).
+
+Owns: how a connection string becomes a session with the settings of session_settings.py, and who the
+server is.
+
+Invariant: no message, exception chain or process title made here holds a password.  A place is
+shown by :func:`redact`, which prints host, port, database and user and nothing else; libpq's own
+words pass through :func:`_without_secrets`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from slotlake.decoder.errors import LockedError, SourceError, SourceUnavailableError
+from slotlake.decoder.lsn import parse_lsn
+from slotlake.decoder.server.refusals import meaning_of, require_known
+from slotlake.decoder.server.session_settings import (
+    LOCK_SECONDS_MAX,
+    LOCKED_WAY_OUT,
+    POOLER,
+    POOLER_WAY_OUT,
+    startup_options,
+    take_settings,
+)
+from slotlake.decoder.server.sqlstate import told
+from slotlake.decoder.server.waiting import WatchedConnection
+
+APPLICATION_NAME = "slotlake"
+CONNECT_TIMEOUT_SECONDS = 10
+Streaming = Literal["off", "on", "parallel"]
+Origin = Literal["any", "none"]
+_SHOWN = ("host", "hostaddr", "port", "dbname", "user")
+_SECRET = ("password", "sslpassword", "oauth_client_secret")
+
+
+@dataclass(frozen=True)
+class SourceSettings:
+    """What of a source is read, and how (section ``source`` of the pipeline file).
+
+    Attributes:
+        proto_version, streaming: None means the most that the server has (see options.py).
+        plugin: the slot's output plugin.
+        bulk: may a backlog be read through SQL (see bulk.py)?
+        failover: are standbys to keep the slot? None: where the server can (see failover.py).
+    """
+
+    dsn: str
+    publications: tuple[str, ...]
+    slot: str
+    proto_version: int | None = None
+    streaming: Streaming | None = None
+    two_phase: bool = False
+    binary: bool = False
+    messages: bool = False
+    origin: Origin = "any"
+    plugin: str = "pgoutput"
+    bulk: bool = True
+    failover: bool | None = None
+
+    def __repr__(self) -> str:
+        return f"SourceSettings({redact(self.dsn)}, slot={self.slot!r}, publications={self.publications!r})"
+
+
+@dataclass(frozen=True)
+class ServerIdentity:
+    """Which server, which history of it, and which database."""
+
+    system_identifier: str
+    timeline: int
+    database: str
+    server_version: int  # as libpq gives it: 180004
+    wal_level: str
+    position: int  # the server's flushed WAL position at the moment of asking
+
+    @property
+    def version_text(self) -> str:
+        return f"{self.server_version // 10000}.{self.server_version % 10000}"
+
+
+def redact(dsn: str) -> str:
+    """Say where a connection string leads, without any secret: ``host=… port=… dbname=… user=…``."""
+    try:
+        parts = _parse(dsn)
+    except SourceError:
+        return "(a connection string that cannot be read)"
+    return " ".join(f"{name}={parts[name]}" for name in _SHOWN if parts.get(name)) or "(libpq's defaults)"
+
+
+def connect(dsn: str) -> WatchedConnection:
+    """Open an ordinary session, in autocommit, with our settings.
+
+    It waits for no lock longer than `session_settings.LOCK_SECONDS_MAX`.
+
+    Raises:
+        SourceUnavailableError: the server cannot be reached now.
+        SourceError: it refuses, a pooler stands before it, or the connection string is wrong.
+    """
+    return _open(dsn, {}, LOCK_SECONDS_MAX)
+
+
+def connect_replication(dsn: str) -> WatchedConnection:
+    """Open a session that also takes replication commands (``replication=database``).
+
+    Raises:
+        SourceUnavailableError: the server cannot be reached now.
+        SourceError: it refuses; also when the role may not replicate or no WAL sender is free.
+    """
+    return _open(dsn, {"replication": "database"}, 0.0)
+
+
+def as_stored(connection: psycopg.Connection[Any]) -> bool:
+    """Have text sent as it is stored where the database knows of no encoding (SQL_ASCII); is it such a one?
+
+    Such a server would check that text is UTF-8, and end everything at the first that is not, without a word
+    of whose it is.  Who reads it here can say so (and psycopg gives text as bytes from then on).
+    """
+    if connection.info.parameter_status("server_encoding") != "SQL_ASCII":
+        return False
+    connection.execute("SET client_encoding = 'SQL_ASCII'")
+    return True
+
+
+def identify(dsn: str) -> ServerIdentity:
+    """Ask the server who it is (IDENTIFY_SYSTEM, protocol manual section 54.4).
+
+    Raises:
+        SourceError: as :func:`connect_replication`, or when ``wal_level`` is not ``logical``.
+    """
+    with connect_replication(dsn) as connection, source_errors(dsn):
+        return identity_of(connection, dsn)
+
+
+def identity_of(connection: psycopg.Connection[Any], dsn: str) -> ServerIdentity:
+    """:func:`identify` over a replication connection that is open already."""
+    row = connection.execute("IDENTIFY_SYSTEM").fetchone()
+    level = connection.execute("SHOW wal_level").fetchone()
+    assert row is not None and level is not None
+    if level[0] != "logical":
+        raise SourceError(
+            f"the server's wal_level is {level[0]!r}; logical decoding needs 'logical'",
+            where=redact(dsn),
+            way_out="ALTER SYSTEM SET wal_level = 'logical', then restart the server",
+        )
+    return ServerIdentity(
+        system_identifier=str(row[0]),
+        timeline=int(row[1]),
+        database=str(row[3]),
+        server_version=connection.pgconn.server_version,
+        wal_level=str(level[0]),
+        position=parse_lsn(str(row[2])),
+    )
+
+
+class source_errors:
+    """Turn whatever psycopg raises inside into one SourceError (the chain is cut: it holds the dsn).
+
+    Args:
+        doing: what is done inside, for the message: ``reading the publications``.
+    """
+
+    def __init__(self, dsn: str, doing: str = "") -> None:
+        self._dsn, self._doing = dsn, doing
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, psycopg.Error):
+            return
+        failure = explain(error, self._dsn, self._doing)
+        try:
+            raise failure from None
+        finally:
+            failure.__context__ = None
+
+
+class source_session:
+    """An ordinary session at the source, as `connect`, that ends with its block; errors are SourceErrors.
+
+    Args:
+        doing: what is done inside, for the message: ``reading the publications``.
+    """
+
+    def __init__(self, dsn: str, doing: str = "") -> None:
+        self._dsn, self._errors = dsn, source_errors(dsn, doing)
+
+    def __enter__(self) -> WatchedConnection:
+        self._connection = connect(self._dsn)
+        return self._connection
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._connection:  # rolls back and closes if what follows raises
+            self._errors.__exit__(kind, error, trace)
+            if error is not None:
+                self._connection.close()
+
+
+def explain(error: psycopg.Error, dsn: str, doing: str = "") -> SourceError:
+    """The SourceError for what libpq or the server said."""
+    text, state = told(error)
+    said = _without_secrets(text, dsn)
+    where = redact(dsn)
+    for pattern, kind, what, way_out in _KNOWN:
+        if pattern.search(said):
+            return kind(f"{what}: {said}" if what else said, where=where, way_out=way_out)
+    if isinstance(error, psycopg.OperationalError) and not state:
+        return SourceUnavailableError(
+            f"the connection to PostgreSQL failed: {said}", where=where, way_out=_CHECK_REACH
+        )
+    meaning = meaning_of(state or None)
+    action = f" while {doing}" if doing else ""
+    return meaning.kind(f"{meaning.what}{action}: {said}", where=where, way_out=meaning.way_out)
+
+
+def _open(dsn: str, extra: dict[str, str], lock_seconds_max: float) -> WatchedConnection:
+    conninfo = make_conninfo("", **(_session_parts(_parse(dsn), lock_seconds_max) | extra))
+    with source_errors(dsn):
+        connection = WatchedConnection.connect(conninfo, autocommit=True)
+        connection.conninfo, connection.where = conninfo, redact(dsn)
+        try:
+            require_known(connection.info.server_version, connection.where)
+            take_settings(connection, connection.where, lock_seconds_max=lock_seconds_max)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+    raise AssertionError("unreachable")
+
+
+def _session_parts(parts: dict[str, Any], lock_seconds_max: float) -> dict[str, Any]:
+    settings = startup_options(lock_seconds_max=lock_seconds_max)
+    defaults = {
+        "connect_timeout": CONNECT_TIMEOUT_SECONDS,
+        "keepalives": 1,
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 6,
+        # Keepalives do not run while something sent has not been acknowledged.
+        "tcp_user_timeout": 90_000,
+    }
+    fixed = {
+        "application_name": APPLICATION_NAME,
+        "client_encoding": "UTF8",
+        # Ours come last: the same text from every server is what equality rests on.
+        "options": f"{parts.get('options', '')} {settings}".strip(),
+    }
+    return defaults | parts | fixed
+
+
+def _parse(dsn: str) -> dict[str, Any]:
+    try:
+        parts = dict(conninfo_to_dict(dsn))
+    except psycopg.Error:
+        raise _unreadable() from None  # libpq's message may quote a piece of the password
+    ports = str(parts.get("port") or "5432").split(",")
+    hosts = str(parts.get("host") or "")
+    if not all(port.isdigit() for port in ports) or "@" in hosts or ("/" in hosts and hosts[0] != "/"):
+        raise _unreadable()
+    return parts
+
+
+def _unreadable() -> SourceError:
+    return SourceError(
+        "the source's dsn is not a connection string that PostgreSQL understands",
+        where="source.dsn (not shown: it may hold a password)",
+        way_out="write postgresql://user@host:5432/database; in a password write @ : / % as %40 %3A %2F %25",
+    )
+
+
+def _without_secrets(said: str, dsn: str) -> str:
+    try:
+        parts = conninfo_to_dict(dsn)
+    except psycopg.Error:
+        return "(message withheld: the connection string cannot be read)"
+    for name in _SECRET:
+        secret = str(parts.get(name) or "")
+        if secret:
+            # Anchored on both sides, so that the password "a" does not eat every a of the message.
+            said = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", said)
+    lines = [" ".join(line.split()) for line in said.splitlines()]
+    return "; ".join(line for line in lines if line)
+
+
+_CHECK_REACH = "check that the server runs and can be reached from here, then run the same command again"
+
+
+def _known(
+    pattern: str, kind: type[SourceError], what: str, way_out: str
+) -> tuple[re.Pattern[str], type[SourceError], str, str]:
+    return re.compile(pattern, re.IGNORECASE), kind, what, way_out
+
+
+# First match wins.  libpq's own words, and those by which a server in English says more than its SQLSTATE;
+# on one with translated messages the SQLSTATE alone decides (refusals.py, server_state.py).
+_KNOWN = (
+    _known(
+        r"unsupported startup parameter",  # PgBouncer's own words
+        SourceError,
+        POOLER.format("it passes on neither replication connections nor a session's settings"),
+        POOLER_WAY_OUT,
+    ),
+    _known(
+        r"canceling statement due to lock timeout",
+        LockedError,
+        "a table of the source is locked",
+        LOCKED_WAY_OUT,
+    ),
+    _known(
+        r"failed to resolve host|could not translate host name",
+        SourceUnavailableError,
+        "the source's host name cannot be resolved",
+        "check the host in source.dsn and this machine's DNS",
+    ),
+    _known(
+        r"connection refused|timeout expired|connection timeout|no route to host|network is unreachable"
+        r"|\.s\.PGSQL\.\d+. failed|server closed the connection unexpectedly|connection reset",
+        SourceUnavailableError,
+        "the source cannot be reached",
+        _CHECK_REACH,
+    ),
+    _known(
+        r"No space left on device|disk is full|Disk quota exceeded",
+        SourceUnavailableError,
+        "a disk of the server is full",
+        "free or enlarge it (df on the server; pg_wal, the data directory, its temporary files), then run "
+        "the same command again: nothing of an unfinished batch was kept",
+    ),
+    _known(
+        r"the database system is (starting up|shutting down|in recovery mode|not yet accepting)"
+        r"|terminating connection (due to (administrator command|immediate shutdown)|because of crash)",
+        SourceUnavailableError,
+        "the source is not serving now",
+        "wait until it serves again, then run the same command again",
+    ),
+    _known(
+        r"password authentication failed|no password supplied|PAM authentication failed"
+        r"|LDAP authentication failed|wrong password",
+        SourceError,
+        "the source does not accept the user or the password",
+        "check user and password of source.dsn (env:NAME keeps them out of the file)",
+    ),
+    _known(
+        r"no pg_hba\.conf entry|pg_hba\.conf rejects",
+        SourceError,
+        "the server's pg_hba.conf has no entry that lets this user in from here",
+        "add a line for this user, database and address to pg_hba.conf (a logical replication "
+        "connection is matched by the database's name, not by the word replication), then SELECT "
+        "pg_reload_conf()",
+    ),
+    _known(
+        r"database .* does not exist",
+        SourceError,
+        "there is no such database on the source",
+        "check the database's name in source.dsn",
+    ),
+    _known(
+        r"role .* (does not exist|is not permitted to log in)",
+        SourceError,
+        "the source has no such login role",
+        "check the user in source.dsn, or CREATE ROLE … LOGIN REPLICATION",
+    ),
+    _known(
+        r"permission denied to (start WAL sender|use replication slots)"
+        r"|must be superuser or replication role",
+        SourceError,
+        "the role may not replicate",
+        "ALTER ROLE … REPLICATION (as a superuser), or use a role that has it",
+    ),
+    _known(
+        r"max_wal_senders",
+        SourceUnavailableError,
+        "all of the server's WAL senders are in use",
+        "raise max_wal_senders (needs a restart), or end a replication connection that is not needed",
+    ),
+    _known(
+        r"all replication slots are in use",
+        SourceError,
+        "the server has no free replication slot",
+        "drop a slot that is not needed (SELECT slot_name, active FROM pg_replication_slots), or raise "
+        "max_replication_slots (needs a restart)",
+    ),
+    _known(
+        r"too many clients already|remaining connection slots|too many connections for",
+        SourceUnavailableError,
+        "the source has no free connection",
+        "raise max_connections or end sessions that are not needed, then run the same command again",
+    ),
+    _known(
+        r"logical decoding cannot be used while in recovery",
+        SourceError,
+        "the source is a standby of a version that cannot decode there",
+        "use a standby of PostgreSQL 16 or later, or the primary",
+    ),
+    _known(
+        r"logical decoding on (a )?standby requires",
+        SourceError,
+        "the standby's primary does not log what decoding needs",
+        "ALTER SYSTEM SET wal_level = 'logical' on the primary, then restart it",
+    ),
+    _known(
+        r"logical decoding requires .?wal_level|wal_level.* (must be|requires) .*logical",
+        SourceError,
+        "the server's wal_level is not 'logical'",
+        "ALTER SYSTEM SET wal_level = 'logical', then restart the server",
+    ),
+    _known(
+        r"SSL|certificate",
+        SourceError,
+        "a TLS connection as asked for cannot be made",
+        "check sslmode, sslrootcert, sslcert and sslkey of source.dsn against what the server offers",
+    ),
+    _known(
+        r"permission denied",
+        SourceError,
+        "the role lacks a privilege",
+        "GRANT it (SELECT on every published table, USAGE on their schemas)",
+    ),
+)

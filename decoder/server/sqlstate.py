@@ -1,0 +1,65 @@
+"""The SQLSTATE of what a server says, in whatever language it says it.
+
+A statement's error brings its state along.  A refused connection does not: libpq keeps its text alone.  So
+each connection is begun with verbose errors, where the state stands before the words (``FATAL:  28P01: …``;
+behind them is ``LOCATION:  …``, both in the language of the server), and goes on with usual ones.
+
+Invariant: no text leaves here with what was added to it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from typing import Any, Self
+
+import psycopg
+from psycopg import pq
+from psycopg.abc import PQGenConn
+from psycopg.waiting import Wait
+
+from slotlake.decoder.server.libpq import address, library, same_library
+
+_DEFAULT, _VERBOSE = 1, 2  # PGVerbosity, libpq-fe.h
+_STATE = re.compile(r"(?<=:  )([0-9A-Z]{5}): ")
+_LOCATION = re.compile(r"\n[^\n:]+:  \w+, [\w.]+:\d+(?=\n|$)")
+_WAITS = {pq.PollingStatus.READING: Wait.R, pq.PollingStatus.WRITING: Wait.W}
+
+
+def told(error: psycopg.Error) -> tuple[str, str]:
+    """What an error says, and its SQLSTATE; "" if no server said it."""
+    text = str(error)
+    states = _STATE.findall(text) if error.sqlstate is None else []
+    if not states:
+        return text, error.sqlstate or ""
+    return _LOCATION.sub("", _STATE.sub("", text)), str(states[-1])
+
+
+class StatingConnection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection whose refusal has a state."""
+
+    @classmethod
+    def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
+        """psycopg's own (`psycopg.generators`), but for the verbosity."""
+        pgconn = pq.PGconn.connect_start(conninfo.encode())
+        _be(pgconn, _VERBOSE)
+        while True:
+            status = pq.PollingStatus.FAILED
+            if pgconn.status != pq.ConnStatus.BAD:
+                status = pq.PollingStatus(pgconn.connect_poll())
+            if status == pq.PollingStatus.OK:
+                break
+            if status not in _WAITS:
+                failed = f"connection failed: {pgconn.get_error_message()}"
+                pgconn.finish()
+                raise psycopg.OperationalError(failed)
+            while not (yield pgconn.socket, _WAITS[status]):
+                pass
+        _be(pgconn, _DEFAULT)
+        return cls(pgconn)
+
+
+def _be(pgconn: pq.abc.PGconn, verbosity: int) -> None:
+    found = library()
+    if found is not None and same_library(pgconn):
+        found.PQsetErrorVerbosity(ctypes.c_void_p(address(pgconn)), verbosity)

@@ -1,0 +1,138 @@
+"""Whether the server that answers continues the history that a lake was fed from.
+
+A PostgreSQL cluster has a number for ever (its system identifier) and a timeline that grows by one with
+every promotion and every restore to an earlier moment; the timeline's history says where it left each of
+the earlier ones.  Invariant: a position of an earlier timeline means the same thing on this one exactly if
+it is not behind the place where the two part.  What a lake holds beyond that place is on no server any more.
+
+Rules: timeline.c (tliSwitchPoint), the replication commands IDENTIFY_SYSTEM and TIMELINE_HISTORY
+(protocol manual, section 54.4).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from slotlake.decoder.errors import SourceError, SourceUnavailableError
+from slotlake.decoder.lsn import format_lsn, parse_lsn
+from slotlake.decoder.server.source import (
+    ServerIdentity,
+    connect_replication,
+    identity_of,
+    redact,
+    source_errors,
+)
+
+_LINE = re.compile(r"^\s*(\d+)\s+([0-9A-F]+/[0-9A-F]+)", re.IGNORECASE)
+_RECOVER = "run `slotlake recover`, which shows what it will do before it does it"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Which cluster, and which timeline of it, something was read from."""
+
+    system_identifier: str
+    timeline: int
+
+
+class HistoryError(SourceError):
+    """The server is not the lake's, or not any more: what the lake holds and what it has do not join."""
+
+
+def switch_points(history: str) -> dict[int, int]:
+    """Earlier timeline → the position at which it was left, from a timeline's history file."""
+    found = (_LINE.match(line) for line in history.splitlines())
+    return {int(match[1]): parse_lsn(match[2]) for match in found if match is not None}
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A server that continues what was read.
+
+    Attributes:
+        history: earlier timeline → where it was left; empty if the server is on the timeline asked for.
+    """
+
+    server: ServerIdentity
+    history: dict[int, int]
+
+
+def history_of(connection: psycopg.Connection[Any], timeline: int) -> dict[int, int]:
+    """The switch points of a timeline of the server's, over a replication connection; the first has none."""
+    if timeline == 1:
+        return {}
+    row = connection.execute(f"TIMELINE_HISTORY {timeline}".encode()).fetchone()
+    assert row is not None
+    return switch_points(row[1].decode() if isinstance(row[1], bytes) else str(row[1]))
+
+
+def require_history(dsn: str, origin: Origin | None, position: int) -> Joined:
+    """Who the server is, after making sure that it continues what was read up to ``position``.
+
+    Args:
+        origin: what the lake was fed from last; None if it does not say.
+
+    Raises:
+        HistoryError: another cluster, another branch of its history, or one left before the position.
+        SourceError: as :func:`decoder.server.source.identify`.
+    """
+    with connect_replication(dsn) as connection, source_errors(dsn, "reading the timeline's history"):
+        server = identity_of(connection, dsn)
+        if origin is None:
+            return Joined(server, {})
+        _check_cluster(server, origin, dsn)
+        if server.timeline == origin.timeline:
+            return Joined(server, {})
+        history = history_of(connection, server.timeline)
+        _check_fork(server, origin, position, history.get(origin.timeline), dsn)
+        return Joined(server, history)
+
+
+def require_same(connection: psycopg.Connection[Any], origin: Origin, dsn: str) -> None:
+    """Does this replication connection lead where the one before did? With several hosts it need not.
+
+    Raises:
+        SourceUnavailableError: another server has taken over meanwhile.
+    """
+    row = connection.execute("IDENTIFY_SYSTEM").fetchone()
+    assert row is not None
+    if (str(row[0]), int(row[1])) != (origin.system_identifier, origin.timeline):
+        raise SourceUnavailableError(
+            f"another server has taken over meanwhile: it is on timeline {row[1]}",
+            where=redact(dsn),
+            way_out="run the same command again",
+        )
+
+
+def _check_cluster(server: ServerIdentity, origin: Origin, dsn: str) -> None:
+    if server.system_identifier != origin.system_identifier:
+        raise HistoryError(
+            f"this is another PostgreSQL cluster (system identifier {server.system_identifier}) than the one "
+            f"that the lake was fed from ({origin.system_identifier})",
+            where=redact(dsn),
+            way_out=f"correct source.dsn; or, if that cluster is gone for good, {_RECOVER}",
+        )
+
+
+def _check_fork(server: ServerIdentity, origin: Origin, position: int, fork: int | None, dsn: str) -> None:
+    if fork is None:
+        raise HistoryError(
+            f"the server is on timeline {server.timeline}, which does not come from timeline "
+            f"{origin.timeline}, that the lake was fed from",
+            where=redact(dsn),
+            way_out="lead source.dsn to the server that was promoted last (several hosts with "
+            f"target_session_attrs=read-write find it); or, if that one is gone for good, {_RECOVER}",
+        )
+    if position > fork:
+        raise HistoryError(
+            f"the lake is at {format_lsn(position)} of timeline {origin.timeline}, but the server's timeline "
+            f"{server.timeline} left that one at {format_lsn(fork)}: the lake holds {position - fork} bytes "
+            "of changes that were lost with the old primary",
+            where=redact(dsn),
+            way_out=f"{_RECOVER}; so that it does not happen again, name the standby's physical slot in "
+            "synchronized_standby_slots on the primary (17 and later)",
+        )

@@ -1,0 +1,144 @@
+"""Waiting for a server's answer, without waiting for one that cannot come.
+
+A connection can die without a word (see silence.py), and TCP does not notice behind a proxy, whose machine
+goes on to acknowledge.  A statement may rightly be silent for long: it waits for a lock, it counts a large
+table.  So, once nothing has come for `silence.LIMIT_SECONDS`, the server is asked over a connection of its
+own whether the session is still at work (pg_stat_activity), and again after each such time.
+
+Invariant: a statement is given up only when the server cannot be asked either, or when it says that the
+session is gone or has nothing to do, so that its answer was lost on the way.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from contextlib import closing
+
+import psycopg
+from psycopg import pq
+from psycopg.abc import RV, PQGen
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from slotlake.decoder.errors import SourceUnavailableError
+from slotlake.decoder.server import silence
+from slotlake.decoder.server.sqlstate import StatingConnection, told
+
+ASK_SECONDS = 10.0
+_LATE_SECONDS = 1.0
+_INTERVAL_SECONDS = 0.1
+_SESSION = """
+SELECT pg_catalog.pg_backend_pid(), a.state, a.wait_event
+FROM (SELECT) AS one LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = %s
+"""
+
+
+def readable(pgconn: pq.abc.PGconn, seconds: float) -> bool:
+    """Wait until something has come from the server, for at most so long.
+
+    By poll: select cannot take a descriptor beyond 1023.
+
+    Raises:
+        psycopg.OperationalError: the connection is lost.
+    """
+    watch = select.poll()
+    watch.register(pgconn.socket, select.POLLIN)
+    return bool(watch.poll(max(0.0, seconds) * 1000))
+
+
+def no_answer(where: str, seconds: float) -> SourceUnavailableError:
+    """The error for a server that has gone silent."""
+    return SourceUnavailableError(
+        f"the server has not said a word for {round(seconds, 1):g} s, not even when asked",
+        where=where,
+        way_out="check the network between here and the source, and the server's load; then run the same "
+        "command again: nothing of the unfinished batch was kept",
+    )
+
+
+class Patience:
+    """The watch over one wait on a connection."""
+
+    def __init__(self, connection: WatchedConnection) -> None:
+        self._connection = connection
+        self._since = self._asked = time.monotonic()
+
+    def heard(self) -> None:
+        """Something has come."""
+        self._since = self._asked = time.monotonic()
+
+    def nothing(self) -> None:
+        """Nothing has come so far.
+
+        Raises:
+            SourceUnavailableError: and nothing will; the connection is closed.
+        """
+        now = time.monotonic()
+        if now - self._asked < silence.LIMIT_SECONDS:
+            return
+        connection = self._connection
+        if not _at_work(connection) and not readable(connection.pgconn, _LATE_SECONDS):
+            connection.close()
+            raise no_answer(connection.where, now - self._since)
+        self._asked = time.monotonic()
+
+
+class WatchedConnection(StatingConnection):
+    """A session whose statements are waited for with `Patience`.
+
+    Attributes:
+        where: the place, without secrets.
+    """
+
+    conninfo = ""
+    where = ""
+
+    def wait(self, gen: PQGen[RV], interval: float = _INTERVAL_SECONDS, timeout: float | None = None) -> RV:
+        """psycopg's own, watched: it sends READY_NONE whenever an interval has passed with nothing."""
+        return super().wait(self._watched(gen), interval, timeout)
+
+    def _watched(self, gen: PQGen[RV]) -> PQGen[RV]:
+        patience, ready = Patience(self), None
+        while True:
+            try:
+                wanted = next(gen) if ready is None else gen.send(ready)
+            except StopIteration as end:
+                result: RV = end.value
+                return result
+            ready = yield wanted
+            if ready:
+                patience.heard()
+            else:
+                patience.nothing()
+
+
+class _Asking(StatingConnection):
+    """A connection of which every answer must come at once."""
+
+    def wait(self, gen: PQGen[RV], interval: float = _INTERVAL_SECONDS, timeout: float | None = None) -> RV:
+        return super().wait(gen, interval, ASK_SECONDS if timeout is None else timeout)
+
+
+def _at_work(connection: WatchedConnection) -> bool:
+    """Does the server answer, and is the session at work?  True also when it cannot be told."""
+    try:
+        info = connection.info
+        with closing(_Asking.connect(same_server(connection), autocommit=True)) as asking:
+            row = asking.execute(_SESSION, (info.backend_pid,)).fetchone()
+            pooled = row is None or row[0] != asking.info.backend_pid
+    except psycopg.Error as error:
+        # A server that refuses (no connection is free, it is starting) is one that can be reached.
+        return bool(told(error)[1])
+    if pooled or row is None:
+        return True  # a pooler: these are not the server's own process ids
+    state, waits_for = row[1], row[2]
+    return state in ("active", "disabled") and waits_for != "ClientWrite"
+
+
+def same_server(connection: WatchedConnection) -> str:
+    """The connection string of an ordinary session on the connection's own server, if several are named."""
+    parts = conninfo_to_dict(connection.conninfo)
+    info = connection.info
+    if "," in str(parts.get("host", "")) + str(parts.get("hostaddr", "")):
+        parts |= {"host": info.host or None, "port": info.port, "hostaddr": None}
+    return make_conninfo("", **(parts | {"replication": None}))

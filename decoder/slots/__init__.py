@@ -1,0 +1,1 @@
+"""Replication slots and the snapshots that belong to them."""

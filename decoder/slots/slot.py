@@ -1,0 +1,382 @@
+"""The replication slot: made, looked at, judged fit for a pull, moved on, dropped.
+
+Owns every command that changes a slot.  A slot is the server's memory of where this lake stands;
+the lake itself is the truth (see pull.py), so a slot that is *ahead* of the lake has let go of
+changes that the lake does not have, and nothing but a new copy can bring them back.
+
+Two things are subtle.  Making a slot waits for every transaction that is open at that moment
+(snapbuild.c, SnapBuildWaitSnapshot), so it has a time limit, and the error names who holds it up.
+Confirming must move ``confirmed_flush_lsn`` exactly to the lake's position and let ``restart_lsn``
+follow, or WAL piles up; confirm.py says how.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from slotlake.decoder.errors import SlotBusyError, SlotError, SourceError
+from slotlake.decoder.lsn import format_lsn, parse_lsn
+from slotlake.decoder.server.closing import Closes
+from slotlake.decoder.server.source import (
+    SourceSettings,
+    connect_replication,
+    redact,
+    source_errors,
+    source_session,
+)
+from slotlake.decoder.slots.failover import FIRST_WITH_FAILOVER, wants_failover
+from slotlake.decoder.slots.waits import held_up, time_limit
+
+BUSY_WAIT_SECONDS = 5.0
+CREATE_WAIT_SECONDS = 60.0
+_FIRST_WITH_TWO_PHASE = 150000
+_FIRST_WITH_ALTER_TWO_PHASE = 180000
+_SLOT_NAME = re.compile(r"^[a-z0-9_]{1,63}$")
+
+
+@dataclass(frozen=True)
+class SlotState:
+    """One row of pg_replication_slots; positions are integers, None where the server has none.
+
+    Attributes:
+        retained_bytes: WAL between ``restart_lsn`` and the server's present end.
+        safe_wal_size: bytes that may still be written before the slot is lost, None when unlimited.
+        invalidation_reason: why the server gave the slot up (PostgreSQL 17 on), else None.
+    """
+
+    name: str
+    plugin: str | None
+    slot_type: str
+    database: str | None
+    temporary: bool
+    active_pid: int | None
+    restart_lsn: int | None
+    confirmed_flush_lsn: int | None
+    wal_status: str | None
+    safe_wal_size: int | None
+    retained_bytes: int | None
+    two_phase: bool
+    failover: bool
+    conflicting: bool
+    invalidation_reason: str | None
+    synced: bool = False  # a standby's copy of its primary's slot, or was that before the promotion
+
+    @property
+    def lost(self) -> bool:
+        """The WAL this slot needs is gone, or the server has invalidated it."""
+        return self.wal_status == "lost" or self.conflicting or self.invalidation_reason is not None
+
+
+class ExportedSnapshot(Closes):
+    """A pair (position L, snapshot S): a transaction is visible in S exactly if it commits before L.
+
+    The snapshot can be taken up (`SET TRANSACTION SNAPSHOT`) only while this object is open; sessions
+    that have taken it up keep it for their own transaction.  A temporary slot goes with it.
+
+    Attributes:
+        slot: its name; empty if it came without one (`decoder.slots.visible`).
+        settled: it waited for all transactions that were open, so that none is from before a change of
+            what is published.
+    """
+
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        slot: str,
+        lsn: int,
+        snapshot: str,
+        *,
+        settled: bool = True,
+    ) -> None:
+        self.slot = slot
+        self.lsn = lsn
+        self.snapshot = snapshot
+        self.settled = settled
+        self._connection = connection
+
+    def close(self) -> None:
+        """End the exporting session."""
+        self._connection.close()
+
+
+def inspect_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | None:
+    """Look a slot up; None when there is none of that name."""
+    query = (
+        "SELECT s.*, pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() "
+        "ELSE pg_current_wal_insert_lsn() END, restart_lsn)::bigint AS retained "
+        "FROM pg_replication_slots s WHERE slot_name = %s"
+    )
+    with connection.cursor(row_factory=psycopg.rows.dict_row) as cursor:
+        row = cursor.execute(query, (name,)).fetchone()
+    return None if row is None else _state(row)
+
+
+def _state(row: dict[str, Any]) -> SlotState:
+    """Columns differ between server versions: conflicting came in 16, the reason in 17."""
+
+    def lsn(name: str) -> int | None:
+        return None if row[name] is None else parse_lsn(row[name])
+
+    return SlotState(
+        name=row["slot_name"],
+        plugin=row["plugin"],
+        slot_type=row["slot_type"],
+        database=row["database"],
+        temporary=row["temporary"],
+        active_pid=row["active_pid"],
+        restart_lsn=lsn("restart_lsn"),
+        confirmed_flush_lsn=lsn("confirmed_flush_lsn"),
+        wal_status=row.get("wal_status"),
+        safe_wal_size=row.get("safe_wal_size"),
+        retained_bytes=row["retained"],
+        two_phase=bool(row.get("two_phase")),
+        failover=bool(row.get("failover")),
+        conflicting=bool(row.get("conflicting")),
+        invalidation_reason=row.get("invalidation_reason"),
+        synced=bool(row.get("synced")),
+    )
+
+
+def check_slot(
+    connection: psycopg.Connection[Any],
+    source: SourceSettings,
+    *,
+    position: int | None = None,
+    wait_seconds: float | None = None,
+) -> SlotState:
+    """Judge whether the slot can serve a pull from ``position``.
+
+    A reader that has just died may hold the slot for a moment more; ``wait_seconds`` (5 unless given)
+    bounds the wait.
+
+    Raises:
+        SlotBusyError: another reader holds it.
+        SlotError: missing, of another plugin or database, lost, or ahead of the lake.
+    """
+    deadline = time.monotonic() + (BUSY_WAIT_SECONDS if wait_seconds is None else wait_seconds)
+    while True:
+        state = inspect_slot(connection, source.slot)
+        if state is None or state.active_pid is None or time.monotonic() >= deadline:
+            break
+        time.sleep(0.1)
+    return _judged(connection, source, state, position)
+
+
+def _judged(
+    connection: psycopg.Connection[Any], source: SourceSettings, state: SlotState | None, position: int | None
+) -> SlotState:
+    where = f"slot {source.slot!r} at {redact(source.dsn)}"
+    if state is None:
+        raise SlotError(
+            f"the replication slot {source.slot!r} does not exist",
+            where=where,
+            way_out="check source.slot; if it was dropped, run `slotlake recover`: it shows how lake and "
+            "source are brought together, and with --yes does it",
+        )
+    if state.slot_type != "logical" or state.plugin != source.plugin:
+        plugin = state.plugin or "no plugin (it is a physical slot)"
+        raise SlotError(
+            f"the slot belongs to {plugin}, not to {source.plugin}",
+            where=where,
+            way_out="name another slot in source.slot; that one is used by something else",
+        )
+    _check_promoted(connection, state, where)
+    database = connection.execute("SELECT current_database()").fetchone()
+    assert database is not None
+    if state.database != database[0]:
+        raise SlotError(
+            f"the slot belongs to database {state.database!r}, not to {database[0]!r}",
+            where=where,
+            way_out="correct the database in source.dsn, or name another slot in source.slot",
+        )
+    _check_not_lost(state, where)
+    if source.two_phase and not state.two_phase:
+        raise _not_two_phase(connection.info.server_version, source.slot, where)
+    if state.active_pid is not None:
+        raise _busy(connection, state.active_pid, where)
+    check_position(state, position, where)
+    return state
+
+
+def _check_promoted(connection: psycopg.Connection[Any], state: SlotState, where: str) -> None:
+    """A standby's copy of a slot is nobody's to read while there is a primary."""
+    if not state.synced or connection.execute("SELECT pg_is_in_recovery()").fetchone() == (False,):
+        return
+    ready = "not complete yet: it would not outlive a promotion" if state.temporary else "complete"
+    error = SlotError(
+        f"the server is a standby, and the slot its copy of the primary's ({ready})",
+        where=where,
+        way_out="lead source.dsn to the primary (several hosts with target_session_attrs=read-write find "
+        "it), or promote this server if the primary is gone; then run the same command again",
+    )
+    error.retryable = True  # type: ignore[misc]  # a failover under way passes by itself
+    raise error
+
+
+def _not_two_phase(server_version: int, slot: str, where: str) -> SlotError:
+    turn_on = (
+        f'ALTER_REPLICATION_SLOT "{slot}" (TWO_PHASE true) over a replication connection turns it on'
+        if server_version >= _FIRST_WITH_ALTER_TWO_PHASE
+        else "a slot is made so, or not at all: drop it, then run `slotlake recover`"
+    )
+    return SlotError(
+        "the pipeline asks for two_phase, but the slot was made without it",
+        where=where,
+        way_out=f"{turn_on}; or leave two_phase out: prepared transactions then come when they commit",
+    )
+
+
+def _check_not_lost(state: SlotState, where: str) -> None:
+    if not state.lost and state.restart_lsn is not None:
+        return
+    reason = state.invalidation_reason or state.wal_status or "no restart_lsn"
+    again = "run `slotlake recover`; so that it does not happen again, "
+    if state.conflicting:
+        raise SlotError(
+            f"the standby has given the slot up ({reason}): the primary has removed what decoding needs",
+            where=where,
+            way_out=f"{again}set hot_standby_feedback = on and a primary_slot_name on the standby, and keep "
+            "wal_level = 'logical' on the primary",
+        )
+    raise SlotError(
+        f"the server has given the slot up ({reason}): the WAL it needs is gone",
+        where=where,
+        way_out=f"{again}raise max_slot_wal_keep_size (or idle_replication_slot_timeout)",
+    )
+
+
+def check_position(state: SlotState, position: int | None, where: str) -> None:
+    """Raises SlotError if the server has let go of changes from ``position`` on."""
+    if position is not None and state.confirmed_flush_lsn is not None:
+        check_confirmed(state.confirmed_flush_lsn, position, where)
+
+
+def check_confirmed(confirmed: int, position: int, where: str) -> None:
+    """`check_position`, of a slot's confirmed position."""
+    if confirmed <= position:
+        return
+    raise SlotError(
+        f"the slot is confirmed up to {format_lsn(confirmed)}, but the lake is at {format_lsn(position)}: "
+        "the changes between are gone for this lake",
+        where=where,
+        way_out="if something else has read from this slot, give each lake a slot of its own; then run "
+        "`slotlake recover`",
+    )
+
+
+def _busy(connection: psycopg.Connection[Any], pid: int, where: str) -> SlotBusyError:
+    row = connection.execute(
+        "SELECT usename, application_name, client_addr::text FROM pg_stat_activity WHERE pid = %s", (pid,)
+    ).fetchone()
+    who = f"pid {pid}"
+    if row is not None:
+        who += f" (user {row[0]}, application {row[1] or 'unnamed'}, from {row[2] or 'a local socket'})"
+    return SlotBusyError(
+        f"the slot is in use by {who}",
+        where=where,
+        way_out="wait until that reader ends, or end it (SELECT pg_terminate_backend(pid)); then run the "
+        "same command again",
+    )
+
+
+def create_slot(
+    source: SourceSettings,
+    *,
+    temporary: bool = False,
+    failover: bool | None = None,
+    wait_seconds: float = CREATE_WAIT_SECONDS,
+) -> ExportedSnapshot:
+    """Make the pipeline's slot, or with ``temporary`` one for a verification, and export its snapshot.
+
+    A slot that is to stay decodes prepared transactions if the source says ``two_phase``; with
+    ``failover`` the server's standbys keep a copy of it (None: as the source says; see failover.py).
+
+    Raises:
+        SlotError: the name is taken or not allowed, or open transactions held it up for
+            ``wait_seconds``: the error names them and no slot is left.
+        SourceError: no free slot, WAL sender or privilege; wal_level; the server lacks two-phase slots
+            (before 15) or failover slots (before 17).
+    """
+    name = f"{source.slot[:40]}_verify_{time.time_ns() & 0xFFFFFFFF:08x}" if temporary else source.slot
+    if not _SLOT_NAME.match(name):
+        raise SlotError(
+            f"{name!r} cannot be a slot's name",
+            where="source.slot",
+            way_out="use at most 63 small letters, digits and underscores",
+        )
+    connection = connect_replication(source.dsn)
+    try:
+        two_phase = source.two_phase and not temporary
+        with source_errors(source.dsn):
+            version = connection.info.server_version
+            if failover is None:
+                failover = not temporary and wants_failover(connection, source)
+        options = _slot_options(version, two_phase=two_phase, failover=failover, where=redact(source.dsn))
+        kind = "TEMPORARY " if temporary else ""
+        command = f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL "{source.plugin}" {options}'
+        row = _create(connection, source, name, command, wait_seconds)
+        return ExportedSnapshot(connection, name, parse_lsn(row[1]), row[2])
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _slot_options(server_version: int, *, two_phase: bool, failover: bool, where: str) -> str:
+    wanted = {"two_phase": (two_phase, _FIRST_WITH_TWO_PHASE), "failover": (failover, FIRST_WITH_FAILOVER)}
+    asked = {name: floor for name, (on, floor) in wanted.items() if on}
+    for name, floor in asked.items():
+        if server_version < floor:
+            raise SourceError(
+                f"PostgreSQL {server_version // 10000} cannot make a slot with {name}",
+                where=where,
+                way_out=f"leave {name} out, or use PostgreSQL {floor // 10000} or later",
+            )
+    if server_version < _FIRST_WITH_TWO_PHASE:  # older servers know the old spelling only
+        return "EXPORT_SNAPSHOT"
+    return "(" + ", ".join(["SNAPSHOT 'export'", *(f"{name.upper()} true" for name in asked)]) + ")"
+
+
+def _create(
+    connection: psycopg.Connection[Any], source: SourceSettings, name: str, command: str, wait_seconds: float
+) -> tuple[Any, ...]:
+    with (
+        source_errors(source.dsn, f"making slot {name}"),
+        time_limit(connection, source, wait_seconds) as limit,
+    ):
+        try:
+            row: tuple[Any, ...] | None = connection.execute(command.encode()).fetchone()
+        except psycopg.errors.QueryCanceled:
+            if limit.holders is None:
+                raise
+            raise held_up(name, wait_seconds, limit, source) from None
+        except psycopg.errors.DuplicateObject:
+            raise SlotError(
+                f"the replication slot {name!r} exists already",
+                where=redact(source.dsn),
+                way_out="name another slot in source.slot, or drop that one if nothing uses it",
+            ) from None
+        assert row is not None
+        return row
+
+
+def drop_slot(source: SourceSettings) -> bool:
+    """Drop the pipeline's slot; False when there was none.
+
+    Raises:
+        SlotBusyError: a reader holds it.
+    """
+    with source_session(source.dsn) as connection:
+        state = inspect_slot(connection, source.slot)
+        if state is None:
+            return False
+        try:
+            connection.execute("SELECT pg_drop_replication_slot(%s)", (source.slot,))
+        except psycopg.errors.ObjectInUse:
+            where = f"slot {source.slot!r} at {redact(source.dsn)}"
+            raise _busy(connection, state.active_pid or 0, where) from None
+    return True

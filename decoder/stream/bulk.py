@@ -1,0 +1,291 @@
+"""A backlog read through SQL: the same messages as from START_REPLICATION, two to three times as fast.
+
+The WAL sender spends most of its time on one send() per message.  The SQL function
+pg_logical_slot_get_binary_changes runs the same decoding and the same output plugin into a tuplestore, and
+COPY sends its rows in blocks (docs/adr/0009).  It moves the slot it reads, so it is given a temporary copy
+of the pipeline's slot, which goes with the connection.
+
+Invariants: the pipeline's slot stays where it stands; a `BulkStream` ends with a keepalive at ``until``,
+before which every transaction that commits before ``until`` has been handed out, in commit order.
+
+The server keeps a window's messages in work_mem, then in a temporary file, before it sends the first.  So a
+backlog is read in windows of WAL.  How much comes out of one is known only then (what TOAST compressed comes
+out a hundred times as large): the first is small, and each further one as large as what came out of the last
+allows, at most a few times as long as that.  Each is decoded from where the oldest transaction in it may have
+begun, so a window is at least about as long as what is decoded again for it, and a backlog for which too much
+would be is left at the end of a window (the batch ends there).  A transaction that goes beyond a window comes
+whole with the one in which it commits: only the last window may send transactions in progress.  One that
+fills whole windows is for the stream, and so is what the server has no room for.  Where the role may say so,
+the server itself stops at SPOOL_BYTES_MAX.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import psycopg
+from psycopg import pq, sql
+
+from slotlake.decoder.compiled.jit import Bytes, Ints
+from slotlake.decoder.errors import BulkError, SlotlakeError, SourceUnavailableError
+from slotlake.decoder.lsn import format_lsn, parse_lsn
+from slotlake.decoder.server.closing import Closes
+from slotlake.decoder.server.source import SourceSettings, as_stored, connect, explain, redact
+from slotlake.decoder.server.timeline import Origin
+from slotlake.decoder.server.waiting import Patience, readable
+from slotlake.decoder.slots.position import require_server_of
+from slotlake.decoder.slots.slot import SlotState, check_confirmed
+from slotlake.decoder.stream.bulk_rows import CopiedRows, keepalive
+from slotlake.decoder.stream.copy_data import CopyReader, Frames
+from slotlake.decoder.stream.errors import missing_publication
+from slotlake.decoder.stream.options import Options
+from slotlake.decoder.stream.receive import plugin_options
+
+BULK_MIN_BYTES = 8 << 20
+FIRST_BYTES = 4 << 20
+GROWTH = 4
+SPOOL_BYTES = 256 << 20
+SPOOL_BYTES_MAX = 2 << 30
+WINDOW_BYTES = 256 << 20
+WINDOW_BYTES_MAX = 1 << 30
+AGAIN_BYTES_MAX = 1 << 30
+# An open transaction may lie in it, and come out whole with the first window.
+BEFORE_BYTES_MAX = 512 << 20
+STATUS_SECONDS = 60.0
+_SETTINGS = "SET work_mem = '64MB'; SET lock_timeout = 0"
+_IN_VAIN = 16  # a window that sends less than this part of its WAL holds little that has committed
+_INSUFFICIENT_RESOURCES = "53"  # a full disk, temp_file_limit, memory: a stream needs none of it
+_CANCEL_SECONDS = 2.0
+_WAITING, _SENDING, _DONE = range(3)
+_NO_BYTES, _NO_LENGTHS = np.empty(0, np.uint8), np.empty(0, np.int64)
+
+
+def worth_bulk(source: SourceSettings, slot: SlotState, start: int, until: int) -> bool:
+    """Is there so much to read that it pays, and is SQL a way to it?
+
+    Not if decoding begins far behind, and not from a two-phase slot, whether or not the pipeline asks for
+    that: a copy of it does not know which prepared transactions it has handed out.
+    """
+    size, again = until - start, start - (slot.restart_lsn or 0)
+    near = again <= BEFORE_BYTES_MAX
+    return source.bulk and not slot.two_phase and size >= BULK_MIN_BYTES and near
+
+
+class BulkStream(Closes):
+    """The changes between two positions, handed out like a `receive.Stream`; use as a context manager.
+
+    Args:
+        options: what is asked of pgoutput.
+        start, until: a batch's positions.
+
+    Raises:
+        BulkError: the server refuses to be read this way: no slot is free, no room for a temporary file, …
+        SourceError: a publication is missing.
+        SourceUnavailableError: the connection failed.
+
+    Attributes:
+        exhausted: no more comes, though ``until`` is not reached: the batch is to end where this ended.
+    """
+
+    status_seconds = STATUS_SECONDS
+
+    def __init__(self, source: SourceSettings, options: Options, start: int, until: int) -> None:
+        self._source, self._options = source, options
+        self._start, self._at, self._until = start, start, until
+        self._restart = self._again = self._window_sent = self._in_vain = 0
+        self._window_start = start
+        self.exhausted = False
+        self._state = _WAITING
+        self._window_end = start
+        self._slot = f"{source.slot[:40]}_bulk_{time.time_ns() & 0xFFFFFFFF:08x}"
+        self._connection = connect(source.dsn)
+        self._pgconn, self._patience = self._connection.pgconn, Patience(self._connection)
+        self._warned: SlotlakeError | None = None
+        self._pgconn.notice_handler = self._notice
+        try:
+            if as_stored(self._connection):
+                raise BulkError("the database has no encoding (SQL_ASCII)", where=redact(source.dsn))
+            self._copy_slot(start)
+            self._reader = CopyReader(self._pgconn)
+            self._next_window()
+        except psycopg.Error as error:
+            self._connection.close()
+            raise self._refused(error) from None
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _notice(self, result: pq.abc.PGresult) -> None:
+        self._warned = missing_publication(self._source, result) or self._warned
+
+    def _copy_slot(self, start: int) -> None:
+        """Copy the slot, moved to ``start``; the copy is this session's own."""
+        run = self._connection.execute
+        run(_SETTINGS)
+        self._limit_spool()
+        run("SELECT pg_copy_logical_replication_slot(%s, %s, true)", (self._source.slot, self._slot))
+        confirmed, _ = self._stands()
+        check_confirmed(confirmed, start, f"slot {self._source.slot!r} at {redact(self._source.dsn)}")
+        if confirmed < start:
+            run("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", (self._slot, format_lsn(start)))
+
+    def _limit_spool(self) -> None:
+        """Have the server refuse to keep more, if this role may ask for that and nothing tighter is set."""
+        row = self._connection.execute(
+            "SELECT setting::bigint FROM pg_settings WHERE name = 'temp_file_limit'"
+        ).fetchone()
+        wanted = SPOOL_BYTES_MAX >> 10
+        if row is None or not 0 <= row[0] <= wanted:
+            with suppress(psycopg.errors.InsufficientPrivilege):
+                self._connection.execute(f"SET temp_file_limit = {wanted}".encode())
+
+    def require_origin(self, origin: Origin) -> None:
+        """Raises SourceUnavailableError if the copy is not on that server."""
+        require_server_of(self._connection, self._source, self._slot, origin)
+
+    def _stands(self) -> tuple[int, int]:
+        """The copy's confirmed position, and where decoding for the next window begins."""
+        row = self._connection.execute(
+            "SELECT confirmed_flush_lsn, restart_lsn FROM pg_replication_slots WHERE slot_name = %s",
+            (self._slot,),
+        ).fetchone()
+        assert row is not None
+        return parse_lsn(row[0]), parse_lsn(row[1])
+
+    def _next_window(self) -> None:
+        """Ask for the changes of some more WAL, or end early if too much would be decoded again for it."""
+        _, restart = self._stands()
+        again = self._at - restart
+        if self._at > self._start:
+            self._again += again
+            self._look_for_a_large_one(self._at - self._window_start, moved=restart > self._restart)
+        self._restart = restart
+        if self._again > AGAIN_BYTES_MAX:
+            self._state, self.exhausted = _DONE, True
+            return
+        self._window_end = min(self._until, self._at + self._size(again))
+        self._window_start, self._window_sent = self._at, 0
+        last = self._window_end == self._until
+        options = self._options if last else replace(self._options, streaming="off")
+        self._pgconn.send_query(window_query(self._source, options, self._slot, self._window_end))
+        self._state, self._rows = _WAITING, CopiedRows()
+
+    def _look_for_a_large_one(self, taken: int, *, moved: bool) -> None:
+        """Of windows of which next to nothing comes, what is in them is still to come, at once."""
+        in_vain = not moved and self._window_sent * _IN_VAIN < taken
+        self._in_vain = self._in_vain + taken if in_vain else 0
+        if self._in_vain >= WINDOW_BYTES // 2:
+            raise BulkError("a transaction reaches beyond a window of WAL", where=redact(self._source.dsn))
+
+    def _size(self, again: int) -> int:
+        """WAL for the next window, by what is decoded again for it and by what came out of the last one."""
+        taken = self._at - self._window_start
+        most = min(max(WINDOW_BYTES, again), WINDOW_BYTES_MAX)
+        if not taken:
+            return min(max(FIRST_BYTES, again // GROWTH), most)
+        size = min(max(GROWTH * taken, again), most)
+        fits = SPOOL_BYTES * taken // max(self._window_sent, 1)
+        return min(size, max(fits, min(FIRST_BYTES, WINDOW_BYTES) // GROWTH))
+
+    def drain(self) -> Frames:
+        """Everything that has arrived, without waiting, as the contents of replication messages.
+
+        Raises:
+            BulkError, SourceUnavailableError: as when it was made.
+        """
+        try:
+            frames = self._drained()
+        except psycopg.Error as error:
+            raise self._refused(error) from None
+        if self._warned is not None:
+            raise self._warned
+        return frames
+
+    def _drained(self) -> Frames:
+        if self._state == _WAITING:
+            self._look()
+        if self._state != _SENDING:
+            return _frames()
+        frames = self._reader.drain()
+        self._window_sent += len(frames.data)
+        ended, contents = frames.ended, self._rows.take(frames)
+        return _frames(contents, self._window_over()) if ended else Frames(*contents, ended=False)
+
+    def _look(self) -> None:
+        """Has the server begun to send?"""
+        self._pgconn.consume_input()
+        if self._pgconn.is_busy():
+            return
+        result = self._pgconn.get_result()
+        if result is None or result.status != pq.ExecStatus.COPY_OUT:
+            raise _server_error(result, self._pgconn)
+        self._state = _SENDING
+
+    def _window_over(self) -> tuple[Bytes, Ints]:
+        """Says where the window ended; the next is asked for, so that the server works on it meanwhile."""
+        result = self._pgconn.get_result()
+        if result is None or result.status != pq.ExecStatus.COMMAND_OK:
+            raise _server_error(result, self._pgconn)
+        while self._pgconn.get_result() is not None:
+            pass
+        self._rows.end()
+        self._at = self._window_end
+        said = keepalive(self._at)
+        if self._at < self._until:
+            self._next_window()
+        else:
+            self._state = _DONE
+        return said
+
+    def rest(self, seconds_max: float) -> None:
+        """Wait until something more has arrived."""
+        if self._state == _DONE:
+            return
+        if readable(self._pgconn, seconds_max):
+            self._patience.heard()
+        else:
+            self._patience.nothing()
+
+    def report(self, written: int, *, now: bool = False) -> None:
+        """Nothing: a server that answers a query waits for no word from the reader."""
+
+    def close(self) -> None:
+        """End the connection, and with it the copy of the slot; a query under way is cancelled."""
+        with suppress(psycopg.Error):
+            if self._state != _DONE:
+                self._connection.cancel_safe(timeout=_CANCEL_SECONDS)
+        self._connection.close()
+
+    def _refused(self, error: psycopg.Error) -> Exception:
+        known = explain(error, self._source.dsn, "reading a backlog through SQL")
+        no_room = (error.sqlstate or "")[:2] == _INSUFFICIENT_RESOURCES
+        if isinstance(known, SourceUnavailableError) and not no_room:
+            return SourceUnavailableError(
+                f"the connection broke off while a backlog was read: {known.what}",
+                where=known.where,
+                way_out="run the same command again: nothing of the unfinished batch was kept",
+            )
+        return BulkError(known.what, where=redact(self._source.dsn), way_out="set source.bulk: false")
+
+
+def window_query(source: SourceSettings, options: Options, slot: str, end: int) -> bytes:
+    """The COPY of what ``slot`` has up to ``end`` (the first record that ends there or later included)."""
+    told = ", ".join(sql.quote(text) for option in plugin_options(source, options) for text in option)
+    return (
+        "COPY (SELECT lsn, data FROM pg_logical_slot_get_binary_changes("
+        f"{sql.quote(slot)}, '{format_lsn(end)}', NULL, {told})) TO STDOUT (FORMAT binary)"
+    ).encode()
+
+
+def _frames(*parts: tuple[Bytes, Ints]) -> Frames:
+    data, lengths = zip(*parts, strict=True) if parts else ((_NO_BYTES,), (_NO_LENGTHS,))
+    return Frames(np.concatenate(data), np.concatenate(lengths), ended=False)
+
+
+def _server_error(result: pq.abc.PGresult | None, pgconn: pq.abc.PGconn) -> psycopg.Error:
+    if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+        return psycopg.errors.error_from_result(result)
+    return psycopg.OperationalError(pgconn.get_error_message())

@@ -1,0 +1,126 @@
+"""What is asked of pgoutput: negotiated from what the pipeline wants and what the server has.
+
+Owns the floors, of the protocol's versions and of each option (pgoutput.c, parse_output_parameters and
+pgoutput_startup; manual, "Logical Streaming Replication Parameters"):
+
+    proto_version   1: PostgreSQL 10   2: 14   3: 15   4: 16
+    streaming       on: 14, version 2          parallel: 16, version 4
+    two_phase       15, version 3
+    binary          14                messages  14                origin  16
+
+Invariant: what is asked for by name is given or refused with what would work, never lowered; what is left
+open (None) becomes the most that the server has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slotlake.decoder.errors import SourceError
+from slotlake.decoder.server.source import Origin, SourceSettings, Streaming, redact
+
+OLDEST_SERVER = 14
+_VERSION_OF_SERVER = {14: 2, 15: 3, 16: 4}
+_NEWEST_VERSION = 4
+_STREAMING_VERSION = {"off": 1, "on": 2, "parallel": 4}
+_TWO_PHASE_VERSION = 3
+_SERVER_OF_VERSION = {1: 10, 2: 14, 3: 15, 4: 16}
+_PARALLEL = "streaming 'parallel'"
+_ORIGIN_SERVER = 16
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one START_REPLICATION with pgoutput, each settled."""
+
+    proto_version: int
+    streaming: Streaming = "off"
+    two_phase: bool = False
+    binary: bool = False
+    messages: bool = False
+    origin: Origin = "any"
+
+
+def newest_protocol(server_version: int) -> int:
+    """The highest protocol version that a server (its number as 180004) speaks."""
+    return _VERSION_OF_SERVER.get(server_version // 10000, _NEWEST_VERSION)
+
+
+def negotiate(settings: SourceSettings, server_version: int) -> Options:
+    """Settle every option for a server.
+
+    Args:
+        server_version: as libpq gives it: 180004.
+
+    Raises:
+        SourceError: the server, or the protocol version asked for, lacks what is asked for.
+    """
+    where = f"PostgreSQL {server_version // 10000} at {redact(settings.dsn)}"
+    _check_server(server_version, where)
+    version = _protocol(settings.proto_version, newest_protocol(server_version), where)
+    _check_origin(settings.origin, server_version, where)
+    if settings.two_phase:
+        _check_feature("two_phase", _TWO_PHASE_VERSION, version, server_version, where)
+    return Options(
+        proto_version=version,
+        streaming=_streaming(settings.streaming, version, server_version, where),
+        two_phase=settings.two_phase,
+        binary=settings.binary,
+        messages=settings.messages,
+        origin=settings.origin,
+    )
+
+
+def _check_server(server_version: int, where: str) -> None:
+    if server_version // 10000 < OLDEST_SERVER:
+        raise SourceError(
+            f"PostgreSQL {server_version // 10000} is not supported",
+            where=where,
+            way_out=f"use PostgreSQL {OLDEST_SERVER} or later",
+        )
+
+
+def _protocol(asked: int | None, newest: int, where: str) -> int:
+    if asked is None:
+        return newest
+    if not 1 <= asked <= newest:
+        raise SourceError(
+            f"the server does not speak protocol version {asked}",
+            where=where,
+            way_out=f"ask for proto_version 1 to {newest}, or leave it out: then it is {newest}",
+        )
+    return asked
+
+
+def _check_origin(origin: Origin, server_version: int, where: str) -> None:
+    if origin != "any" and server_version // 10000 < _ORIGIN_SERVER:
+        raise SourceError(
+            f"the server cannot leave out what other nodes have replicated to it (origin {origin!r})",
+            where=where,
+            way_out=f"use PostgreSQL {_ORIGIN_SERVER} or later, or origin 'any'",
+        )
+
+
+def _streaming(asked: Streaming | None, version: int, server_version: int, where: str) -> Streaming:
+    if asked is None:
+        return "parallel" if version >= 4 else "on" if version >= 2 else "off"
+    _check_feature(f"streaming {asked!r}", _STREAMING_VERSION[asked], version, server_version, where)
+    return asked
+
+
+def _check_feature(feature: str, needs: int, version: int, server_version: int, where: str) -> None:
+    if version >= needs:
+        return
+    newest = newest_protocol(server_version)
+    if newest >= needs:
+        raise SourceError(
+            f"{feature} needs protocol version {needs}, and proto_version {version} is asked for",
+            where=where,
+            way_out=f"leave proto_version out, or ask for {needs} to {newest}; or leave {feature} out",
+        )
+    instead = "ask for streaming 'on', or " if feature == _PARALLEL and newest >= 2 else ""
+    raise SourceError(
+        f"the server lacks {feature}: that needs protocol version {needs}, and its newest is {newest}",
+        where=where,
+        way_out=f"{instead}leave {feature} out, or use PostgreSQL {_SERVER_OF_VERSION[needs]} or later",
+    )

@@ -1,0 +1,115 @@
+"""Does the slot still tell what the change log says? Asked where the two overlap.
+
+A server that was restored from a copy of its disks is the same cluster on the same timeline, and once it has
+written as much again, its positions are those of before with other content.  Its slot then stands before the
+lake's position, as it does after a crash between publishing and confirming; what tells the two apart is which
+transactions lie between.  A transaction is known by where its commit record starts, its id, and when it was
+committed: the first two can be the same by chance, for both histories began from one state.
+
+Invariant: the slot is looked at only (peeked), never moved; where nothing overlaps, nothing is said.
+Histories that differ do so from where they part, and a peek is kept on the server until all of it is there:
+so only the first PEEK_BYTES of WAL are looked at.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from slotlake.decoder.changelog.batches import Batch, batch_positions, batches
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.protocol.cursor import EPOCH_MICROSECONDS
+from slotlake.decoder.server.source import SourceSettings, as_stored
+from slotlake.decoder.slots.slot import SlotState
+
+PEEK_BYTES = 32 << 20
+_FIRST_WITHOUT_EMPTY = 150000  # from here on transactions that publish nothing are not sent
+_FIRST_WITH_ORIGIN = 160000
+_BEGIN = struct.Struct(">QqI")
+_OF_A_DIFFERENCE = 0  # the id of a transaction that no server ever had (difference.py)
+Transaction = tuple[int, int, int]
+
+
+def contradiction(
+    connection: psycopg.Connection[Any],
+    source: SourceSettings,
+    slot: SlotState,
+    changelog: Path,
+    position: int,
+) -> str | None:
+    """What the slot tells otherwise than batches that are in the lake; None if nothing.
+
+    Args:
+        position: the lake's.
+    """
+    confirmed = slot.confirmed_flush_lsn
+    if (
+        confirmed is None
+        or confirmed >= position
+        or slot.active_pid is not None
+        or source.plugin != "pgoutput"
+    ):
+        return None
+    until = min(position, confirmed + PEEK_BYTES)
+    archived = [
+        batch
+        for batch in _published(changelog, position)
+        if batch.end_lsn > confirmed and batch.start_lsn < until
+    ]
+    if not archived:
+        return None
+    shown = _shown(connection, source, until)
+    for batch in archived:
+        # A two-phase slot shows their PREPARE and a COMMIT PREPARED, which names no place where they begin.
+        prepared = {entry["xid"] for entry in batch.manifest.get("resolved", ())}
+        known = {
+            each for each in _transactions(batch) if confirmed <= each[0] < until and each[1] not in prepared
+        }
+        if any(xid == _OF_A_DIFFERENCE for _, xid, _ in known):
+            continue
+        now = {each for each in shown if batch.start_lsn <= each[0] < min(batch.end_lsn, until)}
+        if connection.info.server_version < _FIRST_WITHOUT_EMPTY:
+            now &= known
+        if known != now:
+            first = min(known ^ now)[0]
+            return f"from {format_lsn(first)} on the server has other transactions than the lake"
+    return None
+
+
+def _published(changelog: Path, position: int) -> list[Batch]:
+    """The batches that the lake holds, as far as the archive has them."""
+    found = ((path, batch_positions(path.name)) for path in batches(changelog))
+    return [Batch.open(path) for path, ends in found if ends is not None and ends[1] <= position]
+
+
+def _transactions(batch: Batch) -> set[Transaction]:
+    table = batch.transaction_table()
+    times = table["commit_time"].cast(pa.int64())
+    columns = (table["commit_lsn"], table["xid"], times)
+    return set(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def _shown(connection: psycopg.Connection[Any], source: SourceSettings, until: int) -> set[Transaction]:
+    """The transactions that the slot has from its confirmed position up to there."""
+    names = ",".join(sql.Identifier(name).as_string(None) for name in source.publications)
+    options = {"proto_version": "1", "publication_names": names}
+    if source.messages:
+        options["messages"] = "true"
+    if source.origin == "none" and connection.info.server_version >= _FIRST_WITH_ORIGIN:
+        options["origin"] = "none"
+    stored = as_stored(connection)  # else a value that is no text ends this look, and every run with it
+    rows = connection.execute(
+        "SELECT substr(data, 2, 20) FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, NULL, "
+        "VARIADIC %s::text[]) WHERE get_byte(data, 0) = 66",
+        (source.slot, format_lsn(until), [text for pair in options.items() for text in pair]),
+        binary=True,
+    ).fetchall()
+    if stored:
+        connection.execute("SET client_encoding = 'UTF8'")
+    begun = (_BEGIN.unpack(row[0]) for row in rows)
+    return {(lsn, xid, time + EPOCH_MICROSECONDS) for lsn, time, xid in begun}

@@ -1,0 +1,346 @@
+"""One connection to a slot, and the batches that are cut from it.
+
+Two threads.  The caller's owns the socket: it receives, sorts (framing.py) and answers the server, also
+while the other puts transactions together (assembly.py), decodes and writes.  Between them go message
+buffers of a bounded number and size, so memory does not depend on how large a transaction is.
+
+A puller may go on after a batch: what the server has sent beyond the batch's end is kept, the transactions
+that are open too, and the next batch continues where this one ended.  Invariant: whatever fails, the
+unfinished batch is removed, the puller is of no more use, and the slot stands where it stood.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from slotlake.decoder.assembly.assembler import Assembler
+from slotlake.decoder.assembly.prepared import Noted, PreparedStore, noted_in
+from slotlake.decoder.assembly.spool import MEMORY_BYTES, SpoolRoom
+from slotlake.decoder.catalog.source_types import source_types
+from slotlake.decoder.changelog.batches import Batch
+from slotlake.decoder.changelog.incoming import incoming_path
+from slotlake.decoder.changelog.row_keys import keys_of
+from slotlake.decoder.changelog.writer import BatchIdentity, BatchWriter
+from slotlake.decoder.columnar.buffer import MessageBuffer
+from slotlake.decoder.columnar.decoder import Decoder, Unreadable
+from slotlake.decoder.errors import DEFECT, ProtocolError
+from slotlake.decoder.failpoints import reach
+from slotlake.decoder.protocol.relations import RelationVersion
+from slotlake.decoder.server.closing import Closes
+from slotlake.decoder.server.source import SourceSettings
+from slotlake.decoder.server.timeline import Origin
+from slotlake.decoder.stream.bulk import BulkStream
+from slotlake.decoder.stream.copy_data import Frames
+from slotlake.decoder.stream.framing import CUT, NO_LIMIT, RUNNING, Bounds, Framing
+from slotlake.decoder.stream.options import Options
+from slotlake.decoder.stream.receive import Stream
+
+CHUNK_BYTES = 16 << 20
+_BUFFERS = 3
+_PROGRESS_SECONDS = 0.25
+_REST_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class PullProgress:
+    """How far a pull has come: bytes and transactions received, position reached of the one wanted."""
+
+    received_bytes: int
+    transactions: int
+    position: int
+    until: int
+    seconds: float
+
+
+Progress = Callable[[PullProgress], None]
+
+
+class _Sender(Protocol):
+    """Where replication messages come from."""
+
+    status_seconds: float
+    exhausted: bool
+
+    def drain(self) -> Frames: ...
+    def rest(self, seconds_max: float) -> None: ...
+    def report(self, written: int, *, now: bool = False) -> None: ...
+    def close(self) -> None: ...
+
+
+class Puller(Closes):
+    """A running stream from a slot, from which batches are cut; use as a context manager.
+
+    Args:
+        options: what is asked of the server (`negotiate`).
+        changelog: where batches are written.
+        start: the lake's position.
+        memory_bytes: how much of transactions that have not ended is kept in memory.
+        pass_over: a value that cannot be read leaves the rows of its table out of the batch, which says so
+            (`Batch.unreadable`); else it is an error.
+        bulk_until: read one batch up to there through SQL (bulk.py), instead of from a running stream.
+        noted: prepared transactions with changes that the lake waits for, beside those of batches on disk.
+    """
+
+    def __init__(  # noqa: PLR0913 - each a choice of the caller's, by name
+        self,
+        source: SourceSettings,
+        options: Options,
+        changelog: Path,
+        identity: BatchIdentity,
+        start: int,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        pass_over: bool = False,
+        bulk_until: int | None = None,
+        noted: Noted = tuple,
+    ) -> None:
+        self._source, self._changelog, self._identity = source, changelog, identity
+        self.position = start
+        self._framing = Framing(Bounds(start, start))
+        self._left: tuple[Any, Any] | None = None
+        store = PreparedStore(
+            changelog,
+            {"system_identifier": identity.system_identifier, "slot": identity.slot},
+            None if _may_withhold(identity) else lambda: noted_in(changelog, self.position).union(noted()),
+        )
+        room = SpoolRoom(incoming_path(changelog, f"spool-{secrets.token_hex(4)}"), memory_bytes)
+        # A two-phase slot sends prepared transactions whether or not they are asked for.
+        assembler = Assembler(room, store, streaming=options.streaming, binary=options.binary)
+        self._decoding = _Decoding(assembler, _decoder(source, options), pass_over=pass_over)
+        self._progress: Progress | None = None
+        try:
+            self._stream = self._opened(options, bulk_until)
+        except BaseException:
+            self._decoding.stop()
+            raise
+
+    def _opened(self, options: Options, bulk_until: int | None) -> _Sender:
+        origin = Origin(self._identity.system_identifier, self._identity.timeline)
+        if bulk_until is None:
+            return Stream(self._source, self.position, options=options, origin=origin)
+        stream = BulkStream(self._source, options, self.position, bulk_until)
+        try:
+            stream.require_origin(origin)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    @property
+    def open_transactions(self) -> int:
+        """Transactions in progress of which the server has sent a part."""
+        return self._decoding.assembler.open_transactions
+
+    def next_batch(
+        self,
+        until: int,
+        *,
+        max_bytes: int | None = None,
+        deadline: float | None = None,
+        progress: Progress | None = None,
+    ) -> Batch:
+        """The transactions from the puller's position up to ``until``, as a batch on disk.
+
+        Args:
+            max_bytes, deadline (of time.monotonic): end earlier, at the next commit after that.
+        """
+        self._framing.begin(Bounds(self.position, until, NO_LIMIT if max_bytes is None else max_bytes))
+        self._progress, self._begun = progress, time.monotonic()
+        self._told = self._begun
+        writer = BatchWriter(self._changelog, self._identity, self.position)
+        try:
+            self._decoding.begin(writer)
+            self._receive(deadline)
+            self._decoding.finish()
+            end = self._framing.seen if self._framing.end == CUT else until
+            kept, resolved = self._decoding.settle()
+            reach("pull.prepared")
+            keys = keys_of(self._source, self._decoding.versions)
+            told = self._decoding.unreadable or {}
+            batch = writer.finish(end, keys, prepared=kept, resolved=resolved, unreadable=told)
+        except BaseException:
+            self._decoding.stop()
+            writer.abandon()
+            raise
+        self.position = end
+        return batch
+
+    def answer(self) -> None:
+        """Between batches: tell the server that this reader lives, if that is due."""
+        self._stream.report(self._framing.seen)
+
+    def confirm(self, lsn: int) -> None:
+        """Tell the server over this connection that the lake has everything before ``lsn``.
+
+        Of a running stream only: who reads a backlog through SQL does not hold the pipeline's slot.
+        """
+        assert isinstance(self._stream, Stream)
+        self._stream.confirm(lsn)
+
+    @property
+    def status_seconds(self) -> float:
+        """`answer` is to be called at least this often."""
+        return self._stream.status_seconds
+
+    def _receive(self, deadline: float | None) -> None:
+        framing = self._framing
+        buffer = self._decoding.free_buffer()
+        assert buffer is not None
+        while framing.end == RUNNING:
+            self._take(buffer)
+            if self._stream.exhausted:
+                framing.cut_at_commit()
+            self._tell()
+            if framing.end != RUNNING:
+                break
+            if buffer.full(CHUNK_BYTES):
+                self._decoding.submit(buffer)
+                buffer = self._next_buffer()
+            self._decoding.check()
+            if self._left is None:
+                self._stream.rest(self._rest_seconds(deadline))
+        self._decoding.submit(buffer)
+
+    def _take(self, buffer: MessageBuffer) -> None:
+        """Sort what was left over from the batch before, or what has arrived; keep what is the next one's."""
+        data, lengths = self._left or self._drained()
+        used = self._framing.take(data, lengths, buffer)
+        self._stream.report(self._framing.seen, now=self._framing.asked_for_reply())
+        left = int(lengths[:used].sum()) if used < len(lengths) else None
+        self._left = None if left is None else (data[left:].copy(), lengths[used:].copy())
+
+    def _drained(self) -> tuple[Any, Any]:
+        frames = self._stream.drain()
+        return frames.data, frames.lengths
+
+    def _rest_seconds(self, deadline: float | None) -> float:
+        if deadline is None:
+            return _REST_SECONDS
+        left = deadline - time.monotonic()
+        if left > 0:
+            return min(left, _REST_SECONDS)
+        self._framing.cut_at_commit()
+        return 0.0 if self._framing.end == CUT else _REST_SECONDS
+
+    def _next_buffer(self) -> MessageBuffer:
+        """Wait for a buffer to come back from the decoder, answering the server meanwhile."""
+        while (buffer := self._decoding.free_buffer()) is None:
+            self._stream.report(self._framing.seen)
+            self._decoding.wait(0.02)
+        return buffer
+
+    def _tell(self) -> None:
+        now = time.monotonic()
+        if self._progress is None or now - self._told < _PROGRESS_SECONDS:
+            return
+        self._told = now
+        framing = self._framing
+        taken = (framing.taken_bytes, framing.commits, framing.seen)
+        self._progress(PullProgress(*taken, framing.until, now - self._begun))
+
+    def close(self) -> None:
+        """End the stream; transactions that are open will be sent again."""
+        self._decoding.stop()
+        self._stream.close()
+
+
+def _may_withhold(identity: BatchIdentity) -> bool:
+    """May a COMMIT PREPARED come alone though its changes never came?
+
+    17 forgets at a failover from where on the slot decodes two-phase (18 synchronizes ``two_phase_at``): what
+    was prepared in the moment in which the slot was made is then told by its outcome alone.
+    """
+    return identity.server_version.startswith("17") and identity.timeline > 1
+
+
+def _decoder(source: SourceSettings, options: Options) -> Decoder:
+    """One that knows the source's own types, if values may come in their binary form."""
+    if not options.binary:
+        return Decoder()
+    return Decoder(binary=True, catalog=source_types(source))
+
+
+class _Decoding:
+    """The other thread: takes full buffers in order, puts together, decodes, appends to the batch."""
+
+    def __init__(self, assembler: Assembler, decoder: Decoder, *, pass_over: bool) -> None:
+        self.assembler = assembler
+        self._decoder = decoder
+        self._writer: BatchWriter | None = None
+        self._free = [MessageBuffer() for _ in range(_BUFFERS)]
+        self._under_way: list[tuple[Future[None], MessageBuffer]] = []
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="slotlake-decode")
+        self._next_seq = self._next_txn = 0
+        self._open = False
+        self.versions: list[RelationVersion] = []
+        self.unreadable: Unreadable | None = {} if pass_over else None
+
+    def begin(self, writer: BatchWriter) -> None:
+        """The next buffers belong to a new batch."""
+        self._writer = writer
+        self._next_seq = self._next_txn = 0
+        self.versions = []
+        self.unreadable = None if self.unreadable is None else {}
+
+    def free_buffer(self) -> MessageBuffer | None:
+        self.check()
+        return self._free.pop() if self._free else None
+
+    def submit(self, buffer: MessageBuffer) -> None:
+        self._under_way.append((self._thread.submit(self._work, buffer), buffer))
+
+    def check(self) -> None:
+        """Take back finished buffers; raise what the other thread raised."""
+        while self._under_way and self._under_way[0][0].done():
+            future, buffer = self._under_way.pop(0)
+            future.result()
+            buffer.clear()
+            self._free.append(buffer)
+
+    def wait(self, seconds: float) -> None:
+        if self._under_way:
+            with suppress(TimeoutError):
+                self._under_way[0][0].exception(timeout=seconds)
+
+    def finish(self) -> None:
+        """Wait for all; the last chunk must end with a commit."""
+        while self._under_way:
+            self.wait(1.0)
+            self.check()
+        if self._open:
+            raise ProtocolError("the batch ends inside a transaction", way_out=DEFECT)
+
+    def settle(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """For the manifest: transactions made durable because they are prepared, and those settled."""
+        kept = [which.entry() for which in self.assembler.persist()]
+        resolved = [which.entry(outcome=outcome) for which, outcome in self.assembler.resolved]
+        self.assembler.resolved.clear()
+        return kept, resolved
+
+    def stop(self) -> None:
+        """Give up: what has not begun is dropped, what has is waited for."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self.assembler.close()
+
+    def _work(self, buffer: MessageBuffer) -> None:
+        for plain in self.assembler.take(buffer):
+            self._decode(plain)
+
+    def _decode(self, buffer: MessageBuffer) -> None:
+        assert self._writer is not None
+        at = {"first_seq": self._next_seq, "first_txn": self._next_txn}
+        chunk = self._decoder.decode(buffer, **at, partial=True, unreadable=self.unreadable)
+        if chunk.consumed != buffer.count:
+            left = buffer.count - chunk.consumed
+            raise ProtocolError(f"the decoder left {left} messages over", way_out=DEFECT)
+        self._next_seq, self._next_txn, self._open = chunk.next_seq, chunk.next_txn, chunk.open
+        self.versions += [version for version in chunk.rows if version not in self.versions]
+        self._writer.append(chunk)
+        reach("pull.mid")

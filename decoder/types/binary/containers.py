@@ -1,0 +1,204 @@
+"""Binary values made of others: arrays, composites, ranges, multiranges, domains.
+
+Owns their layout and their quoting rules (array_out, record_out, range_bound_escape).  Invariant: an
+element count is never believed beyond the bytes that follow it, nesting ends at a fixed depth, and the
+text stays below what PostgreSQL itself can print.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from slotlake.decoder.types.binary.reading import Reading, utf8
+from slotlake.decoder.types.catalog import Kind, TypeCatalog, TypeEntry
+from slotlake.decoder.types.parsing import TextError
+
+Printer = Callable[[bytes], str]
+
+AS_TEXT = "read it without binary"  # what a user can do about a type that binary does not carry
+_TEXT_CHARS_MAX = 2**30 - 1  # memutils.h MaxAllocSize
+_DEPTH_MAX = 64  # of composites in arrays in composites …
+_DIMENSIONS_MAX = 6  # array.h MAXDIM
+_INT32_MAX = 2**31 - 1
+_EMPTY, _LOWER_IN, _UPPER_IN, _NO_LOWER, _NO_UPPER = 1, 2, 4, 8, 16  # rangetypes.h
+
+_IN_RECORD = re.compile(r'[\s"\\(),]', re.ASCII)
+_IN_RANGE = re.compile(r'[\s"\\()\[\],]', re.ASCII)
+
+
+class Containers:
+    """Finds a type's printer; ``base`` gives that of a base type."""
+
+    def __init__(
+        self, catalog: TypeCatalog, base: Callable[[TypeEntry, TypeCatalog], Printer], depth: int = 0
+    ) -> None:
+        self._catalog = catalog
+        self._base = base
+        self._depth = depth
+        self._found: dict[int, Printer] = {}  # of what lies inside, which is asked for with every value
+        self._marks: dict[int, tuple[str, re.Pattern[str]]] = {}
+
+    def printer(self, oid: int) -> Printer:
+        """Raises TextError for a type that is not known, or has no readable binary form."""
+        entry = self._catalog.resolved(oid)
+        if entry is None or entry.kind is Kind.UNKNOWN:
+            name = entry.name if entry else f"OID {oid}"
+            raise TextError(
+                f"a binary value of type {name}, which is not in the catalog of types (any more): {AS_TEXT}"
+            )
+        if self._depth > _DEPTH_MAX:
+            raise TextError("a binary value that is nested too deep")
+        return self._printer(entry)
+
+    def _printer(self, entry: TypeEntry) -> Printer:
+        if entry.kind is Kind.ENUM:
+            return utf8
+        if entry.kind is Kind.COMPOSITE:
+            return self._composite
+        if entry.kind in {Kind.RANGE, Kind.MULTIRANGE}:
+            part = self._inside(entry.of)
+            return partial(_range if entry.kind is Kind.RANGE else _multirange, part=part)
+        if entry.of:
+            made = self._array if entry.kind is Kind.ARRAY else self._vector
+            return partial(made, element=entry.of)
+        return self._base(entry, self._catalog)
+
+    def _inside(self, oid: int) -> Printer:
+        found = self._found.get(oid)
+        if found is None:
+            found = Containers(self._catalog, self._base, self._depth + 1).printer(oid)
+            self._found[oid] = found
+        return found
+
+    def _array(self, data: bytes, element: int) -> str:
+        reading = Reading(data)
+        sizes, bounds, inner = _array_header(reading, element)
+        if not sizes:
+            reading.end()
+            return "{}"
+        if 0 in sizes:
+            raise TextError("a binary array with a dimension of no elements")
+        mark, special = self._mark(inner)
+        texts = _within(
+            "NULL" if each is None else _array_element(each, special)
+            for each in _elements(reading, sizes, self._inside(inner))
+        )
+        for size in reversed(sizes):
+            groups = (texts[i : i + size] for i in range(0, len(texts), size))
+            texts = [f"{{{mark.join(group)}}}" for group in groups]
+        if all(bound == 1 for bound in bounds):
+            return texts[0]
+        ranges = zip(bounds, sizes, strict=True)
+        return "".join(f"[{low}:{low + size - 1}]" for low, size in ranges) + "=" + texts[0]
+
+    def _mark(self, oid: int) -> tuple[str, re.Pattern[str]]:
+        """What stands between elements of a type, and what an element with which is quoted."""
+        if oid not in self._marks:
+            entry = self._catalog.resolved(oid)
+            mark = entry.delimiter if entry else ","
+            # White space as array_isspace and, in the locales in use, isspace have it.
+            self._marks[oid] = mark, re.compile(rf'[\s"\\{{}}{re.escape(mark)}]', re.ASCII)
+        return self._marks[oid]
+
+    def _vector(self, data: bytes, element: int) -> str:
+        """int2vector and oidvector: an array on the wire, numbers and blanks as text."""
+        reading = Reading(data)
+        sizes, _, inner = _array_header(reading, element)
+        if len(sizes) != 1:
+            raise TextError("a binary vector of more or less than one dimension")
+        return " ".join(each or "" for each in _elements(reading, sizes, self._inside(inner)))
+
+    def _composite(self, data: bytes) -> str:
+        """A value names its own fields' types, so that it can be read whatever became of the type."""
+        reading = Reading(data)
+        return "(" + ",".join(_within(self._fields(reading, reading.count(8)))) + ")"
+
+    def _fields(self, reading: Reading, count: int) -> Iterator[str]:
+        for _ in range(count):
+            oid, part = reading.u32(), reading.sized()
+            yield "" if part is None else _doubled(self._inside(oid)(part), _IN_RECORD)
+        reading.end()
+
+
+def _array_header(reading: Reading, element: int) -> tuple[list[int], list[int], int]:
+    """Sizes and lower bounds of the dimensions, and the element type."""
+    dimensions, flags, inner = reading.i32(), reading.i32(), reading.u32()
+    if not 0 <= dimensions <= _DIMENSIONS_MAX or flags not in {0, 1}:
+        raise TextError("a binary array of unknown form")
+    if element not in {0, inner}:
+        raise TextError("a binary array whose elements are of another type than its own")
+    pairs = [(reading.i32(), reading.i32()) for _ in range(dimensions)]
+    total = 1
+    for size, low in pairs:
+        total *= size
+        if size < 0 or low + size > _INT32_MAX:
+            raise TextError("a binary array with a dimension out of range")
+    if pairs and total * 4 > len(reading.data) - reading.at:
+        raise TextError("a binary array whose count is not that of what follows")
+    return [size for size, _ in pairs], [low for _, low in pairs], inner
+
+
+def _elements(reading: Reading, sizes: list[int], printer: Printer) -> Iterator[str | None]:
+    for _ in range(math.prod(sizes)):
+        part = reading.sized()
+        yield None if part is None else printer(part)
+    reading.end()
+
+
+def _within(texts: Iterator[str]) -> list[str]:
+    """The texts, so long as together they are no longer than a text may be."""
+    chars, found = 0, []
+    for text in texts:
+        chars += len(text) + 1
+        if chars > _TEXT_CHARS_MAX:
+            raise TextError("a binary value whose text is longer than PostgreSQL can print")
+        found.append(text)
+    return found
+
+
+def _array_element(text: str, special: re.Pattern[str]) -> str:
+    if text and not special.search(text) and not (len(text) == 4 and text.lower() == "null"):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _doubled(text: str, special: re.Pattern[str]) -> str:
+    """A composite's field or a range's bound: quotes and backslashes are doubled."""
+    if text and not special.search(text):
+        return text
+    doubled = text.replace("\\", "\\\\").replace('"', '""')
+    return f'"{doubled}"'
+
+
+def _range(data: bytes, part: Printer) -> str:
+    reading = Reading(data)
+    flags = reading.u8()
+    text = "empty"
+    if flags != _EMPTY:
+        closed_nowhere = (_LOWER_IN | _NO_LOWER, _UPPER_IN | _NO_UPPER)
+        if flags > 31 or flags & _EMPTY or any(flags & both == both for both in closed_nowhere):
+            raise TextError("a binary range of unknown form")
+        low = "" if flags & _NO_LOWER else _bound(reading, part)
+        high = "" if flags & _NO_UPPER else _bound(reading, part)
+        text = f"{'[' if flags & _LOWER_IN else '('}{low},{high}{']' if flags & _UPPER_IN else ')'}"
+    reading.end()
+    return text
+
+
+def _bound(reading: Reading, printer: Printer) -> str:
+    part = reading.sized()
+    if part is None:
+        raise TextError("a binary range with a bound that is NULL")
+    return _doubled(printer(part), _IN_RANGE)
+
+
+def _multirange(data: bytes, part: Printer) -> str:
+    reading = Reading(data)
+    count = reading.count(5)
+    texts = _within(part(reading.take(reading.i32())) for _ in range(count))
+    reading.end()
+    return "{" + ",".join(texts) + "}"

@@ -1,0 +1,129 @@
+"""The bytes of one binary value, read front to back; integers are big-endian.
+
+Invariant: nothing is read past the end, and `Reading.end` refuses what is left over.  Every fault is
+a `TextError`, as for text, so that callers handle values of either form alike.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from slotlake.decoder.types.parsing import TextError
+
+_U8, _I16, _U16, _I32, _U32 = (struct.Struct(">" + code) for code in "BhHiI")
+_I64, _U64 = struct.Struct(">q"), struct.Struct(">Q")
+
+
+class Reading:
+    """A position in a value's bytes."""
+
+    __slots__ = ("at", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def _number(self, form: struct.Struct) -> int:
+        at = self.at
+        self.at = at + form.size
+        try:
+            return int(form.unpack_from(self.data, at)[0])
+        except struct.error:
+            raise too_short() from None
+
+    def u8(self) -> int:
+        """One byte."""
+        return self._number(_U8)
+
+    def i16(self) -> int:
+        """Two bytes, signed."""
+        return self._number(_I16)
+
+    def u16(self) -> int:
+        """Two bytes."""
+        return self._number(_U16)
+
+    def i32(self) -> int:
+        """Four bytes, signed."""
+        return self._number(_I32)
+
+    def u32(self) -> int:
+        """Four bytes."""
+        return self._number(_U32)
+
+    def i64(self) -> int:
+        """Eight bytes, signed."""
+        return self._number(_I64)
+
+    def u64(self) -> int:
+        """Eight bytes."""
+        return self._number(_U64)
+
+    def count(self, bytes_each: int) -> int:
+        """A number of things of at least this size that follow; refused when there is no room for them."""
+        count = self.i32()
+        if count < 0 or count * bytes_each > len(self.data) - self.at:
+            raise TextError("a binary value whose count is not that of what follows")
+        return count
+
+    def many(self, count: int, code: str) -> tuple[int, ...]:
+        """``count`` numbers of one `struct` format."""
+        form = struct.Struct(f">{count}{code}")
+        at = self.at
+        self.at = at + form.size
+        if self.at > len(self.data):
+            raise too_short()
+        return form.unpack_from(self.data, at)
+
+    def take(self, length: int) -> bytes:
+        """So many bytes."""
+        end = self.at + length
+        if length < 0 or end > len(self.data):
+            raise too_short()
+        part = self.data[self.at : end]
+        self.at = end
+        return part
+
+    def sized(self) -> bytes | None:
+        """A length and as many bytes; None for the length -1, which stands for NULL."""
+        at = self.at + 4
+        length = int.from_bytes(self.data[self.at : at], "big", signed=True)
+        end = at + length
+        if at > len(self.data) or length < -1 or end > len(self.data):
+            raise too_short()
+        if length == -1:
+            self.at = at
+            return None
+        self.at = end
+        return self.data[at:end]
+
+    def text(self, length: int) -> str:
+        """So many bytes of UTF-8."""
+        return utf8(self.take(length))
+
+    def string(self) -> str:
+        """Text that ends in a zero byte."""
+        end = self.data.find(b"\0", self.at)
+        if end < 0:
+            raise too_short()
+        part = self.data[self.at : end]
+        self.at = end + 1
+        return utf8(part)
+
+    def end(self) -> None:
+        """Check that all was read."""
+        if self.at != len(self.data):
+            raise TextError("a binary value with bytes left over")
+
+
+def utf8(data: bytes) -> str:
+    """Text as it is; must be UTF-8."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise TextError("text that is not UTF-8") from None
+
+
+def too_short() -> TextError:
+    """The fault of a value that promises more than it has."""
+    return TextError("a binary value that ends too early")

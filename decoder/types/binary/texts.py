@@ -1,0 +1,105 @@
+"""Texts of binary columns of the common types, whole columns at a time.
+
+Times, intervals, one-dimensional arrays of integers and texts, ranges of integers, dates and timestamps: the
+usual values are printed by compiled code (`binary_text_kernels`), whatever it leaves over (infinities, other
+dimensions, damage) one by one by the caller's printer.  Invariant: the texts are those of `binary_text`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from slotlake.decoder.compiled.jit import frozen
+from slotlake.decoder.types.binary import text_kernels as kernels
+from slotlake.decoder.types.binary.reading import utf8
+from slotlake.decoder.types.binary.values import binary_printer
+from slotlake.decoder.types.catalog import Kind, TypeCatalog, TypeEntry
+from slotlake.decoder.types.parsing import TextError
+from slotlake.decoder.types.slices import Slices, as_string, binary_array
+
+_BYTES_MAX = 1 << 30  # of a chunk's column; more is printed one by one, which keeps count
+_CLOCKS = {"time": kernels.TIME, "timetz": kernels.TIMETZ, "interval": kernels.INTERVAL}
+_INTEGERS = {"int2": kernels.INT2, "int4": kernels.INT4, "int8": kernels.INT8}
+_BOUNDS = {
+    "int4": kernels.INT4,
+    "int8": kernels.INT8,
+    "date": kernels.DATE,
+    "timestamp": kernels.MOMENT,
+    "timestamptz": kernels.MOMENT_UTC,
+}
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How a type is printed: the kernel, what it is told of the type, and how long a text may be."""
+
+    kernel: Callable[..., None]
+    told: tuple[int, ...]
+    each: int  # bytes of text a byte of value
+    more: int  # and a value
+
+
+def printed_columns(
+    slices: Slices, oid: int, catalog: TypeCatalog, others: Callable[[Slices], pa.Array]
+) -> pa.Array | None:
+    """The canonical texts of a column, or None when its type is none of those named above.
+
+    Args:
+        others: prints the values that are present, one by one; raises TextError.
+    """
+    entry = catalog.resolved(oid)
+    way = None if entry is None else _way(entry, catalog)
+    if way is None:
+        return None
+    present = slices.present
+    size = int(np.where(present, slices.length, 0).sum(dtype=np.int64)) * way.each + len(slices) * way.more
+    if size > _BYTES_MAX:
+        return None
+    out, offsets = np.empty(size, np.uint8), np.empty(len(slices) + 1, np.int64)
+    odd = np.empty(len(slices), np.uint8)
+    inputs = (frozen(slices.data), frozen(slices.start), frozen(slices.length))
+    way.kernel(*inputs, *way.told, out, offsets, odd)
+    marks = odd.view(np.bool_)
+    try:
+        texts = as_string(binary_array(out[: offsets[-1]], offsets, present & ~marks))
+    except pa.ArrowInvalid:
+        return others(slices)  # which says where it is no text
+    return _with_others(texts, others(slices.only(marks))) if marks.any() else texts
+
+
+def _with_others(texts: pa.Array, others: pa.Array) -> pa.Array:
+    if texts.type != others.type:
+        texts, others = texts.cast(pa.large_string()), others.cast(pa.large_string())
+    return pc.coalesce(texts, others)
+
+
+def _way(entry: TypeEntry, catalog: TypeCatalog) -> _Way | None:
+    if entry.kind is Kind.BASE and entry.name in _CLOCKS:
+        return _Way(kernels.print_clocks_or_ranges, (False, _CLOCKS[entry.name]), 0, kernels.CLOCK_BYTES_MAX)
+    inner = catalog.resolved(entry.of) if entry.kind in {Kind.ARRAY, Kind.RANGE} else None
+    if inner is None:
+        return None
+    if entry.kind is Kind.RANGE:
+        form = _BOUNDS.get(inner.name)
+        if form is None:
+            return None
+        return _Way(kernels.print_clocks_or_ranges, (True, form), 0, kernels.RANGE_BYTES_MAX)
+    form = _INTEGERS.get(inner.name, kernels.TEXT if _is_text(entry.of, catalog) else None)
+    if form is None or inner.delimiter != ",":
+        return None
+    told = (form, entry.of)
+    return _Way(kernels.print_arrays, told, kernels.ARRAY_BYTES_EACH, kernels.ARRAY_BYTES_MORE)
+
+
+def _is_text(oid: int, catalog: TypeCatalog) -> bool:
+    try:
+        printer: Any = binary_printer(oid, catalog)
+    except TextError:
+        return False
+    return printer is utf8

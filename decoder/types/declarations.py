@@ -1,0 +1,38 @@
+"""A type as PostgreSQL writes it: ``numeric(10,2)``, ``varchar(20)``, ``int4[]``.
+
+What the stream and the change log name a type by is its name in pg_type and its modifier; this is how
+format_type would show the two, but for the SQL names (``integer``), which pg_type does not have.
+"""
+
+from __future__ import annotations
+
+from slotlake.decoder.types.names import BUILTIN_NAMES
+
+_HEADER = 4  # VARHDRSZ, by which the modifier of these is larger than the length that was asked for
+_LENGTHS = {"varchar", "bpchar"}
+_PLAIN = {"bit", "varbit", "time", "timetz", "timestamp", "timestamptz"}
+
+
+def written(name: str, oid: int, typmod: int) -> str:
+    """The type's name with its modifier.
+
+    Args:
+        name: in pg_type, as a relation version or the lake keeps it; "" when it was not named.
+        oid, typmod: of the column.
+    """
+    name = name or BUILTIN_NAMES.get(oid, f"OID {oid}")
+    schema, dot, base = name.rpartition(".")
+    ending = "[]" if base.startswith("_") else ""
+    base = base.removeprefix("_") if ending else base
+    return f"{schema}{dot}{base}{_modifier(base, typmod)}{ending}"
+
+
+def _modifier(base: str, typmod: int) -> str:
+    if typmod < 0:
+        return ""
+    if base == "numeric":
+        precision, scale = ((typmod - _HEADER) >> 16) & 0xFFFF, (((typmod - _HEADER) & 0x7FF) ^ 1024) - 1024
+        return f"({precision},{scale})"
+    if base in _LENGTHS:
+        return f"({typmod - _HEADER})"
+    return f"({typmod})" if base in _PLAIN else ""

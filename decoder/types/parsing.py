@@ -1,0 +1,145 @@
+"""PostgreSQL's text of a value, read into typed Arrow arrays.
+
+Reads exactly what the output functions print under DateStyle ISO, TimeZone UTC, bytea_output hex
+(datetime.c EncodeDateTime, numeric.c numeric_out, bool.c boolout, varlena.c byteaout), and refuses
+everything else: text that does not parse raises `TextError`, it never becomes NULL.  A value that is
+right but does not fit the typed column (infinity, BC, year 10000, NaN in a numeric) becomes NULL
+there, and its text is kept in the second array.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from slotlake.decoder.compiled.jit import frozen, unsigned
+from slotlake.decoder.types import moment_kernels as moments
+from slotlake.decoder.types import text_kernels as kernels
+from slotlake.decoder.types.slices import Slices, as_string, binary_array, gather, validity
+
+Parsed = tuple[pa.Array, pa.Array | None]
+
+
+class TextError(Exception):
+    """The text of one value is not what its type's output function prints.
+
+    Attributes:
+        row: index of the first such value, or -1 when unknown.
+    """
+
+    def __init__(self, reason: str, row: int = -1) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.row = row
+
+
+def parse_string(slices: Slices, _: pa.DataType) -> Parsed:
+    """Text as it is; must be UTF-8."""
+    try:
+        return as_string(gather(slices)), None
+    except pa.ArrowInvalid:
+        raise TextError("text that is not UTF-8") from None
+
+
+def parse_bool(slices: Slices, _: pa.DataType) -> Parsed:
+    """``t`` or ``f``."""
+    out, valid = _empty(slices, np.uint8)
+    _check(kernels.parse_bool(*_inputs(slices), out, valid), "boolean")
+    return _flags(out, valid), None
+
+
+def parse_int(slices: Slices, kind: pa.DataType) -> Parsed:
+    """A decimal integer within the range of the Arrow type (int32, int64)."""
+    out, valid = _empty(slices, np.int32 if kind.bit_width == 32 else np.int64)
+    limit = 2 ** (kind.bit_width - 1) - 1
+    _check(kernels.parse_int(*_inputs(slices), unsigned(limit), out, valid), "integer")
+    return _fixed(out, valid, kind), None
+
+
+def parse_float(slices: Slices, kind: pa.DataType) -> Parsed:
+    """Shortest-digits floating point, NaN, Infinity, -Infinity."""
+    try:
+        return as_string(gather(slices)).cast(kind), None
+    except pa.ArrowInvalid:
+        raise TextError("text that is not a floating-point number") from None
+
+
+def parse_decimal(slices: Slices, kind: pa.DataType) -> Parsed:
+    """A numeric with exactly the type's scale; NaN and what does not fit go to the exact text."""
+    out = np.empty((len(slices), 2), dtype=np.uint64)
+    valid, exact = np.empty(len(slices), np.uint8), np.empty(len(slices), np.uint8)
+    bad = kernels.parse_decimal(*_inputs(slices), kind.precision, kind.scale, out, valid, exact)
+    _check(bad, "numeric")
+    return _fixed(out, valid, kind), _exact(slices, exact)
+
+
+def parse_moment(slices: Slices, kind: pa.DataType) -> Parsed:
+    """A date, timestamp or timestamptz; infinities and years outside 1-9999 go to the exact text."""
+    out, valid = _empty(slices, np.int64)
+    exact = np.empty(len(slices), np.uint8)
+    form = moment_form(kind)
+    bad = moments.parse_moment(*_inputs(slices), form, out, valid, exact)
+    _check(bad, ("date", "timestamp", "timestamptz in UTC")[form])
+    values = out.astype(np.int32) if form == moments.DATE else out
+    return _fixed(values, valid, kind), _exact(slices, exact)
+
+
+def parse_bytea(slices: Slices, _: pa.DataType) -> Parsed:
+    """``\\x`` and two hexadecimal digits a byte."""
+    present = slices.present
+    offsets = np.zeros(len(slices) + 1, dtype=np.int64)
+    np.cumsum(np.where(present, np.maximum(slices.length.astype(np.int64) - 2, 0) // 2, 0), out=offsets[1:])
+    out = np.empty(int(offsets[-1]), dtype=np.uint8)
+    _check(kernels.parse_hex(*_inputs(slices), frozen(offsets), out), "bytea in hex format")
+    return binary_array(out, offsets, present), None
+
+
+def plain(kind: pa.DataType, values: npt.NDArray[np.uint8], valid: npt.NDArray[np.uint8]) -> pa.Array:
+    """The array of values that were read where their rows were walked.
+
+    Args:
+        kind: of bool, int, date, timestamp or decimal.
+        values: in their binary form; bool one byte each.
+        valid: uint8[n], 1 or 0 for each.
+    """
+    return _flags(values, valid) if pa.types.is_boolean(kind) else _fixed(values, valid, kind)
+
+
+def moment_form(kind: pa.DataType) -> int:
+    """Which of the three moment layouts an Arrow type is printed in."""
+    if pa.types.is_date32(kind):
+        return moments.DATE
+    return moments.TIMESTAMP if kind.tz is None else moments.TIMESTAMPTZ
+
+
+def _inputs(slices: Slices) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    return frozen(slices.data), frozen(slices.start), frozen(slices.length)
+
+
+def _empty(slices: Slices, dtype: type) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
+    return np.empty(len(slices), dtype=dtype), np.empty(len(slices), dtype=np.uint8)
+
+
+def _check(bad_row: int, what: str) -> None:
+    if bad_row >= 0:
+        raise TextError(f"text that is not a {what}", bad_row)
+
+
+def _fixed(values: npt.NDArray[np.generic], valid: npt.NDArray[np.uint8], kind: pa.DataType) -> pa.Array:
+    bitmap, nulls = validity(valid)
+    return pa.Array.from_buffers(kind, len(valid), [bitmap, pa.py_buffer(values)], null_count=nulls)
+
+
+def _flags(values: npt.NDArray[np.uint8], valid: npt.NDArray[np.uint8]) -> pa.Array:
+    bitmap, nulls = validity(valid)
+    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(valid), [bitmap, bits], null_count=nulls)
+
+
+def _exact(slices: Slices, exact: npt.NDArray[np.uint8]) -> pa.Array | None:
+    if not exact.any():
+        return None
+    return as_string(gather(slices.only(exact)))

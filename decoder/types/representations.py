@@ -1,0 +1,160 @@
+"""How a lake keeps a column where it is not as the table of types says: as text, as a list, as a struct.
+
+A form is chosen per column and kept with the lake's table (``LakeColumn.form``); "" is the table's own.  It
+turns the pair of typed value and exact text, as the change log has it, into the pair that the lake keeps.
+
+Invariant: ``text(*keep(typed, exact))`` is the text of ``(typed, exact)``.  For lists and structs this is
+not assumed but looked at, value by value: what would not print back as the same text (an array of two
+dimensions, one that does not begin at 1, an infinite date within a range) is NULL there, and its text
+goes to the companion.  So the pair is a function of the text, and two values are equal if their pairs are.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from slotlake.decoder.compiled.wide import alike, narrow_pieces, one_array
+from slotlake.decoder.errors import LAKE_ALTERED, LakeError
+from slotlake.decoder.types.column_type import ColumnType
+from slotlake.decoder.types.nested import ListTexts, NestedTexts, RangeTexts, RecordTexts
+from slotlake.decoder.types.table import column_type, to_text
+
+Pair = tuple[pa.Array, pa.Array | None]
+_FORMS_KEPT = 1 << 12
+
+AS_TEXT = json.dumps(["text"])
+
+
+@dataclass(frozen=True)
+class Form:
+    """A column as its type's row in the table of types has it.
+
+    Attributes:
+        type: the column's type.
+        arrow, spark: of the lake's column.
+        inexact: some values do not fit; their text goes to the companion.
+    """
+
+    type: ColumnType
+    arrow: pa.DataType
+    spark: str
+    inexact: bool
+
+    @property
+    def typed(self) -> bool:
+        """Is it what the table of types says, so that there is nothing to do?"""
+        return type(self) is Form
+
+    def keep(self, typed: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None) -> Pair:
+        """What the lake keeps of values as the change log has them."""
+        return typed, exact
+
+    def text(self, typed: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None) -> pa.Array:
+        """PostgreSQL's text of what the lake keeps."""
+        return to_text(typed, exact, self.type)
+
+
+@dataclass(frozen=True)
+class TextForm(Form):
+    """The column is its canonical text; every value fits."""
+
+    def keep(self, typed: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None) -> Pair:
+        """The text alone."""
+        return to_text(typed, exact, self.type), None
+
+    def text(self, typed: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None) -> pa.Array:
+        """Itself."""
+        return one_array(typed)
+
+
+@dataclass(frozen=True)
+class NestedForm(Form):
+    """The column is a list or a struct."""
+
+    texts: NestedTexts
+
+    def keep(self, typed: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None) -> Pair:
+        """Each value that prints back as it came; the text of the others."""
+        pairs = [self._kept(piece) for piece in narrow_pieces(one_array(typed))]
+        if len(pairs) == 1:
+            return pairs[0]
+        nothing = [pa.nulls(len(parsed), pa.string()) if text is None else text for parsed, text in pairs]
+        return pa.chunked_array([parsed for parsed, _ in pairs]), pa.chunked_array(nothing)
+
+    def _kept(self, texts: pa.Array) -> Pair:
+        texts = texts.cast(pa.string())
+        parsed = self.texts.parsed(texts)
+        same = pc.equal(self.texts.printed(parsed), texts)
+        fits = pc.fill_null(same, False)  # NULL stays NULL without being told apart: its text is null too
+        if pc.all(pc.or_(fits, texts.is_null())).as_py() in {True, None}:
+            return parsed, None
+        kept = parsed.take(pc.if_else(fits, pa.array(range(len(texts)), pa.int64()), None))
+        return kept, pc.if_else(fits, pa.scalar(None, pa.string()), texts)
+
+    def text(self, typed: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None) -> pa.Array:
+        """Printed as PostgreSQL prints it."""
+        printed = self.texts.printed(one_array(typed))
+        if exact is None:
+            return printed
+        return pc.coalesce(*alike(one_array(exact), printed))
+
+
+def as_list(element_oid: int, delimiter: str) -> str:
+    """The form of an array as a list of its elements, which have the column's type modifier."""
+    return json.dumps(["list", element_oid, delimiter])
+
+
+def as_range(subtype_oid: int) -> str:
+    """The form of a range as a struct of lower, upper, lower_inc, upper_inc, empty."""
+    return json.dumps(["range", subtype_oid])
+
+
+def as_record(fields: list[tuple[str, int, int]]) -> str:
+    """The form of a composite as a struct.
+
+    Args:
+        fields: name in the lake, type OID and modifier of each.
+    """
+    return json.dumps(["record", fields], ensure_ascii=False)
+
+
+@lru_cache(_FORMS_KEPT)
+def form_of(form: str, oid: int, typmod: int) -> Form:
+    """How a column of that type is kept.
+
+    Args:
+        form: as the functions above give it; "" for the table of types'.
+
+    Raises:
+        LakeError: it is no form.
+    """
+    kind = column_type(oid, typmod)
+    if not form:
+        return Form(kind, kind.arrow, kind.spark, kind.inexact)
+    try:
+        name, *more = json.loads(form)
+        if name == "text":
+            return TextForm(kind, pa.string(), "string", False)
+        texts = _nested(name, more, typmod)
+    except (ValueError, TypeError, KeyError) as error:
+        raise LakeError(
+            "the form in which the lake keeps a column is not known", where=form[:80], way_out=LAKE_ALTERED
+        ) from error
+    return NestedForm(kind, texts.arrow, texts.spark, True, texts)
+
+
+def _nested(name: str, more: list[Any], typmod: int) -> NestedTexts:
+    if name == "list":
+        element, delimiter = more
+        return ListTexts(column_type(element, typmod), delimiter)
+    if name == "range":
+        return RangeTexts(column_type(more[0], -1))
+    if name == "record":
+        return RecordTexts([(field, column_type(oid, modifier)) for field, oid, modifier in more[0]])
+    raise ValueError(name)

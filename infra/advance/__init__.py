@@ -1,0 +1,1 @@
+"""The step that brings the lake exactly to an LSN: pull, apply, publish, confirm."""

@@ -1,0 +1,305 @@
+"""What is wrong with a pipeline, judged in one place: by `recover`, by `status`, and before every pull.
+
+Everything is asked of the two sides and of the change log; nothing is remembered.  A *finding* has a kind,
+words for people, and what mends it: *mend* (move tables' main back to where slotlake left it), *renew* (a new
+slot, and the difference between lake and source), *copy* (some tables anew, in place), *pull* (a batch once
+more from the slot).  Invariant: judging changes nothing; what waiting, or the next sync, sets right is no
+finding.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import psycopg
+
+from slotlake.decoder.catalog.publications import missing_publications
+from slotlake.decoder.changelog.batches import batch_starting_at
+from slotlake.decoder.errors import ChangeLogError, LakeError, SlotBusyError, SlotError, SlotlakeError
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.server.position import page_floor
+from slotlake.decoder.server.source import redact, source_session
+from slotlake.decoder.server.timeline import HistoryError, require_history
+from slotlake.decoder.slots.slot import check_slot, inspect_slot
+from slotlake.decoder.stream.overlap import contradiction
+from slotlake.infra.process_marks import is_marked, set_mark, unset_mark
+from slotlake.infra.reports import Report
+from slotlake.infra.source import follow
+from slotlake.infra.source.fingerprints import Mark, marks_at
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.maintenance.integrity import Damage
+
+Repair = Literal["mend", "renew", "copy", "pull"]
+_UNFINISHED = "a recovery was begun, and ended before it was done"
+WAY_OUT = "run `slotlake recover`: it shows what it will do, and with --yes does it"
+
+
+@dataclass(frozen=True)
+class Finding(Report):
+    """Something that is wrong; ``kind`` for machines, ``tables``: lake tables, if only some are concerned."""
+
+    kind: str
+    what: str
+    repair: Repair
+    tables: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """All that is wrong, and what was seen on the way.
+
+    Attributes:
+        position: the lake's, once its tables are mended.
+        damages: what is wrong with the lake's tables.
+    """
+
+    position: int
+    findings: list[Finding]
+    damages: list[Damage]
+
+    def needs(self, repair: Repair) -> bool:
+        """Is there something that is mended so?"""
+        return any(each.repair == repair for each in self.findings)
+
+
+def judge(pipeline: OpenPipeline, *, files: bool = False) -> Judged:
+    """Look at everything; with ``files`` also at every data file.
+
+    Raises:
+        LakeError, SourceError: a side cannot be asked, or must be set right by hand first.
+        SlotBusyError: somebody else reads the slot: waiting helps.
+    """
+    from slotlake.spark.maintenance.integrity import look
+
+    damages = look(pipeline.lake, pipeline.name, files=files)
+    moved = next((each.position for each in damages if each.position is not None), None)
+    position = pipeline.position() if moved is None else moved
+    findings = [_of_lake(each) for each in damages]
+    findings += _of_source(pipeline, position) or _unfinished(pipeline)
+    if not any(each.repair == "renew" for each in findings):
+        findings += _of_pending(pipeline, position)
+    return Judged(position, findings, damages)
+
+
+def require_whole(pipeline: OpenPipeline, *, at_snapshot: bool = False) -> None:
+    """Make sure that the lake is as slotlake left it, before anything is built on it.
+
+    Rows that somebody wrote into a mirror are let through: what changes then meet is counted, and handled by
+    choice (`on_conflict`); `status` says so until a batch lies on top of them, and `verify` finds them.
+
+    Args:
+        at_snapshot: for a verification, or a backfill, which replaces such rows: beside a mirror too.
+
+    Raises:
+        LakeError: it is not; nothing was changed.
+    """
+    from slotlake.spark.maintenance.integrity import MISSING, WRITTEN, look
+
+    for damage in look(pipeline.lake, pipeline.name):
+        if damage.kind == MISSING:
+            continue  # copied anew by the next sync
+        if damage.kind == WRITTEN and damage.position is None and (at_snapshot or not damage.is_beside):
+            continue
+        raise LakeError(damage.what, where=f"table {damage.table}, {pipeline.lake.place}", way_out=WAY_OUT)
+
+
+def note_of(pipeline: OpenPipeline) -> Path:
+    """Where a recovery under way says which batch it is to end with."""
+    return pipeline.file.state_dir / "recovering.json"
+
+
+def note_begun(pipeline: OpenPipeline, batch: str | None) -> None:
+    """Keep in mind that this process has begun a recovery, and by which batch it will be known for done."""
+    note = note_of(pipeline)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    new = note.with_suffix(".new")
+    new.write_text(json.dumps({"batch": batch}))
+    new.replace(note)
+    set_mark(_mark_of(pipeline))
+
+
+def note_ended(pipeline: OpenPipeline) -> None:
+    """It is done, or was given up: this process may live on."""
+    unset_mark(_mark_of(pipeline))
+
+
+def _mark_of(pipeline: OpenPipeline) -> Path:
+    return note_of(pipeline).with_suffix(".lock")
+
+
+def _begun(pipeline: OpenPipeline) -> dict[str, str | None] | None:
+    """The note of a recovery that has not come to its end; None if there is none."""
+    from slotlake.spark.maintenance.integrity import newest_batch
+
+    try:
+        told: dict[str, str | None] = json.loads(note_of(pipeline).read_text())
+        wanted = told["batch"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return None if wanted is not None and newest_batch(pipeline.lake) == wanted else told
+
+
+def _unfinished(pipeline: OpenPipeline) -> list[Finding]:
+    """A recovery that was ended before it was published: its slot is new, and the lake is not."""
+    if _begun(pipeline) is None:
+        note_of(pipeline).unlink(missing_ok=True)  # it was done: the note alone was left
+        return []
+    return [Finding("unfinished", _UNFINISHED, "renew")]
+
+
+def _unfinished_by(pipeline: OpenPipeline) -> list[Finding]:
+    """As :func:`_unfinished`, for who only looks: one that is under way is no finding."""
+    if _begun(pipeline) is None or is_marked(_mark_of(pipeline)):
+        return []
+    return [Finding("unfinished", _UNFINISHED, "renew")]
+
+
+def require_same_content(pipeline: OpenPipeline, position: int) -> None:
+    """Make sure that the server has what it had when the lake was fed from it.
+
+    Raises:
+        HistoryError: it was restored to an earlier state, or a recovery from that was not ended.
+    """
+    for finding in _unfinished(pipeline) or _restored(pipeline, position):
+        raise HistoryError(finding.what, where=redact(pipeline.source.dsn), way_out=WAY_OUT)
+
+
+def _of_lake(damage: Damage) -> Finding:
+    repair: Repair = "copy" if damage.snapshot is None else "mend"
+    return Finding(f"table {damage.kind}", damage.what, repair, [str(damage.table)])
+
+
+def _of_source(pipeline: OpenPipeline, position: int) -> list[Finding]:
+    from slotlake.infra.source.history import lake_origin
+
+    try:
+        require_history(pipeline.source.dsn, lake_origin(pipeline), position)
+    except HistoryError as error:
+        return [Finding("history", error.what, "renew")]
+    found = _of_publications(pipeline) or [*_of_slot(pipeline, position)]
+    return found or [*_restored(pipeline, position)]
+
+
+def _of_publications(pipeline: OpenPipeline) -> list[Finding]:
+    source = pipeline.source
+    with source_session(source.dsn, "looking at the publications") as connection:
+        missing = missing_publications(connection, source.publications)
+    if missing:
+        listed = ", ".join(map(repr, missing))
+        return [Finding("publication", f"the source has no publication {listed} any more", "renew")]
+    if _all_left_and_came_back(pipeline):
+        what = (
+            "the publication was dropped and made again: what it did not publish meanwhile, the stream lacks"
+        )
+        return [Finding("publication", what, "renew")]
+    return []
+
+
+def _all_left_and_came_back(pipeline: OpenPipeline) -> bool:
+    """Is no table published by what it was published by? One alone would be copied again by the next sync."""
+    from slotlake.spark.read.point import Cut
+
+    marks = [Mark.from_json(table.mark) for table in Cut.latest(pipeline.lake).tables()]
+    known = {mark.relation_id: mark.members for mark in marks if mark is not None and mark.members}
+    now = {oid: mark.members for oid, mark in marks_at(pipeline, known.keys(), None).items() if mark.members}
+    return bool(now) and all(not known[oid] & members for oid, members in now.items())
+
+
+def _of_slot(pipeline: OpenPipeline, position: int) -> Iterator[Finding]:
+    source = pipeline.source
+    ours = follow.process(pipeline) is not None or ("stream" in vars(pipeline) and pipeline.stream.connected)
+    with source_session(source.dsn, "looking at the slot") as connection:
+        try:
+            check_slot(connection, source, position=position, wait_seconds=0.0 if ours else None)
+        except SlotBusyError:
+            if not ours:
+                raise
+        except SlotError as error:
+            if not _is_gone(connection, pipeline, position):
+                raise
+            yield Finding("slot", error.what, "renew")
+
+
+def _is_gone(connection: psycopg.Connection[Any], pipeline: OpenPipeline, position: int) -> bool:
+    """Is there no slot, or one of ours that is of no use? Somebody else's is not for us to replace."""
+    state = inspect_slot(connection, pipeline.source.slot)
+    if state is None:
+        return True
+    row = connection.execute("SELECT current_database()").fetchone()
+    ours = (state.plugin, state.database) == (pipeline.source.plugin, row and row[0])
+    lost = state.lost or state.restart_lsn is None
+    return ours and (lost or (state.confirmed_flush_lsn or 0) > position)
+
+
+def _restored(pipeline: OpenPipeline, position: int, *, peek: bool = True) -> Iterator[Finding]:
+    """The same cluster on the same timeline, but not what it was: a copy of its disks was put back.
+
+    Args:
+        peek: also look into the slot, which keeps other readers away for that moment.
+    """
+    from slotlake.decoder.server.source import identify
+
+    source = pipeline.source
+    server = identify(source.dsn)
+    if server.position < page_floor(position):
+        what = (
+            f"the server's WAL ends at {format_lsn(server.position)}, before the lake's position "
+            f"{format_lsn(position)}: it was restored to an earlier state"
+        )
+        yield Finding("restored", what, "renew")
+        return
+    if not peek:
+        return
+    with source_session(source.dsn, "comparing what the slot still has") as connection:
+        state = inspect_slot(connection, source.slot)
+        if state is None or state.lost:
+            return
+        told = replace(source, messages=pipeline.pulling.source.messages)
+        try:
+            other = contradiction(connection, told, state, pipeline.file.changelog_dir, position)
+        except (psycopg.errors.ObjectInUse, psycopg.errors.UndefinedObject, ChangeLogError):
+            return  # someone reads it now, or the archive cannot be read: nothing to compare
+    if other is not None:
+        yield Finding(
+            "restored", f"{other}: it was restored to an earlier state, and went on from there", "renew"
+        )
+
+
+def _of_pending(pipeline: OpenPipeline, position: int) -> list[Finding]:
+    """A batch that waits to be applied must be what was written; the slot still has its changes."""
+    try:
+        batch = batch_starting_at(pipeline.file.changelog_dir, position)
+        if batch is not None:
+            batch.verify()
+    except ChangeLogError as error:
+        return [Finding("batch", error.what, "pull")]
+    return []
+
+
+def known_findings(pipeline: OpenPipeline) -> list[Finding]:
+    """For who only looks, beside runs at work: as :func:`judge`, without slot and change log.
+
+    Waits for nobody; what cannot be asked now is left out.
+    """
+    from slotlake.infra.source.history import lake_origin
+    from slotlake.spark.maintenance.integrity import look
+
+    found: list[Finding] = []
+    try:
+        found += [_of_lake(damage) for damage in look(pipeline.lake, pipeline.name)]
+        position = pipeline.position()
+        require_history(pipeline.source.dsn, lake_origin(pipeline), position)
+        found += _of_publications(pipeline) or [*_restored(pipeline, position, peek=False)]
+        found += _unfinished_by(pipeline)
+    except HistoryError as error:
+        found.append(Finding("history", error.what, "renew"))
+    except SlotlakeError:
+        return found
+    return found

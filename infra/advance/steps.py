@@ -1,0 +1,180 @@
+"""What becomes of a pulled batch: apply, publish, confirm, each step callable alone and safe to repeat.
+
+Each step asks the lake where it is.  A batch that is already published is left alone by every step;
+a batch that does not follow the lake's position is refused.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from slotlake.decoder.changelog.batches import Batch, batch_positions, batches
+from slotlake.decoder.errors import ChangeLogError
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.slots.confirm import confirm
+from slotlake.infra.advance.findings import require_whole
+from slotlake.infra.config.conflicts import on_conflict
+from slotlake.infra.reports import ApplyReport, ConfirmReport, PublishReport, PullReport
+from slotlake.infra.selection.aside import pass_over, reasons, without_the_troubled
+from slotlake.infra.selection.types import on_lossy
+from slotlake.infra.source import follow
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+    from slotlake.spark.apply.stage import Applied
+
+
+@dataclass
+class Totals:
+    """What a run has brought over all its batches.
+
+    Attributes:
+        last: the last batch that was pulled; None if there was none.
+        transactions, changes: of all batches.
+        tables: rows changed, by source table.
+        conflicts: per source table, how many of each kind.
+        seconds: by step.
+    """
+
+    last: PullReport | None = None
+    transactions: int = 0
+    changes: int = 0
+    tables: dict[str, int] = field(default_factory=dict)
+    conflicts: dict[str, dict[str, int]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        """Add what is done within to the step's seconds."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[step] = self.seconds.get(step, 0.0) + time.monotonic() - started
+
+    def pulled(self, report: PullReport) -> None:
+        """Count a batch that was pulled, if there is one."""
+        if report.batch is not None:
+            self.last = report
+            self.transactions += report.transactions
+            self.changes += report.changes
+
+    def applied(self, report: ApplyReport) -> None:
+        """Count a batch that was applied."""
+        for table, count in report.tables.items():
+            self.tables[table] = self.tables.get(table, 0) + count
+        for table, counts in report.conflicts.items():
+            met = self.conflicts.setdefault(table, {})
+            met.update({kind: met.get(kind, 0) + count for kind, count in counts.items()})
+
+
+def bring_in(pipeline: OpenPipeline, pulled: PullReport, totals: Totals, progress: Progressing) -> None:
+    """Apply and publish a pulled batch, if there is one, and confirm the lake's position."""
+    totals.pulled(pulled)
+    if pulled.batch is not None:
+        with totals.timed("apply"):
+            progress("apply", 0)
+            totals.applied(apply_named(pipeline, pulled.batch, judged=True))
+        with totals.timed("publish"):
+            progress("publish", 0)
+            publish_named(pipeline, pulled.batch)
+    with totals.timed("confirm"):
+        confirm_position(pipeline)
+
+
+def named(pipeline: OpenPipeline, name: str) -> Batch:
+    """A batch of the change log by its name.
+
+    Raises:
+        ChangeLogError: there is no such batch.
+    """
+    path = pipeline.file.changelog_dir / name
+    if "/" in name or not path.is_dir():
+        raise ChangeLogError(
+            f"the change log has no batch {name!r}",
+            where=str(pipeline.file.changelog_dir),
+            way_out="clear the pull task too, or run: slotlake sync",
+        )
+    return Batch.open(path)
+
+
+def apply_named(pipeline: OpenPipeline, name: str, *, judged: bool = False) -> ApplyReport:
+    """Stage a batch, after checking that it is what its manifest says.
+
+    Args:
+        judged: the lake's tables have been looked at.
+    """
+    started = time.monotonic()
+    batch = named(pipeline, name)
+    batch.verify()
+    if not judged:
+        require_whole(pipeline)
+    applied = without_the_troubled(pipeline, lambda: _staged(pipeline, batch))
+    return ApplyReport(
+        batch=name,
+        already_published=applied.already_published,
+        tables={table.source_table: table.changes for table in applied.tables.values()},
+        conflicts={
+            table.source_table: table.conflicts.counts for table in applied.tables.values() if table.conflicts
+        },
+        set_aside=reasons(pipeline),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _staged(pipeline: OpenPipeline, batch: Batch) -> Applied:
+    from slotlake.spark.apply.lossy import refuse_lossy_batch
+    from slotlake.spark.apply.stage import apply_batch
+    from slotlake.spark.publish import sidecar as annex
+
+    pass_over(pipeline, batch)
+    told = annex.read(batch)
+    refuse_lossy_batch(pipeline.lake, batch, on_lossy(pipeline.file), told)
+    return apply_batch(
+        pipeline.session, pipeline.lake, batch, pipeline.name, on_conflict(pipeline.file), told
+    )
+
+
+def publish_named(pipeline: OpenPipeline, name: str) -> PublishReport:
+    """Publish a staged batch."""
+    from slotlake.spark.publish import sidecar as annex
+    from slotlake.spark.publish.publication import publish_batch
+
+    started = time.monotonic()
+    batch = named(pipeline, name)
+    published = publish_batch(pipeline.lake, batch, pipeline.name, annex.read(batch))
+    return PublishReport(
+        batch=name,
+        lsn=format_lsn(published.position),
+        already_published=published.already,
+        tables=dict(published.snapshots),
+        seconds=time.monotonic() - started,
+    )
+
+
+def confirm_position(pipeline: OpenPipeline) -> ConfirmReport:
+    """Confirm the lake's position to the server, then let go of batches that are old enough."""
+    position = pipeline.position()
+    held = "stream" in vars(pipeline) and pipeline.stream.confirm(position)
+    if not (held or follow.confirm(pipeline, position)):
+        confirm(pipeline.source, position)
+    _forget_old_batches(pipeline, position)
+    return ConfirmReport(pipeline.source.slot, format_lsn(position))
+
+
+def _forget_old_batches(pipeline: OpenPipeline, position: int) -> None:
+    """Remove archived batches that are published and older than the pipeline file keeps them."""
+    from slotlake.spark.publish import sidecar as annex
+
+    oldest = time.time() - pipeline.file.changelog.keep_days * 86400
+    for path in batches(pipeline.file.changelog_dir):
+        positions = batch_positions(path.name)
+        if positions is not None and positions[1] <= position and path.stat().st_mtime < oldest:
+            shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(annex.place(path), ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Rows read again from the source, and archived batches replayed."""

@@ -1,0 +1,287 @@
+"""Tables, or chosen rows of them, again from the source, at an exact LSN, while the stream goes on.
+
+The lake is brought exactly to the snapshot's LSN first, so an older image can never beat a newer one.  All
+tables of one backfill are read under one snapshot and published in one point.  A dry run goes as far as the
+comparison.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from slotlake.decoder.catalog.condition import Condition, checked, range_condition
+from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.errors import ApplyError, PipelineFileError
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.server.source import source_session
+from slotlake.decoder.slots.slot import ExportedSnapshot
+from slotlake.infra.advance.advance import at_exact_lsn
+from slotlake.infra.advance.exact import beside_writers
+from slotlake.infra.advance.steps import confirm_position
+from slotlake.infra.backfill.report import BackfillReport, TableBackfilled
+from slotlake.infra.backfill.rows import Difference, amending, compare, stage_rows
+from slotlake.infra.backfill.whole import stage_whole, would_replace
+from slotlake.infra.copy.tables import copy_all, copy_point, published_tables
+from slotlake.infra.selection.aside import tables_aside
+from slotlake.infra.selection.tables import lake_schema, refuse_changed
+from slotlake.spark.names import parse_postgres_name, postgres_name
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+    from slotlake.spark.names import LakeName
+    from slotlake.spark.publish.commits import Point
+    from slotlake.spark.tables.schema import TableSchema
+
+SLOT_WAIT_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be read again.
+
+    Attributes:
+        tables: as PostgreSQL writes them.
+        where: an SQL condition over the columns of each; ``key_range``: ``A..B`` of the key's first column.
+    """
+
+    tables: Sequence[str]
+    where: str | None = None
+    key_range: str | None = None
+    dry_run: bool = False
+
+
+def backfill(pipeline: OpenPipeline, wanted: Wanted, progress: Progressing) -> BackfillReport:
+    """Make the lake's tables, or the chosen rows of them, equal to the source's at an exact LSN.
+
+    A published table that the lake lacks is added, as a whole.
+
+    Raises:
+        PipelineFileError: the publications have no such table; the condition is not one that can choose rows.
+    """
+    started = time.monotonic()
+    pipeline.position()  # is there a lake at all?
+    tables = _published(pipeline, wanted.tables)
+    conditions = _conditions(pipeline, tables, wanted)
+    if not conditions and not wanted.dry_run:
+        for table in tables:
+            _make_way(pipeline, table)
+    run = _Run(pipeline, conditions, wanted.dry_run, progress)
+    try:
+        lsn = run.at_one_point(tables)
+    except ApplyError:
+        # A filter that no longer fits a table holds up the very batches that lead to the copy.
+        if conditions or wanted.dry_run or not any([_drop(pipeline, table, _filtered) for table in tables]):
+            raise
+        lsn = run.at_one_point(tables)
+    if not wanted.dry_run:
+        confirm_position(pipeline)
+    return BackfillReport.of(
+        run.done,
+        format_lsn(lsn),
+        time.monotonic() - started,
+        dry_run=wanted.dry_run,
+        where=next((condition.text for condition in conditions.values()), None),
+    )
+
+
+def read_again(
+    pipeline: OpenPipeline,
+    tables: Sequence[SourceTable],
+    wait_seconds: float,
+    progress: Progressing,
+    *,
+    at_slot: bool,
+) -> tuple[int, int]:
+    """Whole tables anew, whatever the lake has of them: the LSN that they are published at, and their rows.
+
+    Args:
+        wait_seconds: how long transactions may stay open.
+        at_slot: under a snapshot that waits for them, for a table whose place in the publications changed.
+    """
+    for table in tables:
+        _make_way(pipeline, table)
+    run = _Run(pipeline, {}, False, progress, wait_seconds, at_slot=at_slot)
+    lsn = run.at_one_point(tables)
+    return lsn, sum(each.rows for each in run.done)
+
+
+@dataclass
+class _Run:
+    """One backfill of some tables under one snapshot."""
+
+    pipeline: OpenPipeline
+    conditions: Mapping[SourceTable, Condition]
+    dry_run: bool
+    progress: Progressing
+    wait_seconds: float = SLOT_WAIT_SECONDS
+    at_slot: bool = False
+    done: list[TableBackfilled] = field(default_factory=list)
+
+    def at_one_point(self, tables: Sequence[SourceTable]) -> int:
+        """Do all of them; the LSN that it was done at."""
+        self.done.clear()
+        held = _held(self.pipeline)
+        there = [table for table in tables if (table.schema, table.table) in held]
+        absent = [table for table in tables if table not in there]
+        # What is copied for the first time may have joined while transactions of now were open already.
+        exactly = at_exact_lsn if absent or self.at_slot else beside_writers
+        with exactly(self.pipeline, self.wait_seconds, self.progress) as snapshot, ExitStack() as places:
+            if self.dry_run:
+                self.done += [self._would(table, snapshot) for table in tables]
+                return snapshot.lsn
+            staged = [self._stage(table, snapshot, tables, places) for table in there]
+            self._publish([name for names in staged for name in names], snapshot, tables)
+            if absent:
+                copies = copy_all(self.pipeline, absent, snapshot, self.progress)
+                self.done += [TableBackfilled(copy.table, copy.lake_table, copy.rows) for copy in copies]
+            return snapshot.lsn
+
+    def _would(self, table: SourceTable, snapshot: ExportedSnapshot) -> TableBackfilled:
+        condition = self.conditions.get(table)
+        if condition is None:
+            return would_replace(self.pipeline, table, snapshot, self.progress)
+        found = compare(self.pipeline, table, condition, snapshot, self.progress)
+        return found.report(self.pipeline, dry_run=True)
+
+    def _stage(
+        self,
+        table: SourceTable,
+        snapshot: ExportedSnapshot,
+        tables: Sequence[SourceTable],
+        places: ExitStack,
+    ) -> list[LakeName]:
+        point = self._point(snapshot, tables, 0)
+        condition = self.conditions.get(table)
+        if condition is None:
+            names, report = stage_whole(self.pipeline, table, snapshot, point, self.progress)
+            self.done.append(report)
+            return names
+        found: Difference = compare(self.pipeline, table, condition, snapshot, self.progress)
+        self.done.append(found.report(self.pipeline, dry_run=False))
+        if found.is_empty:
+            return []
+        amendment = places.enter_context(amending(self.pipeline, found))
+        return stage_rows(self.pipeline, amendment, found, snapshot, point, self.progress)
+
+    def _publish(
+        self, names: Sequence[LakeName], snapshot: ExportedSnapshot, tables: Sequence[SourceTable]
+    ) -> None:
+        from slotlake.spark.publish.swap import publish_tables
+
+        if names:
+            changed = {t.lake_table: t.changes for t in self.done if t.inserted is None or t.changes}
+            point = replace(self._point(snapshot, tables, sum(changed.values())), changed=changed)
+            publish_tables(self.pipeline.lake, point, names, start=snapshot.lsn)
+
+    def _point(self, snapshot: ExportedSnapshot, tables: Sequence[SourceTable], changes: int) -> Point:
+        others = f"+{len(tables) - 1}" if len(tables) > 1 else ""
+        name = f"{postgres_name(tables[0].schema, tables[0].table)}{others}"
+        return copy_point(self.pipeline, snapshot.lsn, "backfill", changes, name)
+
+
+def _published(pipeline: OpenPipeline, names: Sequence[str]) -> list[SourceTable]:
+    named = {_parsed(name) for name in names}
+    tables = {(t.schema, t.table): t for t in published_tables(pipeline, aside_too=named)}
+    found = []
+    for name in dict.fromkeys(names):
+        try:
+            found.append(tables[parse_postgres_name(name)])
+        except KeyError:
+            listed = ", ".join(sorted(f"{schema}.{table}" for schema, table in tables)) or "none"
+            raise PipelineFileError(
+                f"the publications have no table {name}",
+                where="--table",
+                way_out=f"name one of those published, as PostgreSQL writes it: {listed}",
+            ) from None
+    if not found:
+        raise PipelineFileError("no table is named", where="--table", way_out="name at least one")
+    return list(dict.fromkeys(found))
+
+
+def _parsed(name: str) -> tuple[str, str]:
+    try:
+        return parse_postgres_name(name)
+    except KeyError:
+        raise PipelineFileError(
+            f"{name!r} is no name of a table",
+            where="--table",
+            way_out='name it as PostgreSQL writes it: public.orders, "Odd Schema"."Odd Name"',
+        ) from None
+
+
+def _conditions(
+    pipeline: OpenPipeline, tables: Sequence[SourceTable], wanted: Wanted
+) -> dict[SourceTable, Condition]:
+    """The condition of each table, checked; nothing if whole tables are wanted."""
+    if wanted.where is None and wanted.key_range is None:
+        return {}
+    refuse_changed(pipeline)
+    held, found = _held(pipeline), {}
+    _refuse_aside(pipeline, tables)
+    source = pipeline.source
+    with source_session(source.dsn, "checking the condition") as connection:
+        for table in tables:
+            there = held.get((table.schema, table.table))
+            if there is None:
+                raise PipelineFileError(
+                    f"the lake has no table {table.quoted} yet",
+                    where="--where",
+                    way_out="run slotlake sync, which copies it; or read it whole, without a condition",
+                )
+            columns = [column.name for column in there.live]
+            found[table] = checked(connection, table, _text(table, wanted), columns)
+    return found
+
+
+def _refuse_aside(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> None:
+    """Rows of a table that is not followed are of no one LSN."""
+    aside = tables_aside(pipeline)
+    for table in tables:
+        if (table.schema, table.table) in aside:
+            raise PipelineFileError(
+                f"the table {table.quoted} is set aside, so no rows of it can be chosen",
+                where="--where",
+                way_out=f"slotlake resume brings all of it back: {aside[table.schema, table.table].way_out}",
+            )
+
+
+def _text(table: SourceTable, wanted: Wanted) -> str:
+    if wanted.key_range is None:
+        return wanted.where or ""
+    keys = range_condition(table, wanted.key_range)
+    return keys if wanted.where is None else f"({wanted.where}) AND {keys}"
+
+
+def _held(pipeline: OpenPipeline) -> dict[tuple[str, str], TableSchema]:
+    from slotlake.spark.read.point import Cut
+
+    return {(entry.schema, entry.table): entry for entry in Cut.latest(pipeline.lake).tables()}
+
+
+def _make_way(pipeline: OpenPipeline, table: SourceTable) -> None:
+    """Drop the lake's table if it takes something else of the source's: batches are not for it any more.
+
+    Its readers miss it until the copy is published; in any other case it is replaced in place instead.
+    """
+    wanted = lake_schema(table)
+    _drop(pipeline, table, lambda held: held.selection != wanted.selection)
+
+
+def _filtered(held: TableSchema) -> bool:
+    return bool(held.selection)
+
+
+def _drop(pipeline: OpenPipeline, table: SourceTable, when: Callable[[TableSchema], bool]) -> bool:
+    """Drop the lake's table, if it is there and this holds; whether it was dropped."""
+    from slotlake.spark.maintenance.removal import drop_tables
+
+    present = _held(pipeline).get((table.schema, table.table))
+    if present is None or not when(present):
+        return False
+    drop_tables(pipeline.lake, pipeline.name, [present.lake_name(pipeline.lake.namespace)])
+    return True

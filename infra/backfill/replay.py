@@ -1,0 +1,266 @@
+"""`slotlake replay`: archived batches once more, into a scratch namespace, never into the live tables.
+
+It begins with the lake as it was at a kept point and applies what the archive holds from there on, in the
+batches that they were or in batches of another size.  What comes out is what the live lake held at the end of
+the range, unless a table was copied or read again within it: the report names those.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from slotlake.decoder.changelog.batches import Batch
+from slotlake.decoder.errors import ChangeLogError
+from slotlake.decoder.lsn import format_lsn
+from slotlake.infra.config.conflicts import on_conflict
+from slotlake.infra.config.private_files import kept_private
+from slotlake.infra.lock import exclusive
+from slotlake.infra.progress import Progressing, silent
+from slotlake.infra.reports import Report
+from slotlake.infra.selection.types import on_lossy
+from slotlake.spark.names import COMMITS
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.lake import LakeSettings
+    from slotlake.spark.read.point import Cut
+    from slotlake.spark.tables.metadata import Metadata
+    from slotlake.spark.tables.shapes import ChangeBatch
+
+
+@dataclass(frozen=True)
+class ReplayReport(Report):
+    """What was replayed.
+
+    Attributes:
+        from_lsn, lsn: the point that it began with, and where it ended.
+        batches: how many were applied; ``archived``: how many the archive has of the range.
+        tables: the scratch tables.
+        copied_meanwhile: lake tables that were copied, or read again, in the range: their content came
+            from the source, not from the change log, so their replay lacks it.
+    """
+
+    namespace: str
+    from_lsn: str
+    lsn: str
+    batches: int
+    archived: int
+    transactions: int
+    changes: int
+    seconds: float
+    tables: list[str] = field(default_factory=list)
+    copied_meanwhile: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ExtendReport(ReplayReport):
+    """As a replay's.
+
+    Attributes:
+        covered: False if the lake has no point of that time, or keeps none: nothing was done.
+        went_on: it went on from where an earlier replay into the namespace had ended.
+    """
+
+    covered: bool = True
+    went_on: bool = False
+
+
+@dataclass(frozen=True)
+class Range:
+    """From a kept point to another, in batches of so many transactions (None: as they were)."""
+
+    start: int | datetime | None
+    end: int | datetime | None
+    transactions: int | None
+
+
+@kept_private
+def replay(pipeline: OpenPipeline, namespace: str, wanted: Range, progress: Progressing) -> ReplayReport:
+    """Replay a range into a namespace; what an earlier replay left there goes first.
+
+    Raises:
+        LakeError: the start is not kept any more; or the namespace is not a replay's.
+        ChangeLogError: the archive lacks a batch of the range, or it was altered.
+    """
+    from slotlake.spark.replay.rebatch import rebatched
+    from slotlake.spark.replay.scratch import prepare_scratch, scratch_of
+
+    started = time.monotonic()
+    scratch = scratch_of(pipeline.lake, namespace)
+    begin, rows = _bounds(pipeline, wanted)
+    archived = _archived(pipeline, rows)
+    with exclusive(pipeline.file.state_dir / "replay", pipeline.name):
+        progress("replay: the lake as it was", 0)
+        tables = prepare_scratch(begin, scratch, pipeline.name)
+        batches = rebatched(archived, wanted.transactions) if archived else ()
+        counts = _apply_all(pipeline, scratch, batches, progress)
+    return ReplayReport(
+        namespace=namespace,
+        from_lsn=format_lsn(begin.position),
+        lsn=format_lsn(archived[-1].end_lsn if archived else begin.position),
+        archived=len(archived),
+        seconds=time.monotonic() - started,
+        tables=tables,
+        copied_meanwhile=_copied(rows),
+        **counts,
+    )
+
+
+@kept_private
+def extend(
+    pipeline: OpenPipeline, namespace: str, start: datetime, end: datetime, progress: Progressing = silent
+) -> ExtendReport:
+    """Let a namespace hold what the lake held at the end of a range of time, having gone through all of it.
+
+    It goes on from what an earlier replay left there, if that adjoins or overlaps, and is done if that
+    reaches as far; else it begins anew.  So neighbouring ranges, in whatever order, become one, and a range
+    taken twice is as taken once.
+
+    Args:
+        start: earlier than all that is kept stands for the oldest kept point; ``end`` in the future for now.
+
+    Raises:
+        LakeError, ChangeLogError: as :func:`replay`.
+    """
+    from slotlake.spark.publish.points import kept_points
+    from slotlake.spark.replay.scratch import scratch_of
+
+    started = time.monotonic()
+    scratch = scratch_of(pipeline.lake, namespace)
+    points = kept_points(_commits(pipeline))
+    reached = [point.position for point in points if point.committed <= end]
+    if not reached:
+        nothing = ReplayReport(namespace, "", "", 0, 0, 0, 0, time.monotonic() - started)
+        return ExtendReport(**{**asdict(nothing), "covered": False})
+    first = max([points[0].position, *(p.position for p in points if p.committed <= start)])
+    last = max(reached)
+    stand = _stand(pipeline, scratch, {point.position for point in points})
+    if stand is None or stand[0] > last or stand[1] < first:
+        return ExtendReport(**asdict(replay(pipeline, namespace, Range(first, last, None), progress)))
+    last = max(last, stand[1])
+    if first < stand[0]:
+        return ExtendReport(**asdict(replay(pipeline, namespace, Range(first, last, None), progress)))
+    return _go_on(pipeline, scratch, stand, last, progress)
+
+
+def _go_on(
+    pipeline: OpenPipeline, scratch: LakeSettings, stand: tuple[int, int], last: int, progress: Progressing
+) -> ExtendReport:
+    from slotlake.spark.read.point import Cut
+    from slotlake.spark.replay.scratch import spare_shared_files
+
+    started = time.monotonic()
+    rows = Cut.latest(pipeline.lake).commits(stand[1], pins=False)
+    rows = [row for row in rows if row["position"] <= last]
+    archived = _archived(pipeline, rows)
+    with exclusive(pipeline.file.state_dir / "replay", pipeline.name):
+        spare_shared_files(scratch, pipeline.name)
+        counts = _apply_all(pipeline, scratch, archived, progress)
+    names = Cut.latest(scratch).pinned
+    done = ReplayReport(
+        namespace=scratch.namespace,
+        from_lsn=format_lsn(stand[0]),
+        lsn=format_lsn(archived[-1].end_lsn if archived else stand[1]),
+        archived=len(archived),
+        seconds=time.monotonic() - started,
+        tables=sorted(str(name) for name in names if name.table != COMMITS),
+        copied_meanwhile=_copied(rows),
+        **counts,
+    )
+    return ExtendReport(**{**asdict(done), "went_on": True})
+
+
+def _stand(pipeline: OpenPipeline, scratch: LakeSettings, kept: Container[int]) -> tuple[int, int] | None:
+    """Where the scratch tables begin and stand; None if there are none, or their begin is kept no more."""
+    from slotlake.spark.copy.initial import initialised
+    from slotlake.spark.read.point import Cut
+    from slotlake.spark.replay.scratch import owner
+
+    if not initialised(scratch, owner(pipeline.name)):
+        return None
+    cut = Cut.latest(scratch)
+    begin = int(cut.commits(pins=False)[0]["position"])
+    return (begin, cut.position) if begin in kept else None
+
+
+def _apply_all(
+    pipeline: OpenPipeline, scratch: LakeSettings, batches: Iterable[ChangeBatch], progress: Progressing
+) -> dict[str, int]:
+    from slotlake.spark.replay.scratch import owner
+
+    done = transactions = changes = 0
+    for batch in batches:
+        _apply(pipeline, scratch, batch, owner(pipeline.name))
+        done += 1
+        transactions += int(batch.manifest["transactions"])
+        changes += int(batch.manifest["changes"])
+        progress("replay: transactions", transactions)
+    return {"batches": done, "transactions": transactions, "changes": changes}
+
+
+def _copied(rows: Iterable[dict[str, Any]]) -> list[str]:
+    return sorted({table for row in rows if row["kind"] != "batch" for table in row["changed"]})
+
+
+def _bounds(pipeline: OpenPipeline, wanted: Range) -> tuple[Cut, list[dict[str, Any]]]:
+    """The lake at the start, and the points behind it up to the end, as rows of `commits`."""
+    from slotlake.spark.publish.points import kept_points
+    from slotlake.spark.read.point import Cut
+
+    end = Cut.of(pipeline.lake, wanted.end)
+    start = wanted.start
+    if start is None:
+        start = kept_points(_commits(pipeline))[0].position
+    begin = Cut.of(pipeline.lake, start)
+    rows = end.commits(begin.position, pins=False)
+    rows = [row for row in rows if row["position"] <= end.position]
+    return begin, rows
+
+
+def _commits(pipeline: OpenPipeline) -> Metadata:
+    from slotlake.spark.catalog.open import open_catalog
+    from slotlake.spark.publish.commits import commits_name
+    from slotlake.spark.publish.swap import load
+
+    with open_catalog(pipeline.lake) as catalog:
+        return load(catalog.pointers(), commits_name(pipeline.lake.namespace)).metadata
+
+
+def _archived(pipeline: OpenPipeline, rows: list[dict[str, Any]]) -> list[Batch]:
+    """The batches that the lake was made of, each the very one."""
+    found = []
+    for row in rows:
+        if row["kind"] != "batch":
+            continue
+        path = pipeline.file.changelog_dir / row["batch"]
+        if not path.is_dir():
+            raise ChangeLogError(
+                f"the archive has batch {row['batch']} no more",
+                where=str(pipeline.file.changelog_dir),
+                way_out="replay a later range; changelog.keep_days says how long batches are kept",
+            )
+        batch = Batch.open(path)
+        if batch.digest != row["digest"]:
+            raise ChangeLogError(
+                "the archived batch is not the one that was published",
+                where=str(path),
+                way_out="restore the folder from a copy, or replay a range without this batch",
+            )
+        found.append(batch)
+    return found
+
+
+def _apply(pipeline: OpenPipeline, scratch: Any, batch: Any, owner: str) -> None:
+    from slotlake.spark.apply.lossy import refuse_lossy_batch
+    from slotlake.spark.apply.stage import apply_batch
+    from slotlake.spark.publish import sidecar as annex
+    from slotlake.spark.publish.publication import publish_batch
+
+    told = annex.read(batch)
+    refuse_lossy_batch(scratch, batch, on_lossy(pipeline.file), told)
+    apply_batch(pipeline.session, scratch, batch, owner, on_conflict(pipeline.file), told)
+    publish_batch(scratch, batch, owner, told)

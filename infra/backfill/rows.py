@@ -1,0 +1,234 @@
+"""Some rows of a table again from the source: those that satisfy a condition on either side, at an exact LSN.
+
+The keys that differ are found first (expectations/chosen.py); only their rows are read and written, so equal
+rows keep their files, and a history its versions.  Everything is asked within one snapshot of the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from slotlake.decoder.catalog.condition import Condition, GivenColumn, given_columns, keys_condition
+from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.copy.files import CopiedFile
+from slotlake.decoder.copy.parts import whole_part
+from slotlake.decoder.copy.table import CopyCrew, CopyJob
+from slotlake.decoder.errors import LakeError, PipelineFileError, SourceError
+from slotlake.decoder.slots.slot import ExportedSnapshot
+from slotlake.infra.backfill.report import KEYS_SHOWN_MAX, TableBackfilled
+from slotlake.infra.selection.types import refuse_lossy_copy
+from slotlake.infra.source.fingerprints import marks_at, require_unchanged
+
+if TYPE_CHECKING:
+    from slotlake.expectations.chosen import Chosen
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+    from slotlake.spark.copy.amend import Amendment
+    from slotlake.spark.names import LakeName
+    from slotlake.spark.publish.commits import Point
+    from slotlake.spark.read.point import Cut
+    from slotlake.spark.tables.schema import TableSchema
+
+
+@dataclass(frozen=True)
+class Gone:
+    """What goes from the lake: the typed keys, and how many rows that is; a key may stand there twice."""
+
+    keys: pa.Table
+    rows: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The chosen rows of one table that are not the same on both sides, at one position.
+
+    Attributes:
+        key: the columns of the key.
+        escaped: as `expectations.shapes.Compared`.
+        gone: what of the lake goes, None if nothing differs.
+    """
+
+    table: SourceTable
+    held: TableSchema
+    cut: Cut
+    key: Sequence[GivenColumn]
+    chosen: Chosen
+    escaped: bool = False
+    gone: Gone | None = None
+
+    def report(self, pipeline: OpenPipeline, *, dry_run: bool) -> TableBackfilled:
+        """The counts; of a dry run the keys too."""
+        found = self.chosen
+        return TableBackfilled(
+            table=f"{self.table.schema}.{self.table.table}",
+            lake_table=str(self.held.lake_name(pipeline.lake.namespace)),
+            rows=found.rows,
+            inserted=len(found.inserted),
+            changed=len(found.changed),
+            deleted=len(found.deleted),
+            taken=0 if self.gone is None else self.gone.rows,
+            keys=found.named(KEYS_SHOWN_MAX) if dry_run else [],
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Is the lake as the source is?"""
+        return not self.chosen.keys.num_rows
+
+
+def compare(
+    pipeline: OpenPipeline,
+    table: SourceTable,
+    condition: Condition,
+    snapshot: ExportedSnapshot,
+    progress: Progressing,
+) -> Difference:
+    """Find the chosen rows that differ.
+
+    Raises:
+        PipelineFileError: the table has other columns than the lake's, so that some rows cannot be replaced.
+        LakeError: a row that would go is not found again in the lake.
+    """
+    from slotlake.expectations.chosen import compare_chosen
+    from slotlake.expectations.shapes import Compared
+    from slotlake.expectations.source_side import hashes_escaped, snapshot_session
+    from slotlake.spark.read.point import Cut
+
+    progress(f"compare {table.quoted}", 0)
+    cut = Cut.latest(pipeline.lake)
+    held = cut.schema(table.quoted)
+    _require_same_columns(table, held)
+    with snapshot_session(pipeline.source.dsn, snapshot.snapshot) as connection:
+        key = list(given_columns(connection, table.relation_id, table.key).values())
+        compared = Compared.of(table.quoted, table, held, escaped=hashes_escaped(connection))
+        chosen = compare_chosen(connection, compared, cut, condition, key)
+    found = Difference(table, held, cut, key, chosen, compared.escaped)
+    return found if found.is_empty else replace(found, gone=_gone(found))
+
+
+def _require_same_columns(table: SourceTable, held: TableSchema) -> None:
+    same = {column.name for column in table.columns} == {column.name for column in held.live}
+    waiting = any(column.unfilled or column.lost for column in held.live)
+    if not same or waiting or tuple(table.key) != tuple(held.key):
+        raise PipelineFileError(
+            "the table's columns or key have changed since the lake's was copied",
+            where=f"table {table.quoted}",
+            way_out="run slotlake sync, which follows them; or read the whole table again, with no condition",
+        )
+
+
+@contextmanager
+def amending(pipeline: OpenPipeline, difference: Difference) -> Iterator[Amendment]:
+    """A place for the rows that come; it goes with the block."""
+    from slotlake.spark.copy.amend import Amendment
+
+    name = difference.held.lake_name(pipeline.lake.namespace)
+    with Amendment.begin(pipeline.session, pipeline.lake, pipeline.name, name) as amendment:
+        yield amendment
+
+
+def stage_rows(
+    pipeline: OpenPipeline,
+    amendment: Amendment,
+    difference: Difference,
+    snapshot: ExportedSnapshot,
+    point: Point,
+    progress: Progressing,
+) -> list[LakeName]:
+    """Read the rows that differ, and stage them in place of the lake's; the tables to be published then.
+
+    Raises:
+        ChangedMeanwhileError: the table was altered or rewritten meanwhile.
+        LakeError: Spark failed.
+    """
+    table, chosen, gone = difference.table, difference.chosen, difference.gone
+    assert gone is not None, "nothing differs, so there is nothing to stage"
+    marks = marks_at(pipeline, [table.relation_id], snapshot.snapshot)
+    coming = chosen.of(chosen.inserted, chosen.changed)
+    read = _read(pipeline, amendment, difference, coming, snapshot, progress)
+    require_unchanged(pipeline, marks, [table])
+    if read != coming.num_rows:
+        raise SourceError(
+            "a row was not found again by its key",
+            where=f"table {table.quoted}",
+            way_out="read the whole table again, without a condition; nothing was published",
+        )
+    progress(f"stage {table.quoted}", 0)
+    return amendment.stage(point, gone.keys, gone.rows - read)
+
+
+def _read(
+    pipeline: OpenPipeline,
+    amendment: Amendment,
+    difference: Difference,
+    keys: pa.Table,
+    snapshot: ExportedSnapshot,
+    progress: Progressing,
+) -> int:
+    """Write the source's rows with these keys where the lake wants them; how many there are."""
+    from slotlake.expectations.chosen import KEYS_AT_ONCE
+
+    table, target = difference.table, amendment.target
+    jobs: list[CopyJob] = []
+    for start in range(0, keys.num_rows, KEYS_AT_ONCE):
+        part = keys.slice(start, KEYS_AT_ONCE)
+        condition = keys_condition(difference.key, [part[c.name].to_pylist() for c in difference.key])
+        jobs.append(CopyJob(table, target, whole_part(table), f"rows-{len(jobs):05d}", condition))
+    files: list[CopiedFile] = []
+    progress(f"copy {table.quoted}: rows", 0)
+    with CopyCrew(
+        pipeline.source.dsn, snapshot.snapshot, jobs, done=lambda _, some: files.extend(some)
+    ) as crew:
+        crew.wait(jobs)
+    refuse_lossy_copy(pipeline, table, snapshot, files)
+    return sum(file.rows for file in files)
+
+
+def _gone(difference: Difference) -> Gone:
+    """The lake's rows that go: all that have such a key, also beside the one that was chosen.
+
+    Raises:
+        LakeError: not all of them are there.
+    """
+    from slotlake.expectations.hashing import KEY_SEED, chain, escaped_texts
+    from slotlake.spark.copy.amend import EXACT
+
+    wanted = np.concatenate([difference.chosen.changed, difference.chosen.deleted])
+    columns = [difference.held.column(name) for name in difference.table.key]
+    seen: set[int] = set()
+    batches: list[pa.Table] = []
+    rows = 0
+    for batch in difference.cut.arrow_batches(difference.table.quoted, [c.name for c in columns]):
+        present = set(batch.schema.names)
+        texts = [
+            c.kept.text(
+                batch.column(c.name), batch.column(c.name + EXACT) if c.name + EXACT in present else None
+            )
+            for c in columns
+        ]
+        texts = [escaped_texts(text) for text in texts] if difference.escaped else texts
+        hashes = chain(texts, np.full(batch.num_rows, KEY_SEED, np.int64))
+        found = np.flatnonzero(np.isin(hashes, wanted)).tolist()
+        rows += len(found)
+        first = {int(hashes[i]): i for i in found}
+        here = [i for hashed, i in first.items() if hashed not in seen]
+        seen.update(first)
+        batches.append(pa.Table.from_batches([batch.take(pa.array(here, pa.int64()))]))
+    if len(seen) != len(np.unique(wanted)):  # one that stays would stand beside the one that comes
+        raise LakeError(
+            "a row to be replaced was not found again by its key in the lake",
+            where=f"table {difference.table.quoted}",
+            way_out="read the whole table again, without a condition; nothing was published",
+        )
+    if not batches:
+        return Gone(pa.table({c.name: pa.array([], c.kept.arrow) for c in columns}), 0)
+    return Gone(pa.concat_tables(batches), rows)
+
+
+__all__ = ["Difference", "amending", "compare", "stage_rows"]

@@ -1,0 +1,1 @@
+"""Proof, upkeep and the end of a pipeline: verification, maintenance, dropping."""

@@ -1,0 +1,120 @@
+"""Proof of equality: source and lake at one exact LSN, as a reconciliation and as Data Docs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from slotlake.decoder.catalog.publications import SourceTable, published_names
+from slotlake.decoder.catalog.vanished import vanished
+from slotlake.decoder.server.source import source_session
+from slotlake.decoder.slots.slot import ExportedSnapshot
+from slotlake.expectations.source_side import snapshot_session
+from slotlake.infra.advance.exact import beside_writers
+from slotlake.infra.copy.joining_record import joining_tables
+from slotlake.infra.copy.tables import published_tables
+from slotlake.infra.joining.recopying import how_far
+from slotlake.infra.selection.tables import comparable, refuse_changed
+from slotlake.infra.sync.refill import fill_added_columns, has_unfilled_columns
+
+if TYPE_CHECKING:
+    from slotlake.expectations.results import Report, TableResult
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+    from slotlake.spark.read.point import Cut
+
+
+def verify_at_exact_lsn(pipeline: OpenPipeline, slot_timeout_seconds: float, progress: Progressing) -> Report:
+    """Bring the lake to a snapshot's LSN, compare all tables there, and write the Data Docs."""
+    from slotlake.expectations.suite import validate
+
+    refuse_changed(pipeline)
+    while True:
+        with beside_writers(pipeline, slot_timeout_seconds, progress) as snapshot:
+            if not has_unfilled_columns(pipeline):
+                report = _compared(pipeline, snapshot, progress)
+                break
+        fill_added_columns(pipeline, progress)
+    validate(report, pipeline.file.state_dir / "expectations", pipeline.name)
+    return report
+
+
+def _compared(pipeline: OpenPipeline, snapshot: ExportedSnapshot, progress: Progressing) -> Report:
+    from slotlake.expectations.reconcile import reconcile
+    from slotlake.spark.read.point import Cut
+
+    cut = Cut.at(pipeline.lake, snapshot.lsn)
+    tables = comparable(published_tables(pipeline))  # those that are set aside are not among them
+    held = {(table.schema, table.table) for table in cut.tables()}
+    absent = {(table.schema, table.table) for table in tables} - held
+    awaited = absent if pipeline.file.new_tables == "ignore" else absent & joining_tables(pipeline)
+    tables = [table for table in tables if (table.schema, table.table) not in awaited]
+    tables = _there(pipeline, snapshot, tables, absent)
+    report = reconcile(
+        pipeline.source.dsn,
+        snapshot.snapshot,
+        tables,
+        cut,
+        lsn=snapshot.lsn,
+        progress=progress,
+        history=cut.open_versions,
+    )
+    return replace(report, tables=report.tables | _aside(pipeline, cut))
+
+
+def _aside(pipeline: OpenPipeline, cut: Cut) -> dict[str, TableResult]:
+    """Tables that are set aside are what they were at another LSN: not equal, and not compared."""
+    from slotlake.expectations.results import ASIDE, Difference, TableResult
+
+    source = pipeline.source
+    if not cut.aside:
+        return {}
+    with source_session(source.dsn, "reading the publications") as connection:
+        published = published_names(connection, source.publications)
+    ranges = how_far(pipeline)
+    return {
+        each.source_name: TableResult(
+            each.source_name,
+            0,
+            0,
+            {ASIDE: 1},
+            (Difference(ASIDE, reason=each.reason_with(ranges.get(each.source_name))),),
+        )
+        for name, each in cut.aside.items()
+        if name in published
+    }
+
+
+def _there(
+    pipeline: OpenPipeline,
+    snapshot: ExportedSnapshot,
+    tables: Sequence[SourceTable],
+    absent: Collection[tuple[str, str]],
+) -> list[SourceTable]:
+    """Without tables made after the snapshot, and those that were dropped before the lake had them."""
+    dsn, oids = pipeline.source.dsn, [table.relation_id for table in tables]
+    with snapshot_session(dsn, snapshot.snapshot) as connection:
+        rows = connection.execute("SELECT oid::bigint FROM pg_catalog.pg_class WHERE oid = ANY (%s)", (oids,))
+        shown = {int(oid) for (oid,) in rows.fetchall()}
+    lacking = [t.relation_id for t in tables if (t.schema, t.table) in absent]
+    shown -= vanished(dsn, lacking)
+    return [table for table in tables if table.relation_id in shown]
+
+
+def summary(report: Report) -> dict[str, Any]:
+    """The verdict and counts, without keys or values."""
+    return {
+        "equal": report.equal,
+        "lsn": report.lsn,
+        "tables": {
+            name: {
+                "equal": table.equal,
+                "source_rows": table.source_rows,
+                "lake_rows": table.lake_rows,
+                "differences": table.differences_total,
+                "kinds": dict(table.totals),
+            }
+            for name, table in report.tables.items()
+        },
+    }

@@ -1,0 +1,1 @@
+"""The `slotlake` command: arguments in, one report out."""

@@ -1,0 +1,261 @@
+"""The pipeline file: its grammar, its defaults, and what to say when it is wrong.
+
+One YAML file describes one pipeline (DESIGN: the shape is fixed, other programs write these files).
+Every key is checked, unknown ones are refused with the nearest known name, and an option that this
+version cannot honour is refused rather than ignored.  Loading touches neither the network nor the
+disk beyond the file itself, so that Airflow can do it each time it parses a DAG file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from slotlake.decoder.errors import PipelineFileError
+from slotlake.infra.config.sections import (
+    AirflowSection,
+    ChangeLogSection,
+    LakeSection,
+    MaintenanceSection,
+    Mode,
+    MonitorSection,
+    Section,
+    SourceSection,
+    SparkSection,
+    TableSection,
+    one_or_several,
+)
+from slotlake.infra.config.types import Lossy, TypesSection
+
+_SCHEME = re.compile(r"^file:(?=/)(//(?=/))?")
+_PIPELINE_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
+
+
+class PipelineFile(Section):
+    """One pipeline as its file describes it. ``path`` is the file's own absolute path."""
+
+    name: str
+    source: SourceSection
+    lake: LakeSection
+    new_tables: Literal["copy", "ignore"] = "copy"
+    on_conflict: Literal["apply", "skip", "fail"] = "apply"
+    on_trouble: Literal["set_aside", "stop"] = "set_aside"
+    on_drop: Literal["keep", "drop"] = "keep"
+    mode: Annotated[tuple[Mode, ...], Field(min_length=1, strict=False)] = ("mirror",)
+    on_lossy: Lossy = "quarantine"
+    types: TypesSection = TypesSection()
+    permissions: Literal["private", "group", "umask"] = "private"
+    tables: dict[str, TableSection] = Field(default_factory=dict)
+    changelog: ChangeLogSection = ChangeLogSection()
+    airflow: AirflowSection = AirflowSection()
+    maintenance: MaintenanceSection = MaintenanceSection()
+    monitor: MonitorSection = MonitorSection()
+    spark: SparkSection = SparkSection()
+    path: Annotated[Path, Field(strict=False, exclude=True)]
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, name: str) -> str:
+        if not _PIPELINE_NAME.match(name):
+            raise ValueError("letters, digits, - and _, starting with a letter, at most 63")
+        return name
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return one_or_several(value)
+
+    @field_validator("tables", mode="before")
+    @classmethod
+    def _none_is_default(cls, value: object) -> object:
+        if value is None:
+            return {}
+        if isinstance(value, list):
+            return {name: {} for name in value}
+        if isinstance(value, dict):
+            return {name: {} if options is None else options for name, options in value.items()}
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_sections(cls, data: Any) -> Any:
+        """``airflow:`` with nothing below is YAML null; it means the defaults."""
+        if isinstance(data, dict):
+            return {k: v for k, v in data.items() if not (v is None and k in _OPTIONAL_SECTIONS)}
+        return data
+
+    @property
+    def state_dir(self) -> Path:
+        """The folder with what can be derived again: lock, change log, reports."""
+        return self.path.parent / ".slotlake" / self.name
+
+    @property
+    def dropped_note(self) -> Path:
+        """Its being there means that the pipeline has been dropped: no DAGs are made for it."""
+        return self.state_dir / "dropped.json"
+
+    @property
+    def changelog_dir(self) -> Path:
+        """The archive of change log batches."""
+        if self.changelog.path is None:
+            return self.state_dir / "changelog"
+        return (self.path.parent / _SCHEME.sub("", self.changelog.path)).resolve()
+
+    @property
+    def copy_workers(self) -> int:
+        """How many ranges of tables are copied at once."""
+        return self.source.copy_workers or min(8, max(2, os.cpu_count() or 1))
+
+    @property
+    def pool(self) -> str:
+        """The Airflow pool (one place) that lets one puller at a time near the slot."""
+        return f"slotlake_{self.source.slot}"
+
+    def dsn(self) -> str:
+        """The source's connection string, its indirection (env:, airflow:) followed."""
+        return resolve_secret(self.source.dsn.get_secret_value(), f"{self.path.name}, source.dsn")
+
+    def lake_uri(self) -> str:
+        """The catalog's URI with its indirection followed and a relative SQLite path made absolute."""
+        uri = resolve_secret(self.lake.uri.get_secret_value(), f"{self.path.name}, lake.uri")
+        if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
+            return f"sqlite:///{(self.path.parent / uri.removeprefix('sqlite:///')).resolve()}"
+        return uri
+
+    def lake_rest(self) -> dict[str, str]:
+        """What the REST server is told, indirections followed."""
+        return {
+            key: resolve_secret(value.get_secret_value(), f"{self.path.name}, lake.rest.{key}")
+            for key, value in self.lake.rest.items()
+        }
+
+    def remote(self) -> str | None:
+        """The Spark Connect server's address, its indirection followed; it may hold a token."""
+        remote = self.spark.remote
+        where = f"{self.path.name}, spark.remote"
+        return None if remote is None else resolve_secret(remote.get_secret_value(), where)
+
+    def warehouse(self) -> str:
+        """The warehouse as a URI; a plain path is taken relative to the pipeline file."""
+        if "://" in self.lake.warehouse:
+            return self.lake.warehouse.rstrip("/")
+        return (self.path.parent / self.lake.warehouse.removeprefix("file:")).resolve().as_uri()
+
+
+_OPTIONAL_SECTIONS = frozenset(
+    {
+        *("tables", "changelog", "airflow", "maintenance", "monitor", "spark"),
+        *("new_tables", "on_conflict", "on_trouble", "on_drop", "on_lossy", "types", "permissions"),
+    }
+)
+
+
+class _StrictLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no annotations
+    """YAML keeps the last of two equal keys; here two equal keys are a mistake worth saying."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key)
+        return dict(super().construct_mapping(node, deep))
+
+
+def load_pipeline(path: str | os.PathLike[str]) -> PipelineFile:
+    """Read and check a pipeline file.
+
+    Raises:
+        PipelineFileError: the file is missing, not YAML, or says something it may not.
+    """
+    file = Path(path).expanduser().resolve()
+    data = _read_yaml(file)
+    if not isinstance(data, dict):
+        raise PipelineFileError("the file is not a mapping", where=str(file), way_out=_SHAPE)
+    try:
+        return PipelineFile.model_validate({**data, "path": file})
+    except ValidationError as error:
+        problems = [_problem(entry, data) for entry in error.errors(include_url=False, include_input=False)]
+        raise PipelineFileError("; ".join(problems), where=str(file), way_out=_SHAPE) from None
+
+
+_SHAPE = "correct the file; docs/pipeline-file.md lists every key, its values and its default"
+
+
+def _read_yaml(file: Path) -> Any:
+    try:
+        return yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)  # noqa: S506 (a SafeLoader)
+    except FileNotFoundError:
+        raise PipelineFileError(
+            "there is no such pipeline file", where=str(file), way_out="give the path of a YAML file"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise PipelineFileError(
+            f"the file cannot be read: {error}", where=str(file), way_out="make it a readable file in UTF-8"
+        ) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        reason = getattr(error, "problem", None) or "not YAML"
+        raise PipelineFileError(
+            f"the file is not valid YAML: {reason}", where=f"{file}{line}", way_out=_SHAPE
+        ) from None
+
+
+def _problem(entry: Any, data: dict[str, Any]) -> str:
+    where = ".".join(str(part) for part in entry["loc"])
+    if entry["type"] == "extra_forbidden":
+        return f"{where}: unknown key{_suggestion(entry['loc'])}"
+    if entry["type"] == "missing":
+        return f"{where}: missing"
+    message = entry["msg"].removeprefix("Value error, ")
+    return f"{where}: {message[0].lower()}{message[1:]}"
+
+
+def _suggestion(location: tuple[Any, ...]) -> str:
+    section: Any = PipelineFile
+    for part in location[:-1]:
+        field = section.model_fields.get(part) if hasattr(section, "model_fields") else None
+        section = (
+            TableSection if section is not None and field is None else getattr(field, "annotation", None)
+        )
+    known = list(getattr(section, "model_fields", {}))
+    close = difflib.get_close_matches(str(location[-1]), known, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def resolve_secret(value: str, where: str) -> str:
+    """Follow ``env:NAME`` and ``airflow:CONN_ID``; anything else is the value itself."""
+    if value.startswith("env:"):
+        name = value.removeprefix("env:")
+        if not os.environ.get(name):
+            raise PipelineFileError(
+                f"the environment variable {name} is not set", where=where, way_out=f"export {name}=…"
+            )
+        return os.environ[name]
+    if value.startswith("airflow:"):
+        return _airflow_connection(value.removeprefix("airflow:"), where)
+    return value
+
+
+def _airflow_connection(connection_id: str, where: str) -> str:
+    try:
+        from airflow.sdk import BaseHook
+
+        uri = str(BaseHook.get_connection(connection_id).get_uri())
+    except Exception as error:
+        raise PipelineFileError(
+            f"the Airflow connection {connection_id!r} cannot be read ({type(error).__name__})",
+            where=where,
+            way_out="create it in Airflow (Admin, Connections) and run inside Airflow, or use env:NAME",
+        ) from None
+    return re.sub(r"^postgres://", "postgresql://", uri)

@@ -1,0 +1,267 @@
+"""The sections of the pipeline file: their keys, defaults, and what of each can be told wrong by itself.
+
+A new key goes here, and a line of it into docs/pipeline-file.md.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from slotlake.infra.config.types import Kept, Lossy, one_form
+
+_SLOT_NAME = re.compile(r"^[a-z0-9_]{1,63}$")
+Operation = Literal["insert", "update", "delete", "truncate"]
+Mode = Literal["mirror", "history", "append"]
+_NAMESPACE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")
+_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:")
+_FILE_URI = re.compile(r"^file:(///|/(?!/))")
+_MASTER = re.compile(r"^local(\[(\*|[1-9][0-9]*)\])?$")
+_MEMORY = re.compile(r"^[1-9][0-9]*[kmgt]b?$", re.IGNORECASE)
+_VERIFY_WORDS = ("daily", "every_batch", "manual")
+_CRON = re.compile(r"^(@[a-z]+|\S+( +\S+){4,5})$")
+_FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def one_or_several(value: object) -> object:
+    """A single word for a list of one; nothing for an empty list."""
+    return [value] if isinstance(value, str) else [] if value is None else value
+
+
+class SourceSection(Section):
+    """Where the changes come from: one database, one slot, some publications."""
+
+    dsn: SecretStr
+    publications: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
+    slot: str
+    streaming: Literal["parallel", "on", "off"] | None = None
+    memory_mb: Annotated[int, Field(ge=1)] = 64
+    copy_workers: Annotated[int, Field(ge=1, le=64)] | None = None
+    copy_seconds_per_sync: Annotated[float, Field(gt=0, strict=False)] = 20.0
+    two_phase: bool = False
+    origin: Literal["any", "none"] = "any"
+    binary: bool = False
+    bulk: bool = True
+    messages: bool = False
+    failover: Literal["auto"] | bool = "auto"
+    plugin: Literal["pgoutput", "test_decoding", "wal2json"] = "pgoutput"
+
+    @field_validator("slot")
+    @classmethod
+    def _slot_name(cls, slot: str) -> str:
+        if not _SLOT_NAME.match(slot):
+            raise ValueError("a slot name has 1 to 63 lower-case letters, digits and underscores")
+        return slot
+
+    @field_validator("streaming", mode="before")
+    @classmethod
+    def _yaml_booleans(cls, value: object) -> object:
+        return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+
+    @model_validator(mode="after")
+    def _only_pgoutput(self) -> Self:
+        asked = {
+            "streaming": self.streaming not in (None, "off"),
+            "two_phase": self.two_phase,
+            "binary": self.binary,
+            "origin": self.origin == "none" and self.plugin == "wal2json",
+        }
+        beyond = [name for name in asked if asked[name]]
+        if self.plugin != "pgoutput" and beyond:
+            raise ValueError(f"{self.plugin} cannot do what is asked for with {', '.join(beyond)}")
+        return self
+
+
+class KeepPointsSection(Section):
+    """How much of the past can be read: the newest ``count`` points, none older than ``days``."""
+
+    count: Annotated[int, Field(ge=1)] = 100
+    days: Annotated[float, Field(gt=0, strict=False)] = 7.0
+
+
+class LakeSection(Section):
+    """Where the tables live: an Iceberg catalog, a warehouse folder, a namespace."""
+
+    catalog: str = "lake"
+    uri: SecretStr
+    warehouse: str
+    namespace: str
+    keep_points: KeepPointsSection = KeepPointsSection()
+    publish: Literal["atomic", "per_table"] = "atomic"
+    rest: dict[str, SecretStr] = Field(default_factory=dict)
+
+    @field_validator("catalog", "namespace")
+    @classmethod
+    def _identifier(cls, value: str) -> str:
+        if not _NAMESPACE.match(value):
+            raise ValueError("letters, digits and underscores, not starting with a digit")
+        return value
+
+    @model_validator(mode="after")
+    def _only_rest(self) -> Self:
+        asked = [name for name in ("rest", "publish") if name in self.model_fields_set]
+        if asked and self.uri.get_secret_value().startswith(("sqlite", "postgres")):
+            raise ValueError(f"{' and '.join(asked)} can be given for a REST catalog (https://…) only")
+        return self
+
+
+class TableSection(Section):
+    """What one table does differently from the default, an exact mirror of all of it."""
+
+    mode: Annotated[tuple[Mode, ...], Field(min_length=1, strict=False)] | None = None
+    on_conflict: Literal["apply", "skip", "fail"] | None = None
+    on_trouble: Literal["set_aside", "stop"] | None = None
+    on_drop: Literal["keep", "drop"] | None = None
+    on_lossy: Lossy | dict[str, Lossy] | None = None
+    types: dict[str, Kept] = Field(default_factory=dict)
+    filter: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    columns: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
+    operations: Annotated[tuple[Operation, ...], Field(min_length=1, strict=False)] | None = None
+
+    @field_validator("filter", "mode", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return one_or_several(value)
+
+    @field_validator("filter")
+    @classmethod
+    def _conditions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(each.strip() for each in value):
+            raise ValueError("a SQL condition, or a list of them, none empty")
+        return tuple(each.strip() for each in value)
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        one_form(self.types, self.on_lossy)
+        return self
+
+    @field_validator("columns", "operations", "mode")
+    @classmethod
+    def _once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and len(set(value)) < len(value):
+            raise ValueError("each only once")
+        return value
+
+
+class ChangeLogSection(Section):
+    """Where batches are archived, and for how long."""
+
+    path: str | None = None
+    keep_days: Annotated[float, Field(ge=0, strict=False)] = 7.0
+    batch_bytes_max: Annotated[int, Field(ge=1 << 20)] = 1 << 30
+
+    @field_validator("path")
+    @classmethod
+    def _folder(cls, path: str | None) -> str | None:
+        """An address of another kind would become a folder of that name, beside the pipeline file."""
+        if _SCHEME.match(path or "") and not _FILE_URI.match(path or ""):
+            raise ValueError("a folder, or file:///…: this version keeps change logs on this machine only")
+        return path
+
+
+class AirflowSection(Section):
+    """When the DAGs run. ``schedule``: a cron expression, a number of seconds, or null for by hand.
+
+    A verification reads all rows of both sides, and no batch passes meanwhile: hence once a day.
+    """
+
+    schedule: str | int | None = 60
+    verify: str | int | None = "daily"
+    maintenance: str | int | None = 3600
+    run_hours_max: Annotated[float, Field(gt=0, strict=False)] = 6.0
+
+    @field_validator("verify")
+    @classmethod
+    def _when(cls, value: str | int | None) -> str | int | None:
+        words = (*_VERIFY_WORDS, None)
+        scheduled = value > 0 if isinstance(value, int) else value in words or bool(_CRON.match(value or ""))
+        if not scheduled:
+            raise ValueError(f"{', '.join(_VERIFY_WORDS)}, a cron expression, or a number of seconds")
+        return value
+
+    @field_validator("schedule", "maintenance")
+    @classmethod
+    def _positive(cls, value: str | int | None) -> str | int | None:
+        if isinstance(value, int) and value < 1:
+            raise ValueError("a number of seconds, 1 or more")
+        return value
+
+
+class MaintenanceSection(Section):
+    """How the tables are kept quick to read and small (docs/maintenance.md)."""
+
+    target_file_mb: Annotated[int, Field(ge=8, le=4096)] = 128
+    minutes_max: Annotated[float, Field(gt=0, strict=False)] = 15.0
+    unused_minutes: Annotated[float, Field(ge=0, strict=False)] = 5.0
+    orphan_hours: Annotated[float, Field(ge=1, strict=False)] = 24.0
+
+
+class MonitorSection(Section):
+    """When `cdc_monitor` looks, and what it warns of (docs/operations.md); null: never.
+
+    ``on_warning``: a function (``package.module:function``) that Airflow calls when it does.
+    """
+
+    schedule: str | int | None = 300
+    warn_lag_seconds: Annotated[float, Field(gt=0, strict=False)] | None = 3600.0
+    warn_retained_bytes: Annotated[int, Field(gt=0)] | None = 10 << 30
+    warn_invalidation_minutes: Annotated[float, Field(gt=0, strict=False)] | None = 60.0
+    warn_transaction_seconds: Annotated[float, Field(gt=0, strict=False)] | None = 1800.0
+    on_warning: str | None = None
+
+    @field_validator("schedule")
+    @classmethod
+    def _positive(cls, value: str | int | None) -> str | int | None:
+        if isinstance(value, int) and value < 1:
+            raise ValueError("a number of seconds, 1 or more")
+        return value
+
+    @field_validator("on_warning")
+    @classmethod
+    def _function(cls, value: str | None) -> str | None:
+        if value is not None and not _FUNCTION.match(value):
+            raise ValueError("a function as package.module:function")
+        return value
+
+
+class SparkSection(Section):
+    """Which Spark does the work: a Connect server (``sc://…``), or one inside this process."""
+
+    remote: SecretStr | None = None
+    driver_memory: str = "2g"
+    master: str = "local[*]"
+
+    @field_validator("remote")
+    @classmethod
+    def _connect(cls, remote: SecretStr | None) -> SecretStr | None:
+        if remote is not None and not remote.get_secret_value().startswith(("sc://", "env:")):
+            raise ValueError("a Spark Connect server as sc://host:port, or env:NAME")
+        return remote
+
+    @field_validator("master")
+    @classmethod
+    def _inside(cls, master: str) -> str:
+        if not _MASTER.match(master):
+            raise ValueError(
+                "local, local[4] or local[*]; a cluster is reached through a Connect server, spark.remote"
+            )
+        return master
+
+    @field_validator("driver_memory")
+    @classmethod
+    def _memory(cls, memory: str) -> str:
+        if not _MEMORY.match(memory):
+            raise ValueError("a size as Spark writes it, like 2g or 1500m")
+        return memory
+
+    @property
+    def cores(self) -> str:
+        """How many cores the Spark inside this process takes: a number, or ``*`` for all."""
+        found = _MASTER.match(self.master)
+        return (found[2] if found else None) or "1"

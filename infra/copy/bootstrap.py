@@ -1,0 +1,176 @@
+"""The first day: publication, slot and tables, all or nothing, and nothing of anyone else's touched.
+
+A copy that was cut off is gone on with: its slot stays, because with the changes since it was made what is
+copied can be brought forward (`unfinished`, `copying`).  A slot that serves nothing is dropped again, at once
+when the copy fails, or by the next `init` after a crash; one that this pipeline did not note is somebody
+else's and is left alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+
+from slotlake.decoder.catalog.publications import (
+    SourceTable,
+    create_publication,
+    missing_publications,
+    unfit_tables,
+)
+from slotlake.decoder.errors import ProtocolError, SlotlakeError, SourceError
+from slotlake.decoder.failpoints import reach
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.server.privileges import require_readable
+from slotlake.decoder.server.source import identify, source_session
+from slotlake.decoder.slots.slot import create_slot, inspect_slot
+from slotlake.decoder.stream.options import negotiate
+from slotlake.infra.copy.copying import Attempt
+from slotlake.infra.copy.tables import copy_all, published_tables
+from slotlake.infra.copy.unfinished import (
+    earlier,
+    note_making,
+    note_position,
+    publications_made,
+    record_of,
+    settle,
+    undo,
+)
+from slotlake.infra.reports import InitReport, TableCopy
+from slotlake.infra.selection.aside import is_its_own, reasons, require_columns, set_aside
+from slotlake.infra.selection.tables import require_published
+from slotlake.spark.names import parse_postgres_name
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+
+SLOT_WAIT_SECONDS = 60.0
+
+
+def initialise(
+    pipeline: OpenPipeline, progress: Progressing, troubled: Sequence[SlotlakeError] = ()
+) -> InitReport:
+    """Make what is missing; when the lake already has this pipeline's tables, say so and change nothing.
+
+    A table without columns, or with a value that cannot be read, is set aside from the start.  What the role
+    may not read, or the pipeline file refuses, is told before anything is made, and stops.
+
+    Args:
+        troubled: what is known to be wrong with tables.
+    """
+    from slotlake.spark.copy.initial import initialised
+
+    started = time.monotonic()
+    if initialised(pipeline.lake, pipeline.name):
+        settle(pipeline)
+        position = format_lsn(pipeline.position())
+        warnings = _slot_missing(pipeline)
+        return InitReport(
+            pipeline.name, already=True, lsn=position, slot=pipeline.source.slot, warnings=warnings
+        )
+    identity = identify(pipeline.source.dsn)
+    if pipeline.source.plugin == "pgoutput":
+        negotiate(pipeline.source, identity.server_version)
+    attempt = earlier(pipeline, identity)
+    made = list(dict.fromkeys([*publications_made(pipeline), *_publications(pipeline)]))
+    tables = published_tables(pipeline)
+    require_published(pipeline.file, tables)
+    tables, out = _without_troubled(pipeline, tables, troubled)
+    pipeline.session  # noqa: B018  start Spark before the slot: no slot is left if it cannot start
+    if attempt is None:
+        note_making(pipeline, identity, made)
+    try:
+        copies, lsn = _copied(pipeline, tables, attempt, progress)
+    except BaseException as error:
+        undo(pipeline, error)
+        if not isinstance(error, ProtocolError) or not is_its_own(pipeline, error):
+            raise
+        return initialise(pipeline, progress, [*out, error])
+    settle(pipeline)
+    for trouble in out:
+        set_aside(pipeline, trouble)
+    report = _report(pipeline, tables, copies, lsn, made, time.monotonic() - started)
+    return replace(report, set_aside=reasons(pipeline))
+
+
+def _without_troubled(
+    pipeline: OpenPipeline, tables: list[SourceTable], troubled: Sequence[SlotlakeError]
+) -> tuple[list[SourceTable], list[SlotlakeError]]:
+    """The tables that can be followed from the start, and what is wrong with the others."""
+    found = list(troubled)
+    for table in tables:
+        try:
+            require_columns([table])
+        except SourceError as error:
+            if not is_its_own(pipeline, error):
+                raise
+            found.append(error)
+    out = {error.table for error in found}
+    return [table for table in tables if (table.schema, table.table) not in out], found
+
+
+def _slot_missing(pipeline: OpenPipeline) -> list[str]:
+    """A lake that `drop` kept has its tables, and no slot any more."""
+    source = pipeline.source
+    try:
+        with source_session(source.dsn) as connection:
+            state = inspect_slot(connection, source.slot)
+    except SourceError:
+        return []  # nothing is to be made; the next sync says it
+    if state is not None:
+        return []
+    return [f"the lake is there, and the slot {source.slot} is not: slotlake recover begins again from there"]
+
+
+def _copied(
+    pipeline: OpenPipeline, tables: list[SourceTable], attempt: Attempt | None, progress: Progressing
+) -> tuple[list[TableCopy], int]:
+    """The tables' copies and where they are published; a slot is made if there is none to go on with."""
+    going_on = attempt is not None
+    progress("waiting for a snapshot of the source", 0)
+    with create_slot(pipeline.source, temporary=going_on, wait_seconds=SLOT_WAIT_SECONDS) as snapshot:
+        if attempt is None:
+            note_position(pipeline, snapshot.lsn)
+            attempt = Attempt(record_of(pipeline), snapshot.lsn)
+        reach("init.slot_made")
+        return copy_all(pipeline, tables, snapshot, progress, attempt), snapshot.lsn
+
+
+def _report(
+    pipeline: OpenPipeline,
+    tables: list[SourceTable],
+    copies: list[TableCopy],
+    lsn: int,
+    made: list[str],
+    seconds: float,
+) -> InitReport:
+    warnings = [f"{found.table}: {found.what}; {found.way_out}" for found in unfit_tables(tables)]
+    return InitReport(
+        pipeline=pipeline.name,
+        already=False,
+        lsn=format_lsn(lsn),
+        slot=pipeline.source.slot,
+        publications_made=made,
+        tables=copies,
+        rows=sum(copy.rows for copy in copies),
+        seconds=seconds,
+        warnings=warnings,
+    )
+
+
+def _publications(pipeline: OpenPipeline) -> list[str]:
+    source = pipeline.source
+    tables = [parse_postgres_name(name) for name in pipeline.file.tables]
+    with source_session(source.dsn, "making the publication") as connection:
+        missing = missing_publications(connection, source.publications)
+        if missing:  # what cannot be copied is told before anything is made
+            named = [sql.Identifier(*table).as_string(None) for table in tables]
+            found = connection.execute("SELECT to_regclass(n)::oid FROM unnest(%s::text[]) n", (named,))
+            require_readable(connection, {int(oid): None for (oid,) in found.fetchall() if oid is not None})
+        for name in missing:
+            create_publication(connection, name, tables)
+        return missing

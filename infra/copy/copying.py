@@ -1,0 +1,301 @@
+"""One copy of tables, from an exported snapshot to what readers see: ranges, registration, one publication.
+
+Ranges of all tables are read side by side, in the tables' order; a table is registered, out of sight, when
+its last range is there.  An `Attempt` (at an initial copy, at tables that join: `infra.joining.joining`)
+keeps a
+record, so that one that was cut off goes on: what it finds recorded and whole stays, and is brought forward
+to the snapshot at hand (`copy_forward`).
+Invariant: all tables are published together, each exactly as the snapshot shows it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import psycopg
+import pyarrow as pa
+
+from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.copy.files import CopiedFile
+from slotlake.decoder.copy.parts import Part, plan_parts, whole_part
+from slotlake.decoder.copy.table import CopyCrew, CopyJob
+from slotlake.decoder.failpoints import reach
+from slotlake.decoder.server.source import source_session
+from slotlake.decoder.slots.slot import ExportedSnapshot
+from slotlake.infra.copy.forward import changed_keys, fingerprint, key_condition, published_how
+from slotlake.infra.copy.record import CopyRecord, Recorded
+from slotlake.infra.copy.states import CopyStates, TableProgress
+from slotlake.infra.reports import TableCopy
+from slotlake.infra.selection.types import refuse_lossy_copy
+from slotlake.spark.lake_files import make_directory
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+    from slotlake.spark.publish.place import CopyTarget, Kept
+    from slotlake.spark.tables.schema import TableSchema
+
+_KEYS_PER_QUERY = 100_000
+
+
+class Place(Protocol):
+    """Where tables are copied to: out of sight (`spark.initial`), or beside what is there."""
+
+    def target(self, schema: TableSchema) -> CopyTarget:
+        """Where a table's files go."""
+
+    def register(self, schema: TableSchema, stale: pa.Table | None = None) -> int:
+        """Make these files a table's content, without those of rows with a stale key; its rows."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One of the attempts at an initial copy.
+
+    Attributes:
+        record: what this and earlier ones have on disk.
+        first: the position of the slot; earlier attempts' snapshots are there or later.
+        only_goes_on: tables of which nothing is kept are left alone; none is finished.
+        stopped: the former, by relation id.
+    """
+
+    record: CopyRecord
+    first: int
+    only_goes_on: bool = False
+    stopped: set[int] = field(default_factory=set)
+
+    def kept(self, schemas: Mapping[SourceTable, TableSchema], namespace: str) -> Kept:
+        """Names of the files that an earlier attempt recorded, by lake table."""
+        recorded = self.record.tables
+        return {
+            schema.lake_name(namespace): recorded[table.relation_id].names
+            for table, schema in schemas.items()
+            if table.relation_id in recorded
+        }
+
+    def changed(
+        self, pipeline: OpenPipeline, lsn: int, rows: Mapping[SourceTable, int], progress: Progressing
+    ) -> Mapping[SourceTable, pa.Table | None]:
+        """The keys to be read again at ``lsn`` (`changed_keys`); tables that lack none are not in it."""
+        if lsn <= self.first:
+            return {}
+        return changed_keys(pipeline, (self.first, lsn), rows, progress)
+
+    def begins(self, job: CopyJob) -> bool:
+        """Is there time for this part?"""
+        return True
+
+
+@dataclass
+class _Work:
+    """What is to be done of one table.
+
+    Attributes:
+        done: files that are there, by the number of their range.
+        mark: its `fingerprint`.
+        stale: keys whose rows in them are read again; None when all is read now.
+    """
+
+    table: SourceTable
+    schema: TableSchema
+    target: CopyTarget
+    mark: str
+    parts: list[Part] = field(default_factory=list)
+    done: dict[int, list[CopiedFile]] = field(default_factory=dict)
+    stale: pa.Table | None = None
+    jobs: list[CopyJob] = field(default_factory=list)
+    again: list[CopiedFile] = field(default_factory=list)
+
+    @property
+    def files(self) -> list[CopiedFile]:
+        """All that the table is made of."""
+        return [file for number in sorted(self.done) for file in self.done[number]] + self.again
+
+
+def fill_tables(
+    pipeline: OpenPipeline,
+    copy: Place,
+    schemas: dict[SourceTable, TableSchema],
+    snapshot: ExportedSnapshot,
+    progress: Progressing,
+    attempt: Attempt | None,
+) -> tuple[list[TableCopy], CopyStates]:
+    """Copy tables and register them; the copies are of those that are whole."""
+    how, complete = published_how(pipeline, snapshot.snapshot)
+    works = []
+    for table, schema in schemas.items():
+        target = copy.target(schema)
+        works.append(_Work(table, schema, target, fingerprint(how, table, schema, target)))
+    _plan(pipeline, works, snapshot, progress, attempt if complete else None)
+    if attempt is not None:
+        if attempt.only_goes_on:
+            attempt.stopped.update(work.table.relation_id for work in works if not work.done)
+        works = [work for work in works if work.table.relation_id not in attempt.stopped]
+        _note(attempt.record, works)
+    states = CopyStates(pipeline.file.state_dir, snapshot.lsn, progress)
+    for work in works:
+        states.expect(_progress_of(work))
+    return _copy(pipeline, copy, works, snapshot, states, attempt), states
+
+
+def _plan(
+    pipeline: OpenPipeline,
+    works: Sequence[_Work],
+    snapshot: ExportedSnapshot,
+    progress: Progressing,
+    attempt: Attempt | None,
+) -> None:
+    """Into which ranges each table is cut, and which of them stay as an earlier attempt copied them."""
+    with source_session(pipeline.source.dsn, "planning the copy") as connection:
+        planned = plan_parts(connection, [work.table for work in works])
+    recorded = {} if attempt is None else attempt.record.tables
+    grows = attempt is None or not attempt.only_goes_on
+    for work in works:
+        _take_up(work, recorded.get(work.table.relation_id), planned[work.table], grows)
+    kept = [work for work in works if work.done]
+    if attempt is not None and kept and not attempt.only_goes_on:
+        rows = {work.table: sum(file.rows for file in work.files) for work in kept}
+        changed = attempt.changed(pipeline, snapshot.lsn, rows, progress)
+        reach("init.forwarded")
+        for work in kept:
+            work.stale = changed.get(work.table)
+            if work.stale is None and work.table in changed:
+                work.parts, work.done = planned[work.table], {}
+    with source_session(pipeline.source.dsn, "planning the copy") as connection:
+        for work in works:
+            _clear(work)
+            work.jobs = _jobs(work, connection)
+
+
+def _take_up(work: _Work, recorded: Recorded | None, planned: list[Part], grows: bool) -> None:
+    """Keep what is recorded, whole and still true; partitions that have joined are further ranges.
+
+    Args:
+        grows: else those are left to a later attempt.
+    """
+    work.parts = planned
+    if recorded is None or recorded.fingerprint != work.mark or not recorded.files:
+        return
+    before, now = json.loads(recorded.partitions or "{}"), json.loads(work.schema.partitions or "{}")
+    if any(now.get(leaf) != state for leaf, state in before.items()):
+        return
+    known = {part.relation_id: part.relation for part in recorded.parts}
+    if not known.items() <= {part.relation_id: part.relation for part in planned}.items():
+        return  # ranges are read by name, and are of what had it
+    if any(str(leaf) in now and str(leaf) not in before for leaf in known):
+        return  # it was read, by chance, before it was a partition: its changes were not in the stream yet
+    joined = [part for part in planned if part.relation_id not in known] if grows else []
+    if now != before and work.table.relation_id in known:
+        return
+    first = len(recorded.parts)
+    more = [replace(part, number=first + i) for i, part in enumerate(joined)]
+    work.parts = [*recorded.parts, *more]
+    work.done = recorded.whole(work.target.directory)
+
+
+def _note(record: CopyRecord, works: Sequence[_Work]) -> None:
+    recorded = record.tables
+    for work in works:
+        oid, partitions = work.table.relation_id, work.schema.partitions
+        before = recorded.get(oid)
+        if before is None or not work.done:
+            record.begin(oid, work.mark, partitions, work.parts)
+        elif len(work.parts) > len(before.parts):
+            record.extend(oid, partitions, work.parts[len(before.parts) :])
+
+
+def _clear(work: _Work) -> None:
+    """Remove files that the table is not made of."""
+    known = {file.path.name for file in work.files}
+    for path in work.target.directory.glob("*"):
+        if path.name not in known:
+            path.unlink()
+
+
+def _jobs(work: _Work, connection: psycopg.Connection[Any]) -> list[CopyJob]:
+    jobs = [
+        CopyJob(work.table, work.target, part, f"copy-{part.number:05d}")
+        for part in work.parts
+        if part.number not in work.done
+    ]
+    if work.stale is not None and work.stale.num_rows:
+        again = replace(work.target, directory=make_directory(work.target.again))
+        for at in range(0, work.stale.num_rows, _KEYS_PER_QUERY):
+            condition = key_condition(connection, work.table, work.stale.slice(at, _KEYS_PER_QUERY))
+            jobs.append(
+                CopyJob(work.table, again, whole_part(work.table), f"again-{len(jobs):05d}", condition)
+            )
+    return jobs
+
+
+def _progress_of(work: _Work) -> TableProgress:
+    return TableProgress(
+        work.schema.source_name,
+        state="copying" if work.done else "init",
+        rows=sum(file.rows for file in work.files),
+        rows_estimated=sum(part.rows for part in work.parts),
+        bytes=sum(file.received for file in work.files),
+        ranges=len(work.parts),
+        ranges_done=len(work.done),
+        ranges_kept=len(work.done),
+    )
+
+
+def _copy(
+    pipeline: OpenPipeline,
+    copy: Place,
+    works: Sequence[_Work],
+    snapshot: ExportedSnapshot,
+    states: CopyStates,
+    attempt: Attempt | None,
+) -> list[TableCopy]:
+    copies: list[TableCopy] = []
+    by_table = {work.table: work for work in works}
+    kept = {work.table: len(work.done) for work in works}
+
+    def done(job: CopyJob, files: list[CopiedFile]) -> None:
+        work = by_table[job.table]
+        if job.condition is not None:
+            work.again += files
+            return
+        work.done[job.part.number] = files
+        if attempt is not None:
+            attempt.record.done(job.table.relation_id, job.part.number, files)
+        states.part_done(job)
+
+    jobs = [job for work in works for job in work.jobs]
+    given = (pipeline.source.dsn, snapshot.snapshot, jobs)
+    begins = (lambda job: True) if attempt is None else attempt.begins
+    workers = pipeline.file.copy_workers
+    with CopyCrew(*given, workers=workers, done=done, told=states.took, begins=begins) as crew:
+        for work in works:
+            crew.wait(work.jobs)
+            if len(work.done) == len(work.parts) and not (attempt is not None and attempt.only_goes_on):
+                copies.append(_finished(pipeline, copy, work, snapshot, states, kept[work.table]))
+    return copies
+
+
+def _finished(
+    pipeline: OpenPipeline,
+    copy: Place,
+    work: _Work,
+    snapshot: ExportedSnapshot,
+    states: CopyStates,
+    kept: int,
+) -> TableCopy:
+    """Register a table whose ranges are there."""
+    refuse_lossy_copy(pipeline, work.table, snapshot, work.files)
+    states.move(work.schema.source_name, "copied" if work.stale is None else "catching up")
+    rows = copy.register(work.schema, work.stale)
+    reach("init.registered")
+    return TableCopy(
+        work.schema.source_name,
+        work.target.lake_table,
+        rows,
+        len(work.files),
+        ranges=len(work.parts),
+        ranges_kept=kept,
+    )

@@ -1,0 +1,204 @@
+"""What an earlier attempt of a copy has is brought to a later snapshot, without copying it again.
+
+The slot was made at position L1, and holds every change since.  The earlier attempt's snapshot S1 has died
+with its session; now there is S2 at L2.  Let K be the keys that the changes between L1 and L2 name, old keys
+and new ones.  A row of S2 whose key is not in K is the same version, in the same place, as in S1: it stands
+in exactly one range, whichever of the two snapshots that range was read under.  So the table at L2 is what
+was read of all ranges, without the rows with a key in K, and the rows with a key in K as S2 shows them.  K
+may hold more keys than needed, so it does not matter under which later snapshot a range was read, nor what
+a filter hides.
+
+Sound only if changes name rows by the table's key, all kinds of changes are published, and the table's file
+stayed what it was (`fingerprint`): else the table is copied again.  Why so: docs/adr/0020.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import sql
+
+from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.changelog.batches import Batch, BatchRelation
+from slotlake.decoder.server.source import source_session
+from slotlake.decoder.types.table import column_type, to_text
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+    from slotlake.spark.publish.place import CopyTarget
+    from slotlake.spark.tables.schema import TableSchema
+
+KEYS_MAX = 1_000_000
+_SHARE_MAX = 0.5  # of a table's rows: beyond that a new copy costs less
+_PUBLISHED = """
+SELECT coalesce(string_agg(oid || ' ' || xmin, ',' ORDER BY oid), ''),
+       coalesce(bool_and(pubinsert AND pubupdate AND pubdelete), false)
+FROM pg_publication WHERE pubname = ANY (%s)
+"""
+
+
+class KeyColumn(Protocol):
+    """As `decoder.catalog.publications.SourceColumn`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type_oid(self) -> int: ...
+    @property
+    def typmod(self) -> int: ...
+
+
+class Keyed(Protocol):
+    """What of a source table its keys are found by."""
+
+    @property
+    def relation_id(self) -> int: ...
+    @property
+    def key(self) -> tuple[str, ...]: ...
+    @property
+    def columns(self) -> Sequence[KeyColumn]: ...
+
+
+def resumable(pipeline: OpenPipeline) -> bool:
+    """Can what an earlier attempt copied be brought forward at all?
+
+    Not where the stream leaves out changes that a later snapshot shows (``origin: none``).
+    """
+    return pipeline.source.plugin == "pgoutput" and pipeline.source.origin == "any"
+
+
+def published_how(pipeline: OpenPipeline, snapshot: str) -> tuple[str, bool]:
+    """The publications as the snapshot has them, and whether each publishes every kind of row change."""
+    dsn = pipeline.source.dsn
+    with source_session(dsn, "reading the publications") as connection, connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        row = connection.execute(_PUBLISHED, (list(pipeline.source.publications),)).fetchone()
+        assert row is not None
+        return str(row[0]), bool(row[1])
+
+
+def all_kinds_published(connection: psycopg.Connection[Any], publications: Sequence[str]) -> bool:
+    """Does each publication publish every kind of row change?"""
+    row = connection.execute(_PUBLISHED, (list(publications),)).fetchone()
+    return row is not None and bool(row[1])
+
+
+def fingerprint(published: str, table: SourceTable, schema: TableSchema, target: CopyTarget) -> str:
+    """What copied files depend on, partitions apart: shape, filter, the table's file, names and field ids."""
+    shape = replace(schema, partitions="").to_json()
+    ids = sorted({**target.field_ids}.items()) + sorted({**target.exact_field_ids}.items())
+    inner = sorted((name, list(parts)) for name, parts in target.inner_ids.items())
+    told = "\n".join(map(str, (published, table, shape, ids, inner)))
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def changed_keys(
+    pipeline: OpenPipeline, positions: tuple[int, int], rows: Mapping[SourceTable, int], progress: Progressing
+) -> dict[SourceTable, pa.Table | None]:
+    """Of each table the keys that the changes between two positions name; None: it must be copied again.
+
+    Args:
+        rows: about how many rows each table has.
+
+    Returns:
+        Tables of columns ``n<i>`` and, where needed, ``xn<i>`` by the key's columns, each key once.
+    """
+    settings = replace(pipeline.pulling, batch_bytes_max=None)
+    progress("what has changed since the copy began: bytes received", 0)
+    tell = lambda done: progress(  # noqa: E731
+        "what has changed since the copy began: bytes received", done.received_bytes
+    )
+    batch = settings.pull(*positions, tell)
+    try:
+        found = {table: named_keys(batch, table) for table in rows}
+        return {
+            table: None if _too_many(found[table], count) else found[table] for table, count in rows.items()
+        }
+    finally:
+        # It ends where the lake will begin; nobody applies it.
+        shutil.rmtree(batch.path, ignore_errors=True)
+
+
+def _too_many(keys: pa.Table | None, rows: int) -> bool:
+    return keys is not None and keys.num_rows > min(KEYS_MAX, max(1000, rows * _SHARE_MAX))
+
+
+def named_keys(batch: Batch, table: Keyed) -> pa.Table | None:
+    """The keys of a table that a batch names, each once; None if it names some changed row otherwise."""
+    versions = [each for each in batch.relations if each.relation_id == table.relation_id and each.rows]
+    if not versions:
+        return pa.table({})
+    if not all(_names_rows(version, table) for version in versions):
+        return None
+    parts = [part for version in versions for part in _named(batch, version, table)]
+    return each_once(parts)
+
+
+def each_once(keys: Iterable[pa.Table]) -> pa.Table:
+    """All of these keys."""
+    found = pa.concat_tables([pa.table({}), *keys], promote_options="default")
+    return found.group_by(found.column_names).aggregate([]) if found.num_columns else found
+
+
+def _names_rows(version: BatchRelation, table: Keyed) -> bool:
+    """Do these changes name rows by the table's key, as the lake has it?"""
+    types = {column.name: (column.type_oid, column.typmod) for column in table.columns}
+    same = {c.name: (c.type_oid, c.typmod) for c in version.columns if c.name in table.key}
+    return (
+        bool(table.key)
+        and version.key == table.key
+        and not version.truncates
+        and all(same.get(name) == types[name] for name in table.key)
+    )
+
+
+def _named(batch: Batch, version: BatchRelation, table: Keyed) -> Iterable[pa.Table]:
+    """The keys of new rows, then of old ones, file by file."""
+    places = [[column.name for column in version.columns].index(name) for name in table.key]
+    for part in batch.relation_parts(version):
+        deleted = pc.equal(part["op"], ord("D"))
+        for side, chosen in (("n", pc.invert(deleted)), ("o", pc.not_equal(part["old"], 0))):
+            if all(f"{side}{place}" in part.column_names for place in places):
+                yield _side(part.filter(chosen), side, places)
+
+
+def _side(part: pa.Table, side: str, places: Sequence[int]) -> pa.Table:
+    """The key's columns of one side; a key whose value was not sent, unchanged, stands on the other one."""
+    columns: dict[str, pa.ChunkedArray] = {}
+    whole = pa.array([True] * part.num_rows, pa.bool_())
+    for i, place in enumerate(places):
+        typed = part[f"{side}{place}"]
+        columns[f"n{i}"] = typed
+        present = typed.is_valid()
+        if f"x{side}{place}" in part.column_names:
+            columns[f"xn{i}"] = part[f"x{side}{place}"]
+            present = pc.or_(present, columns[f"xn{i}"].is_valid())
+        whole = pc.and_(whole, present)
+    return pa.table(columns).filter(whole)
+
+
+def key_condition(connection: psycopg.Connection, table: SourceTable, keys: pa.Table) -> str:
+    """The rows of the source with these keys, as SQL."""
+    columns = {column.name: column for column in table.columns}
+    lists, casts = [], []
+    for i, name in enumerate(table.key):
+        column = columns[name]
+        kind = column_type(column.type_oid, column.typmod)
+        exact = keys[f"xn{i}"] if f"xn{i}" in keys.column_names else None
+        values = to_text(keys[f"n{i}"], exact, kind).to_pylist()
+        row = connection.execute("SELECT format_type(%s, -1)", (column.type_oid,)).fetchone()
+        assert row is not None
+        lists.append(f"{sql.Literal(values).as_string(connection)}::text[]")
+        casts.append(f"u.k{i}::{row[0]}")
+    named = ", ".join(sql.Identifier(name).as_string(connection) for name in table.key)
+    given = ", ".join(f"k{i}" for i in range(len(casts)))
+    return f"({named}) IN (SELECT {', '.join(casts)} FROM unnest({', '.join(lists)}) AS u({given}))"

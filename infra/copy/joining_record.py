@@ -1,0 +1,247 @@
+"""What of joining tables is on disk between the syncs over which they are copied (`infra.joining.joining`).
+
+To the lines of `infra.copy.record`, in one file for all joining tables, come these:
+
+    {"table": oid, "since": {…}}             begins the table anew: whatever was told of it before is void
+    {"table": oid, "noted": [start, end], "keys": file or null, "lost": whether keys cannot tell what changed}
+    {"table": oid, "gone": true}             it is published, or joins no more
+
+Invariant: ranges may be brought to a position P only if the noted batches reach, without a gap, from
+``since.position`` to P: so a pipeline whose position was moved by anything but pulled batches begins the
+table anew.  Files of ranges are not read again at each sync: they were on disk before their line was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from slotlake.decoder.changelog.batches import Batch
+from slotlake.decoder.changelog.writer import sync_path
+from slotlake.decoder.copy.files import CopiedFile
+from slotlake.decoder.copy.parts import Part
+from slotlake.decoder.errors import ChangeLogError
+from slotlake.decoder.failpoints import reach
+from slotlake.infra.copy.forward import each_once, named_keys
+from slotlake.infra.copy.record import CopyRecord, Recorded, recorded_file
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+
+FOLDER, AGAIN_FOLDER = "joining", "recopying"
+FOLDERS = (FOLDER, AGAIN_FOLDER)
+
+
+class KeyedBy(NamedTuple):
+    """A column of a joining table's key, as it was when its copy began."""
+
+    name: str
+    type_oid: int
+    typmod: int
+
+
+@dataclass(frozen=True)
+class Since:
+    """The beginning of a table's copy.
+
+    Attributes:
+        position: of the lake; all that was committed from there on is, or will be, noted.
+        visible: what the first snapshot shows, as `pg_snapshot` prints it.
+        server: system identifier and timeline.
+        columns: of the key.
+    """
+
+    schema: str
+    table: str
+    relation_id: int
+    position: int
+    visible: str
+    server: tuple[str, int]
+    columns: tuple[KeyedBy, ...]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> Since:
+        columns = tuple(KeyedBy(*column) for column in told["columns"])
+        return cls(**{**told, "server": tuple(told["server"]), "columns": columns})
+
+
+@dataclass
+class Joining:
+    """A table that is being copied.
+
+    Attributes:
+        noted: start and end of the batches whose keys are noted.
+        keys: files with these keys.
+        lost: a batch changed rows in a way that no key names.
+    """
+
+    since: Since
+    noted: list[tuple[int, int]] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    lost: bool = False
+
+    def reaches(self, position: int) -> bool:
+        """Is all that was committed before this position noted?"""
+        at = self.since.position
+        for start, end in sorted(self.noted):
+            if start > at:
+                break
+            at = max(at, end)
+        return self.since.position <= position <= at
+
+
+class _Kept(Recorded):
+    """Whose files are taken for what they were when they were recorded, if they are there."""
+
+    def whole(self, directory: Path) -> dict[int, list[CopiedFile]]:
+        return {
+            number: [recorded_file(directory, file) for file in files]
+            for number, files in self.files.items()
+            if all(_size(directory / str(file["name"])) == file["bytes"] for file in files)
+        }
+
+
+class JoiningRecord(CopyRecord):
+    """The record of all joining tables of a pipeline; or of those that are copied again (`infra.joining.recopying`).
+
+    Attributes:
+        beginning: where tables that begin now begin; by relation id.
+        unrecorded: tables, by relation id, that are copied in one go: nothing of them is kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.beginning: dict[int, Since] = {}
+        self.unrecorded: set[int] = set()
+
+    @classmethod
+    def of(cls, pipeline: OpenPipeline) -> JoiningRecord:
+        return cls(pipeline.file.state_dir / FOLDER)
+
+    @property
+    def joining(self) -> dict[int, Joining]:
+        """The tables that are being copied, by relation id."""
+        found: dict[int, Joining] = {}
+        for line in self._told():
+            if "since" in line:
+                found[line["table"]] = Joining(Since.read(line["since"]))
+            elif "noted" in line:
+                table = found[line["table"]]
+                start, end = line["noted"]
+                table.noted.append((start, end))
+                table.keys += [line["keys"]] if line["keys"] else []
+                table.lost |= line["lost"]
+        return found
+
+    @property
+    def tables(self) -> dict[int, Recorded]:
+        """As the base's; their files are not read."""
+        return {oid: _Kept(**vars(table)) for oid, table in super().tables.items()}
+
+    @property
+    def complete(self) -> set[int]:
+        """Tables of which all ranges are there, by relation id."""
+        return {oid for oid, table in self.tables.items() if len(table.files) == len(table.parts)}
+
+    def begin(self, table: int, fingerprint: str, partitions: str, parts: Sequence[Part]) -> None:
+        if table in self.unrecorded:
+            return
+        self._append({"table": table, "since": asdict(self.beginning[table])})
+        super().begin(table, fingerprint, partitions, parts)
+
+    def done(self, table: int, part: int, files: Collection[CopiedFile]) -> None:  # type: ignore[override]
+        if table not in self.unrecorded:
+            super().done(table, part, files)
+
+    def note(self, table: int, positions: tuple[int, int], keys: pa.Table | None) -> None:
+        """What a batch changed in a table; None: what no key names."""
+        name = None
+        if keys is not None and keys.num_rows:
+            name = f"{table}-{positions[0]:016X}-{positions[1]:016X}.parquet"
+            _write(keys, self.folder / name)
+        self._append({"table": table, "noted": positions, "keys": name, "lost": keys is None})
+
+    def changed(self, table: int) -> pa.Table | None:
+        """All keys noted of a table; None if they cannot tell what changed, or are not there any more."""
+        joining = self.joining[table]
+        if joining.lost:
+            return None
+        try:
+            return each_once([pq.read_table(self.folder / name) for name in joining.keys])
+        except (OSError, pa.ArrowException):
+            return None
+
+    def leave(self, table: int) -> None:
+        """Nothing is kept of a table any more; its copied files are the caller's matter."""
+        joining = self.joining.get(table)
+        if joining is None:
+            return
+        self._append({"table": table, "gone": True})
+        for name in joining.keys:
+            (self.folder / name).unlink(missing_ok=True)
+        if not self.joining:
+            self.forget()
+
+    def _lines(self) -> list[dict[str, Any]]:
+        return [line for line in self._told() if line.keys() & {"fingerprint", "more", "part"}]
+
+    def _told(self) -> list[dict[str, Any]]:
+        """All lines that hold."""
+        lines: list[dict[str, Any]] = []
+        for line in super()._lines():
+            if "since" in line or "gone" in line:
+                lines = [each for each in lines if each["table"] != line["table"]]
+            if "gone" not in line:
+                lines.append(line)
+        return lines
+
+
+def _write(keys: pa.Table, path: Path) -> None:
+    try:
+        pq.write_table(keys, path, compression="zstd")
+        sync_path(path)
+        sync_path(path.parent)
+    except OSError as error:
+        raise ChangeLogError(
+            f"what a batch changes in a table that joins cannot be noted: {error.strerror or error}",
+            where=str(path),
+            way_out="free the disk (or correct its permissions), then run the same command again",
+        ) from None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1
+
+
+def note_changes(pipeline: OpenPipeline, batch: Batch) -> None:
+    """Keep which rows a batch changes of tables that are copied; before anyone applies it."""
+    if batch.empty:
+        return
+    for folder in FOLDERS:
+        _note_in(JoiningRecord(pipeline.file.state_dir / folder), batch)
+
+
+def _note_in(record: JoiningRecord, batch: Batch) -> None:
+    for relation_id, table in record.joining.items():
+        positions = (batch.start_lsn, batch.end_lsn)
+        if batch.end_lsn > table.since.position and positions not in table.noted:
+            unread = (table.since.schema, table.since.table) in batch.unreadable
+            record.note(relation_id, positions, None if unread else named_keys(batch, table.since))
+            reach("join.noted")
+
+
+def joining_tables(pipeline: OpenPipeline) -> set[tuple[str, str]]:
+    """Schema and name of the tables that are half copied."""
+    return {(t.since.schema, t.since.table) for t in JoiningRecord.of(pipeline).joining.values()}

@@ -1,0 +1,171 @@
+"""What an initial copy has on disk, range by range, so that one that was cut off goes on with what is left.
+
+One line of JSON is appended, and fsynced, when a table's ranges are fixed and when a range's files are whole
+and on disk:
+
+    {"table": oid, "fingerprint": text, "partitions": text, "parts": [part…]}   begins the table anew
+    {"table": oid, "more": [part…], "partitions": text}         partitions that joined
+    {"table": oid, "part": number, "files": [{name, rows, bytes, exact, received, sha256}…]}
+
+Invariant: a range that is told of here is whole; a line that a crash tore is no line.  The files are compared
+with their digests before anything is built on them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from slotlake.decoder.changelog.batches import sha256_of
+from slotlake.decoder.copy.files import CopiedFile
+from slotlake.decoder.copy.parts import Part
+from slotlake.decoder.errors import ChangeLogError
+
+_RANGES = "ranges.jsonl"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A table as it was recorded.
+
+    Attributes:
+        fingerprint: what its files depend on.
+        partitions: as `TableSchema.partitions`.
+        parts: the ranges it was cut into.
+        files: number of a range that is done → its files, as recorded.
+    """
+
+    fingerprint: str
+    partitions: str
+    parts: tuple[Part, ...]
+    files: dict[int, list[Mapping[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> set[str]:
+        """Of all its files."""
+        return {str(file["name"]) for files in self.files.values() for file in files}
+
+    def whole(self, directory: Path) -> dict[int, list[CopiedFile]]:
+        """The ranges whose files in ``directory`` are those that were written."""
+        return {
+            number: [recorded_file(directory, file) for file in files]
+            for number, files in self.files.items()
+            if all(_intact(directory / str(file["name"]), file) for file in files)
+        }
+
+
+class CopyRecord:
+    """The record in a folder; made when something is written to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._end: int | None = None
+
+    @property
+    def tables(self) -> dict[int, Recorded]:
+        """The tables recorded, by OID."""
+        found: dict[int, Recorded] = {}
+        for line in self._lines():
+            oid = line["table"]
+            if "part" in line:
+                found[oid].files[line["part"]] = line["files"]
+                continue
+            parts = tuple(Part(**part) for part in line["more" if "more" in line else "parts"])
+            if "more" in line:
+                parts = (*found[oid].parts, *parts)
+                found[oid] = replace(found[oid], partitions=line["partitions"], parts=parts)
+            else:
+                found[oid] = Recorded(line["fingerprint"], line["partitions"], parts)
+        return found
+
+    @property
+    def started(self) -> bool:
+        """Is some range done?"""
+        return any(table.files for table in self.tables.values())
+
+    def begin(self, table: int, fingerprint: str, partitions: str, parts: Sequence[Part]) -> None:
+        """A table is copied in these ranges, none of which is done."""
+        told = {"fingerprint": fingerprint, "partitions": partitions}
+        self._append({"table": table, **told, "parts": [part.as_dict() for part in parts]})
+
+    def extend(self, table: int, partitions: str, parts: Sequence[Part]) -> None:
+        """Partitions have joined the table since."""
+        self._append({"table": table, "partitions": partitions, "more": [part.as_dict() for part in parts]})
+
+    def done(self, table: int, part: int, files: Iterable[CopiedFile]) -> None:
+        """A range's files are whole and on disk."""
+        self._append({"table": table, "part": part, "files": [_entry(file) for file in files]})
+
+    def forget(self) -> None:
+        """The copy is published, or given up."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._end = None
+
+    def _lines(self) -> list[dict[str, Any]]:
+        try:
+            written = (self.folder / _RANGES).read_bytes()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in written[: written.rfind(b"\n") + 1].splitlines()]
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        with self._lock:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                handle = os.open(self.folder / _RANGES, os.O_RDWR | os.O_CREAT, 0o644)
+                try:
+                    end = _whole_bytes(handle) if self._end is None else self._end
+                    os.pwrite(handle, text, end)
+                    os.fsync(handle)
+                    self._end = end + len(text)
+                finally:
+                    os.close(handle)
+            except OSError as error:
+                raise ChangeLogError(
+                    f"what is copied cannot be recorded: {error.strerror}",
+                    where=str(self.folder),
+                    way_out="free the disk (or correct its permissions), then run the same command again",
+                ) from None
+
+
+def _whole_bytes(handle: int) -> int:
+    """Where the last whole line ends; what a crash tore behind it is cut off."""
+    size = os.fstat(handle).st_size
+    end = os.pread(handle, size, 0).rfind(b"\n") + 1
+    if end < size:
+        os.ftruncate(handle, end)
+    return end
+
+
+def _entry(file: CopiedFile) -> dict[str, Any]:
+    return {
+        "name": file.path.name,
+        "rows": file.rows,
+        "bytes": file.bytes,
+        "exact": list(file.exact),
+        "received": file.received,
+        "sha256": sha256_of(file.path),
+    }
+
+
+def recorded_file(directory: Path, file: Mapping[str, Any]) -> CopiedFile:
+    """A file as its line has it."""
+    return CopiedFile(
+        directory / file["name"],
+        int(file["rows"]),
+        int(file["bytes"]),
+        tuple(file["exact"]),
+        int(file.get("received", 0)),
+    )
+
+
+def _intact(path: Path, file: Mapping[str, Any]) -> bool:
+    return path.is_file() and path.stat().st_size == file["bytes"] and sha256_of(path) == file["sha256"]

@@ -1,0 +1,161 @@
+"""Where each table of a copy stands, told three ways: to a progress display, to a log, and to `status`.
+
+The states are PostgreSQL's own (pg_subscription_rel.srsubstate; tablesync.c): ``init`` (nothing copied yet),
+``copying`` (d), ``copied`` (f: all its rows are here, other tables' are not), ``catching up`` (s: what was
+copied earlier is brought to the snapshot's position), ``ready`` (r: published, the stream goes on from
+there).  Another process reads them from a file that is replaced about once a second; it is no truth of
+anything: the record of ranges and the lake are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from slotlake.decoder.copy.table import CopyJob
+from slotlake.decoder.lsn import format_lsn
+from slotlake.infra.copy.steps import CopyStep
+from slotlake.infra.process_marks import is_marked, set_mark, unset_mark
+from slotlake.spark.names import postgres_name
+
+FILE = "copy.json"
+_MARK = "copy.lock"
+_TELL_SECONDS = 0.25
+_WRITE_SECONDS = 1.0
+
+
+@dataclass
+class TableProgress:
+    """How far one table is; estimates are the server's, 0 when it has none.
+
+    Attributes:
+        table: as PostgreSQL writes it.
+        bytes: received, also by earlier attempts, of what is kept.
+        ranges, ranges_done: into which it is cut, and of which the files are on disk.
+        ranges_kept: of these, copied by an earlier attempt.
+    """
+
+    table: str
+    state: str = "init"
+    rows: int = 0
+    rows_estimated: int = 0
+    bytes: int = 0
+    ranges: int = 0
+    ranges_done: int = 0
+    ranges_kept: int = 0
+
+
+class CopyStates:
+    """The tables of one copy; may be told of from several threads.
+
+    Args:
+        folder: of the pipeline's state.
+        lsn: at which the tables will be.
+        progress: called with a `CopyStep`, the rows and how many they will be, if that is known.
+    """
+
+    def __init__(self, folder: Path, lsn: int, progress: Any) -> None:
+        self._file, self._progress = folder / FILE, progress
+        self._lock = threading.Lock()
+        self._begun = time.time()
+        self._lsn = format_lsn(lsn)
+        self._tables: dict[str, TableProgress] = {}
+        self._told: dict[str, float] = {}
+        self._started: dict[str, tuple[float, int]] = {}
+        self._written = 0.0
+        self._last = time.monotonic()
+
+    def expect(self, table: TableProgress) -> None:
+        """A table that will be copied."""
+        with self._lock:
+            self._tables[table.table] = table
+            self._started[table.table] = (0.0, table.rows)
+
+    def move(self, table: str, state: str) -> None:
+        """A table has come to a state."""
+        with self._lock:
+            entry = self._tables[table]
+            if entry.state != state:
+                entry.state = state
+                self._tell(entry)
+                self._write()
+
+    def took(self, job: CopyJob, rows: int, received: int) -> None:
+        """More of a table has come."""
+        with self._lock:
+            entry = self._tables[_name(job)]
+            entry.rows, entry.bytes = entry.rows + rows, entry.bytes + received
+            begun, before = self._started[entry.table]
+            if not begun:  # it began when the one before it last told something
+                self._started[entry.table] = (self._last, before)
+                entry.state = "copying"
+            now = self._last = time.monotonic()
+            if now - self._told.get(entry.table, 0.0) >= _TELL_SECONDS:
+                self._tell(entry)
+            if now - self._written >= _WRITE_SECONDS:
+                self._write()
+
+    def part_done(self, job: CopyJob) -> None:
+        """A range's files are on disk."""
+        with self._lock:
+            self._tables[_name(job)].ranges_done += 1
+
+    def forget(self) -> None:
+        """The copy is over."""
+        self._file.unlink(missing_ok=True)
+        ended(self._file.parent)
+
+    def _tell(self, entry: TableProgress) -> None:
+        now = time.monotonic()
+        self._told[entry.table] = now
+        begun, before = self._started[entry.table]
+        seconds = now - begun if begun else 0.0
+        step = CopyStep.of(entry.table, entry.state, entry.bytes, entry.rows - before, seconds)
+        self._progress(step, entry.rows, _total(entry))
+
+    def _write(self) -> None:
+        self._written = time.monotonic()
+        told = {
+            "process": os.getpid(),
+            "lsn": self._lsn,
+            "since": self._begun,
+            "tables": [asdict(entry) for entry in self._tables.values()],
+        }
+        beside = self._file.with_suffix(".tmp")
+        try:
+            beside.write_text(json.dumps(told))
+            beside.replace(self._file)
+        except OSError:
+            return  # nobody depends on it
+        set_mark(self._file.with_name(_MARK))
+
+
+def _name(job: CopyJob) -> str:
+    return postgres_name(job.table.schema, job.table.table)
+
+
+def _total(entry: TableProgress) -> int | None:
+    """How many rows it will be; by what the ranges so far held when the server has no estimate."""
+    if entry.state not in ("init", "copying"):
+        return entry.rows
+    return max(entry.rows, entry.rows_estimated) if entry.rows_estimated else None
+
+
+def ended(folder: Path) -> None:
+    """The copy is done, or was cut off; the process lives on."""
+    unset_mark(folder / _MARK)
+
+
+def read(folder: Path) -> Mapping[str, Any] | None:
+    """The copy that is, or was, under way: process (None if it has ended), lsn, since, tables; or None."""
+    try:
+        told: dict[str, Any] = json.loads((folder / FILE).read_text())
+        return {**told, "process": told["process"] if is_marked(folder / _MARK) else None}
+    except (OSError, ValueError, KeyError):
+        return None

@@ -1,0 +1,185 @@
+"""Tables that get their whole content from the source: the first copy, and those that join later."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from slotlake.decoder.catalog.fingerprints import TableMark
+from slotlake.decoder.catalog.publications import SourceTable, source_tables
+from slotlake.decoder.catalog.vanished import vanished
+from slotlake.decoder.copy.table import CopiedFile, copy_table
+from slotlake.decoder.server.privileges import require_readable
+from slotlake.decoder.server.source import source_session
+from slotlake.decoder.slots.slot import ExportedSnapshot
+from slotlake.infra.config.modes import wanted_modes
+from slotlake.infra.copy.states import ended
+from slotlake.infra.reports import TableCopy
+from slotlake.infra.selection.aside import require_columns, tables_aside
+from slotlake.infra.selection.tables import kept_selections, lake_schema, selected
+from slotlake.infra.selection.types import refuse_lossy_copy
+from slotlake.infra.source.fingerprints import marked, marks_at, require_unchanged
+from slotlake.infra.source.partitions import partitions_at, require_same_partitions
+
+if TYPE_CHECKING:
+    from slotlake.infra.copy.copying import Attempt
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+    from slotlake.spark.copy.initial import CopyTarget
+    from slotlake.spark.publish.commits import Point
+    from slotlake.spark.tables.schema import TableSchema
+
+
+def published_tables(
+    pipeline: OpenPipeline, *, to_read: bool = True, aside_too: Collection[tuple[str, str]] = ()
+) -> list[SourceTable]:
+    """The tables that the pipeline's publications publish now, as far as the lake takes them.
+
+    Args:
+        aside_too: of those that are set aside, these (schema, table); the others are left out.
+        to_read: their rows are to be read, which this role must be allowed to; the stream obeys no rights.
+
+    Raises:
+        SourceError: a publication is missing; or the role may not read all that is published.
+    """
+    source = pipeline.source
+    out = tables_aside(pipeline).keys() - set(aside_too)
+    with source_session(source.dsn, "reading the publications") as connection:
+        published = source_tables(connection, source.publications)
+        followed = [table for table in published if (table.schema, table.table) not in out]
+        tables = selected(pipeline.file, connection, followed, kept_selections(pipeline))
+        if to_read:
+            require_readable(connection, {t.relation_id: [c.name for c in t.columns] for t in tables})
+        return tables
+
+
+def copy_all(
+    pipeline: OpenPipeline,
+    tables: Sequence[SourceTable],
+    snapshot: ExportedSnapshot,
+    progress: Progressing,
+    attempt: Attempt | None = None,
+) -> list[TableCopy]:
+    """Copy tables as seen in the snapshot, and publish at its LSN, at once, those that are whole.
+
+    Args:
+        attempt: when what is copied is to stay if this is cut off, or is not to be finished now.
+    """
+    from slotlake.infra.copy.copying import fill_tables
+    from slotlake.spark.copy.initial import InitialCopy
+
+    schemas, marks = schemas_at(pipeline, snapshot, tables)
+    taken = source_clock(pipeline)  # the snapshot was made before: all that it shows was committed by then
+    going_on = attempt is not None and attempt.only_goes_on
+    names = [] if going_on else [(table.schema, table.table) for table in tables]
+    modes = wanted_modes(pipeline.file, names)
+    given = (pipeline.session, pipeline.lake, pipeline.name, list(schemas.values()))
+    kept = None if attempt is None else attempt.kept(schemas, pipeline.lake.namespace)
+    try:
+        with InitialCopy.begin(*given, modes, kept) as copy:
+            copies, states = fill_tables(pipeline, copy, schemas, snapshot, progress, attempt)
+            gone = vanished(pipeline.source.dsn, [table.relation_id for table in tables])
+            there = [table for table in tables if table.relation_id not in gone]
+            require_as_copied(pipeline, {table: schemas[table] for table in there}, marks)
+            left = {schemas[table].source_name for table in there}
+            copies = [each for each in copies if each.table in left]
+            whole = {each.table for each in copies}
+            copy.leave_out([schema for schema in schemas.values() if schema.source_name not in whole])
+            if copies or not there:
+                point = copy_point(pipeline, snapshot.lsn, "copy", sum(c.rows for c in copies))
+                copy.publish(replace(point, commit_time=taken))
+    except BaseException:
+        ended(pipeline.file.state_dir)
+        raise
+    for each in copies:
+        states.move(each.table, "ready")
+    states.forget()
+    return copies
+
+
+def schemas_at(
+    pipeline: OpenPipeline, snapshot: ExportedSnapshot, tables: Sequence[SourceTable]
+) -> tuple[dict[SourceTable, TableSchema], dict[int, TableMark]]:
+    """The lake tables of source tables to be copied, as the snapshot shows them, and the catalog there.
+
+    Raises:
+        SourceError: the role may not read one of them whole.
+    """
+    dsn = pipeline.source.dsn
+    require_columns(tables)
+    with source_session(dsn, "looking at privileges") as connection:
+        require_readable(connection, {t.relation_id: [c.name for c in t.columns] for t in tables})
+    partitions = partitions_at(pipeline, snapshot.snapshot, tables)
+    marks = marks_at(pipeline, [table.relation_id for table in tables], snapshot.snapshot)
+    schemas = {
+        table: marked(replace(lake_schema(table), partitions=partitions[table]), marks.get(table.relation_id))
+        for table in tables
+    }
+    return schemas, marks
+
+
+def require_as_copied(
+    pipeline: OpenPipeline, schemas: Mapping[SourceTable, TableSchema], marks: Mapping[int, TableMark]
+) -> None:
+    """Raises ChangedMeanwhileError if a table, or a partition of it, is not what `schemas_at` found."""
+    require_unchanged(pipeline, marks, schemas)
+    require_same_partitions(pipeline, {table: schema.partitions for table, schema in schemas.items()})
+
+
+def source_clock(pipeline: OpenPipeline) -> datetime:
+    """What time it is at the source."""
+    with source_session(pipeline.source.dsn) as connection:
+        row = connection.execute("SELECT clock_timestamp()").fetchone()
+        assert row is not None
+        now: datetime = row[0]
+        return now.astimezone(UTC)
+
+
+def copy_into(
+    pipeline: OpenPipeline,
+    table: SourceTable,
+    snapshot: ExportedSnapshot,
+    target: CopyTarget,
+    progress: Progressing,
+) -> list[CopiedFile]:
+    """Write a table's rows, as seen in the snapshot, as Parquet files where the lake wants them."""
+    step = f"copy {table.quoted}: rows"
+    files = copy_table(
+        pipeline.source.dsn,
+        snapshot.snapshot,
+        table,
+        target,
+        workers=pipeline.file.copy_workers,
+        progress=lambda done: progress(step, done.rows),
+    )
+    refuse_lossy_copy(pipeline, table, snapshot, files)
+    return files
+
+
+def copy_point(pipeline: OpenPipeline, lsn: int, kind: str, rows: int, name: str = "") -> Point:
+    """The consistency point of a copy at an LSN."""
+    from slotlake.decoder.lsn import format_lsn
+    from slotlake.infra.source.history import server_origin
+    from slotlake.spark.publish.commits import Point
+
+    origin = server_origin(pipeline)
+    batch = "-".join(part for part in (kind, format_lsn(lsn).replace("/", "_"), name) if part)
+    return Point(pipeline.name, lsn, batch, digest="", kind=kind, changes=rows, origin=origin)
+
+
+def replace_content(
+    pipeline: OpenPipeline, table: SourceTable, snapshot: ExportedSnapshot, progress: Progressing
+) -> int:
+    """Replace a lake table's rows by those that the snapshot shows; the number of rows."""
+    from slotlake.spark.copy.replace import Replacement
+
+    schemas, marks = schemas_at(pipeline, snapshot, [table])
+    schema = schemas[table]
+    with Replacement.begin(pipeline.session, pipeline.lake, pipeline.name, schema) as replacement:
+        files = copy_into(pipeline, table, snapshot, replacement.target, progress)
+        require_as_copied(pipeline, schemas, marks)
+        rows = sum(file.rows for file in files)
+        replacement.publish(copy_point(pipeline, snapshot.lsn, "backfill", rows, schema.source_name))
+    return rows

@@ -1,0 +1,208 @@
+"""What an `init` leaves that was cut off: its note, its slot, its record; taken up again, or ended.
+
+A slot holds WAL back, and the WAL from its position on is what lets copied ranges stay (`copy_forward`): so
+it stays as long as something is copied, `status` tells what it holds, and `drop` ends it.  The note
+``making.json`` is written before the slot is made; by it the next `init` knows the slot for its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from slotlake.decoder.changelog.writer import sync_path
+from slotlake.decoder.errors import ChangeLogError, LakeError, SlotError, SlotlakeError
+from slotlake.decoder.lsn import format_lsn, parse_lsn
+from slotlake.decoder.server.source import ServerIdentity, source_session
+from slotlake.decoder.slots.slot import SlotState, drop_slot, inspect_slot
+from slotlake.infra.copy import states as copy_states
+from slotlake.infra.copy.copying import Attempt
+from slotlake.infra.copy.forward import resumable
+from slotlake.infra.copy.joining_record import FOLDERS, JoiningRecord, Since
+from slotlake.infra.copy.record import CopyRecord, Recorded
+from slotlake.spark.names import postgres_name
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+
+_FOLDER = "copying"
+_MAKING, _MADE = "making.json", "made.json"
+
+
+def record_of(pipeline: OpenPipeline) -> CopyRecord:
+    """What an initial copy has on disk."""
+    return CopyRecord(pipeline.file.state_dir / _FOLDER)
+
+
+def earlier(pipeline: OpenPipeline, server: ServerIdentity) -> Attempt | None:
+    """What can be gone on with; a slot of ours that cannot serve that is dropped.
+
+    Raises:
+        SlotError: there is a slot of that name that this pipeline did not make.
+    """
+    note, record = noted(pipeline), record_of(pipeline)
+    state = _slot(pipeline)
+    if state is None:
+        record.forget()
+        return None
+    if not _ours(pipeline, note, server):
+        raise _foreign(pipeline, state)
+    if _serves(pipeline, note, state, server) and record.started:
+        return Attempt(record, parse_lsn(note["lsn"]))
+    drop_slot(pipeline.source)
+    record.forget()
+    return None
+
+
+def note_making(pipeline: OpenPipeline, server: ServerIdentity, publications: list[str]) -> None:
+    """Before the slot is made: by this it is known for ours."""
+    _write(pipeline, {
+        "slot": pipeline.source.slot,
+        "system_identifier": server.system_identifier,
+        "timeline": server.timeline,
+        "publications": publications,
+    })  # fmt: skip
+
+
+def note_position(pipeline: OpenPipeline, lsn: int) -> None:
+    """The slot is made."""
+    _write(pipeline, {**noted(pipeline), "lsn": format_lsn(lsn)})
+
+
+def noted(pipeline: OpenPipeline) -> dict[str, Any]:
+    """The note of an `init` that has not ended; empty if there is none."""
+    with suppress(OSError, ValueError):
+        told: dict[str, Any] = json.loads((pipeline.file.state_dir / _MAKING).read_text())
+        return told
+    return {}
+
+
+def publications_made(pipeline: OpenPipeline) -> list[str]:
+    """The publications that `init` made, as it noted them; also one that was cut off."""
+    folder = pipeline.file.state_dir
+    found = [json.loads((folder / n).read_text()) for n in (_MADE, _MAKING) if (folder / n).exists()]
+    return list(dict.fromkeys(name for note in found for name in note["publications"]))
+
+
+def settle(pipeline: OpenPipeline) -> None:
+    """The copy is published; also when the `init` that did it died right after."""
+    note = pipeline.file.state_dir / _MAKING
+    if note.exists():
+        note.rename(note.with_name(_MADE))
+    record_of(pipeline).forget()
+    (pipeline.file.state_dir / copy_states.FILE).unlink(missing_ok=True)
+
+
+def give_up(pipeline: OpenPipeline) -> list[str]:
+    """Remove what a copy has left out of sight, and its record; what was removed, a line each.
+
+    The slot is the caller's matter.
+    """
+    from slotlake.spark.publish.place import clear_unfinished
+
+    record = record_of(pipeline)
+    there = bool(noted(pipeline)) or record.started
+    if there:
+        clear_unfinished(pipeline.lake, pipeline.name)
+    record.forget()
+    for name in (_MAKING, copy_states.FILE):
+        (pipeline.file.state_dir / name).unlink(missing_ok=True)
+    return ["removed what an unfinished initial copy had left"] if there else []
+
+
+def undo(pipeline: OpenPipeline, error: BaseException) -> None:
+    """After a failure: keep what the next `init` can go on with, else leave nothing.
+
+    What waiting or a freed disk helps against keeps what is copied; what a person must change does not.
+    """
+    lasting = isinstance(error, SlotlakeError) and not (
+        error.retryable or isinstance(error, ChangeLogError | LakeError)
+    )
+    if record_of(pipeline).started and not lasting:
+        return
+    with suppress(SlotlakeError):  # else the note stays: the next `init` drops the slot
+        drop_slot(pipeline.source)
+        give_up(pipeline)
+
+
+def unfinished(pipeline: OpenPipeline) -> dict[str, Any] | None:
+    """For `status`: an initial copy, or one of tables over several syncs, that is under way or was cut off.
+
+    Keys: process (None when it has ended), lsn (where the tables will be), since (seconds of the epoch), slot
+    (that it holds, if it is an `init`), tables (`copy_states.TableProgress`, a dictionary each).
+    """
+    note, told = noted(pipeline), copy_states.read(pipeline.file.state_dir)
+    if not note and (told is None or told["process"] is None):
+        return _joining(pipeline)
+    found = told or {"process": None, "lsn": note.get("lsn"), "since": None, "tables": []}
+    return {**found, "slot": note.get("slot")}
+
+
+def _joining(pipeline: OpenPipeline) -> dict[str, Any] | None:
+    """Tables that are copied over several syncs, between two of them; nothing is held meanwhile."""
+    tables = []
+    for folder in FOLDERS:
+        record = JoiningRecord(pipeline.file.state_dir / folder)
+        joining, recorded = record.joining, record.tables
+        tables += [_progress(joining[oid].since, recorded[oid]) for oid in joining.keys() & recorded.keys()]
+    if not tables:
+        return None
+    tables.sort(key=lambda table: table["table"])
+    return {"process": None, "lsn": None, "since": None, "slot": None, "tables": tables}
+
+
+def _progress(since: Since, recorded: Recorded) -> dict[str, Any]:
+    files = [file for part in recorded.files.values() for file in part]
+    return asdict(copy_states.TableProgress(
+        postgres_name(since.schema, since.table),
+        state="copying",
+        rows=sum(file["rows"] for file in files),
+        rows_estimated=sum(part.rows for part in recorded.parts),
+        bytes=sum(file["bytes"] for file in files),
+        ranges=len(recorded.parts),
+        ranges_done=len(recorded.files),
+        ranges_kept=len(recorded.files),
+    ))  # fmt: skip
+
+
+def _write(pipeline: OpenPipeline, note: dict[str, Any]) -> None:
+    place = pipeline.file.state_dir / _MAKING
+    beside = place.with_suffix(".tmp")
+    with beside.open("w") as file:
+        file.write(json.dumps(note))
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(place)
+    sync_path(place.parent)
+
+
+def _slot(pipeline: OpenPipeline) -> SlotState | None:
+    source = pipeline.source
+    with source_session(source.dsn) as connection:
+        return inspect_slot(connection, source.slot)
+
+
+def _ours(pipeline: OpenPipeline, note: dict[str, Any], server: ServerIdentity) -> bool:
+    wanted = {"slot": pipeline.source.slot, "system_identifier": server.system_identifier}
+    return note.items() >= wanted.items()
+
+
+def _serves(pipeline: OpenPipeline, note: dict[str, Any], state: SlotState, server: ServerIdentity) -> bool:
+    """Does the slot still have all changes since it was made, on the same history, as they are wanted?"""
+    if "lsn" not in note or state.lost or state.restart_lsn is None:
+        return False
+    moved = (state.confirmed_flush_lsn or 0) > parse_lsn(note["lsn"])
+    same = note.get("timeline") == server.timeline and state.two_phase == pipeline.source.two_phase
+    return same and not moved and resumable(pipeline)
+
+
+def _foreign(pipeline: OpenPipeline, state: SlotState) -> SlotError:
+    return SlotError(
+        f"the replication slot {pipeline.source.slot!r} exists already, and this pipeline did not make it",
+        where=f"plugin {state.plugin}, database {state.database}",
+        way_out="name another slot in source.slot; or, if nothing uses that one, drop it first: "
+        f"SELECT pg_drop_replication_slot('{pipeline.source.slot}')",
+    )

@@ -1,0 +1,394 @@
+"""`slotlake demo`: the whole chain on this machine, on real parts, with a proof at the end.
+
+PostgreSQL 18 with pgbench's bank, a warm Spark, a real Airflow.  The initial copy and all batches are
+Airflow's doing, through the same DAGs that a user runs; the demo only writes to the source, watches, and
+checks.  Invariant: whatever was started is ended, by its id, however the demo ends; unless ``--keep``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from slotlake.decoder.errors import SetupError
+from slotlake.decoder.lsn import format_lsn
+from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
+from slotlake.infra.demo.bank import DATABASE, SUMS, Bank, points, transactions_of
+from slotlake.infra.demo.page import READER, Outcome, page
+from slotlake.infra.demo.screen import Screen, Step
+from slotlake.infra.launch.folders import CHECKOUT, home
+from slotlake.infra.local.airflow import LocalAirflow
+from slotlake.infra.local.airflow_client import AirflowClient
+from slotlake.infra.local.postgres import EmbeddedPostgres, postgres_folder
+from slotlake.infra.local.process import write_private
+from slotlake.infra.local.runtime import spark_runtime
+from slotlake.infra.local.spark_connect import LocalSparkConnect
+
+SCHEDULE_SECONDS = 10
+WRITE_SECONDS_MAX = 50.0
+RATE_MIN = 300.0  # a second, so that few transactions do not take long
+WATCH_SECONDS = 2.0
+_MARK = "demo.json"
+_BOOTSTRAP, _SYNC, _VERIFY = "cdc_bootstrap_demo", "cdc_sync_demo", "cdc_verify_demo"
+
+
+def run_demo(*, scale: int, transactions: int, keep: bool, folder: Path | None) -> int:
+    """Run the demo; 0 when the lake is equal to the source and every point holds, else 1.
+
+    Raises:
+        SetupError: a part does not start, or a DAG run fails; the message has its reason.
+    """
+    demo = Demo(_folder(folder), scale=scale, transactions=transactions, keep=keep)
+    with _signals(), Screen() as screen:
+        demo.prepare()
+        try:
+            outcome = demo.run(screen)
+        except BaseException:
+            with _undisturbed():
+                screen.note("ending what was started …")
+                demo.stop()
+            raise
+        if not keep:
+            with _undisturbed():
+                ending = screen.step("end")
+                demo.stop()
+                demo.forget_servers()
+                ending.end("everything that was started is ended")
+    sys.stdout.write("\n" + page(outcome))
+    sys.stdout.flush()
+    return 0 if outcome.good else 1
+
+
+def stop_demo(folder: Path | None) -> int:
+    """End a demo that ``--keep`` left running; 0 also when none runs."""
+    place = _folder(folder)
+    if not (place / _MARK).exists():
+        sys.stdout.write(f"no demo has run in {place}\n")
+        return 0
+    demo = Demo(place, scale=0, transactions=0, keep=True)
+    running = demo.running()
+    demo.stop()
+    sys.stdout.write(f"ended the demo in {place}\n" if running else f"no demo runs in {place}\n")
+    return 0
+
+
+class Demo:
+    """One folder with all parts of a demo."""
+
+    def __init__(self, folder: Path, *, scale: int, transactions: int, keep: bool) -> None:
+        self.folder = folder
+        self.scale = scale
+        self.transactions = transactions
+        self.keep = keep
+        self.started = time.monotonic()
+        # They live as long as the demo: what dies with its parent dies with the thread that started it.
+        self.threads = ThreadPoolExecutor(4)
+        digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]
+        self.postgres = EmbeddedPostgres(postgres_folder(f"demo-{digest}"), dies_with_parent=not keep)
+        self.bank = Bank(self.postgres, folder)
+        self.pipeline_file = folder / "demo.yaml"
+        self.airflow = LocalAirflow(
+            folder / "airflow",
+            CHECKOUT / "dags",
+            environment={"SLOTLAKE_PIPELINES": str(self.pipeline_file)},
+            pools={"slotlake_demo": 1},
+            preload=["slotlake.infra.airflow.warm"],
+            parse_seconds=120,
+            dies_with_parent=not keep,
+        )
+        self.spark = LocalSparkConnect(
+            folder / "spark", spark_runtime(), memory="1g", dies_with_parent=not keep
+        )
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    def running(self) -> bool:
+        """Is any part running?"""
+        return bool(self.airflow.members()) or self.spark.pid() is not None or self.postgres.pid() is not None
+
+    def prepare(self) -> None:
+        """An empty folder: what an earlier demo left there is deleted, anything else is not touched."""
+        if self.running():
+            raise SetupError(
+                "a demo is running in this folder",
+                where=str(self.folder),
+                way_out="slotlake demo --stop, or another folder with --dir",
+            )
+        if self.folder.exists() and any(self.folder.iterdir()) and not (self.folder / _MARK).exists():
+            raise SetupError(
+                "the folder is not empty, and no demo made it",
+                where=str(self.folder),
+                way_out="give --dir an empty or a new folder",
+            )
+        self.airflow.remove()
+        self.postgres.remove()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True, mode=0o700)
+        (self.folder / _MARK).write_text(json.dumps({"postgres": str(self.postgres.folder)}))
+
+    def stop(self) -> None:
+        """End all parts; each by its id, in any state of things."""
+        self._end_parts()
+        # A thread may have been about to start its part when the parts were ended.
+        self.threads.shutdown(wait=True, cancel_futures=True)
+        self._end_parts()
+
+    def forget_servers(self) -> None:
+        """Delete what nobody can use once the servers are ended: their data. The lake stays, and the logs."""
+        self.postgres.remove()
+        self.airflow.metadata.remove()
+
+    def _end_parts(self) -> None:
+        for end in (self.bank.stop, self.airflow.stop, self.spark.stop, self._end_postgres):
+            with contextlib.suppress(OSError):
+                end()
+
+    def _end_postgres(self) -> None:
+        """Without a last checkpoint when nobody will start it again."""
+        self.postgres.stop("fast" if self.keep else "immediate")
+
+    # -- the run ------------------------------------------------------------------------------------------
+
+    def run(self, screen: Screen) -> Outcome:
+        """Everything from an empty folder to the proof."""
+        screen.note(f"a demo in {self.folder}")
+        client = self._start(screen, self.threads)
+        pipeline = load_pipeline(self.pipeline_file)
+        copied = self._bootstrap(screen, client)
+        rate = self._live(screen, client, pipeline)
+        if not self.keep:
+            client.pause(_SYNC, True)
+        verified = self._verify(screen, client)
+        return self._outcome(screen, client, pipeline, copied=copied, verified=verified, rate=rate)
+
+    def _start(self, screen: Screen, threads: ThreadPoolExecutor) -> AirflowClient:
+        """All slow things at once: the bank's rows, Spark, Airflow."""
+        steps = {name: screen.step(name) for name in ("PostgreSQL, pgbench -i", "Spark Connect", "Airflow")}
+        sparks = threads.submit(self.spark.start)
+        steps["PostgreSQL, pgbench -i"].tell("starting")
+        self.postgres.start()
+        self._write_files()
+        filled = threads.submit(self.bank.fill, self.scale)
+        self._start_airflow()
+        waiting: dict[str, tuple[Future[Any], Callable[[], str]]] = {
+            "PostgreSQL, pgbench -i": (filled, lambda: f"{self.scale * 100_000:,} accounts in {DATABASE}"),
+            "Spark Connect": (sparks, lambda: "warm"),
+            "Airflow": (threads.submit(self.airflow.wait_ready), lambda: self.airflow.url),
+        }
+        self._wait_all(waiting, steps)
+        client: AirflowClient = waiting["Airflow"][0].result()
+        client.wait_dags((_BOOTSTRAP, _SYNC, _VERIFY))
+        screen.note(f"watch it: {self.airflow.url}  user admin, password {self.airflow.password}")
+        return client
+
+    def _wait_all(
+        self, waiting: dict[str, tuple[Future[Any], Callable[[], str]]], steps: dict[str, Step]
+    ) -> None:
+        left = set(waiting)
+        while left:
+            for name in sorted(left):
+                future, text = waiting[name]
+                if future.done():
+                    future.result()
+                    steps[name].end(text())
+                    left.discard(name)
+                else:
+                    steps[name].tell("starting")
+            time.sleep(0.1)
+
+    def _start_airflow(self) -> None:
+        """With the address of a Spark that is still starting: it is settled before Java runs."""
+        give_up = time.monotonic() + 60.0
+        while not (self.folder / "spark" / "server.json").exists():
+            if time.monotonic() > give_up:
+                raise SetupError(
+                    "Spark Connect does not start",
+                    where=str(self.spark.log),
+                    way_out="read that log for the cause",
+                )
+            time.sleep(0.05)
+        self.airflow.environment |= self.spark.client_environment()
+        self.airflow.start()
+
+    def _bootstrap(self, screen: Screen, client: AirflowClient) -> dict[str, Any]:
+        step = screen.step("initial copy")
+        client.pause(_BOOTSTRAP, False)
+        run = client.trigger(_BOOTSTRAP)
+        _wait_run(client, _BOOTSTRAP, run, step)
+        copied: dict[str, Any] = client.xcoms(_BOOTSTRAP, run)["bootstrap", "return_value"]
+        step.end(f"{copied['rows']:,} rows at {copied['lsn']}, by {_BOOTSTRAP}")
+        return copied
+
+    def _live(self, screen: Screen, client: AirflowClient, pipeline: PipelineFile) -> float:
+        """pgbench writes, the DAG fires, until the lake has everything that was written."""
+        rate = max(RATE_MIN, self.transactions / WRITE_SECONDS_MAX)
+        writing, syncing = screen.step("pgbench writes"), screen.step("cdc_sync")
+        total = self.transactions
+        client.pause(_SYNC, False)
+
+        watched = time.monotonic()
+
+        def tell(done: int) -> None:
+            nonlocal watched
+            writing.tell(f"{done:,} transactions", min(done, total), total)
+            if time.monotonic() - watched > WATCH_SECONDS:
+                _watch_syncs(client, pipeline, syncing)
+                watched = time.monotonic()
+
+        self.bank.write(total, rate, tell)
+        writing.end(f"{transactions_of(self.folder / 'pgbench.log'):,} transactions, {rate:,.0f}/s")
+        target = self.bank.position()
+        while _watch_syncs(client, pipeline, syncing) < target:
+            time.sleep(WATCH_SECONDS)
+        syncing.end(f"the lake has reached {format_lsn(target)}, the end of the writes")
+        return rate
+
+    def _verify(self, screen: Screen, client: AirflowClient) -> dict[str, Any]:
+        step = screen.step("verify")
+        client.pause(_VERIFY, False)
+        run = client.trigger(_VERIFY)
+        _wait_run(client, _VERIFY, run, step)
+        verified: dict[str, Any] = client.xcoms(_VERIFY, run)["verify", "return_value"]
+        step.end(f"equal at {verified['lsn']}")
+        return verified
+
+    def _outcome(
+        self,
+        screen: Screen,
+        client: AirflowClient,
+        pipeline: PipelineFile,
+        *,
+        copied: dict[str, Any],
+        verified: dict[str, Any],
+        rate: float,
+    ) -> Outcome:
+        step = screen.step("TPC-B at each point")
+        found = []
+        for point in points(lake_of(pipeline)):
+            found.append(point)
+            step.tell(f"{len(found)} points read")
+        step.end(f"{sum(point.holds for point in found)} of {len(found)} points hold")
+        return Outcome(
+            folder=self.folder,
+            pipeline_file=self.pipeline_file,
+            kept=self.keep,
+            airflow_url=self.airflow.url,
+            airflow_password=self.airflow.password,
+            write_more=self.bank.command(),
+            scale=self.scale,
+            rate=rate,
+            schedule_seconds=SCHEDULE_SECONDS,
+            written=transactions_of(self.folder / "pgbench.log"),
+            copied=copied,
+            sync_seconds=_sync_seconds(client),
+            verified=verified,
+            points=found,
+            seconds=time.monotonic() - self.started,
+        )
+
+    def _write_files(self) -> None:
+        """The pipeline file, mode 0600 because it holds the password of the demo's server, and a reader."""
+        (self.folder / "read.py").write_text(READER.format(folder=self.folder))
+        tables = "".join(f"  {table}: {{}}\n" for table in SUMS)
+        write_private(
+            self.pipeline_file,
+            f"""name: demo
+source:
+  dsn: "{self.postgres.url(DATABASE)}"
+  publications: [demo]
+  slot: demo
+lake:
+  catalog: lake
+  uri: "sqlite:///{self.folder}/lake.db"
+  warehouse: "file://{self.folder}/warehouse"
+  namespace: bank
+airflow:
+  schedule: {SCHEDULE_SECONDS}
+  verify: manual  # once, after the writes: comparing all accounts after each batch would take both cores
+tables:
+{tables}""",
+        )
+
+
+def lake_of(pipeline: PipelineFile) -> Any:
+    """Where a pipeline's tables are."""
+    from slotlake.spark.lake import LakeSettings
+
+    lake = pipeline.lake
+    return LakeSettings(lake.catalog, pipeline.lake_uri(), pipeline.warehouse(), lake.namespace)
+
+
+def _wait_run(client: AirflowClient, dag: str, run: str, step: Step) -> None:
+    """Wait for a run's success; its tasks' states are shown meanwhile."""
+    while (state := client.run(dag, run)["state"]) not in ("success", "failed"):
+        tasks = client.tasks(dag, run)
+        step.tell(", ".join(f"{name} {task['state'] or 'waits'}" for name, task in tasks.items()))
+        time.sleep(0.5)
+    if state == "failed":
+        raise SetupError(f"{dag} failed", where=run, way_out=client.reason(dag, run))
+
+
+def _watch_syncs(client: AirflowClient, pipeline: PipelineFile, step: Step) -> int:
+    """Show where the lake is, and return it; a run that failed ends the demo."""
+    from slotlake.spark.read.point import Cut
+
+    for run in client.runs(_SYNC):
+        if run["state"] == "failed":
+            reason = client.reason(_SYNC, run["dag_run_id"])
+            raise SetupError(f"{_SYNC} failed", where=run["dag_run_id"], way_out=reason)
+    cut = Cut.latest(lake_of(pipeline))
+    rows = [row for row in cut.commits() if row["transactions"]]
+    changes = sum(row["changes"] for row in rows)
+    step.tell(f"{len(rows)} batches, {changes:,} changes, the lake is at {format_lsn(cut.position)}")
+    return cut.position
+
+
+def _sync_seconds(client: AirflowClient) -> float:
+    """Seconds that the tasks pull, apply and publish worked, over all runs that had something to do."""
+    total = 0.0
+    for run in client.runs(_SYNC):
+        tasks = client.tasks(_SYNC, run["dag_run_id"])
+        if tasks["publish"]["state"] == "success":
+            total += sum(tasks[name]["duration"] or 0.0 for name in ("pull", "apply", "publish"))
+    return total
+
+
+def _folder(folder: Path | None) -> Path:
+    return (folder or home() / "demo").absolute()
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the demo as Ctrl-C does: everything that was started is ended."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C must not leave processes behind."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

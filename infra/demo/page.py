@@ -1,0 +1,129 @@
+"""The page of plain text that the demo ends with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from slotlake.infra.demo.bank import SUMS, Point
+
+READER = '''"""Read the demo's lake with pyiceberg and DuckDB; slotlake is not needed for it."""
+
+import importlib.util
+from pathlib import Path
+
+import duckdb
+from pyiceberg.catalog.sql import SqlCatalog
+
+lake = SqlCatalog("lake", uri="sqlite:///{folder}/lake.db", warehouse="file://{folder}/warehouse")
+print(lake.load_table(("bank", "commits")).scan().to_arrow().sort_by("position").to_pandas())
+
+for extension in ("avro", "iceberg"):  # from their wheels: nothing is downloaded
+    package = importlib.util.find_spec(f"duckdb_extension_{{extension}}").submodule_search_locations[0]
+    duckdb.execute(f"LOAD '{{next(Path(package).rglob('*.duckdb_extension'))}}'")
+duckdb.execute("SET enable_external_file_cache = false")  # DuckDB 1.5.5 reads wrong rows with it
+history = lake.load_table(("bank", "pgbench_history")).metadata_location
+print(duckdb.sql(f"SELECT count(*) AS rows, sum(delta) AS sum FROM iceberg_scan('{{history}}')"))
+'''
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run of the demo has to tell."""
+
+    folder: Path
+    pipeline_file: Path
+    kept: bool
+    airflow_url: str
+    airflow_password: str
+    write_more: str
+    scale: int
+    rate: float
+    schedule_seconds: int
+    written: int
+    copied: dict[str, Any]
+    sync_seconds: float
+    verified: dict[str, Any]
+    points: Sequence[Point]
+    seconds: float
+
+    @property
+    def good(self) -> bool:
+        """Equal, and every point holds."""
+        return bool(self.verified["equal"]) and all(point.holds for point in self.points)
+
+
+def page(outcome: Outcome) -> str:
+    """The whole page."""
+    parts = (_verdict, _figures, _verified, _invariant, _go_on)
+    return "\n\n".join("\n".join(part(outcome)) for part in parts) + "\n"
+
+
+def _verdict(o: Outcome) -> Iterator[str]:
+    broken = sum(not point.holds for point in o.points)
+    equal = "equal" if o.verified["equal"] else "DIFFERENT"
+    hold = f"all {len(o.points)} consistency points hold" if not broken else f"{broken} points are BROKEN"
+    yield f"slotlake demo: source and lake are {equal} at {o.verified['lsn']}; {hold}; {o.seconds:.0f} s"
+
+
+def _figures(o: Outcome) -> Iterator[str]:
+    batches = [point for point in o.points if point.transactions]
+    changes = sum(point.changes for point in batches)
+    lags = [point.lag_seconds for point in batches if point.lag_seconds is not None]
+    yield f"  source         PostgreSQL 18, pgbench scale {o.scale}, {o.written:,} transactions"
+    yield f"                 written at {o.rate:,.0f}/s while Airflow synced every {o.schedule_seconds} s"
+    copied, seconds = o.copied["rows"], o.copied["seconds"]
+    yield f"  initial copy   {copied:,} rows in {seconds:.1f} s, {copied / seconds:,.0f} rows/s"
+    yield (
+        f"  batches        {len(batches)} with {sum(p.transactions for p in batches):,} transactions, "
+        f"{changes:,} changes applied"
+    )
+    if o.sync_seconds:
+        speed, written = changes / o.sync_seconds, o.rate * len(SUMS)
+        yield f"  speed          {speed:,.0f} rows/s in pull, apply and publish; {written:,.0f}/s written"
+    if lags:
+        yield f"  lag            commit to queryable: median {median(lags):.1f} s, worst {max(lags):.1f} s"
+
+
+def _verified(o: Outcome) -> Iterator[str]:
+    yield f"verified at {o.verified['lsn']}, an exact position of the source"
+    yield f"  {'table':<28}{'rows in source':>16}{'rows in lake':>16}  result"
+    for name, table in sorted(o.verified["tables"].items()):
+        result = "equal" if table["equal"] else f"{table['differences']} keys differ"
+        yield f"  {name:<28}{table['source_rows']:>16,}{table['lake_rows']:>16,}  {result}"
+
+
+def _invariant(o: Outcome) -> Iterator[str]:
+    yield "TPC-B at every consistency point: the sums over accounts, tellers, branches and history are equal"
+    yield f"  {'LSN':<16}{'kind':<10}{'transactions':>14}{'changes':>12}{'sum':>14}  result"
+    for point in o.points:
+        start = f"  {point.lsn:<16}{point.kind:<10}{point.transactions:>14,}{point.changes:>12,}"
+        if point.holds:
+            yield f"{start}{next(iter(point.sums.values())):>14,}  holds"
+        else:
+            sums = ", ".join(f"{table} {point.sums[table]:,}" for table in SUMS)
+            yield f"{start}{'':>14}  BROKEN: {sums}"
+
+
+def _go_on(o: Outcome) -> Iterator[str]:
+    yield f"go on, in {o.folder}"
+    file = o.pipeline_file
+    if o.kept:
+        yield f"  Airflow        {o.airflow_url}  user admin, password {o.airflow_password}"
+        yield f"  write more     {o.write_more}"
+        yield f"  where it is    ./slotlake status {file}"
+        yield f"  prove it       ./slotlake verify {file}"
+    else:
+        yield "  Airflow        ./slotlake demo --keep leaves everything running and tells where its UI is"
+    yield f'  query          ./slotlake query {file} "SELECT count(*) FROM pgbench_history"'
+    yield f'  at a point     ./slotlake query {file} "SELECT …" --at {o.points[0].lsn}'
+    yield f"  elsewhere      {sys.executable} {o.folder / 'read.py'}"
+    yield "                 (a few lines that read the lake with pyiceberg and DuckDB alone)"
+    if o.kept:
+        yield "  stop           ./slotlake demo --stop"
+    else:
+        yield "  everything that was started is ended; the lake's files stay until the next demo"

@@ -1,0 +1,1 @@
+"""Tables that join the publication later: copied over several syncs, beside open transactions."""

@@ -1,0 +1,225 @@
+"""What a recovery has to bring to each table: nothing, the rows that differ, or all of it.
+
+Each table is compared by hash buckets, the source as one snapshot shows it with the lake as it is.  Rows come
+as changes of one transaction, so that what is kept beside a mirror (a history, a change log) sees them as
+changes; a whole copy replaces a table's content in place.  Invariant: a table is copied whole only if most of
+it differs, or if its rows cannot be told apart or compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from slotlake.decoder.catalog.publication_tables import LEAVES, LOCKED
+from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.catalog.vanished import VanishedError
+from slotlake.decoder.changelog.difference import RowChange
+from slotlake.decoder.server.source import source_session
+from slotlake.expectations.differences import Differing, differing, lake_rows, source_rows
+from slotlake.expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING
+from slotlake.expectations.shapes import Compared
+from slotlake.expectations.source_side import while_there
+from slotlake.infra.reports import Report
+from slotlake.infra.selection.tables import SelectedTable
+from slotlake.spark.names import LakeName, postgres_name
+from slotlake.spark.row_filter.selection import Selection
+from slotlake.spark.tables.schema import TableSchema
+
+if TYPE_CHECKING:
+    from slotlake.infra.progress import Progressing
+    from slotlake.spark.read.point import Cut
+
+NOTHING, ROWS, WHOLE, NEW, LEFT = "nothing", "rows", "whole", "new", "left"
+_WHOLE_SHARE = 0.5
+_ALWAYS_BY_ROWS = 1000
+_BY_ROWS_MAX = 500_000
+
+
+@dataclass(frozen=True)
+class TableRepair(Report):
+    """What a recovery brings to one table.
+
+    Attributes:
+        how: "nothing", "rows" (those that differ), "whole" (copied again in place), "new" (the lake lacks
+        it),
+            or "left" (it is not published any more: it stays as it is).
+        rows: that are written; ``bytes``: about what they take at the source.
+        differences: rows per kind of difference, where it was compared.
+        why: of what is not by rows.
+    """
+
+    table: str
+    how: str
+    rows: int = 0
+    bytes: int = 0
+    differences: dict[str, int] = field(default_factory=dict)
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One table compared; ``source`` is None if it is published no more, ``held`` if the lake lacks it."""
+
+    source: SourceTable | None
+    held: TableSchema | None
+    repair: TableRepair
+    found: Differing | None = None
+
+    def changes(self, connection: psycopg.Connection[Any], cut: Cut) -> Iterator[RowChange]:
+        """The rows that differ, as changes."""
+        assert self.source is not None and self.found is not None
+        takes = _taken(self.source)
+        names = [column.name for column in self.source.columns]
+        by_kind: dict[str, dict[int, int]] = {}
+        for kind, key, rows in self.found.found:
+            by_kind.setdefault(kind, {})[key] = rows
+        if not self.found.table.key:
+            yield from self._of_a_bag(connection, cut, by_kind, names)
+            return
+        going = by_kind.get(EXTRA, {}) if "delete" in takes else {}
+        changed = by_kind.get(DIFFERENT, {}) if "update" in takes else {}
+        coming = by_kind.get(MISSING, {}) if "insert" in takes else {}
+        old = lake_rows(cut, self.found.table, [*going, *changed], names)
+        yield from (RowChange(old[key], None) for key in going)
+        for key, row in source_rows(connection, self.found.table, [*changed, *coming], names):
+            yield RowChange(old.get(key), row)
+
+    def _of_a_bag(
+        self,
+        connection: psycopg.Connection[Any],
+        cut: Cut,
+        by_kind: dict[str, dict[int, int]],
+        names: Sequence[str],
+    ) -> Iterator[RowChange]:
+        assert self.found is not None
+        going = by_kind.get(EXTRA, {}) | by_kind.get(DUPLICATED, {})
+        old = lake_rows(cut, self.found.table, list(going), names)
+        for key, rows in going.items():
+            yield from [RowChange(old[key], None)] * rows
+        coming = dict(by_kind.get(MISSING, {}))
+        for key, row in source_rows(connection, self.found.table, list(coming), names):
+            yield from [RowChange(None, row)] * coming.pop(key, 0)
+
+
+def compare(
+    connection: psycopg.Connection[Any],
+    cut: Cut,
+    tables: Sequence[SourceTable],
+    unreadable: Collection[LakeName],
+    progress: Progressing,
+) -> list[Comparison]:
+    """Compare all tables as the connection's snapshot shows them with the lake.
+
+    Args:
+        connection: of :func:`expectations.source_side.snapshot_session`, or :func:`session_now`.
+        unreadable: lake tables that cannot be compared, because part of them is gone.
+    """
+    held = {(table.schema, table.table): table for table in cut.followed()}
+    sizes = _sizes(connection, [table.relation_id for table in tables])
+    found = []
+    for done, table in enumerate(tables):
+        progress("compare", done, len(tables))
+        size, lake = sizes.get(table.relation_id, (0, 0)), held.pop((table.schema, table.table), None)
+        found.append(_compared(connection, cut, table, lake, unreadable, size))
+    progress("compare", len(tables), len(tables))
+    why = "it is not published any more: it stays as it is"
+    gone = [(t, TableRepair(t.source_name, LEFT, why=why)) for t in held.values()]
+    return [*found, *(Comparison(None, table, repair) for table, repair in gone)]
+
+
+def _compared(
+    connection: psycopg.Connection[Any],
+    cut: Cut,
+    table: SourceTable,
+    lake: TableSchema | None,
+    unreadable: Collection[LakeName],
+    size: tuple[int, int],
+) -> Comparison:
+    name = postgres_name(table.schema, table.table)
+    if lake is None:
+        return Comparison(table, None, TableRepair(name, NEW, *size, why="the lake lacks it"))
+    why = ""
+    if lake.lake_name(cut.lake.namespace) in unreadable:
+        why = "what the lake has of it cannot be read whole"
+    elif _shape(lake.live) != _shape(table.columns) or tuple(lake.key) != tuple(table.key):
+        why = "its columns or its key changed"
+    if why:
+        return Comparison(table, lake, TableRepair(name, WHOLE, *size, why=why))
+    try:
+        with while_there(connection, Compared.of(name, table, lake)):
+            found = differing(connection, cut, name, table, lake)
+    except VanishedError:
+        return Comparison(None, lake, TableRepair(name, LEFT, why="it was dropped: it stays as it is"))
+    if not found.found:
+        return Comparison(table, lake, TableRepair(name, NOTHING), found)
+    why = _why_whole(table, found)
+    if why:
+        whole = TableRepair(name, WHOLE, found.source_rows, size[1], found.counts, why)
+        return Comparison(table, lake, whole, found)
+    rows = found.rows()
+    share = size[1] * rows // max(found.source_rows, 1)
+    return Comparison(table, lake, TableRepair(name, ROWS, rows, min(share, size[1]), found.counts), found)
+
+
+def _shape(columns: Sequence[Any]) -> list[tuple[str, int, int]]:
+    return [(column.name, column.type_oid, column.typmod) for column in columns]
+
+
+def _why_whole(table: SourceTable, found: Differing) -> str:
+    """Why a table is not mended by rows; "" if it is."""
+    if _taken(table) != frozenset(("insert", "update", "delete")):
+        return ""  # the lake keeps rows that the source has no more: a copy would lose them
+    identity = table.replica_identity
+    if not table.key and identity != "f":
+        return "it has no key, and its replica identity does not name rows"
+    if table.key and identity == "n":
+        return "its replica identity names no rows"
+    if table.key and found.rows(DUPLICATED):
+        return "the lake has rows of it twice"
+    rows = found.rows()
+    if rows > _BY_ROWS_MAX or rows > max(
+        _ALWAYS_BY_ROWS, _WHOLE_SHARE * max(found.source_rows, found.lake_rows)
+    ):
+        return "most of it differs"
+    return ""
+
+
+def _taken(table: SourceTable) -> frozenset[str]:
+    """The operations on rows that the lake takes of a table."""
+    chosen = Selection.from_json(table.selection) if isinstance(table, SelectedTable) else Selection()
+    return frozenset(each for each in ("insert", "update", "delete") if chosen.takes(each))
+
+
+_SIZES = f"""WITH RECURSIVE {LOCKED}, root AS (
+    SELECT oid, relkind FROM pg_class WHERE oid = ANY (%s)
+), {LEAVES}
+SELECT leaf.root, greatest(sum(c.reltuples), 0)::bigint,
+       coalesce(sum(CASE WHEN c.oid IN (SELECT relation FROM locked)
+                         THEN c.relpages * current_setting('block_size')::bigint
+                         ELSE pg_relation_size(c.oid) END), 0)::bigint
+FROM leaf JOIN pg_class c ON c.oid = leaf.relid GROUP BY leaf.root
+"""
+
+
+def _sizes(connection: psycopg.Connection[Any], oids: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Rows, as the planner knows them, and bytes, of each table."""
+    rows = connection.execute(_SIZES.encode(), (list(oids),)).fetchall()
+    return {int(oid): (int(count), int(size)) for oid, count, size in rows}
+
+
+@contextmanager
+def session_now(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    """A session that sees the source as it is at its beginning, for a plan."""
+    with (
+        source_session(dsn, "comparing the tables") as connection,
+        connection.transaction(),
+    ):
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        connection.execute(sql.SQL("SET LOCAL row_security = off"))
+        yield connection

@@ -1,0 +1,63 @@
+"""Tables of which the lake has lost something, copied again in place while the slot still has everything.
+
+The next batch is pulled so that it ends at a snapshot's LSN; the damaged tables get a copy read there, the
+others the batch's changes, all in one consistency point (as when a table changes so that it cannot be
+followed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from slotlake.decoder.slots.slot import create_slot
+from slotlake.infra.advance.steps import apply_named, confirm_position, publish_named
+from slotlake.infra.copy.tables import published_tables, replace_content
+from slotlake.infra.recover.compare import WHOLE, TableRepair
+from slotlake.infra.schema.evolution import with_copies
+from slotlake.infra.source.pulling import pull_batch
+from slotlake.spark.names import LakeName, lake_table, postgres_name
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+
+WAIT_SECONDS = 60.0
+WHY = "files or snapshots of it were missing"
+
+
+def copy_again(
+    pipeline: OpenPipeline, broken: Collection[LakeName], progress: Progressing
+) -> list[TableRepair]:
+    """Copy these lake tables again, as far as they are published and in the catalog.
+
+    Raises:
+        SlotError: open transactions hold the snapshot up; they are named, and the lake is as it was.
+    """
+    from slotlake.spark.read.point import Cut
+
+    held = Cut.latest(pipeline.lake).pinned.keys()
+    namespace = pipeline.lake.namespace
+    tables = [
+        table
+        for table in published_tables(pipeline)
+        if (name := lake_table(namespace, table.schema, table.table)) in broken and name in held
+    ]
+    if not tables:
+        return []
+    progress("waiting for a snapshot of the source", 0)
+    with create_slot(pipeline.source, temporary=True, wait_seconds=WAIT_SECONDS) as snapshot:
+        batch = pull_batch(pipeline, pipeline.position(), snapshot.lsn, progress, whole=True)
+        if batch.empty:
+            rows = {table: replace_content(pipeline, table, snapshot, progress) for table in tables}
+        else:
+            with_copies(pipeline, batch, snapshot, dict.fromkeys(tables, WHY), progress, examined=False)
+            applied = apply_named(pipeline, batch.name, judged=True)
+            publish_named(pipeline, batch.name)
+            names = {table: postgres_name(table.schema, table.table) for table in tables}
+            rows = {table: applied.tables.get(names[table], 0) for table in tables}
+    confirm_position(pipeline)
+    return [
+        TableRepair(postgres_name(table.schema, table.table), WHOLE, rows=rows[table], why=WHY)
+        for table in tables
+    ]

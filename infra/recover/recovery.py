@@ -1,0 +1,268 @@
+"""`slotlake recover`: from whatever is wrong back to a pipeline that runs, by the cheapest sound way.
+
+First the plan, which is shown; it is carried out only when asked for.  Tables that were moved are moved back.
+Changes that no slot has any more are taken in by their net effect: a new slot exports a snapshot, lake and
+source are compared there by hash buckets, and what differs becomes a batch from the lake's position to the
+slot's, applied and published like any other (docs/adr/0023).  Readers find the tables all the time.
+
+Killed anywhere, the next `recover` ends it: until the batch is published the note `recovering.json` says that
+something was begun, and `sync` refuses; whatever was written is written anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from slotlake.decoder.catalog.publications import missing_publications
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.server.source import source_session
+from slotlake.infra.advance.findings import Finding, Judged, judge
+from slotlake.infra.recover.compare import LEFT, NEW, NOTHING, ROWS, WHOLE, TableRepair, compare, session_now
+from slotlake.infra.reports import Report
+from slotlake.infra.selection.aside import forget_stopped, stopped_by, tables_aside, with_resume
+from slotlake.infra.source import follow
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+    from slotlake.spark.maintenance.integrity import Damage
+    from slotlake.spark.names import LakeName
+
+
+@dataclass(frozen=True)
+class RecoverReport(Report):
+    """What is wrong, and what is, or was, done about it.
+
+    Attributes:
+        diagnosis: in words; "nothing is lost: …" if all is well.
+        findings: the same, one by one.
+        plan: what is to be done, in order, a line each; empty if there is nothing to do.
+        tables: what each table gets. Of a plan: as of the moment when it was made.
+        rows, bytes: of all tables: rows to be written, and about what these take at the source.
+        lost: what is gone for good, a line each.
+        lsn: where the lake stood then.
+    """
+
+    pipeline: str
+    diagnosis: str
+    plan: list[str]
+    carried_out: bool
+    findings: list[Finding] = field(default_factory=list)
+    tables: list[TableRepair] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+    lost: list[str] = field(default_factory=list)
+    lsn: str = ""
+    seconds: float = 0.0
+
+
+def recover(pipeline: OpenPipeline, *, carry_out: bool, progress: Progressing) -> RecoverReport:
+    """Judge the pipeline, plan what mends it, and with ``carry_out`` do so.
+
+    Raises:
+        SlotBusyError: another reader holds the slot; that is no loss, and waiting helps.
+        SourceError, LakeError: a side cannot be asked.
+    """
+    started = time.monotonic()
+    judged = judge(pipeline, files=True)
+    if not judged.findings:
+        at = format_lsn(judged.position)
+        fine = f"nothing is lost: the lake is whole, and the slot still has all changes from {at} on"
+        return RecoverReport(pipeline.name, fine + _troubles(pipeline), [], carried_out=False, lsn=at)
+    diagnosis = "; ".join(finding.what for finding in judged.findings)
+    tables = _planned(pipeline, judged, progress) if not carry_out else []
+    if carry_out:
+        judged = _with_commits_mended(pipeline, judged)
+        diagnosis = "; ".join(finding.what for finding in judged.findings)
+        tables = _carry_out(pipeline, judged, progress)
+        forget_stopped(pipeline)
+    return RecoverReport(
+        pipeline.name,
+        diagnosis,
+        _plan(pipeline, judged, tables, carried_out=carry_out),
+        carried_out=carry_out,
+        findings=judged.findings,
+        tables=tables,
+        rows=sum(table.rows for table in tables),
+        bytes=sum(table.bytes for table in tables),
+        lost=_lost(judged),
+        lsn=format_lsn(pipeline.position() if carry_out else judged.position),
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def _troubles(pipeline: OpenPipeline) -> str:
+    """What no recovery mends: the error that the last sync ended with, and tables set aside."""
+    stopped = stopped_by(pipeline)
+    told = [f"the next sync will stop again at {stopped}"] if stopped else []
+    told += [
+        f"table {each.source_name} is set aside ({each.reason}): {with_resume(each.way_out)}"
+        for each in tables_aside(pipeline).values()
+    ]
+    return "".join(f"; but {each}" for each in told)
+
+
+def _planned(pipeline: OpenPipeline, judged: Judged, progress: Progressing) -> list[TableRepair]:
+    """What each table would get if it were done now."""
+    from slotlake.infra.copy.tables import published_tables
+    from slotlake.spark.read.point import Cut
+
+    if judged.needs("renew"):
+        broken = unreadable(judged.damages)
+        if any(each.position is not None for each in judged.damages):
+            return []  # the lake as it will be compared is not what readers see now
+        if unpublished(pipeline):
+            return []  # which tables, and which of their rows, nobody can tell before the publication is made
+        tables = published_tables(pipeline)
+        with session_now(pipeline.source.dsn) as connection:
+            found = compare(connection, Cut.latest(pipeline.lake), tables, broken, progress)
+        return [each.repair for each in found]
+    names = {name for each in judged.findings if each.repair == "copy" for name in each.tables}
+    return [TableRepair(name, WHOLE, why="copied again in place") for name in sorted(names)]
+
+
+def unpublished(pipeline: OpenPipeline) -> list[str]:
+    """The pipeline's publications that the source does not have."""
+    source = pipeline.source
+    with source_session(source.dsn, "looking at the publications") as connection:
+        return missing_publications(connection, source.publications)
+
+
+def unreadable(damages: Collection[Damage]) -> set[LakeName]:
+    """Lake tables of which something is gone."""
+    return {each.table for each in damages if each.snapshot is None}
+
+
+def _plan(
+    pipeline: OpenPipeline, judged: Judged, tables: Sequence[TableRepair], *, carried_out: bool
+) -> list[str]:
+    lines = [
+        f"move {each.table} back to where slotlake left it (snapshot {each.snapshot}); no row is copied"
+        for each in judged.damages
+        if each.snapshot is not None
+    ]
+    if not carried_out and any(each.position is not None for each in judged.damages):
+        lines.append("look at the other tables, which its newest row tells of, and mend them likewise")
+    if judged.needs("pull"):
+        lines.append("move the altered batch aside; the next sync pulls it again, the slot has its changes")
+    lines += [
+        f"make {each.table} anew beside its mirror"
+        for each in judged.damages
+        if each.snapshot is None and each.is_beside
+    ]
+    if judged.needs("renew"):
+        lines += _renewal(pipeline, tables, carried_out=carried_out)
+    else:
+        lines += [f"copy {table.table} again in place, at an exact LSN" for table in tables]
+    return lines
+
+
+def _renewal(pipeline: OpenPipeline, tables: Sequence[TableRepair], *, carried_out: bool) -> list[str]:
+    slot = pipeline.source.slot
+    lines = [
+        f"make a new slot {slot}, in place of what is left of the old one, and compare lake and source there"
+    ]
+    if not carried_out and unpublished(pipeline):
+        lines.insert(0, "make the publications that are missing, of the tables that the pipeline file names")
+    by_how = {
+        how: [table for table in tables if table.how == how] for how in (ROWS, WHOLE, NEW, LEFT, NOTHING)
+    }
+    for table in by_how[ROWS]:
+        kinds = ", ".join(f"{rows:,} {kind}" for kind, rows in table.differences.items())
+        lines.append(f"{table.table}: write the rows that differ ({kinds}; about {table.bytes:,} bytes)")
+    for table in by_how[WHOLE]:
+        size = f"{table.rows:,} rows, {table.bytes:,} bytes"
+        lines.append(f"{table.table}: copy all of it again in place ({size}): {table.why}")
+    lines += [f"{table.table}: copy it, the lake lacks it ({table.bytes:,} bytes)" for table in by_how[NEW]]
+    if by_how[NOTHING]:
+        lines.append(f"{len(by_how[NOTHING])} tables are equal: nothing is written")
+    lines += [f"{table.table}: {table.why}" for table in by_how[LEFT]]
+    return [*lines, "publish all of it as one consistency point, readers find the tables all the time"]
+
+
+def _lost(judged: Judged) -> list[str]:
+    lost = []
+    if judged.needs("renew"):
+        lost.append(
+            f"what happened between {format_lsn(judged.position)} and the new slot is seen by its net effect "
+            "only: of a row that changed twice the last change, of one that came and went nothing; a history "
+            "and a change log get it as one transaction at the new slot's position (origin slotlake_recover)"
+        )
+    if any(finding.kind in ("history", "restored") for finding in judged.findings):
+        lost.append(
+            "changes that the lake has and the source has not, or not any more, are taken back; histories "
+            "and change logs keep the LSNs of before, which may be higher than those to come: ask these by "
+            "time (docs/runbook/restored-backup.md)"
+        )
+    for each in judged.damages:
+        if each.snapshot is None and each.is_beside:
+            lost.append(
+                f"what {each.table} told of the past: it begins anew with the rows that there are now"
+            )
+        elif each.kind == "written":
+            lost.append(f"what somebody else wrote into {each.table}")
+    return lost
+
+
+def _with_commits_mended(pipeline: OpenPipeline, judged: Judged) -> Judged:
+    """What is wrong beside, once `commits` is where it was: the other tables are judged by its newest row."""
+    from slotlake.spark.maintenance.integrity import mend
+
+    if all(each.position is None for each in judged.damages):
+        return judged
+    mend(pipeline.lake, judged.damages)
+    beside = judge(pipeline, files=True)
+    findings = {each.what: each for each in [*judged.findings, *beside.findings]}
+    return Judged(beside.position, list(findings.values()), [*judged.damages, *beside.damages])
+
+
+def _carry_out(pipeline: OpenPipeline, judged: Judged, progress: Progressing) -> list[TableRepair]:
+    from slotlake.infra.joining.joining import add_new_tables
+    from slotlake.infra.recover.copy import copy_again
+    from slotlake.infra.recover.renew import renew
+    from slotlake.infra.sync.modes import begin_modes
+    from slotlake.spark.maintenance.integrity import mend
+    from slotlake.spark.maintenance.removal import drop_tables
+    from slotlake.spark.publish.rewind_tables import take_back
+
+    pipeline.stream.end()
+    if judged.needs("renew"):
+        follow.stop(pipeline)
+    mend(pipeline.lake, judged.damages)
+    take_back(pipeline.lake, pipeline.name)
+    if judged.needs("pull"):
+        _set_aside(pipeline, judged.position)
+    beside = [each.table for each in judged.damages if each.snapshot is None and each.is_beside]
+    if beside:
+        drop_tables(pipeline.lake, pipeline.name, beside)
+    broken = unreadable(judged.damages) - set(beside)
+    tables: list[TableRepair] = []
+    if judged.needs("renew"):
+        tables = renew(pipeline, broken, salvage=_salvages(judged), progress=progress)
+    elif broken:
+        tables = copy_again(pipeline, broken, progress)
+    if broken and not judged.needs("renew"):
+        add_new_tables(pipeline, progress)
+    if beside:
+        begin_modes(pipeline, progress)
+    return tables
+
+
+def _salvages(judged: Judged) -> bool:
+    """Is what waits in the change log still the source's?"""
+    return all(each.kind == "slot" for each in judged.findings if each.repair == "renew")
+
+
+def _set_aside(pipeline: OpenPipeline, position: int) -> None:
+    """The batch that is to follow is not what was written: another name, so that nothing takes it for one."""
+    from slotlake.decoder.changelog.batches import batches
+    from slotlake.spark.publish import sidecar as annex
+
+    for path in batches(pipeline.file.changelog_dir):
+        if path.name.startswith(f"{position:016X}-"):
+            for each in (path, annex.place(path)):
+                if each.exists():
+                    each.rename(each.with_name(f"altered-{int(time.time())}-{each.name}"))

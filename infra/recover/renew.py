@@ -1,0 +1,236 @@
+"""A new slot, and what lake and source do not have in common there, as one batch like any other.
+
+The order is: note that it was begun, let go of the old slot, make the new one with its snapshot, compare,
+write the batch (and copies beside it), apply, publish, forget the note.  Invariant: the lake is changed by
+the publication alone, all tables at once; what is before it can be done again from the beginning.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from slotlake.decoder.assembly.prepared import forget_from
+from slotlake.decoder.catalog.publications import create_publication, missing_publications
+from slotlake.decoder.changelog.batches import Batch, batch_name, batch_positions, batch_starting_at, batches
+from slotlake.decoder.changelog.difference import write_difference
+from slotlake.decoder.errors import SlotlakeError
+from slotlake.decoder.failpoints import reach
+from slotlake.decoder.server.source import identify, source_session
+from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot, drop_slot
+from slotlake.decoder.stream.pull import identity_of
+from slotlake.expectations.source_side import snapshot_session
+from slotlake.infra.advance.findings import note_begun, note_ended, note_of
+from slotlake.infra.advance.steps import apply_named, confirm_position, publish_named
+from slotlake.infra.copy.tables import copy_all, published_tables, schemas_at, source_clock
+from slotlake.infra.joining.recopying import give_up_all
+from slotlake.infra.recover.compare import NEW, ROWS, WHOLE, Comparison, TableRepair, compare
+from slotlake.infra.schema.evolution import evolved, with_copies
+from slotlake.infra.source.history import follow_history
+from slotlake.spark.names import parse_postgres_name
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+    from slotlake.spark.names import LakeName
+
+SLOT_WAIT_SECONDS = 60.0
+
+
+def renew(
+    pipeline: OpenPipeline, broken: Collection[LakeName], *, salvage: bool, progress: Progressing
+) -> list[TableRepair]:
+    """Bring the lake to a new slot of the same name; what each table got.
+
+    Args:
+        broken: lake tables that cannot be compared.
+        salvage: batches that wait in the change log are the source's, and are applied first.
+
+    Raises:
+        SlotError: open transactions hold the new slot up; they are named, and the lake is as it was.
+    """
+    pipeline.session  # noqa: B018  start Spark before the slot: no slot is made if it cannot start
+    if salvage and not note_of(pipeline).exists():
+        follow_history(pipeline, pipeline.position())  # what only a failed primary had is not the source's
+        _apply_what_waits(pipeline, progress)
+    _publications(pipeline)
+    for table in give_up_all(pipeline):  # positions up to which its changes are noted may come again
+        progress(f"copy {table}: given up, the pipeline is recovered", 0)
+    with _noted(pipeline):
+        drop_slot(pipeline.source)
+        reach("recover.slot_dropped")
+        progress("waiting for a snapshot of the source", 0)
+        with create_slot(pipeline.source, wait_seconds=SLOT_WAIT_SECONDS) as snapshot:
+            reach("recover.slot_made")
+            found = _bring(pipeline, snapshot, broken, progress)
+    confirm_position(pipeline)
+    return [each.repair for each in found]
+
+
+def _bring(
+    pipeline: OpenPipeline, snapshot: ExportedSnapshot, broken: Collection[LakeName], progress: Progressing
+) -> list[Comparison]:
+    """Bring the lake to the new slot's snapshot."""
+    # At once: what commits while the tables are compared comes behind the recovery by time too.
+    taken = source_clock(pipeline)
+    start = _below(pipeline, snapshot.lsn)
+    _forget_what_waits(pipeline, start)
+    note_begun(pipeline, batch_name(start, snapshot.lsn))
+    batch, found = _difference(pipeline, (start, taken), snapshot, broken, progress)
+    reach("recover.batch_written")
+    copies = {
+        each.source: each.repair.why for each in found if each.source is not None and each.repair.how == WHOLE
+    }
+    with_copies(pipeline, batch, snapshot, copies, progress)
+    _reshape(pipeline, snapshot, found)
+    progress("apply", 0)
+    apply_named(pipeline, batch.name, judged=True)
+    progress("publish", 0)
+    publish_named(pipeline, batch.name)
+    reach("recover.published")
+    note_of(pipeline).unlink(missing_ok=True)
+    pipeline.file.dropped_note.unlink(missing_ok=True)  # whoever recovers what was dropped wants it to go on
+    fresh = [each.source for each in found if each.source is not None and each.repair.how == NEW]
+    if fresh and pipeline.file.new_tables == "copy":
+        copy_all(pipeline, fresh, snapshot, progress)
+    return found
+
+
+@contextmanager
+def _noted(pipeline: OpenPipeline) -> Iterator[None]:
+    """From here on, and until the batch is published, a recovery is under way."""
+    note_begun(pipeline, None)
+    try:
+        yield
+    finally:
+        note_ended(pipeline)
+
+
+def _below(pipeline: OpenPipeline, lsn: int) -> int:
+    """The lake's position, brought below the new slot's if the source counts from lower numbers again."""
+    from slotlake.spark.publish.rewind_position import lower
+
+    position = pipeline.position()
+    if position < lsn:
+        return position
+    lower(pipeline.lake, pipeline.name, lsn - 1)
+    reach("recover.lowered")
+    return lsn - 1
+
+
+def _apply_what_waits(pipeline: OpenPipeline, progress: Progressing) -> None:
+    """Batches that were pulled before the slot was lost hold every change; what cannot be used is left."""
+    while True:
+        try:
+            batch = batch_starting_at(pipeline.file.changelog_dir, pipeline.position())
+            if batch is None or batch.end_lsn <= batch.start_lsn:
+                return
+            batch.verify()
+            evolved(pipeline, batch, None, progress)
+        except SlotlakeError:
+            return
+        apply_named(pipeline, batch.name)
+        publish_named(pipeline, batch.name)
+
+
+def _forget_what_waits(pipeline: OpenPipeline, position: int) -> None:
+    """Batches beyond the lake's position, of the old slot, and the transactions that it left prepared."""
+    from slotlake.spark.publish import sidecar as annex
+
+    for path in batches(pipeline.file.changelog_dir):
+        ends = batch_positions(path.name)
+        if ends is not None and ends[1] > position:
+            shutil.rmtree(annex.place(path), ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
+    forget_from(pipeline.file.changelog_dir, 0)
+
+
+def _publications(pipeline: OpenPipeline) -> None:
+    """Make those that are missing, and note them as made by us: `drop` is to remove them."""
+    source, made = pipeline.source, pipeline.file.state_dir / "made.json"
+    tables = [parse_postgres_name(name) for name in pipeline.file.tables]
+    with source_session(source.dsn, "making the publication") as connection:
+        missing = missing_publications(connection, source.publications)
+        for name in missing:
+            create_publication(connection, name, tables)
+    if missing:
+        told = json.loads(made.read_text()) if made.exists() else {"slot": source.slot, "publications": []}
+        told["publications"] = sorted({*told["publications"], *missing})
+        made.write_text(json.dumps(told))
+
+
+def _difference(
+    pipeline: OpenPipeline,
+    begun: tuple[int, datetime],
+    snapshot: ExportedSnapshot,
+    broken: Collection[LakeName],
+    progress: Progressing,
+) -> tuple[Batch, list[Comparison]]:
+    """Compare under the slot's snapshot, and write what is to be changed by rows.
+
+    Args:
+        begun: the position that the batch starts from, and when the snapshot was made.
+    """
+    from slotlake.spark.read.point import Cut
+
+    source, cut = pipeline.source, Cut.latest(pipeline.lake)
+    start, taken = begun
+    server = identify(source.dsn)
+    with snapshot_session(source.dsn, snapshot.snapshot) as connection:
+        found = compare(connection, cut, published_tables(pipeline), broken, progress)
+        rows = [
+            (each.source, each.changes(connection, cut))
+            for each in found
+            if each.source is not None and each.repair.how == ROWS
+        ]
+        batch = write_difference(
+            pipeline.file.changelog_dir,
+            identity_of(server, pipeline.name, source),
+            (start, snapshot.lsn),
+            taken,
+            rows,
+        )
+    return batch, found
+
+
+def _reshape(pipeline: OpenPipeline, snapshot: ExportedSnapshot, found: Sequence[Comparison]) -> None:
+    """What was compared is exact: keep with it what of the catalog it agrees with now."""
+    from slotlake.infra.source.fingerprints import Mark
+    from slotlake.spark.publish.shape import reshape
+
+    kept = [
+        each
+        for each in found
+        if each.source is not None and each.held is not None and each.repair.how != WHOLE
+    ]
+    schemas, _ = schemas_at(pipeline, snapshot, [each.source for each in kept if each.source is not None])
+    now = []
+    for each in kept:
+        assert each.source is not None and each.held is not None
+        schema, held = schemas[each.source], each.held
+        numbers = {column.name: column.number for column in schema.columns}
+        columns = tuple(
+            c if c.dropped else replace(c, number=numbers[c.name], unfilled=False, lost=False)
+            for c in held.columns
+        )
+        before, after = Mark.from_json(held.mark), Mark.from_json(schema.mark)
+        mark = schema.mark
+        if before is not None and after is not None:
+            mark = replace(after, why=before.why).to_json()
+        shaped = replace(
+            held,
+            relation_id=schema.relation_id,
+            replica_identity=schema.replica_identity,
+            columns=columns,
+            partitions=schema.partitions,
+            mark=mark,
+        )
+        now += [shaped] if shaped != held else []
+    if now:
+        reshape(pipeline.lake, now)

@@ -1,0 +1,116 @@
+"""Columns that became wider (``int`` to ``bigint``, …): widened in the lake too, where no value changed.
+
+The server writes all rows anew for that, and nobody can see from outside whether ``USING`` gave them other
+values.  So it is proven: the lake, as the batch leaves it with wider columns, is compared with the source, as
+the snapshot at the batch's end shows it, by a hash of every row.  Where they are equal the batch is all that
+the table needs.  Where they are not, or it cannot be tried, the table is copied again.
+
+Invariant: nothing is widened that was not compared whole, at the very LSN where it is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.changelog.batches import Batch
+from slotlake.decoder.errors import ApplyError, LakeError
+from slotlake.decoder.failpoints import reach
+from slotlake.decoder.slots.slot import ExportedSnapshot
+from slotlake.infra.config.conflicts import on_conflict
+from slotlake.infra.copy.tables import copy_point, require_as_copied, schemas_at
+from slotlake.infra.schema.findings import Findings, annex_of
+from slotlake.infra.schema.rules import Found
+from slotlake.infra.selection.tables import comparable
+from slotlake.spark.names import postgres_name
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+    from slotlake.spark.read.point import Cut
+
+
+def without_needless_copies(
+    pipeline: OpenPipeline, batch: Batch, found: Findings, snapshot: ExportedSnapshot, progress: Progressing
+) -> Findings:
+    """What was found, less the copies of tables that hold what the source holds once columns are widened.
+
+    Args:
+        batch: ends where the snapshot is.
+
+    Raises:
+        ChangedMeanwhileError: a table changed while it was compared; run again.
+        VanishedError: a table was dropped meanwhile.
+    """
+    tables = comparable(list(found.same))
+    if not tables:
+        return found
+    schemas, marks = schemas_at(pipeline, snapshot, tables)
+    tried = _promoted(replace(found, copies={}), {table: found.same[table] for table in tables})
+    progress(f"compare {len(tables)} tables with wider columns, before they are copied again", 0)
+    equal = _equal(pipeline, batch, tried, snapshot)
+    require_as_copied(pipeline, {table: schemas[table] for table in equal}, marks)
+    reach("evolve.compared")
+    promoted = _promoted(found, {table: found.same[table] for table in equal})
+    return replace(promoted, copies={t: why for t, why in found.copies.items() if t not in equal})
+
+
+def widen(pipeline: OpenPipeline, found: Findings, snapshot: ExportedSnapshot) -> None:
+    """Publish the wider columns at the lake's position, where no batch does."""
+    from slotlake.spark.copy.replace import promote
+    from slotlake.spark.read.point import Cut
+    from slotlake.spark.tables.change import with_types
+
+    for table, types in found.promoted.items():
+        held = Cut.latest(pipeline.lake).schema(_name(table))
+        schema = replace(with_types(held, types), mark=found.marks[_name(table)])
+        point = copy_point(pipeline, snapshot.lsn, "backfill", 0, schema.source_name)
+        promote(pipeline.session, pipeline.lake, point, schema)
+
+
+def _promoted(found: Findings, same: Mapping[SourceTable, Found]) -> Findings:
+    """With these tables followed."""
+    numbers = {ordinal: told for each in same.values() for ordinal, told in each.numbers.items()}
+    return replace(
+        found,
+        numbers={**found.numbers, **numbers},
+        marks={**found.marks, **{_name(table): each.mark for table, each in same.items()}},
+        promoted={table: each.promoted for table, each in same.items()},
+    )
+
+
+def _equal(
+    pipeline: OpenPipeline, batch: Batch, tried: Findings, snapshot: ExportedSnapshot
+) -> Sequence[SourceTable]:
+    from slotlake.expectations.same import equal_tables
+
+    tables = list(tried.promoted)
+    try:
+        with _with_wider_columns(pipeline, batch, tried) as cut:
+            return equal_tables(pipeline.source.dsn, snapshot.snapshot, tables, cut)
+    except (ApplyError, LakeError):  # a conflict, which a copy does not meet; or Spark cannot do it
+        return []
+
+
+@contextmanager
+def _with_wider_columns(pipeline: OpenPipeline, batch: Batch, tried: Findings) -> Iterator[Cut]:
+    """The lake as the batch would leave these tables."""
+    from slotlake.spark.apply.trial import staged
+    from slotlake.spark.read.point import Cut
+
+    changed = {postgres_name(r.schema, r.table) for r in batch.relations if r.rows}
+    names = sorted(changed & {_name(table) for table in tried.promoted})
+    if not names:
+        yield Cut.latest(pipeline.lake)
+        return
+    lake, choices = pipeline.lake, on_conflict(pipeline.file)
+    told = annex_of(pipeline.file, tried)
+    with staged(pipeline.session, lake, batch, pipeline.name, choices, told, names) as cut:
+        yield cut
+
+
+def _name(table: SourceTable) -> str:
+    return postgres_name(table.schema, table.table)

@@ -1,0 +1,1 @@
+"""What the lake takes of the source: tables, columns, types, and which tables are set aside."""

@@ -1,0 +1,208 @@
+"""One table's trouble is its own: a table that cannot be followed is set aside, and all others go on.
+
+What cannot be followed shows as an error that names its table (`SlotlakeError.table`), or in a batch as a
+table of which a value could not be read (`Batch.unreadable`).  Unless the pipeline file says
+``on_trouble: stop``, the table is then put on record in the lake (spark/publish/aside.py), and the step is
+taken
+again without it: its changes are passed over in the batch at hand and in all later ones.  Its content stays
+what it was at the lake's position, so the record says at which LSN it is good.
+
+`infra.sync.resuming` brings it back.  Invariant: an error that names no table stops everything, as does one
+that waiting mends, and one of a table that is set aside already.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.changelog.batches import Batch
+from slotlake.decoder.errors import (
+    ApplyError,
+    LakeError,
+    LockedError,
+    ProtocolError,
+    SlotlakeError,
+    SourceError,
+)
+from slotlake.decoder.failpoints import reach
+from slotlake.spark.names import parse_postgres_name, postgres_name
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.publish.aside import Aside, Cause, Name
+
+T = TypeVar("T")
+# What a pipeline can be stopped by again and again; slots and files are judged by `recover` itself.
+_COMES_AGAIN = (SourceError, ProtocolError, ApplyError, LakeError)
+
+
+def tables_aside(pipeline: OpenPipeline) -> dict[Name, Aside]:
+    """The tables that are set aside, by schema and name.
+
+    Raises:
+        LakeError: the lake cannot be reached.
+    """
+    from slotlake.spark.publish.aside import read
+
+    return read(pipeline.lake)
+
+
+def reasons(pipeline: OpenPipeline) -> dict[str, str]:
+    """For reports: the tables that are set aside, as PostgreSQL writes them, and why."""
+    return {each.source_name: each.reason for each in tables_aside(pipeline).values()}
+
+
+def without_the_troubled(pipeline: OpenPipeline, step: Callable[[], T]) -> T:
+    """Take a step, again and again, until no table's own trouble keeps it from being taken.
+
+    Raises:
+        SlotlakeError: something else than one table's trouble; or one that is to stop all.
+    """
+    while True:
+        try:
+            done = step()
+        except SlotlakeError as error:
+            if not set_aside(pipeline, error):
+                _note_stopped(pipeline, error)
+                raise
+        else:
+            forget_stopped(pipeline)
+            return done
+
+
+def stopped_by(pipeline: OpenPipeline) -> str | None:
+    """What the last run of this pipeline here was stopped by and the next one will be, if that is known."""
+    try:
+        return str(json.loads(_stopped_note(pipeline).read_text())["told"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _stopped_note(pipeline: OpenPipeline) -> Path:
+    return pipeline.file.state_dir / "stopped.json"
+
+
+def forget_stopped(pipeline: OpenPipeline) -> None:
+    """What stopped the last run need not stop the next one: something was mended."""
+    _stopped_note(pipeline).unlink(missing_ok=True)
+
+
+def _note_stopped(pipeline: OpenPipeline, error: SlotlakeError) -> None:
+    """For `recover` to tell; where it cannot be written, nothing is lost but that."""
+    if error.retryable or not isinstance(error, _COMES_AGAIN):
+        return
+    place = f"table {postgres_name(*error.table)}" if error.table else error.where or "no place"
+    told = f"{place}: {error.what}: {error.way_out}"
+    with suppress(OSError):
+        _stopped_note(pipeline).write_text(json.dumps({"told": told}))
+
+
+def set_aside(pipeline: OpenPipeline, error: SlotlakeError) -> bool:
+    """Set the table aside that an error is about; False if it is about none, or is to stop all."""
+    if not is_its_own(pipeline, error) or error.table is None or error.table in tables_aside(pipeline):
+        return False
+    put_aside(pipeline, {error.table: (_cause(error), error.what, error.where, error.way_out)})
+    return True
+
+
+def is_its_own(pipeline: OpenPipeline, error: SlotlakeError) -> bool:
+    """Is an error one table's trouble alone, and not to stop all?"""
+    waiting_helps = error.retryable and not isinstance(error, LockedError)  # which others need not wait for
+    return error.table is not None and not waiting_helps and not stops(pipeline, error.table)
+
+
+def stops(pipeline: OpenPipeline, table: Name) -> bool:
+    """Is this table's trouble to stop all?"""
+    own = {parse_postgres_name(name): section.on_trouble for name, section in pipeline.file.tables.items()}
+    return (own.get(table) or pipeline.file.on_trouble) == "stop"
+
+
+def set_aside_unreadable(pipeline: OpenPipeline, batch: Batch) -> None:
+    """Set the tables aside of which a batch could not read a value.
+
+    Raises:
+        ProtocolError: that is to stop all; the batch is not kept.
+    """
+    from slotlake.spark.read.point import Cut
+
+    if not batch.unreadable:
+        return
+    followed = {(table.schema, table.table) for table in Cut.latest(pipeline.lake).followed()}
+    found = {name: told for name, told in batch.unreadable.items() if name in followed}
+    for name, (what, where) in found.items():
+        if stops(pipeline, name):
+            shutil.rmtree(batch.path, ignore_errors=True)
+            error = ProtocolError(what, where=where).of(*name)
+            error.way_out = _UNREADABLE_STOPS
+            raise error
+    if found:
+        put_aside(pipeline, {n: ("value", what, where, _UNREADABLE) for n, (what, where) in found.items()})
+
+
+def with_resume(way_out: str) -> str:
+    """The way out of a table's trouble, with how it comes back."""
+    return way_out if "slotlake resume" in way_out else f"{way_out or 'mend it'}; then slotlake resume"
+
+
+_UNREADABLE = (
+    "correct the value at the source: the table is then copied again, at once by `slotlake resume`, else by "
+    "a later sync, which tries it less and less often"
+)
+_UNREADABLE_STOPS = (
+    "on_trouble: set_aside for this table lets the others go on, and copies it again once the value is "
+    "corrected at the source; nothing of this batch was kept, and nothing was confirmed to the server"
+)
+
+
+def require_columns(tables: Sequence[SourceTable]) -> None:
+    """Raises SourceError for a table without columns: the lake's tables must have some."""
+    for table in tables:
+        if not table.columns:
+            raise SourceError(
+                "the table has no column that is published, and a lake's table must have one",
+                where=f"table {table.quoted}",
+                way_out="add a column to it (it is then copied by the next sync), or publish it no more",
+            ).of(table.schema, table.table)
+
+
+def pass_over(pipeline: OpenPipeline, batch: Batch) -> None:
+    """Write beside a batch that waits to be applied that tables which are set aside are passed over in it."""
+    from slotlake.spark.publish import sidecar as annex
+
+    names = {(relation.schema, relation.table) for relation in batch.relations if relation.rows}
+    names |= {(copy.schema.schema, copy.schema.table) for copy in annex.read(batch).copies}
+    passed = names & tables_aside(pipeline).keys()
+    if passed and batch.start_lsn == pipeline.position():
+        annex.pass_over(batch, {postgres_name(*name) for name in passed})
+
+
+def _cause(error: SlotlakeError) -> Cause:
+    if isinstance(error, ApplyError):
+        return "on_conflict" if error.choice == "on_conflict" else "on_lossy" if error.choice else "change"
+    if isinstance(error, ProtocolError):
+        return "value"
+    return "source" if isinstance(error, SourceError) else "copy"
+
+
+def put_aside(pipeline: OpenPipeline, found: Mapping[Name, tuple[Cause, str, str, str]]) -> None:
+    """Put tables on record as set aside at the lake's position: the cause; what, where, and the way out."""
+    from slotlake.spark.publish.aside import Aside
+    from slotlake.spark.publish.aside_write import write
+    from slotlake.spark.read.point import Cut
+
+    position = pipeline.position()
+    held = {(table.schema, table.table) for table in Cut.latest(pipeline.lake).tables()}
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    entries = [
+        Aside(*name, position if name in held else None, at, cause, what, where, way_out)
+        for name, (cause, what, where, way_out) in found.items()
+    ]
+    write(pipeline.lake, pipeline.name, entries)
+    reach("aside.written")

@@ -1,0 +1,326 @@
+"""What the lake takes of each table: the pipeline file's words, checked against the source and kept.
+
+The file says `filter`, `columns` and `operations`; the source's server says what they mean and whether the
+stream can keep them true; `spark/row_filter/selection.py` applies them to each batch.  Invariant: what a lake
+table
+was copied by is what it is kept by: a file, or a source, that says something else now is refused until the
+table is taken anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import psycopg
+
+from slotlake.decoder.catalog.publications import (
+    SourceTable,
+    check_publications,
+    published_names,
+    source_tables,
+)
+from slotlake.decoder.catalog.row_filters import FilterColumn, analysed, filter_columns, partition_identities
+from slotlake.decoder.errors import PipelineFileError
+from slotlake.decoder.server.source import source_session
+from slotlake.infra.selection.types import chooses_types, choosing_types, forms_of, types_of
+from slotlake.spark.names import parse_postgres_name, postgres_name
+from slotlake.spark.row_filter.plan import plan
+from slotlake.spark.row_filter.selection import Selection
+from slotlake.spark.tables.schema import TableSchema
+
+if TYPE_CHECKING:
+    from slotlake.infra.config.pipeline_file import PipelineFile
+    from slotlake.infra.config.sections import TableSection
+    from slotlake.infra.pipeline_open import OpenPipeline
+
+
+# Pipelines of which neither the file nor the lake chose anything: no need to read all tables' metadata again.
+_CHOOSING_NOTHING: WeakSet[OpenPipeline] = WeakSet()
+# What the lake's tables take, as it was read last: what the same words mean of the same columns.
+_KEPT: WeakKeyDictionary[OpenPipeline, Mapping[tuple[str, str], Selection]] = WeakKeyDictionary()
+_NONE_KEPT: Mapping[tuple[str, str], Selection] = {}
+
+
+@dataclass(frozen=True)
+class SelectedTable(SourceTable):
+    """A published table as far as the lake takes it, and how it keeps its columns.
+
+    Attributes:
+        selection, types: as `TableSchema` keeps them.
+        forms: of its columns, by name, where they are not as the table of types says.
+    """
+
+    selection: str = ""
+    types: str = ""
+    forms: tuple[tuple[str, str], ...] = ()
+
+
+def kept_selections(pipeline: OpenPipeline) -> Mapping[tuple[str, str], Selection]:
+    """What the lake's tables take, as it was read last; by schema and table."""
+    return _KEPT.get(pipeline, _NONE_KEPT)
+
+
+def lake_schema(table: SourceTable) -> TableSchema:
+    """The lake table of a source table, with what it takes."""
+    schema = TableSchema.of(table)
+    if not isinstance(table, SelectedTable):
+        return schema
+    forms = dict(table.forms)
+    columns = tuple(column.formed(forms.get(column.name, "")) for column in schema.columns)
+    return replace(schema, selection=table.selection, types=table.types, columns=columns)
+
+
+def selected(
+    file: PipelineFile,
+    connection: psycopg.Connection[Any],
+    tables: Sequence[SourceTable],
+    kept: Mapping[tuple[str, str], Selection] = _NONE_KEPT,
+) -> list[SourceTable]:
+    """The published tables, each reduced to what the lake takes of it.
+
+    Args:
+        kept: what the lake's tables take already (`kept_selections`). A filter of which neither words nor
+            columns changed means what it meant: the server, which would have to open the table, is not asked.
+
+    Raises:
+        PipelineFileError: a filter is not understood, cannot be evaluated outside of the server, or looks at
+            columns that old rows will not show; a list of columns names one that is not published, or
+            lacks the key.
+    """
+    asked = _asked(file)
+    reduced: list[SourceTable] = []
+    for table in tables:
+        name = table.schema, table.table
+        try:
+            taken = _selected(connection, table, asked[name], kept.get(name)) if name in asked else table
+        except PipelineFileError as error:
+            raise error.of(*name) from None
+        reduced.append(taken)
+    forms = forms_of(file, connection, reduced)
+    return [
+        SelectedTable(**{**_fields(table), "types": forms[name][0], "forms": forms[name][1]})
+        if (name := (table.schema, table.table)) in forms
+        else table
+        for table in reduced
+    ]
+
+
+def _fields(table: SourceTable) -> dict[str, Any]:
+    return {field.name: getattr(table, field.name) for field in fields(table)}
+
+
+def published_beside(pipeline: OpenPipeline, known: Collection[tuple[str, str]]) -> list[SourceTable]:
+    """Published tables, as far as the lake takes them, that are not among these (schema, table).
+
+    Of those that are, only the names are read: in most pulls nothing is new.
+    """
+    source = pipeline.source
+    with source_session(source.dsn, "reading the publications") as connection:
+        check_publications(connection, source.publications)
+        new = published_names(connection, source.publications).difference(known)
+        if not new:
+            return []
+        joining = source_tables(connection, source.publications, new)
+        return selected(pipeline.file, connection, joining, kept_selections(pipeline))
+
+
+def require_published(file: PipelineFile, tables: Iterable[SourceTable]) -> None:
+    """Raises PipelineFileError if something is chosen of a table that is not published."""
+    named = _asked(file).keys() | choosing_types(file)
+    missing = named - {(table.schema, table.table) for table in tables}
+    for schema, table in sorted(missing):
+        raise PipelineFileError(
+            f"the publications have no table {postgres_name(schema, table)}",
+            where="section `tables` of the pipeline file, where something of it is chosen",
+            way_out="correct its name (with its schema), or publish it",
+        )
+
+
+def refuse_changed(pipeline: OpenPipeline) -> None:
+    """Raises PipelineFileError if a lake table was copied by other words, or these mean something new."""
+    from slotlake.spark.read.point import Cut
+
+    asked = _asked(pipeline.file)
+    chooses = bool(asked) or chooses_types(pipeline.file)
+    if not chooses and pipeline in _CHOOSING_NOTHING:
+        return
+    tables = Cut.latest(pipeline.lake).followed()
+    held = {(t.schema, t.table): Selection.from_json(t.selection) for t in tables}
+    _KEPT[pipeline] = held
+    changed = [name for name, kept in held.items() if kept.asked != _words(asked.get(name)).asked]
+    if changed := _published(pipeline, changed):
+        raise _changed(changed, "the pipeline file takes something else of a table than the lake holds")
+    wanted = types_of(pipeline.file, held)
+    retyped = [(t.schema, t.table) for t in tables if t.types != wanted[t.schema, t.table]]
+    if retyped := _published(pipeline, retyped):
+        raise _changed(retyped, "the pipeline file wants other types of a table's columns than the lake has")
+    filtered = {name: kept for name, kept in held.items() if kept.expression is not None}
+    if not filtered and not chooses:
+        _CHOOSING_NOTHING.add(pipeline)
+    if filtered:
+        _refuse_other_meaning(pipeline, filtered)
+
+
+def _refuse_other_meaning(pipeline: OpenPipeline, filtered: Mapping[tuple[str, str], Selection]) -> None:
+    source = pipeline.source
+    with source_session(source.dsn, "reading the publications") as connection:
+        tables = source_tables(connection, source.publications, filtered.keys())
+        for table in selected(pipeline.file, connection, tables, kept_selections(pipeline)):
+            name = (table.schema, table.table)
+            if isinstance(table, SelectedTable):
+                now, kept = Selection.from_json(table.selection), filtered[name]
+                if (now.expression, now.inputs) != (kept.expression, kept.inputs):
+                    raise _changed([name], "the table's row filter means something else at the source by now")
+
+
+def _published(pipeline: OpenPipeline, names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Those that are still published: what the file says of others is about nothing any more."""
+    if not names:
+        return []
+    source = pipeline.source
+    with source_session(source.dsn, "reading the publications") as connection:
+        present = published_names(connection, source.publications)
+        return [name for name in names if name in present]
+
+
+def comparable(tables: Sequence[SourceTable]) -> list[SourceTable]:
+    """Those that the lake can equal: of which it takes all operations."""
+    return [
+        table
+        for table in tables
+        if not isinstance(table, SelectedTable) or Selection.from_json(table.selection).whole
+    ]
+
+
+def shown(selection: str) -> dict[str, Any]:
+    """What a table takes, for `status`; empty for all of it."""
+    chosen = Selection.from_json(selection)
+    named = {
+        "filter": " OR ".join(f"({each})" for each in chosen.filters) if len(chosen.filters) > 1 else
+        "".join(chosen.filters),
+        "columns": list(chosen.columns or ()),
+        "operations": list(chosen.operations or ()),
+    }  # fmt: skip
+    return {key: value for key, value in named.items() if value}
+
+
+def _asked(file: PipelineFile) -> dict[tuple[str, str], TableSection]:
+    """Sections that choose something, by schema and table."""
+    return {
+        parse_postgres_name(name): section
+        for name, section in file.tables.items()
+        if _words(section) != Selection()
+    }
+
+
+def _words(section: TableSection | None) -> Selection:
+    if section is None:
+        return Selection()
+    return Selection(section.filter, section.columns, section.operations)
+
+
+def _changed(names: Sequence[tuple[str, str]], what: str) -> PipelineFileError:
+    tables = sorted(postgres_name(*name) for name in names)
+    return PipelineFileError(
+        what,
+        where=f"table{'s' if len(tables) > 1 else ''} {', '.join(tables)}",
+        way_out=f"take {'each' if len(tables) > 1 else 'it'} anew: slotlake backfill --table '{tables[0]}'; "
+        "or put back what the file said (`slotlake status` shows what the lake holds)",
+    )
+
+
+def _selected(
+    connection: psycopg.Connection[Any], table: SourceTable, section: TableSection, kept: Selection | None
+) -> SelectedTable:
+    words = _words(section)
+    identified = (table.updates and words.takes("update")) or (table.deletes and words.takes("delete"))
+    columns = _columns(table, words, identified)
+    chosen = replace(words, identified=identified)
+    if words.filters:
+        chosen = _read(connection, table, chosen, kept)
+    names = {column.name for column in columns}
+    conditions = [each for each in (table.row_filter, chosen.expression) if each is not None]
+    return SelectedTable(
+        **{
+            **_fields(table),
+            "columns": columns,
+            "primary_key": table.primary_key if names.issuperset(table.primary_key) else (),
+            "key": table.key if names.issuperset(table.key) else (),
+            "row_filter": " AND ".join(f"({each})" for each in conditions) or None,
+        },
+        selection=chosen.to_json(),
+    )
+
+
+def _columns(table: SourceTable, words: Selection, identified: bool) -> tuple[Any, ...]:
+    if words.columns is None:
+        return table.columns
+    present = {column.name for column in table.columns}
+    unknown = [name for name in words.columns if name not in present]
+    if unknown:
+        raise PipelineFileError(
+            f"{table.quoted} has no published column {unknown[0]!r}",
+            where=f"tables.{table.schema}.{table.table}.columns",
+            way_out=f"name some of these: {', '.join(sorted(present))}",
+        )
+    lacking = [name for name in table.key if name not in words.columns]
+    if identified and lacking:
+        raise PipelineFileError(
+            f"the columns taken of {table.quoted} lack {lacking[0]!r}, which identifies its rows",
+            where=f"tables.{table.schema}.{table.table}.columns",
+            way_out="add it, or take inserts only (operations: [insert, truncate])",
+        )
+    return tuple(column for column in table.columns if column.name in words.columns)
+
+
+def _read(
+    connection: psycopg.Connection[Any], table: SourceTable, chosen: Selection, kept: Selection | None
+) -> Selection:
+    """The filter as the server reads it, and proof that it can be held true by the stream."""
+    known = filter_columns(connection, table.relation_id)
+    published = {column.name: column for column in table.columns}
+    usable = {name: column for name, column in known.items() if name in published}
+    if kept is not None and _still(kept, chosen, usable):
+        if chosen.identified:
+            _require_identity(connection, table, frozenset(column.name for column in kept.inputs))
+        return replace(chosen, expression=kept.expression, inputs=kept.inputs)
+    read = [analysed(connection, table.schema, table.table, each) for each in chosen.filters]
+    try:
+        used = frozenset[str]().union(*(plan(each, usable).columns for each in read))
+    except PipelineFileError as error:
+        place = f"tables.{table.schema}.{table.table}.filter: {error.where}"
+        raise PipelineFileError(error.what, where=place, way_out=error.way_out) from None
+    if chosen.identified:
+        _require_identity(connection, table, used)
+    inputs = tuple(usable[name] for name in sorted(used))
+    expression = read[0] if len(read) == 1 else f"({' OR '.join(f'({each})' for each in read)})"
+    return replace(chosen, expression=expression, inputs=inputs)
+
+
+def _still(kept: Selection, chosen: Selection, usable: Mapping[str, FilterColumn]) -> bool:
+    """Do the same words speak of the same columns? Functions and operators are those of pg_catalog."""
+    same = kept.filters == chosen.filters and kept.expression is not None
+    return same and all(usable.get(column.name) == column for column in kept.inputs)
+
+
+def _require_identity(connection: psycopg.Connection[Any], table: SourceTable, used: frozenset[str]) -> None:
+    """Every column that the filter looks at must be in old rows: of the table, and of each partition."""
+    identities: dict[str, set[str] | None] = {
+        table.quoted: {column.name for column in table.columns if column.in_key}
+    }
+    if table.kind == "p":
+        identities |= partition_identities(connection, table.relation_id)
+    for name, identity in identities.items():
+        hidden = sorted(used - identity) if identity is not None else []
+        if hidden:
+            raise PipelineFileError(
+                f"the filter of {table.quoted} looks at column {hidden[0]!r}, which is not part of the "
+                f"replica identity{'' if name == table.quoted else f' of its partition {name}'}: updates and "
+                "deletes would not show its old value",
+                where=f"tables.{table.schema}.{table.table}.filter",
+                way_out=f"ALTER TABLE {name} REPLICA IDENTITY FULL (or USING an INDEX that has the column) "
+                "before the slot is made, or take inserts only (operations: [insert, truncate])",
+            )

@@ -1,0 +1,189 @@
+"""What the pipeline file says of types: `types` and `on_lossy`, for all, for a table, for a column.
+
+It becomes the rules that are kept with each lake table (`spark.tables.type_rules`), the forms of a source
+table's columns, and the choice for values that do not fit (`spark.apply.lossy`).  Invariant: a choice that
+cannot be carried out for the column that it names is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import psycopg
+
+from slotlake.decoder.catalog.publications import SourceColumn, SourceTable
+from slotlake.decoder.errors import PipelineFileError
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.types.catalog import Kind, TypeCatalog, load_types
+from slotlake.decoder.types.declarations import written
+from slotlake.decoder.types.representations import form_of
+from slotlake.spark.names import parse_postgres_name
+from slotlake.spark.tables.type_rules import Fields, TypeRules, Word
+
+if TYPE_CHECKING:
+    from slotlake.decoder.copy.table import CopiedFile
+    from slotlake.decoder.slots.slot import ExportedSnapshot
+    from slotlake.infra.config.pipeline_file import PipelineFile
+    from slotlake.infra.config.sections import TableSection
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.apply.lossy import Lossy, OnLossy
+
+EVERY = "*"
+Name = tuple[str, str]
+_COMPOSITES = """
+SELECT t.oid::bigint, a.attname, a.atttypid::bigint, a.atttypmod
+FROM pg_catalog.pg_type t
+JOIN pg_catalog.pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+WHERE t.oid = ANY (%s::oid[])
+ORDER BY t.oid, a.attnum
+"""
+
+
+def chooses_types(file: PipelineFile) -> bool:
+    """Does the file want columns in another form than the usual?"""
+    return _usual(file) != TypeRules() or any(rules != TypeRules() for rules in _rules(file).values())
+
+
+def choosing_types(file: PipelineFile) -> set[Name]:
+    """The tables of which it says something."""
+    return {
+        parse_postgres_name(name)
+        for name, section in file.tables.items()
+        if section.types or section.on_lossy
+    }
+
+
+def types_of(file: PipelineFile, tables: Iterable[Name]) -> dict[Name, str]:
+    """The rules for tables, as `TableSchema.types` keeps them."""
+    usual, own = _usual(file).to_json(), {name: rules.to_json() for name, rules in _rules(file).items()}
+    return {name: own.get(name, usual) for name in tables}
+
+
+def on_lossy(file: PipelineFile) -> Lossy:
+    """The choice for values that do not fit."""
+    from slotlake.spark.apply.lossy import Lossy
+
+    tables = {parse_postgres_name(name): _lossy(section) for name, section in file.tables.items()}
+    return Lossy(file.on_lossy, {name: chosen for name, chosen in tables.items() if chosen})
+
+
+def forms_of(
+    file: PipelineFile, connection: psycopg.Connection[Any], tables: Sequence[SourceTable]
+) -> dict[Name, tuple[str, tuple[tuple[str, str], ...]]]:
+    """Per table with rules of its own: these, and the forms of its columns by name.
+
+    Raises:
+        PipelineFileError: a column that is named is not there, or cannot become what is asked.
+    """
+    usual, own = _usual(file), _rules(file)
+    rules = {table: own.get((table.schema, table.table), usual) for table in tables}
+    chosen = {table: each for table, each in rules.items() if each != TypeRules()}
+    if not chosen:
+        return {}
+    catalog = load_types(connection)
+    fields = _fields_of(connection, catalog, chosen)
+    found = {}
+    for table, each in chosen.items():
+        _require_sense(table, each, catalog)
+        forms = {c.name: each.form(c, table.key, catalog, fields) for c in table.columns}
+        _require_forms(table, each, forms)
+        found[table.schema, table.table] = each.to_json(), tuple((n, f) for n, f in forms.items() if f)
+    return found
+
+
+def refuse_lossy_copy(
+    pipeline: OpenPipeline, table: SourceTable, snapshot: ExportedSnapshot, files: Iterable[CopiedFile]
+) -> None:
+    """Raises ApplyError when a copied value does not fit, and the choice for it is ``fail``."""
+    from slotlake.spark.apply.lossy import refusal
+
+    chosen = on_lossy(pipeline.file)
+    for column in sorted({name for file in files for name in file.exact}):
+        if chosen.of(table.schema, table.table, column) == "fail":
+            what = f"a row that the copy read at {format_lsn(snapshot.lsn)}"
+            raise refusal(table.schema, table.table, column, what)
+
+
+def _usual(file: PipelineFile) -> TypeRules:
+    types = file.types
+    inexact: Any = "text" if file.on_lossy == "text" else "typed"
+    return TypeRules(types.arrays, types.ranges, types.composites, inexact)
+
+
+def _rules(file: PipelineFile) -> dict[Name, TypeRules]:
+    """Of the tables of which the file says something."""
+    usual = _usual(file)
+    return {
+        parse_postgres_name(name): _rules_of(file, section, usual)
+        for name, section in file.tables.items()
+        if section.types or section.on_lossy
+    }
+
+
+def _rules_of(file: PipelineFile, section: TableSection, usual: TypeRules) -> TypeRules:
+    lossy = dict(_lossy(section))
+    every = lossy.pop(EVERY, file.on_lossy)
+    inexact: Any = "text" if every == "text" else "typed"
+    columns: dict[str, Word] = {}
+    for name, choice in lossy.items():
+        if (choice == "text") != (every == "text"):
+            columns[name] = "text" if choice == "text" else "typed"
+    columns |= section.types
+    return TypeRules(usual.arrays, usual.ranges, usual.composites, inexact, columns)
+
+
+def _lossy(section: TableSection) -> Mapping[str, OnLossy]:
+    chosen = section.on_lossy
+    return {EVERY: chosen} if isinstance(chosen, str) else chosen or {}
+
+
+def _fields_of(
+    connection: psycopg.Connection[Any], catalog: TypeCatalog, tables: Iterable[SourceTable]
+) -> Fields:
+    """The fields of the composites that columns are of."""
+    oids = {column.type_oid for table in tables for column in table.columns}
+    known = {oid: catalog.get(oid) for oid in oids}
+    rows = [oid for oid, entry in known.items() if entry is not None and entry.kind is Kind.COMPOSITE]
+    fields: dict[int, list[tuple[str, int, int]]] = {}
+    if rows:
+        for oid, name, type_oid, typmod in connection.execute(_COMPOSITES, (rows,)).fetchall():
+            fields.setdefault(oid, []).append((name, type_oid, typmod))
+    return fields
+
+
+def _require_sense(table: SourceTable, rules: TypeRules, catalog: TypeCatalog) -> None:
+    present = {column.name: column for column in table.columns}
+    for name, word in rules.columns.items():
+        if name not in present:
+            _refuse(table, f"there is no published column {name!r}", f"name some of: {', '.join(present)}")
+        entry = catalog.get(present[name].type_oid)
+        kind = None if entry is None else entry.kind
+        fits = {"list": {Kind.ARRAY}, "struct": {Kind.RANGE, Kind.COMPOSITE}}.get(word)
+        if fits is not None and kind not in fits:
+            _refuse(
+                table,
+                f"column {name!r} is of type {_type(present[name])}",
+                "arrays can be lists, ranges and composites structs; leave others out",
+            )
+
+
+def _require_forms(table: SourceTable, rules: TypeRules, forms: Mapping[str, str]) -> None:
+    present = {column.name: column for column in table.columns}
+    for name, word in rules.columns.items():
+        if word in {"list", "struct"} and not forms[name]:
+            _refuse(table, f"column {name!r} cannot be a {word}", "leave it as text")
+    for name, form in forms.items():
+        form_of(form, present[name].type_oid, present[name].typmod)
+
+
+def _refuse(table: SourceTable, what: str, way_out: str) -> NoReturn:
+    raise PipelineFileError(
+        f"the types asked for of {table.quoted} do not fit it: {what}",
+        where=f"tables.{table.schema}.{table.table}, `types` or `on_lossy`",
+        way_out=way_out,
+    )
+
+
+def _type(column: SourceColumn) -> str:
+    return written(column.type_name, column.type_oid, column.typmod)

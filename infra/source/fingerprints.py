@@ -1,0 +1,187 @@
+"""What of the source's catalog a lake table agrees with: written into its shape when it is copied.
+
+`decoder.catalog.fingerprints` reads it; `infra.schema.evolution` compares it with what the catalog says
+later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from slotlake.decoder.catalog.fingerprints import WHOLE, TableMark, table_marks
+from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.catalog.vanished import vanished_error
+from slotlake.decoder.errors import ChangedMeanwhileError
+from slotlake.decoder.server.source import source_session
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.tables.schema import TableSchema
+
+
+# pg_partition_tree would lock the tables.
+_BELOW = """
+SELECT c.oid FROM pg_class c
+WHERE c.oid = ANY (%(tables)s) AND c.relispartition
+      AND EXISTS (SELECT FROM pg_partition_ancestors(c.oid) above WHERE above.relid = ANY (%(roots)s))
+"""
+# Every batch looks at the marks of all tables.
+_READ_LATELY = 4096
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a lake table agrees with.
+
+    Attributes:
+        relation_id, storage, members, ways: as in `decoder.catalog.fingerprints.TableMark`.
+        last: the highest attribute number that is accounted for.
+        since: attribute number → the transaction that had last changed its description.
+        missing: attribute numbers of columns of which a constant was kept beside the table.
+        texts: attribute number → how its type is printed (`decoder.catalog.type_texts`).
+        why: when and why it was last copied again by itself, for people; "" if it never was.
+    """
+
+    relation_id: int
+    storage: int
+    members: frozenset[str]
+    last: int
+    since: Mapping[int, str]
+    missing: frozenset[int]
+    why: str = ""
+    ways: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[int, frozenset[str]] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """For `TableSchema.mark`."""
+        told = {
+            "oid": self.relation_id,
+            "storage": self.storage,
+            "members": sorted(self.members),
+            "last": self.last,
+            "since": {str(number): since for number, since in sorted(self.since.items())},
+            "missing": sorted(self.missing),
+            "why": self.why,
+            "ways": dict(sorted(self.ways.items())),
+            "texts": {str(number): sorted(texts) for number, texts in sorted(self.texts.items())},
+        }
+        return json.dumps(told, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Mark | None:
+        """From a table's shape; None if it has no mark."""
+        return _read(text) if text else None
+
+    @classmethod
+    def of(cls, now: TableMark, numbers: Collection[int], before: Mark | None = None) -> Mark:
+        """What a table with these columns agrees with now; ``before``: without having been copied."""
+        known = {number: now.attributes[number] for number in numbers if number in now.attributes}
+        return cls(
+            now.relation_id,
+            now.storage,
+            now.members,
+            max(now.attributes) if before is None else max(before.last, *numbers),
+            {number: attribute.since for number, attribute in known.items()},
+            frozenset(number for number, attribute in known.items() if attribute.missing),
+            "" if before is None else before.why,
+            now.ways,
+            {number: attribute.texts for number, attribute in known.items() if attribute.texts},
+        )
+
+    def unsent(self, now: TableMark) -> bool:
+        """May changes of the table not have been sent, or under another name, though it is published now?
+
+        Not if a publication sent them all, and still does; of a partition, what the others do counts too.
+        """
+        same = [member for member in self.members & now.members if self._goes_on(member, now)]
+        if len(same) == len(self.members) == len(now.members):
+            return False
+        return not any(now.ways.get(member, "").endswith(WHOLE) for member in same)
+
+    def printed_otherwise(self, now: TableMark) -> dict[int, frozenset[str]]:
+        """Attribute number → of what decides the text of its values, that which is not there any more."""
+        known = {n: now.attributes[n] for n in self.texts if n in now.attributes}
+        gone = {n: self.texts[n] - attribute.texts for n, attribute in known.items() if not attribute.dropped}
+        return {number: traits for number, traits in gone.items() if traits}
+
+    def _goes_on(self, member: str, now: TableMark) -> bool:
+        """An earlier version's mark does not say how; it is believed."""
+        return member not in self.ways or self.ways[member] == now.ways.get(member)
+
+
+@lru_cache(maxsize=_READ_LATELY)
+def _read(text: str) -> Mark:
+    told = json.loads(text)
+    since = {int(number): value for number, value in told["since"].items()}
+    members, missing = frozenset(told["members"]), frozenset(told["missing"])
+    ways = told.get("ways", {})
+    texts = {int(number): frozenset(traits) for number, traits in told.get("texts", {}).items()}
+    return Mark(told["oid"], told["storage"], members, told["last"], since, missing, told["why"], ways, texts)
+
+
+def marked(schema: TableSchema, now: TableMark | None) -> TableSchema:
+    """A shape just copied, with its columns' numbers and what it agrees with; as it is if unknown."""
+    if now is None or any(column.name not in now.numbers for column in schema.columns):
+        return schema
+    columns = tuple(replace(c, number=now.numbers[c.name]) for c in schema.columns)
+    return replace(schema, columns=columns, mark=Mark.of(now, [c.number for c in columns]).to_json())
+
+
+def marks_at(pipeline: OpenPipeline, tables: Collection[int], snapshot: str | None) -> dict[int, TableMark]:
+    """The catalog of these tables (OIDs), as a snapshot of the source shows it, or as it is now (None)."""
+    if not tables:
+        return {}
+    with _catalog(pipeline, snapshot) as connection:
+        return table_marks(connection, tables, pipeline.source.publications)
+
+
+def below(
+    pipeline: OpenPipeline, tables: Collection[int], roots: Collection[int], snapshot: str | None
+) -> set[int]:
+    """Those of the tables (OIDs) that are a partition, on whatever level, of one of the roots."""
+    with _catalog(pipeline, snapshot) as connection:
+        rows = connection.execute(_BELOW, {"tables": list(tables), "roots": list(roots)}).fetchall()
+    return {int(oid) for (oid,) in rows}
+
+
+@contextmanager
+def _catalog(pipeline: OpenPipeline, snapshot: str | None) -> Iterator[psycopg.Connection[Any]]:
+    """A session that sees the source's catalog as a snapshot shows it, or as it is now (None)."""
+    dsn = pipeline.source.dsn
+    with (
+        source_session(dsn, "reading the tables' columns") as connection,
+        connection.transaction(),
+    ):
+        if snapshot is not None:
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        yield connection
+
+
+def require_unchanged(
+    pipeline: OpenPipeline, before: Mapping[int, TableMark], tables: Iterable[SourceTable]
+) -> None:
+    """Raises if a table was rewritten or altered since ``before``: a snapshot does not hide that.
+
+    A command that rewrites a table leaves nothing for older snapshots to see; a copy read after it is empty
+    (PostgreSQL's manual, "Caveats" of multiversion concurrency).
+    """
+    after = marks_at(pipeline, before.keys(), None)
+    for table in tables:
+        then, now = before.get(table.relation_id), after.get(table.relation_id)
+        if then is not None and now is None:
+            raise vanished_error(table.quoted)
+        if then is None or now is None or (then.storage, then.attributes) != (now.storage, now.attributes):
+            raise ChangedMeanwhileError(
+                "a table was altered or rewritten while it was copied",
+                where=f"table {table.quoted}",
+                way_out="run again; nothing was published",
+            )

@@ -1,0 +1,210 @@
+"""The standing puller: one long connection to the slot, from which the pipeline's runs get their batches.
+
+`slotlake pull --follow` connects once (why: standing.py); runs ask it for a batch, and it confirms for them,
+because the slot is its own as long as it lives.
+
+Invariant: it decides nothing.  Which batch is next follows from the lake's position, which the run sends
+along; if that is not where the stream stands, the stream is begun anew there.  When it is not running, or
+ends, runs connect by themselves.
+
+The two talk through a socket of this machine and this user, with a secret (multiprocessing.connection); where
+it is, is in ``puller.json`` in the pipeline's state folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import select
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotlake.decoder.changelog.batches import Batch
+from slotlake.decoder.errors import BusyError, SlotlakeError
+from slotlake.infra.config.private_files import kept_private
+from slotlake.infra.standing import StandingStream
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+
+_PLACE = "puller.json"
+_LOCK = "puller.lock"
+
+
+def batch(pipeline: OpenPipeline, position: int, until: int | None, *, whole: bool = False) -> Batch | None:
+    """The batch that follows ``position``, from the standing puller; None when none runs.
+
+    Args:
+        whole: all up to ``until``, however much that is.
+
+    Raises:
+        SlotlakeError: what the puller met, as if it had happened here.
+    """
+    if not _place(pipeline).exists():
+        return None
+    answer = _ask(pipeline, {"do": "batch", "position": position, "until": until, "whole": whole})
+    return None if answer is None else Batch(Path(answer["path"]), answer["manifest"])
+
+
+def confirm(pipeline: OpenPipeline, position: int) -> bool:
+    """Have the standing puller confirm a position; False when none runs."""
+    if not _place(pipeline).exists():
+        return False
+    return _ask(pipeline, {"do": "confirm", "position": position}) is not None
+
+
+def stop(pipeline: OpenPipeline) -> bool:
+    """End the standing puller; False when none runs."""
+    return _place(pipeline).exists() and _ask(pipeline, {"do": "stop"}) is not None
+
+
+def process(pipeline: OpenPipeline) -> int | None:
+    """The standing puller's process id; None when none runs."""
+    lock = pipeline.file.state_dir / _LOCK
+    if not lock.exists() or not _place(pipeline).exists():
+        return None
+    with lock.open("r+") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return int(json.loads(_place(pipeline).read_text())["pid"])
+    return None
+
+
+def _place(pipeline: OpenPipeline) -> Path:
+    return pipeline.file.state_dir / _PLACE
+
+
+def _ask(pipeline: OpenPipeline, request: dict[str, Any]) -> dict[str, Any] | None:
+    """One question, one answer; None when nobody is there."""
+    try:
+        told = json.loads(_place(pipeline).read_text())
+        channel = Client(told["address"], authkey=bytes.fromhex(told["secret"]))
+    except (OSError, ValueError, KeyError, EOFError, AuthenticationError):
+        return None
+    with channel:
+        try:
+            channel.send(request)
+            answer: dict[str, Any] = channel.recv()
+        except (OSError, EOFError):
+            return None
+    if (error := answer.get("error")) is not None:
+        raise error
+    return answer
+
+
+@kept_private
+def follow(pipeline: OpenPipeline, told: Callable[[str], None]) -> None:
+    """Serve until stopped (a signal, or `stop`).
+
+    Args:
+        told: called with a line of text for each event.
+
+    Raises:
+        BusyError: another one serves this pipeline.
+        SlotlakeError: the lake has no position, or the source cannot be read at the start.
+    """
+    pipeline.file.state_dir.mkdir(parents=True, exist_ok=True)
+    with _only_one(pipeline), _listening(pipeline) as listener:
+        server = _Server(pipeline, told)
+        try:
+            server.serve(listener)
+        finally:
+            server.end()
+
+
+class _Server:
+    def __init__(self, pipeline: OpenPipeline, told: Callable[[str], None]) -> None:
+        self._told = told
+        self._stopped = False
+        self._stream = StandingStream(pipeline.pulling, told)
+        self._stream.at(pipeline.position())
+
+    def serve(self, listener: Listener) -> None:
+        handle = listener._listener._socket  # type: ignore[attr-defined]  # there is no other way to wait
+        while not self._stopped:
+            ready, _, _ = select.select([handle], [], [], self._stream.wait_seconds)
+            if ready:
+                with suppress(OSError, EOFError, AuthenticationError), listener.accept() as channel:
+                    self._answer(channel)
+            else:
+                self._stream.keep_alive()
+
+    def _answer(self, channel: Connection[Any, Any]) -> None:
+        request = channel.recv()
+        try:
+            answer = self._do(request)
+        except SlotlakeError as error:
+            self._told(f"failed: {error.what}")
+            answer = {"error": error}
+        channel.send(answer)
+
+    def _do(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["do"] == "stop":
+            self._stopped = True
+            return {}
+        if request["do"] == "confirm":
+            self._stream.at(request["position"]).confirm(request["position"])
+            return {}
+        made = self._stream.batch(request["position"], request["until"], whole=request["whole"])
+        return {"path": str(made.path), "manifest": dict(made.manifest)}
+
+    def end(self) -> None:
+        self._stream.end()
+
+
+@contextmanager
+def _only_one(pipeline: OpenPipeline) -> Iterator[None]:
+    handle = os.open(pipeline.file.state_dir / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise BusyError(
+            f"a standing puller serves pipeline {pipeline.name!r} already",
+            where=str(pipeline.file.state_dir / _LOCK),
+            way_out="end it first (`slotlake pull --stop`), or let it work",
+        ) from None
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _listening(pipeline: OpenPipeline) -> Iterator[Listener]:
+    """The socket, and the file that tells where it is; a socket's path must be short."""
+    secret, place = secrets.token_bytes(32), _place(pipeline)
+    with tempfile.TemporaryDirectory(prefix="slotlake-") as folder:
+        address = str(Path(folder) / "puller")
+        with Listener(address, family="AF_UNIX", authkey=secret) as listener:
+            told = {"address": address, "secret": secret.hex(), "pid": os.getpid()}
+            handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "w") as file:
+                json.dump(told, file)
+            try:
+                yield listener
+            finally:
+                place.unlink(missing_ok=True)
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """SIGTERM ends the process as Ctrl-C does, so that everything is closed."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

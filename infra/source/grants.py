@@ -1,0 +1,95 @@
+"""What a DBA runs once, so that a pipeline needs a role with REPLICATION and SELECT only, and no more.
+
+Made from the pipeline file alone: nothing is connected to.  Invariant: the SQL runs as it is (as a superuser,
+in the pipeline's database), and again, whether or not role and publications exist; it holds no password.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from slotlake.infra.config.pipeline_file import PipelineFile
+from slotlake.spark.names import parse_postgres_name
+
+_NO_USER = "slotlake"
+
+
+def grants(file: PipelineFile) -> str:
+    """The role's attributes and rights, and the publications that are missing, as SQL."""
+    role, database = _role_and_database(file)
+    tables = [parse_postgres_name(name) for name in file.tables]
+    parts = [
+        f"-- For pipeline {file.name}: run as a superuser in the database {database or 'of source.dsn'}.",
+        _ROLE.format(role=_name(role), literal=_literal(role)),
+        f"-- Its password, if it has none yet, with psql's  \\password {_name(role)}",
+    ]
+    if database:
+        parts.append(f"GRANT CONNECT ON DATABASE {_name(database)} TO {_name(role)};")
+    parts += [_publication(name, tables) for name in file.source.publications if tables]
+    parts.append(_READ.format(role=_literal(role), names=_literals(file.source.publications)))
+    parts.append(
+        "-- Not needed, but status and the monitor then name who holds the slot back, whoever it is:\n"
+        f"GRANT pg_read_all_stats TO {_name(role)};"
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+_ROLE = """DO $slotlake$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = {literal}) THEN
+        CREATE ROLE {role} LOGIN REPLICATION;
+    ELSIF NOT (SELECT rolsuper OR rolcanlogin AND rolreplication FROM pg_roles WHERE rolname = {literal}) THEN
+        ALTER ROLE {role} LOGIN REPLICATION;
+    END IF;
+END
+$slotlake$;"""
+_PUBLICATION = """DO $slotlake$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_publication WHERE pubname = {literal}) THEN
+        CREATE PUBLICATION {name} FOR TABLE {tables};
+    END IF;
+END
+$slotlake$;"""
+# What is published, and nothing else: pg_publication_tables knows schemas and partitions too.
+_READ = """DO $slotlake$
+DECLARE
+    published record;
+BEGIN
+    FOR published IN
+        SELECT DISTINCT schemaname, tablename FROM pg_publication_tables WHERE pubname IN ({names})
+    LOOP
+        EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', published.schemaname, {role});
+        EXECUTE format('GRANT SELECT ON %I.%I TO %I', published.schemaname, published.tablename, {role});
+    END LOOP;
+END
+$slotlake$;"""
+
+
+def _publication(name: str, tables: Sequence[tuple[str, str]]) -> str:
+    listed = ", ".join(sql.Identifier(*table).as_string(None) for table in tables)
+    return _PUBLICATION.format(literal=_literal(name), name=_name(name), tables=listed)
+
+
+def _role_and_database(file: PipelineFile) -> tuple[str, str | None]:
+    try:
+        parts = conninfo_to_dict(file.dsn())
+    except psycopg.Error:
+        return _NO_USER, None
+    database = parts.get("dbname")
+    return str(parts.get("user") or _NO_USER), None if database is None else str(database)
+
+
+def _name(name: str) -> str:
+    return sql.Identifier(name).as_string(None)
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _literals(names: Sequence[str]) -> str:
+    return ", ".join(_literal(name) for name in names)

@@ -1,0 +1,71 @@
+"""Before a pull: does the server continue what the lake holds, and what of the change log is of a dead one?
+
+Invariant: nothing is pulled from a server whose history does not contain the lake's position.  A batch that
+was pulled from a primary that has failed since, and that reaches beyond the place where the new one took
+over, is not applied: it is thrown away, and pulled again from the new one.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from typing import TYPE_CHECKING
+
+from slotlake.decoder.assembly.prepared import forget_from
+from slotlake.decoder.changelog.batches import Batch, batch_positions, batches
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.server.timeline import Origin, require_history
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+
+_log = logging.getLogger(__name__)
+
+
+def lake_origin(pipeline: OpenPipeline) -> Origin | None:
+    """The server that the lake was fed from last; None if the lake does not say."""
+    from slotlake.spark.catalog.base import load_one
+    from slotlake.spark.catalog.open import open_catalog
+    from slotlake.spark.publish.commits import commits_name, origin_of
+
+    with open_catalog(pipeline.lake) as catalog:
+        commits = load_one(catalog, commits_name(pipeline.lake.namespace))
+    return origin_of(commits.metadata)
+
+
+def server_origin(pipeline: OpenPipeline) -> Origin:
+    """The server that answers now."""
+    from slotlake.decoder.server.source import identify
+
+    server = identify(pipeline.source.dsn)
+    return Origin(server.system_identifier, server.timeline)
+
+
+def follow_history(pipeline: OpenPipeline, position: int) -> None:
+    """Make sure that the server continues what the lake holds; let go of batches that it does not have.
+
+    Raises:
+        HistoryError: it does not.
+    """
+    origin = lake_origin(pipeline)
+    joined = require_history(pipeline.source.dsn, origin, position)
+    if joined.history:
+        _forget_dead_branches(pipeline, position, joined.history)
+
+
+def _forget_dead_branches(pipeline: OpenPipeline, position: int, history: dict[int, int]) -> None:
+    """Batches not in the lake yet, of a timeline that was left before their end."""
+    from slotlake.spark.publish import sidecar as annex
+
+    for path in batches(pipeline.file.changelog_dir):
+        positions = batch_positions(path.name)
+        if positions is None or positions[0] < position:
+            continue
+        left = history.get(int(Batch.open(path).manifest["timeline"]))
+        if left is not None and positions[1] > left:
+            _log.warning(
+                "batch %s reaches beyond the failover at %s: pulled again", path.name, format_lsn(left)
+            )
+            shutil.rmtree(annex.place(path), ignore_errors=True)
+            shutil.rmtree(path)
+            forget_from(pipeline.file.changelog_dir, position)

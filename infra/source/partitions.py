@@ -1,0 +1,124 @@
+"""Partitions that come and go without a row event: noticed, and what they belong to is copied again.
+
+ATTACH brings rows that no change told of; DETACH, DROP and TRUNCATE of one partition take rows away of a
+table that is published through its root, and pgoutput sends nothing of it (pgoutput_truncate leaves out
+partitions that are not published as themselves).  A leaf that was detached was not published meanwhile.
+So the lake's table keeps which partitions it was copied with: of each its storage, and the transaction
+that made it a partition.  A partition that was born as one (CREATE TABLE … PARTITION OF) was empty then;
+all of its rows came through the stream, and it is only noted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.errors import ChangedMeanwhileError
+from slotlake.decoder.server.source import source_session
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.tables.schema import TableSchema
+
+# ATTACH changes the description of every column; of a table that was born a partition, some are as the
+# command that made it left them.
+_TREE = """
+WITH RECURSIVE tree AS (
+    SELECT inhrelid, xmin FROM pg_inherits
+    WHERE inhparent = %(table)s OR inhrelid = %(table)s
+    UNION ALL
+    SELECT below.inhrelid, below.xmin FROM tree JOIN pg_inherits below ON below.inhparent = tree.inhrelid
+)
+SELECT c.oid::text, CASE WHEN c.relkind = 'r' AND root.relkind = 'p' THEN c.relfilenode ELSE 0 END,
+       i.xmin::text,
+       i.xmin = a.xmin AND EXISTS (
+           SELECT FROM pg_attribute u
+           WHERE u.attrelid = c.oid AND u.attnum > 0 AND u.xmin = a.xmin AND u.cmin = a.cmin)
+FROM pg_class root
+JOIN tree i ON true
+JOIN pg_class c ON c.oid = i.inhrelid
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = -1
+WHERE root.oid = %(table)s AND (root.relkind = 'p' AND c.oid <> root.oid
+    OR root.relkind = 'r' AND root.relispartition AND c.oid = root.oid)
+"""
+Nodes = dict[str, list[Any]]
+
+
+def partitions_at(
+    pipeline: OpenPipeline, snapshot: str, tables: Iterable[SourceTable]
+) -> dict[SourceTable, str]:
+    """What of partitions belongs to each table, as a snapshot of the source shows it."""
+    dsn = pipeline.source.dsn
+    with source_session(dsn, "reading the partitions") as connection, connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        found = {table: _nodes(connection, table.relation_id) for table in tables}
+        parted = {table for table in found if found[table] or table.kind == "p"}
+        return {table: _written(found[table]) if table in parted else "" for table in found}
+
+
+def require_same_partitions(pipeline: OpenPipeline, before: Mapping[SourceTable, str]) -> None:
+    """Raises if a partition of these tables was rewritten, or came with rows, or went, since a snapshot.
+
+    A range of pages is of one file: of a partition that was rewritten between two of its ranges, some rows
+    are read twice and others never.
+
+    Args:
+        before: `partitions_at` that snapshot.
+    """
+    parted = {table: json.loads(text) for table, text in before.items() if text}
+    if not parted:
+        return
+    dsn = pipeline.source.dsn
+    with source_session(dsn, "reading the partitions") as connection:
+        for table, known in parted.items():
+            if _changed(table.relation_id, known, _nodes(connection, table.relation_id)):
+                raise ChangedMeanwhileError(
+                    "a partition was rewritten, attached, detached or dropped while the table was copied",
+                    where=f"table {table.quoted}",
+                    way_out="run again; nothing was published",
+                )
+
+
+def repartitioned(pipeline: OpenPipeline, held: Sequence[TableSchema]) -> set[tuple[str, str]]:
+    """Tables, by schema and name, that partitions with rows joined or left since they were copied.
+
+    Notes those that were born since.
+    """
+    known = {table: json.loads(table.partitions) for table in held if table.partitions}
+    if not known:
+        return set()
+    dsn = pipeline.source.dsn
+    with source_session(dsn, "reading the partitions") as connection:
+        now = {table: _nodes(connection, table.relation_id) for table in known}
+    changed = {table for table in known if _changed(table.relation_id, known[table], now[table])}
+    grown = [t for t in known if t not in changed and now[t].keys() > known[t].keys()]
+    if grown:
+        from slotlake.spark.publish.shape import reshape
+
+        reshape(pipeline.lake, [replace(table, partitions=_written(now[table])) for table in grown])
+    return {(table.schema, table.table) for table in changed}
+
+
+def _nodes(connection: psycopg.Connection[Any], relation_id: int) -> Nodes:
+    """Of a root all that is below it, of a leaf itself; of any other table nothing."""
+    rows = connection.execute(_TREE.encode(), {"table": relation_id}).fetchall()
+    return {oid: [int(storage), since, bool(born)] for oid, storage, since, born in rows}
+
+
+def _written(nodes: Nodes) -> str:
+    return json.dumps({oid: nodes[oid][:2] for oid in sorted(nodes)})
+
+
+def _changed(relation_id: int, before: Mapping[str, list[Any]], now: Nodes) -> bool:
+    if not now and str(relation_id) in before:
+        return False  # a leaf that is detached is not published; it is looked at again when it comes back
+    if any(oid not in now or now[oid][:2] != before[oid] for oid in before):
+        return True
+    return any(not now[oid][2] for oid in now.keys() - before.keys())

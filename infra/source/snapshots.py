@@ -1,0 +1,115 @@
+"""A snapshot of the source that waits for nobody, and stands at the lake's position or behind it.
+
+A snapshot of `decoder.slots.visible` is judged by the transactions around it: those of a batch that is pulled
+past it, and those that the lake has already, back to where an earlier one was judged.  Where none can be
+judged (a standby, another plugin, so many writers that no snapshot falls between two commits) there is None.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from slotlake.decoder.changelog.batches import Batch, batch_positions, batches
+from slotlake.decoder.server.position import source_position
+from slotlake.decoder.slots.slot import ExportedSnapshot
+from slotlake.decoder.slots.visible import Reader, Shown, readers
+from slotlake.infra.source.pulling import pull_batch
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+
+_AT_ONCE = 4
+_TRIES = 5
+_PAUSE_SECONDS = 0.1
+_PLACE = "shown.json"
+
+
+@contextmanager
+def standing(pipeline: OpenPipeline, progress: Progressing) -> Iterator[ExportedSnapshot | None]:
+    """A snapshot that stands at the lake's position or behind it; None if none can be judged."""
+    with ExitStack() as held:
+        yield None if pipeline.source.plugin != "pgoutput" else _taken(pipeline, progress, held)
+
+
+def _taken(pipeline: OpenPipeline, progress: Progressing, held: ExitStack) -> ExportedSnapshot | None:
+    for attempt in range(_TRIES):
+        if attempt:
+            time.sleep(_PAUSE_SECONDS)
+        with ExitStack() as tried:
+            taken = readers(pipeline.source, _AT_ONCE)
+            for reader in taken:
+                tried.enter_context(reader)
+            if not taken:
+                return None
+            snapshot = _standing(pipeline, taken, progress)
+            if snapshot is not None:
+                held.push(tried.pop_all())
+                return snapshot
+    return None
+
+
+def _standing(
+    pipeline: OpenPipeline, taken: Sequence[Reader], progress: Progressing
+) -> ExportedSnapshot | None:
+    """The first of the snapshots that stands at an LSN, with it."""
+    start = pipeline.position()
+    batch = pull_batch(pipeline, start, source_position(pipeline.source), progress, whole=True)
+    table = None if batch.empty else batch.transaction_table()
+    columns = ((), ()) if table is None else (table["xid"].to_pylist(), table["end_lsn"].to_pylist())
+    transactions = list(zip(*columns, strict=True))
+    for reader in taken:
+        lsn = reader.shown.stands(start, batch.end_lsn, transactions)
+        if lsn is not None and not _here(pipeline, start, reader.shown):
+            _note(pipeline, lsn)
+            _forget(batch, lsn)
+            return reader.at(lsn)
+    _forget(batch, start)
+    return None
+
+
+def _here(pipeline: OpenPipeline, position: int, shown: Shown) -> bool:
+    """Has the lake a transaction that is not shown?  It is logged, and may be sent, before it can be seen."""
+    known = _known(pipeline, position)
+    for path in reversed(batches(pipeline.file.changelog_dir)):
+        positions = batch_positions(path.name)
+        if positions is None or not known < positions[1] <= position:
+            continue
+        xids = Batch.open(path).xids()
+        least_most = pc.min_max(xids).as_py()
+        if len(xids) == 0 or shown.shows_all(least_most["min"], least_most["max"]):
+            continue
+        if not all(shown.shows(xid) for xid in xids.to_pylist()):
+            return True
+    return False
+
+
+def _known(pipeline: OpenPipeline, position: int) -> int:
+    """Up to where all that the lake has is known to be shown by every snapshot from now on."""
+    try:
+        told = int(json.loads((pipeline.file.state_dir / _PLACE).read_text())["shown_to"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+    return told if told <= position else 0
+
+
+def _note(pipeline: OpenPipeline, lsn: int) -> None:
+    """Only spares looking; where it cannot be written, all batches are looked at the next time too."""
+    place = pipeline.file.state_dir / _PLACE
+    with suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.with_suffix(".new").write_text(json.dumps({"shown_to": lsn}))
+        place.with_suffix(".new").replace(place)
+
+
+def _forget(batch: Batch, lsn: int) -> None:
+    """A batch that was pulled only to judge by, and ends elsewhere."""
+    if not batch.empty and batch.end_lsn != lsn:
+        shutil.rmtree(batch.path, ignore_errors=True)

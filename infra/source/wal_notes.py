@@ -1,0 +1,115 @@
+"""What was seen of the source's WAL, and when: from it follow its rate, and the lake's lag in seconds.
+
+A line of JSON in the state folder, ``wal-seen.json``: pairs of this machine's clock and the source's WAL
+position, of the last hour.  `status`, the monitor and each pull add one.  Invariant: derived, never needed;
+a folder that cannot be written, or a damaged file, costs the history and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from time import time as clock
+from typing import TYPE_CHECKING, NamedTuple
+
+from slotlake.decoder.server.source import source_session
+from slotlake.decoder.slots.pressure import wal_now
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+
+_FILE = "wal-seen.json"
+_KEPT_SECONDS = 3600.0
+_KEPT_MAX = 240
+_RECENT_SECONDS = 60.0
+_APART_SECONDS_MIN = 1.0
+_PAGE = 8192
+
+
+class Seen(NamedTuple):
+    """The source's WAL stood at ``position`` at ``time`` (seconds since 1970, this machine's clock)."""
+
+    time: float
+    position: int
+
+
+def note_source(
+    pipeline: OpenPipeline, position: int | None = None, asked: float | None = None
+) -> list[Seen]:
+    """Note where the source's WAL stands; of what is known by it the lag in seconds is told."""
+    asked = clock() if asked is None else asked
+    if position is None:
+        with source_session(pipeline.source.dsn) as connection:
+            position = wal_now(connection)
+    return note(pipeline.file.state_dir, Seen(asked, position))
+
+
+def seen(folder: Path) -> list[Seen]:
+    """What has been noted, the oldest first."""
+    try:
+        noted = json.loads((folder / _FILE).read_text())
+        return sorted(Seen(float(time), int(position)) for time, position in noted)
+    except (OSError, ValueError, TypeError):
+        return []
+
+
+def note(folder: Path, now: Seen) -> list[Seen]:
+    """Add what was seen just now; all that is known then, the oldest first."""
+    # A source that stands before what was seen of it is another one (or an earlier state of it); by less
+    # than a page it only was looked at in another way.
+    known = seen(folder)
+    kept = [old for old in known if old.position <= now.position + _PAGE and old.time < now.time]
+    kept = [*_thinned(kept, now.time), now, *(later for later in known if later.time > now.time)]
+    with contextlib.suppress(OSError):
+        if folder.is_dir():
+            new = folder / f"{_FILE}.{os.getpid()}"
+            new.write_text(json.dumps(kept))
+            new.replace(folder / _FILE)
+    return kept
+
+
+def _thinned(known: list[Seen], now: float) -> list[Seen]:
+    """Those of the last hour, and the newest before; of too many every other of the older half goes."""
+    recent = [each for each in known if now - each.time <= _KEPT_SECONDS]
+    before = [each for each in known if now - each.time > _KEPT_SECONDS][-1:]
+    if len(recent) >= _KEPT_MAX:
+        middle = len(recent) // 2
+        recent = recent[:middle:2] + recent[middle:]
+    return before + recent
+
+
+def wal_rate(known: Sequence[Seen]) -> float | None:
+    """Bytes of WAL a second: over all that is known, or over the last minute if that is more.
+
+    The greater of the two, because what is told from it is when WAL runs out.  None when nothing was seen
+    at least a second earlier.
+    """
+    if not known:
+        return None
+    now = known[-1]
+    earlier = [old for old in known if now.time - old.time >= _APART_SECONDS_MIN]
+    if not earlier:
+        return None
+    recent = [old for old in earlier if now.time - old.time >= _RECENT_SECONDS]
+    bases = [earlier[0], recent[-1] if recent else earlier[-1]]
+    return max(0.0, *((now.position - base.position) / (now.time - base.time) for base in bases))
+
+
+def lag_seconds(
+    known: Sequence[Seen], position: int, source: int, known_whole: float | None, now: float
+) -> float | None:
+    """For how long what is not in the lake has at most been in the source.
+
+    Args:
+        position: the lake's.
+        source: the source's WAL position now.
+        known_whole: a moment up to which the lake holds all commits, such as that of its newest commit.
+    """
+    if source <= position:
+        return 0.0
+    moments = [old.time for old in known if old.position <= position]
+    moments += [] if known_whole is None else [known_whole]
+    return max(0.0, now - max(moments)) if moments else None

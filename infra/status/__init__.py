@@ -1,0 +1,1 @@
+"""Where a pipeline stands, what its slot costs, and what to warn of."""

@@ -1,0 +1,1 @@
+"""The sync to now: new tables, tables that come back, batch after batch until the source is reached."""

@@ -1,0 +1,98 @@
+"""The sync: catch up with the source's position as it is now, batch after batch.
+
+On the way tables that have joined the publications are copied for a while, tables that were set aside come
+back, and histories that the pipeline file asks for are begun.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.server.position import source_position
+from slotlake.infra.advance.advance import next_batch, pull_report, require_fit
+from slotlake.infra.advance.steps import Totals, bring_in
+from slotlake.infra.joining.joining import add_new_tables, how_far
+from slotlake.infra.joining.recopying import let_go_of, reasons
+from slotlake.infra.reports import PullReport, SyncReport
+from slotlake.infra.selection import known_tables
+from slotlake.infra.selection.aside import tables_aside, without_the_troubled
+from slotlake.infra.selection.tables import refuse_changed
+from slotlake.infra.source.wal_notes import note_source
+from slotlake.infra.sync.modes import begin_modes
+from slotlake.infra.sync.refill import fill_added_columns
+from slotlake.infra.sync.resuming import bring_back
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+    from slotlake.spark.publish.aside import Name
+
+
+def pull_next(pipeline: OpenPipeline, progress: Progressing) -> PullReport:
+    """Write the batch that follows the lake's position up to the source's now, or find it written."""
+    aside = tables_aside(pipeline).keys()
+    report = without_the_troubled(pipeline, lambda: _pull_next(pipeline, aside, progress))
+    return replace(report, set_aside=reasons(pipeline))
+
+
+def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progressing) -> PullReport:
+    """As `pull_next`, of which a table's trouble is nobody's yet; ``aside``: tables that may come back."""
+    started = time.monotonic()
+    require_fit(pipeline, at_snapshot=False)
+    refuse_changed(pipeline)
+    added = add_new_tables(pipeline, progress)
+    joining = how_far(pipeline)
+    let_go_of(pipeline, progress)
+    resumed = bring_back(pipeline, aside, progress)
+    known_tables.note(pipeline, added)
+    begin_modes(pipeline, progress)
+    fill_added_columns(pipeline, progress)
+    position = pipeline.position()  # any of these may have moved the lake on
+    batch = next_batch(pipeline, position, None, None, progress)
+    report = pull_report(batch, position, started)
+    return replace(report, added_tables=added, joining=joining, resumed=resumed)
+
+
+def catch_up(pipeline: OpenPipeline, progress: Progressing) -> SyncReport:
+    """Bring the lake to the source's position as it is now.
+
+    Takes more than one batch when a crash has left one behind, or when one batch would be too large.
+    """
+    started = time.monotonic()
+    first = pipeline.position()
+    asked = time.time()
+    target = source_position(pipeline.source)
+    note_source(pipeline, target, asked)
+    totals = Totals()
+    added: list[str] = []
+    resumed: list[str] = []
+    while True:
+        with totals.timed("pull"):
+            pulled = pull_next(pipeline, progress)
+        bring_in(pipeline, pulled, totals, progress)
+        added += pulled.added_tables
+        resumed += pulled.resumed
+        if pulled.batch is None or pipeline.position() >= target:
+            break
+    last = totals.last
+    if last is not None:
+        fill_added_columns(pipeline, progress)
+    return SyncReport(
+        batch=None if last is None else last.batch,
+        start_lsn=format_lsn(first),
+        lsn=format_lsn(pipeline.position()),
+        transactions=totals.transactions,
+        changes=totals.changes,
+        tables=totals.tables,
+        conflicts=totals.conflicts,
+        seconds=time.monotonic() - started,
+        seconds_by_step={step: round(spent, 3) for step, spent in totals.seconds.items()},
+        added_tables=added,
+        joining=pulled.joining,
+        resumed=resumed,
+        set_aside=reasons(pipeline),
+    )

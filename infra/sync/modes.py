@@ -1,0 +1,79 @@
+"""What the pipeline file asks for beside a mirror, and its beginning where the lake has none of it yet.
+
+The file only begins things.  What the lake has beside a mirror goes on being fed whatever the file says,
+because a history with a gap would be a false one; `status` names what is kept without being asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from slotlake.infra.config.modes import wanted_modes
+from slotlake.infra.selection.aside import tables_aside
+from slotlake.spark.names import COMMITS, LakeName, belongs, parse_postgres_name, source_table
+
+if TYPE_CHECKING:
+    from slotlake.infra.config.pipeline_file import PipelineFile
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+    from slotlake.spark.read.point import Cut
+
+
+def begin_modes(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
+    """Begin what is asked for and not there, at the lake's position; the tables made.
+
+    Raises:
+        LakeError: Spark failed, or the catalog cannot be reached.
+    """
+    from slotlake.spark.catalog.open import open_catalog
+    from slotlake.spark.names import lake_table
+    from slotlake.spark.publish.derived_tables import tables_beside
+
+    file, lake = pipeline.file, pipeline.lake
+    asked = [file.mode, *(section.mode or () for section in file.tables.values())]
+    if not any(mode != "mirror" for modes in asked for mode in modes):
+        return []
+    with open_catalog(lake) as catalog:
+        names = frozenset(catalog.names())
+    lacking = {}
+    aside = {each.source_name for each in tables_aside(pipeline).values()}
+    for table, modes in wanted_modes(file, _mirrors(lake.namespace, names)).items():
+        held = tables_beside(names, lake_table(lake.namespace, *parse_postgres_name(table)))
+        missing = [mode for mode in modes if mode not in held]
+        if missing and table not in aside:
+            lacking[table] = missing
+    return _begin(pipeline, lacking, progress) if lacking else []
+
+
+def _mirrors(namespace: str, names: Iterable[LakeName]) -> list[tuple[str, str]]:
+    """The source tables of the lake's mirrors, by their names alone."""
+    from slotlake.spark.publish.derived_tables import SUFFIXES
+
+    return [
+        source_table(namespace, name)
+        for name in sorted(names)
+        if belongs(name.namespace, namespace)
+        and name.table != COMMITS
+        and not name.table.lower().endswith(tuple(SUFFIXES.values()))
+    ]
+
+
+def _begin(pipeline: OpenPipeline, lacking: dict[str, list[str]], progress: Progressing) -> list[str]:
+    from slotlake.infra.copy.tables import copy_point
+    from slotlake.spark.copy.initial import InitialCopy
+
+    progress("history: begun beside " + ", ".join(lacking), len(lacking))
+    point = copy_point(pipeline, pipeline.position(), "copy", 0, "modes")
+    with InitialCopy.begin(pipeline.session, pipeline.lake, pipeline.name, [], lacking) as copy:
+        published = copy.publish(point)
+    return sorted(published.snapshots)
+
+
+def unasked(file: PipelineFile, cut: Cut) -> list[str]:
+    """Lake tables that are kept beside a mirror, and that the file does not ask for."""
+    found = []
+    for table in cut.tables():
+        asked = wanted_modes(file, [(table.schema, table.table)]).get(table.source_name, [])
+        found += [str(name) for mode, name in cut.beside(table.source_name).items() if mode not in asked]
+    return found

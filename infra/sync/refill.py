@@ -1,0 +1,67 @@
+"""Tables that must be copied again to be exact: their rows changed, and no row event told it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.catalog.vanished import VanishedError
+from slotlake.infra.advance.exact import beside_writers
+from slotlake.infra.copy.tables import published_tables, replace_content
+from slotlake.infra.schema.large_tables import put_off
+from slotlake.infra.source.partitions import repartitioned
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+
+FILL_WAIT_SECONDS = 60.0
+
+
+def fill_added_columns(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
+    """Copy again the tables whose added columns have a default: their old rows got it with no row event.
+
+    PostgreSQL keeps a constant default beside the table (pg_attribute.attmissingval) or rewrites the table
+    for a volatile one; neither reaches the stream.  Likewise those to which a row came with a value that was
+    not sent (`spark.row_filter.selection.Taken.lost`), and those that partitions joined or left.  Several at
+    once are read under one snapshot.
+    """
+    stale = _unfilled(pipeline)
+    if stale:
+        off = put_off(pipeline, dict.fromkeys(stale, "rows got values that no change told of"))
+        stale = [table for table in stale if table not in off]
+    if stale:
+        with beside_writers(pipeline, FILL_WAIT_SECONDS, progress) as snapshot:
+            for table in stale:
+                with suppress(VanishedError):  # the next batch finds that it has left
+                    replace_content(pipeline, table, snapshot, progress)
+    return [table.quoted for table in stale]
+
+
+def has_unfilled_columns(pipeline: OpenPipeline) -> bool:
+    """Is there a table that must be copied again to be exact?"""
+    return bool(_unfilled(pipeline))
+
+
+def _unfilled(pipeline: OpenPipeline) -> list[SourceTable]:
+    from slotlake.spark.read.point import Cut
+
+    held = Cut.latest(pipeline.lake).followed()
+    lacking = {
+        (table.schema, table.table): {column.name for column in table.live if column.unfilled}
+        for table in held
+        if any(column.unfilled for column in table.live)
+    }
+    lost = {(table.schema, table.table) for table in held if any(column.lost for column in table.live)}
+    lost |= repartitioned(pipeline, held)
+    if not lacking and not lost:
+        return []
+    return [
+        table
+        for table in published_tables(pipeline, to_read=False)
+        if (table.schema, table.table) in lost
+        or any(
+            c.has_default and c.name in lacking.get((table.schema, table.table), ()) for c in table.columns
+        )
+    ]

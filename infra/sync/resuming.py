@@ -1,0 +1,283 @@
+"""Tables that are set aside come back: each is copied again under a snapshot and published whole at one LSN.
+
+Every sync looks whether the cause may be gone, by the source's catalog: something of the table changed there,
+or a while has passed, which is longer after each try that failed.  A refusal that the pipeline file asks for
+(`on_conflict`, `on_lossy`: fail) is over when the file asks no more.  `slotlake resume` does not wait for any
+of this.  A table that is locked, or not published any more, is left as it is.
+
+A large one is copied over several syncs (`infra.joining.recopying`).
+
+Invariant: the swap that publishes the copy takes the table off the record (spark/publish/aside.py), so it is
+followed from exactly there on; a try that fails changes nothing but the record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from slotlake.decoder.catalog.publications import SourceTable, published_names
+from slotlake.decoder.errors import LockedError, PipelineFileError, SlotError, SlotlakeError, SourceError
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.server.source import redact, source_session
+from slotlake.infra.advance.steps import confirm_position
+from slotlake.infra.config.conflicts import on_conflict
+from slotlake.infra.copy.tables import published_tables
+from slotlake.infra.joining import recopying
+from slotlake.infra.reports import ResumeReport
+from slotlake.infra.schema import large_tables
+from slotlake.infra.selection.aside import require_columns, tables_aside
+from slotlake.infra.selection.types import on_lossy
+from slotlake.infra.source.fingerprints import Mark, marks_at
+from slotlake.spark.names import lake_table, parse_postgres_name, postgres_name
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+    from slotlake.spark.publish.aside import Aside, Name
+
+WAIT_SECONDS = 10.0
+_NAMES = 'name it as PostgreSQL writes it: public.orders, "Odd Schema"."Odd Name"'
+_FIRST_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 60.0, 86400.0
+_TRIES_AT_ONCE = 3
+
+_LOOK = """
+SELECT c.oid::bigint, coalesce(c.relacl::text, ''), c.relreplident::text,
+       has_schema_privilege(c.relnamespace, 'USAGE'), has_table_privilege(c.oid, 'SELECT'), EXISTS (
+           SELECT FROM pg_locks l WHERE l.relation = c.oid AND l.granted AND l.mode = 'AccessExclusiveLock'
+             AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())),
+       EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                 AND a.attgenerated = '')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s
+"""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What the source's catalog says of a table now.
+
+    Attributes:
+        locked: somebody holds it so that nobody can read it.
+        columns: it has some.
+        known_members: it is published by what published it when the lake's content was read.
+        fingerprint: of all of it, and of what the pipeline file says of the table.
+    """
+
+    locked: bool
+    columns: bool
+    known_members: bool
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class _Large:
+    """A table that is copied again over several syncs."""
+
+    aside: Aside
+    seen: _Seen
+    table: SourceTable
+
+
+def bring_back(pipeline: OpenPipeline, names: Collection[Name], progress: Progressing) -> list[str]:
+    """Copy again those of these tables that may be followed again; the tables that are."""
+    back: list[str] = []
+    large: dict[Name, _Large] = {}
+    for each, seen in _due_now(pipeline, names):
+        if (table := _large(pipeline, each)) is not None:
+            large[each.name] = _Large(each, seen, table)
+            continue
+        progress(f"{each.source_name} was set aside: copied again", 0)
+        with _their_own([each.name]):
+            _copy(pipeline, each, seen, progress)
+            back.append(each.source_name)
+    with _their_own(large):
+        back += _some_of(pipeline, large, progress)
+    return back
+
+
+def _due_now(pipeline: OpenPipeline, names: Collection[Name]) -> Iterator[tuple[Aside, _Seen]]:
+    """Those of these tables that may be followed again, by what the source's catalog says of them."""
+    from slotlake.spark.publish.aside_write import forget
+
+    for name, each in tables_aside(pipeline).items() if names else ():
+        if name not in names:
+            continue
+        seen = _look(pipeline, each)
+        if seen is None and each.lsn is None:
+            forget(pipeline.lake, [name])  # it is gone, and the lake never had it
+        if seen is not None and not seen.locked and _due(pipeline, each, seen):
+            yield each, seen
+
+
+@contextmanager
+def _their_own(names: Collection[Name]) -> Iterator[None]:
+    """What keeps these tables from being copied keeps nobody else from anything, nor what waiting mends."""
+    try:
+        yield
+    except SlotError as error:
+        if not error.retryable:
+            raise
+    except SlotlakeError as error:
+        if error.table not in names:
+            raise
+
+
+def resume(pipeline: OpenPipeline, table: str, progress: Progressing) -> ResumeReport:
+    """Copy a table again that is set aside, now.
+
+    Raises:
+        PipelineFileError: it is neither set aside nor followed.
+        SlotlakeError: it cannot be followed yet; it stays set aside.
+    """
+    from slotlake.spark.read.point import Cut
+
+    started = time.monotonic()
+    try:
+        name = parse_postgres_name(table)
+    except KeyError:
+        raise PipelineFileError(f"{table!r} is no name of a table", where="resume", way_out=_NAMES) from None
+    aside = tables_aside(pipeline)
+    lake_name = str(lake_table(pipeline.lake.namespace, *name))
+    if name not in aside:
+        if name not in {(held.schema, held.table) for held in Cut.latest(pipeline.lake).tables()}:
+            listed = ", ".join(each.source_name for each in aside.values()) or "none is"
+            raise PipelineFileError(
+                f"the lake has no table {table}", where="resume", way_out=f"set aside now: {listed}"
+            )
+        at = format_lsn(pipeline.position())
+        return ResumeReport(postgres_name(*name), lake_name, at, already=True)
+    seen = _look(pipeline, aside[name])
+    if seen is None:
+        raise SourceError(
+            f"the table {table} is not published any more; it stays set aside",
+            where=f"publications {', '.join(pipeline.source.publications)}",
+            way_out="publish it again, or drop its lake table if nobody reads it",
+        ).of(*name)
+    report = ResumeReport(postgres_name(*name), lake_name, "")
+    recopying.let_go_of(pipeline, progress)
+    if (large := _large(pipeline, aside[name])) is not None:
+        back = _some_of(pipeline, {name: _Large(aside[name], seen, large)}, progress)
+        ranges = recopying.how_far(pipeline).get(report.table, "0 ranges")
+        rows = recopying.lake_rows(pipeline, name) if back else 0
+        report, lsn = replace(report, rows=rows, copying="" if back else ranges), pipeline.position()
+    else:
+        lsn, rows = _copy(pipeline, aside[name], seen, progress)
+        report = replace(report, rows=rows)
+    confirm_position(pipeline)
+    return replace(report, lsn=format_lsn(lsn), seconds=round(time.monotonic() - started, 3))
+
+
+def _copy(pipeline: OpenPipeline, each: Aside, seen: _Seen, progress: Progressing) -> tuple[int, int]:
+    """Copy a table and publish it; the LSN, and its rows. What keeps it from that is noted."""
+    from slotlake.infra.backfill.backfill import read_again
+
+    try:
+        table = _published(pipeline, each.name)
+        return read_again(
+            pipeline, [table], WAIT_SECONDS, progress, at_slot=not seen.known_members or each.lsn is None
+        )
+    except SlotlakeError as error:
+        if error.table == each.name:
+            _note_failed(pipeline, each, seen, error)
+        raise
+
+
+def _note_failed(pipeline: OpenPipeline, each: Aside, seen: _Seen, error: SlotlakeError) -> None:
+    from slotlake.spark.publish.aside_write import write
+
+    if not error.retryable or isinstance(error, LockedError):
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        failed = replace(each, what=error.what, where=error.where, way_out=error.way_out)
+        noted = replace(failed, tries=each.tries + 1, tried=now, seen=seen.fingerprint)
+        write(pipeline.lake, pipeline.name, [noted])
+
+
+def _large(pipeline: OpenPipeline, each: Aside) -> SourceTable | None:
+    """The table, if it is copied over several syncs."""
+    try:
+        large = large_tables.large(pipeline, [_published(pipeline, each.name)])
+    except SlotlakeError as error:
+        if error.table != each.name:
+            raise
+        return None  # to copy it in one piece meets the same, and notes it
+    return large[0] if large else None
+
+
+def _some_of(pipeline: OpenPipeline, large: Mapping[Name, _Large], progress: Progressing) -> list[str]:
+    """Copy some more of these tables; those that are whole, and followed again."""
+    if not large:
+        return []
+    large_tables.put_on_the_way(pipeline, [of.aside for of in large.values() if of.aside.cause != "again"])
+    try:
+        back = recopying.go_on(pipeline, [of.table for of in large.values()], progress)
+    except SlotlakeError as error:
+        failed = large.get(error.table) if error.table is not None else None
+        if failed is not None:
+            _note_failed(pipeline, replace(failed.aside, cause="again"), failed.seen, error)
+        raise
+    mended = [of.aside for of in large.values() if of.aside.cause == "again" and of.aside.tries]
+    large_tables.put_on_the_way(pipeline, [each for each in mended if each.source_name not in back])
+    return back
+
+
+def _published(pipeline: OpenPipeline, name: Name) -> SourceTable:
+    tables = published_tables(pipeline, to_read=False, aside_too=[name])
+    found = next((table for table in tables if (table.schema, table.table) == name), None)
+    if found is None:
+        raise SourceError(
+            f"the table {postgres_name(*name)} is not published any more",
+            where=redact(pipeline.source.dsn),
+            way_out="ALTER PUBLICATION … ADD TABLE, then resume it",
+        ).of(*name)
+    require_columns([found])
+    return found
+
+
+def _look(pipeline: OpenPipeline, each: Aside) -> _Seen | None:
+    """None if the table is not published now."""
+    source = pipeline.source
+    with source_session(source.dsn, "looking at a table set aside") as connection:
+        if each.name not in published_names(connection, source.publications):
+            return None
+        row = connection.execute(_LOOK, each.name).fetchone()
+    if row is None:
+        return None
+    oid, *rights, locked, columns = row
+    mark = marks_at(pipeline, [oid], None).get(oid)
+    told = repr((oid, rights, mark, _asked(pipeline, each.name))).encode()
+    known = _members_then(pipeline, each)
+    members = frozenset() if mark is None else mark.members
+    return _Seen(locked, columns, known == (oid, members), hashlib.sha256(told).hexdigest())
+
+
+def _asked(pipeline: OpenPipeline, name: Name) -> str:
+    """What the pipeline file says of a table: to leave a column out may be what lets it be followed again."""
+    own = pipeline.file.tables.items()
+    return "".join(section.model_dump_json() for key, section in own if parse_postgres_name(key) == name)
+
+
+def _members_then(pipeline: OpenPipeline, each: Aside) -> tuple[int, Collection[str]] | None:
+    from slotlake.spark.read.point import Cut
+
+    for table in Cut.latest(pipeline.lake).tables():
+        if (table.schema, table.table) == each.name and (mark := Mark.from_json(table.mark)) is not None:
+            return mark.relation_id, mark.members
+    return None
+
+
+def _due(pipeline: OpenPipeline, each: Aside, seen: _Seen) -> bool:
+    if each.cause == "on_conflict":
+        return on_conflict(pipeline.file).of(*each.name) != "fail"
+    if each.cause == "on_lossy":
+        return not on_lossy(pipeline.file).may_fail(*each.name)
+    if not seen.columns:
+        return False
+    if seen.fingerprint != each.seen or each.tries < _TRIES_AT_ONCE:
+        return True
+    pause = min(_FIRST_PAUSE_SECONDS * 2 ** min(each.tries - _TRIES_AT_ONCE, 32), _PAUSE_SECONDS_MAX)
+    return datetime.now(UTC) - datetime.fromisoformat(each.tried) >= timedelta(seconds=pause)

@@ -1,0 +1,1 @@
+"""Applies a batch: stages every table that it touches."""

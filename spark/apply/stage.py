@@ -1,0 +1,249 @@
+"""Applies a batch: folds each touched table and merges it into the table's branch ``stage``.
+
+The first step sets ``stage`` back to ``main`` for every touched table, so whatever an earlier attempt
+left is gone.  A table's last statement, and only that, puts the batch's name into the snapshot it
+makes: publishing accepts a table by that name, so half a table is never published.
+
+Small tables are taken several at a time, large ones one after the other (spark/apply/together.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from slotlake.decoder.errors import ApplyError, concerning
+from slotlake.decoder.failpoints import reach
+from slotlake.spark import lake_files
+from slotlake.spark.apply import together as apply_together
+from slotlake.spark.apply.together import Job
+from slotlake.spark.catalog.open import Catalog, open_catalog
+from slotlake.spark.copy.replace import stage_copy
+from slotlake.spark.fold.batch import stretches
+from slotlake.spark.fold.conflicts import Choices, Conflicts
+from slotlake.spark.history.freed_names import freed
+from slotlake.spark.history.modes import Fed, feed
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.merge.follow import constants, followed
+from slotlake.spark.merge.run import Staged, Work, stage, stage_shape
+from slotlake.spark.names import LakeName, postgres_name
+from slotlake.spark.publish.commits import Point
+from slotlake.spark.publish.derived_tables import load_beside
+from slotlake.spark.publish.publication import folded_at, is_pending, point_of, remove_folded, touched
+from slotlake.spark.publish.sidecar import NOTHING, Annex, Copied
+from slotlake.spark.publish.swap import Loaded, load, require_owner, reset_stage, still_lack
+from slotlake.spark.row_filter.selection import taken
+from slotlake.spark.session_errors import StageConflictError
+from slotlake.spark.tables.schema import schema_of
+from slotlake.spark.tables.settle import settled
+from slotlake.spark.tables.shapes import BatchRelation, ChangeBatch
+
+# A killed run may have left a statement in a Spark server that is still at work on the same branch.
+_ATTEMPTS = 3
+_APPLY_ALL = Choices()
+
+
+@dataclass(frozen=True)
+class TableApplied:
+    """What applying did to one lake table. All counts are rows.
+
+    Attributes:
+        changes: row changes of this table in the batch.
+        folded: keys touched (rows inserted, for a table without a key).
+        conflicts: changes that met a row that should not, or lacked one that should, be there.
+    """
+
+    source_table: str
+    changes: int
+    folded: int
+    conflicts: Conflicts = field(default_factory=Conflicts)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A batch staged in the lake, or found published.
+
+    Attributes:
+        tables: lake table ("namespace.table") → what was done to it.
+        skipped: source tables with changes that the lake does not have: a copy of one of them is made
+            at a later position, and holds these changes.
+    """
+
+    batch: str
+    already_published: bool
+    tables: Mapping[str, TableApplied] = field(default_factory=dict)
+    skipped: tuple[str, ...] = ()
+
+
+def apply_batch(
+    session: SparkSession,
+    lake: LakeSettings,
+    batch: ChangeBatch,
+    pipeline: str,
+    choices: Choices = _APPLY_ALL,
+    annex: Annex = NOTHING,
+) -> Applied:
+    """Stage a change log batch; readers see nothing of it until it is published.
+
+    Idempotent: staging again starts from ``main`` and gives the same; a published batch is left alone.
+
+    Args:
+        batch: a :class:`decoder.changelog.batches.Batch`.
+        choices: what to do with changes that meet what they should not.
+        annex: what belongs to the batch beside its changes.
+
+    Raises:
+        ApplyError: the batch does not start at the lake's position, or holds a change that the lake
+            cannot take (a column renamed or retyped, …) or may not (``on_conflict: fail``), named with
+            the way out.
+        LakeError: catalog or warehouse cannot be reached.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return _apply_once(session, lake, batch, pipeline, choices, annex)
+        except StageConflictError:
+            continue
+    return _apply_once(session, lake, batch, pipeline, choices, annex)
+
+
+def _apply_once(
+    session: SparkSession,
+    lake: LakeSettings,
+    batch: ChangeBatch,
+    pipeline: str,
+    choices: Choices,
+    annex: Annex,
+) -> Applied:
+    point = point_of(batch, pipeline)
+    changed = touched(lake, batch, annex)
+    with open_catalog(lake) as catalog:
+        if not is_pending(catalog, point, batch.start_lsn):
+            return Applied(batch.name, already_published=True)
+        tables = _targets(catalog, changed, pipeline, point, batch.start_lsn)
+        lacking = [each for table in tables for each in table.lacking]
+        reset_stage(catalog, lacking)
+    remove_folded(lake, point)
+    jobs: dict[str, Job[TableApplied]] = {}
+    for number, table in enumerate(tables):
+        directory = lake_files.control_directory(lake, *folded_at(point), str(number))
+        work = Work(session, lake, point, table.mirror, directory)
+        jobs[str(table.name)] = _job(
+            work, table, (batch, changed[table.name], choices, annex), first=not number
+        )
+    try:
+        done = apply_together.done(session, lake, jobs)
+    except ApplyError:
+        _withdraw(lake, [table.name for table in lacking])
+        raise
+    skipped = [relations[-1] for name, relations in changed.items() if relations and str(name) not in done]
+    return Applied(batch.name, False, done, tuple(postgres_name(r.schema, r.table) for r in skipped))
+
+
+Given = tuple[ChangeBatch, Sequence[BatchRelation], Choices, Annex]
+
+
+def _job(work: Work, table: _Target, given: Given, *, first: bool) -> Job[TableApplied]:
+    batch, relations, _, annex = given
+    copied = next((c for c in annex.copies if c.schema.lake_name(work.lake.namespace) == table.name), None)
+
+    def run(session: SparkSession) -> TableApplied:
+        if not first:
+            reach("apply.between_tables")
+        own = replace(work, session=session)
+        held = schema_of(table.mirror.metadata, table.name)
+        with concerning(held.schema, held.table):
+            return _apply_table(own, table, *given) if copied is None else _apply_copy(own, table, copied)
+
+    return Job(run, copied is None and apply_together.is_small(batch, relations))
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A mirror, and what is kept beside it; ``lacking``: those of them that the batch has not reached."""
+
+    mirror: Loaded
+    beside: Mapping[str, Loaded]
+    lacking: Sequence[Loaded]
+
+    @property
+    def name(self) -> LakeName:
+        return self.mirror.name
+
+
+def _targets(
+    catalog: Catalog, names: Collection[LakeName], pipeline: str, point: Point, start: int
+) -> list[_Target]:
+    """The tables that a batch has something for."""
+    pointers = catalog.pointers()
+    found = []
+    for name in sorted(names):
+        if name not in pointers:
+            continue
+        mirror = load(pointers, name)
+        beside: Mapping[str, Loaded] = load_beside(pointers, name)
+        for table in (mirror, *beside.values()):
+            require_owner(table, pipeline)
+        mirror, beside = freed(catalog, mirror, beside)
+        lacking = still_lack((mirror, *beside.values()), point, start)
+        found += [_Target(mirror, beside, lacking)] if lacking else []
+    return found
+
+
+def _withdraw(lake: LakeSettings, names: Sequence[LakeName]) -> None:
+    """Leave nothing of a refused batch staged."""
+    with open_catalog(lake) as catalog:
+        pointers = catalog.pointers()
+        reset_stage(catalog, [load(pointers, name) for name in names])
+
+
+def _apply_copy(work: Work, target: _Target, copied: Copied) -> TableApplied:
+    """What a copy at the batch's end holds has the batch's changes already."""
+    beside = {mode: table for mode, table in target.beside.items() if table in target.lacking}
+    schema = stage_copy(work, copied, beside)
+    return TableApplied(source_table=schema.source_name, changes=copied.rows, folded=copied.rows)
+
+
+def _apply_table(
+    work: Work,
+    target: _Target,
+    batch: ChangeBatch,
+    relations: Sequence[BatchRelation],
+    choices: Choices,
+    annex: Annex,
+) -> TableApplied:
+    schema = schema_of(work.table.metadata, work.table.name)
+    took = taken(schema.selection, [(r, batch.relation_table(r)) for r in relations])
+    changes, schema = followed(schema, took.changes, annex)
+    schema = schema.with_lost(took.lost).with_exact(
+        [name for relation, rows in changes for name in _exact_columns(relation, rows)]
+    )
+    choice = choices.of(schema.schema, schema.table)
+    staged = Staged(0, Conflicts())
+    if target.mirror in target.lacking and not changes:
+        stage_shape(work, schema)
+    elif target.mirror in target.lacking:
+        staged = stage(work, schema, stretches(changes), choice, constants(schema, annex))
+    for mode, table in target.beside.items():
+        if table in target.lacking:
+            reach("apply.between_modes")
+            names = settled(schema, schema_of(work.table.metadata, work.table.name)).names
+            feed(replace(work, table=table), mode, Fed(schema, names, changes), batch, choice)
+    return TableApplied(
+        source_table=schema.source_name,
+        changes=sum(relation.rows for relation in relations),
+        folded=staged.folded,
+        conflicts=staged.conflicts,
+    )
+
+
+def _exact_columns(relation: BatchRelation, rows: pa.Table) -> list[str]:
+    """Columns with a value that only its exact text holds."""
+    present = set(rows.column_names)
+    return [
+        column.name
+        for i, column in enumerate(relation.columns)
+        if any(n in present and rows[n].null_count < rows.num_rows for n in (f"xn{i}", f"xo{i}"))
+    ]

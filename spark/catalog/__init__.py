@@ -1,0 +1,1 @@
+"""Catalogs: SQLite and PostgreSQL, REST; pointers and the changes of many tables at once."""

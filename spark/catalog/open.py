@@ -1,0 +1,61 @@
+"""Opens the lake's catalog, of whichever kind it is: SQLite, PostgreSQL, REST."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyiceberg.exceptions import RESTError
+from requests import RequestException
+from sqlalchemy.engine import make_url
+
+from slotlake.decoder.errors import LakeError
+from slotlake.spark import lake_files
+from slotlake.spark.catalog.base import Catalog, Move, PointerMovedError
+from slotlake.spark.catalog.rest import RestPointers
+from slotlake.spark.catalog.sql import SqlPointers
+from slotlake.spark.lake import LakeSettings
+
+__all__ = ["Catalog", "Move", "PointerMovedError", "check_lake", "open_catalog"]
+
+
+@contextmanager
+def open_catalog(lake: LakeSettings) -> Iterator[Catalog]:
+    """A catalog for one piece of work.
+
+    Raises:
+        LakeError: it cannot be reached.
+    """
+    catalog: Catalog = RestPointers(lake) if lake.is_rest else SqlPointers(lake)
+    try:
+        yield catalog
+    except (RESTError, RequestException) as error:  # of pyiceberg's own requests
+        raise LakeError(
+            f"the REST catalog failed or refused: {type(error).__name__}",
+            where=lake.place,
+            way_out="see that the server runs, and that this user may read and write there",
+        ) from None
+    finally:
+        catalog.close()
+
+
+def check_lake(lake: LakeSettings) -> None:
+    """See that catalog and warehouse can be reached and written; makes both if missing.
+
+    Raises:
+        LakeError: which of them cannot, and why.
+    """
+    lake_files.check_warehouse(lake)
+    if not lake.is_rest:
+        _make_folder(lake)
+    with open_catalog(lake) as catalog:
+        if isinstance(catalog, RestPointers):
+            catalog.require_together()
+        catalog.make_namespace(lake.namespace)
+
+
+def _make_folder(lake: LakeSettings) -> None:
+    url = make_url(lake.sqlalchemy_uri)
+    if url.get_backend_name() == "sqlite" and url.database:
+        lake_files.make_directory(Path(url.database).parent)

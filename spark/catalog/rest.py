@@ -1,0 +1,319 @@
+"""A REST catalog: tables loaded one by one, many changed by one request.
+
+The server writes metadata files itself; it is told, per table, what must still be so and what becomes
+of it (spark/catalog/rest_changes.py).  Several tables go in one request, `POST …/transactions/commit` of
+the Iceberg REST catalog specification: all of it happens, or nothing.  A server that lacks this is refused,
+unless the pipeline file accepts that tables are published one after another (``lake.publish: per_table``);
+`commits` is then the last, so that a reader who begins with it still finds every table at its point.
+
+New tables: the specification lets the same request create them (``assert-create``), but not every server
+does.  Where it is refused, they are made first, empty and marked (:data:`COPYING`), which for everything
+here means that they are not there, and the one request gives all of them their content and takes the
+marks away.
+
+Nothing secret is told in any error: neither addresses' passwords nor what a server answers to a login.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cached_property, partial
+from typing import Any
+from urllib.parse import quote
+
+from pyiceberg.catalog.rest import DEFAULT_ENDPOINTS, VIEW_ENDPOINTS, RestCatalog
+from pyiceberg.exceptions import (
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    RESTError,
+    ValidationError,
+)
+from requests import RequestException, Response, Session, Timeout
+
+from slotlake.decoder.errors import LakeError
+from slotlake.spark.catalog.base import Catalog, Loaded, Move, UnansweredError, moved_by_another, require_own
+from slotlake.spark.catalog.rest_changes import COPYING, change, creation, filling
+from slotlake.spark.jdbc import CONNECT_SECONDS
+from slotlake.spark.lake import ANSWER_SECONDS, LakeSettings
+from slotlake.spark.names import LakeName, belongs, visible
+from slotlake.spark.tables.metadata import Metadata
+from slotlake.spark.tables.schema import PIPELINE_PROPERTY
+
+_TOGETHER = "transactions/commit"
+_CONFLICT = 409
+_LACKING = frozenset({404, 405, 501})
+_DENIED = frozenset({401, 403, 419})
+_OK_BELOW, _SERVERS_FAULT = 300, 500
+# A table asked for is a request that mostly waits; pyiceberg's session keeps ten connections.
+_AT_ONCE = 8
+
+
+class _LimitedCatalog(RestCatalog):
+    """pyiceberg's, whose requests would wait for ever for a server that says nothing."""
+
+    def _create_session(self) -> Session:
+        session = super()._create_session()
+        # requests asks for a limit with each request, and pyiceberg gives none.
+        session.request = partial(session.request, timeout=(CONNECT_SECONDS, ANSWER_SECONDS))
+        return session
+
+
+class RestPointers(Catalog):
+    """One session with a REST catalog."""
+
+    def __init__(self, lake: LakeSettings) -> None:
+        self.lake = lake
+        with _explained(lake):
+            self._rest = _LimitedCatalog(lake.catalog, **{**lake.rest, "uri": lake.uri})
+        self.iceberg = self._rest
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._rest.close()
+
+    def pointers(self) -> Mapping[LakeName, str]:
+        """The lake's tables, each loaded when it is asked for, and then kept."""
+        return _Pointers(self)
+
+    def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
+        """Nothing to do beforehand: the server writes the metadata."""
+        return Move(table, metadata, "", rename)
+
+    def forget(self, moves: Sequence[Move]) -> None:
+        """Nothing was written."""
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """Make all moves by one request; by one each, in the order given, where the user accepts that."""
+        made = [move for move in moves if move.rename is not None]
+        if made:
+            self._make(moves, made)
+            return
+        self._commit([change(move.table, move.metadata) for move in moves])
+
+    @cached_property
+    def together(self) -> bool:
+        """Can the server change several tables by one request?
+
+        By its list of what it can do; one that gives none is asked, with a request that changes nothing.
+        """
+        listed = self._rest._supported_endpoints
+        if listed >= DEFAULT_ENDPOINTS and listed <= DEFAULT_ENDPOINTS | VIEW_ENDPOINTS:
+            return not _lacks(self._post(_TOGETHER, {"table-changes": []}))
+        return any(e.http_method.value == "POST" and e.path.endswith(_TOGETHER) for e in listed)
+
+    def require_together(self) -> None:
+        """See that the server can publish all tables at once, or that the user does without.
+
+        Raises:
+            LakeError: it cannot.
+        """
+        if not self.together and self.lake.publish == "atomic":
+            raise LakeError(
+                "this catalog cannot publish several tables at once: it lacks POST …/transactions/commit",
+                where=self.lake.place,
+                way_out="use a catalog that can (SQLite, PostgreSQL, a REST server with that request), or "
+                "accept with lake.publish: per_table that tables opened at `latest` can differ in position",
+            )
+
+    def drop(self, names: Sequence[LakeName]) -> None:
+        """Forget tables, one after another; `commits`, without which nothing is read, first."""
+        first = sorted(names, key=lambda name: (name.table != "commits", name))
+        with _explained(self.lake):
+            for name in first:
+                with suppress(NoSuchTableError):
+                    self._rest.drop_table((name.namespace, name.table))
+
+    def discard(self, name: LakeName, pipeline: str) -> None:
+        """Drop a table that is marked as being filled."""
+        with _explained(self.lake), suppress(NoSuchTableError, NoSuchNamespaceError):
+            properties = self._rest.load_table((name.namespace, name.table)).metadata.properties
+            if COPYING in properties:
+                require_own(name, properties, pipeline)
+                self._rest.drop_table((name.namespace, name.table))
+
+    def drop_namespace(self, namespace: str) -> None:
+        """Forget a namespace that holds no table."""
+        with _explained(self.lake), suppress(NoSuchNamespaceError):
+            self._rest.drop_namespace(namespace)
+
+    def make_namespace(self, namespace: str) -> None:
+        """Make a namespace if missing."""
+        with _explained(self.lake), suppress(NamespaceAlreadyExistsError):
+            if not self._rest.namespace_exists(namespace):
+                self._rest.create_namespace(namespace)
+
+    def names(self) -> frozenset[LakeName]:
+        """Every table of this lake, those being filled among them."""
+        with _explained(self.lake):
+            spaces = [space[0] for space in self._rest.list_namespaces() if len(space) == 1]
+            mine = [space for space in spaces if belongs(visible(space), self.lake.namespace)]
+            found: list[LakeName] = []
+            for space in mine:
+                with suppress(NoSuchNamespaceError):
+                    found += [LakeName(*name) for name in self._rest.list_tables(space)]
+        return frozenset(found)
+
+    def location(self, name: LakeName) -> str | None:
+        """Where a table's metadata is; None if there is no such table, or it is not one yet."""
+        with _explained(self.lake):
+            try:
+                table = self._rest.load_table((name.namespace, name.table))
+            except (NoSuchTableError, NoSuchNamespaceError):
+                return None
+        return None if COPYING in table.metadata.properties else table.metadata_location
+
+    # -- changes ----------------------------------------------------------------------------------------
+
+    def _make(self, moves: Sequence[Move], made: Sequence[Move]) -> None:
+        self.require_together()
+        if self.together and self._made_together(moves):
+            self._drop_hidden(made)
+            return
+        uuids = {id(move): str(uuid.uuid4()) for move in made}
+        for move in made:
+            self._discard(move)
+            self._one(creation(move, uuids[id(move)], content=False))
+        self._commit(
+            [
+                filling(move, uuids[id(move)]) if move.rename else change(move.table, move.metadata)
+                for move in moves
+            ]
+        )
+        self._drop_hidden(made)
+
+    def _made_together(self, moves: Sequence[Move]) -> bool:
+        """Did the server make all new tables, with content, by one request?"""
+        for move in moves:
+            if move.rename:
+                self._discard(move)
+        answer = self._post(
+            _TOGETHER,
+            {
+                "table-changes": [
+                    creation(move, str(uuid.uuid4()), content=True)
+                    if move.rename
+                    else change(move.table, move.metadata)
+                    for move in moves
+                ]
+            },
+        )
+        if answer.status_code in _DENIED or answer.status_code == _CONFLICT:
+            self._require_done(answer, [move.name for move in moves])
+        return bool(answer.status_code < _OK_BELOW)
+
+    def _discard(self, move: Move) -> None:
+        self.discard(move.rename or move.name, move.metadata.get("properties", {}).get(PIPELINE_PROPERTY, ""))
+
+    def _drop_hidden(self, made: Sequence[Move]) -> None:
+        self.drop([move.name for move in made])
+
+    def _commit(self, changes: list[dict[str, Any]]) -> None:
+        if len(changes) > 1:
+            self.require_together()
+        if len(changes) > 1 and self.together:
+            answer = self._post(_TOGETHER, {"table-changes": changes})
+            self._require_done(answer, [_name(each) for each in changes])
+            return
+        for each in changes:
+            self._one(each)
+
+    def _one(self, each: dict[str, Any]) -> None:
+        name = _name(each)
+        path = f"namespaces/{quote(name.namespace, safe='')}/tables/{quote(name.table, safe='')}"
+        self._require_done(self._post(path, each), [name])
+
+    def _post(self, path: str, body: dict[str, Any]) -> Response:
+        with _explained(self.lake):
+            # pyiceberg has no call of its own for this request.
+            answer: Response = self._rest._session.post(self._rest.url(path, prefixed=True), json=body)
+            return answer
+
+    def _require_done(self, answer: Response, names: Sequence[LakeName]) -> None:
+        status = answer.status_code
+        if status < _OK_BELOW:
+            return
+        if status == _CONFLICT or _error_type(answer).startswith("NoSuch"):
+            raise moved_by_another(names[0], self.lake)
+        kind = UnansweredError if status >= _SERVERS_FAULT else LakeError
+        raise kind(
+            f"the catalog did not take the change: {status} {_error_type(answer)}".rstrip(),
+            where=f"{len(names)} tables, {names[0]} first, in {self.lake.place}",
+            way_out="run again: what was made is found, and the rest is made"
+            if status >= _SERVERS_FAULT
+            else "see that this user may change these tables there",
+        )
+
+
+class _Pointers(Mapping[LakeName, str]):
+    """Pointers, each read once, when it is asked for."""
+
+    def __init__(self, catalog: RestPointers) -> None:
+        self._catalog = catalog
+        self._read: dict[LakeName, str | None] = {}
+
+    def __getitem__(self, name: LakeName) -> str:
+        if name not in self._read:
+            self._read[name] = self._catalog.location(name)
+        location = self._read[name]
+        if location is None:
+            raise KeyError(str(name))
+        return location
+
+    def __iter__(self) -> Iterator[LakeName]:
+        names = sorted(self._catalog.names())
+        unread = [name for name in names if name not in self._read]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            self._read.update(zip(unread, pool.map(self._catalog.location, unread), strict=True))
+        return (name for name in names if self._read[name] is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+@contextmanager
+def _explained(lake: LakeSettings) -> Iterator[None]:
+    try:
+        yield
+    except (NoSuchTableError, NoSuchNamespaceError, NamespaceAlreadyExistsError):
+        raise
+    except Timeout:
+        raise UnansweredError(
+            f"the REST catalog has not answered for {ANSWER_SECONDS} s",
+            where=lake.place,
+            way_out="see to the server, then run again: what was made is found, and the rest is made",
+        ) from None
+    except RequestException as error:
+        raise LakeError(
+            f"the catalog cannot be reached: {type(error).__name__}",
+            where=lake.place,
+            way_out="see that lake.uri is right and the server runs",
+        ) from None
+    except (RESTError, ValidationError, NotImplementedError, ValueError) as error:
+        raise LakeError(
+            f"the catalog refused: {type(error).__name__}",
+            where=lake.place,
+            way_out="see that lake.rest has what this server asks for (token, credential, warehouse …), and "
+            "that this user may read and write there",
+        ) from None
+
+
+def _name(of: dict[str, Any]) -> LakeName:
+    identifier = of["identifier"]
+    return LakeName(identifier["namespace"][0], identifier["name"])
+
+
+def _error_type(answer: Response) -> str:
+    """The server's name of the error; its words may hold anything."""
+    try:
+        return str(answer.json()["error"]["type"])[:80]
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _lacks(answer: Response) -> bool:
+    """Is there no such request? Not to be taken for a table that is missing."""
+    return answer.status_code in _LACKING and not _error_type(answer).startswith("NoSuch")

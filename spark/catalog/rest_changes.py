@@ -1,0 +1,157 @@
+"""From two states of a table's metadata to the requests of the REST catalog specification between them.
+
+Only what publishing does is told: references, properties, a new schema, snapshots that come and leave; and
+for a new table all that it has.  Each change says what must still be so: the table's identity, and where the
+references that it moves stand.
+
+Functions are pure but for the time that a new table's snapshots get: that of their publication.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from slotlake.spark.catalog.base import Loaded, Move
+from slotlake.spark.names import LakeName
+from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
+
+COPYING = "slotlake.copying"
+Change = dict[str, Any]
+
+
+def change(table: Loaded, after: Metadata) -> Change:
+    """What makes ``after`` of a table as it was read."""
+    before = table.metadata
+    refs, next_refs = before.get("refs", {}), after.get("refs", {})
+    moved = [name for name in next_refs if refs.get(name) != next_refs[name]]
+    dropped = [name for name in refs if name not in next_refs]
+    guarded = dict.fromkeys([MAIN, STAGE, *moved, *dropped])
+    return {
+        "identifier": _identifier(table.name),
+        "requirements": [
+            {"type": "assert-table-uuid", "uuid": before["table-uuid"]},
+            {"type": "assert-current-schema-id", "current-schema-id": before["current-schema-id"]},
+            *(_stands(name, catalog_metadata.ref(before, name)) for name in guarded),
+        ],
+        "updates": [
+            *_schemas(before, after),
+            *_new(before, after),
+            *(_points(name, next_refs[name]) for name in sorted(moved, key=lambda name: name != MAIN)),
+            *({"action": "remove-snapshot-ref", "ref-name": name} for name in dropped),
+            *_property_updates(before.get("properties", {}), after.get("properties", {})),
+            *_gone(before, after),
+        ],
+    }
+
+
+def creation(move: Move, table_uuid: str, *, content: bool) -> Change:
+    """What makes a new table like the one that was filled out of sight.
+
+    Args:
+        content: with its snapshots; else empty, and marked as not there yet.
+    """
+    metadata = move.metadata
+    properties = dict(metadata.get("properties", {}))
+    schema = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
+    order = next(o for o in metadata["sort-orders"] if o["order-id"] == metadata["default-sort-order-id"])
+    spec = next(s for s in metadata["partition-specs"] if s["spec-id"] == metadata["default-spec-id"])
+    return {
+        "identifier": _identifier(move.rename or move.name),
+        "requirements": [{"type": "assert-create"}],
+        "updates": [
+            {"action": "assign-uuid", "uuid": table_uuid},
+            {"action": "upgrade-format-version", "format-version": metadata["format-version"]},
+            {"action": "add-schema", "schema": schema, "last-column-id": metadata["last-column-id"]},
+            {"action": "set-current-schema", "schema-id": -1},
+            {"action": "add-spec", "spec": spec},
+            {"action": "set-default-spec", "spec-id": -1},
+            {"action": "add-sort-order", "sort-order": order},
+            {"action": "set-default-sort-order", "sort-order-id": -1},
+            {"action": "set-location", "location": metadata["location"]},
+            {
+                "action": "set-properties",
+                "updates": properties if content else {**properties, COPYING: "true"},
+            },
+            *(_content(metadata) if content else ()),
+        ],
+    }
+
+
+def filling(move: Move, table_uuid: str) -> Change:
+    """What gives a table made empty its content, and makes it one that is there."""
+    return {
+        "identifier": _identifier(move.rename or move.name),
+        "requirements": [{"type": "assert-table-uuid", "uuid": table_uuid}, _stands(MAIN, None)],
+        "updates": [
+            *_content(move.metadata),
+            {"action": "remove-properties", "removals": [COPYING]},
+        ],
+    }
+
+
+def _identifier(name: LakeName) -> dict[str, Any]:
+    return {"namespace": [name.namespace], "name": name.table}
+
+
+def _stands(name: str, snapshot_id: int | None) -> Change:
+    return {"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": snapshot_id}
+
+
+def _points(name: str, ref: Metadata) -> Change:
+    return {"action": "set-snapshot-ref", "ref-name": name, **ref}
+
+
+def _property_updates(before: dict[str, str], after: dict[str, str]) -> list[Change]:
+    changed = {key: value for key, value in after.items() if before.get(key) != value}
+    removed = [key for key in before if key not in after]
+    return [
+        *([{"action": "set-properties", "updates": changed}] if changed else []),
+        *([{"action": "remove-properties", "removals": removed}] if removed else []),
+    ]
+
+
+def _schemas(before: Metadata, after: Metadata) -> list[Change]:
+    """The schema that the table is to have; the server gives it a number."""
+    known = {schema["schema-id"] for schema in before["schemas"]}
+    added = [schema for schema in after["schemas"] if schema["schema-id"] not in known]
+    if not added and before["current-schema-id"] == after["current-schema-id"]:
+        return []
+    if not added:
+        return [{"action": "set-current-schema", "schema-id": after["current-schema-id"]}]
+    (schema,) = added
+    return [
+        {"action": "add-schema", "schema": schema, "last-column-id": after["last-column-id"]},
+        {"action": "set-current-schema", "schema-id": -1},
+    ]
+
+
+def _new(before: Metadata, after: Metadata) -> list[Change]:
+    known = {snapshot["snapshot-id"] for snapshot in before.get("snapshots", ())}
+    return [
+        {"action": "add-snapshot", "snapshot": snapshot}
+        for snapshot in after.get("snapshots", ())
+        if snapshot["snapshot-id"] not in known
+    ]
+
+
+def _gone(before: Metadata, after: Metadata) -> list[Change]:
+    """One update for each snapshot that leaves: older servers take no more in one."""
+    left = {snapshot["snapshot-id"] for snapshot in after.get("snapshots", ())}
+    return [
+        {"action": "remove-snapshots", "snapshot-ids": [snapshot["snapshot-id"]]}
+        for snapshot in before.get("snapshots", ())
+        if snapshot["snapshot-id"] not in left
+    ]
+
+
+def _content(metadata: Metadata) -> list[Change]:
+    """Snapshots, oldest first, and the references; the new table has one schema, so its number is 0."""
+    now = int(time.time() * 1000)
+    added = [
+        {"action": "add-snapshot", "snapshot": {**snapshot, "schema-id": 0, "timestamp-ms": now}}
+        for snapshot in reversed(catalog_metadata.ancestry(metadata))
+    ]
+    refs = metadata.get("refs", {})
+    return [*added, *(_points(name, refs[name]) for name in sorted(refs, key=lambda name: name != MAIN))]

@@ -1,0 +1,224 @@
+"""The SQL catalog: all pointers in one query, many pointers moved in one transaction.
+
+The catalog is the two tables that Spark's JdbcCatalog (schema V1) and pyiceberg's SqlCatalog share;
+``iceberg_tables.metadata_location`` is a table's pointer.  Whoever moves a pointer does so with
+compare-and-set on its old value, so does Iceberg, and so do we: :meth:`SqlPointers.move` moves all
+given pointers, or none.
+
+On SQLite the transaction's first statement is an UPDATE, which takes the write lock at once (as BEGIN
+IMMEDIATE would); on PostgreSQL rows are locked in one order, so two publishers cannot block each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.abc import RV, PQGen
+from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
+from sqlalchemy import ColumnElement, delete, event, insert, select, update
+from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
+
+from slotlake.decoder.errors import LakeError
+from slotlake.spark import lake_files
+from slotlake.spark.catalog.base import Catalog, Loaded, Move, UnansweredError, moved_by_another
+from slotlake.spark.jdbc import SILENT_SECONDS
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.names import LakeName
+from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.metadata import Metadata
+
+LOCK_SECONDS = 20
+_INTERVAL_SECONDS = 0.1
+_TABLES = IcebergTables.__table__.c
+
+
+class _Bounded(psycopg.Connection[Any]):
+    """A connection of which every answer must come within :data:`SILENT_SECONDS`; else it is closed.
+
+    A server that is frozen, or a proxy before one that is gone, acknowledges what it gets and says nothing.
+    """
+
+    def wait(self, gen: PQGen[RV], interval: float = _INTERVAL_SECONDS, timeout: float | None = None) -> RV:
+        try:
+            return super().wait(gen, interval, SILENT_SECONDS if timeout is None else timeout)
+        except psycopg.errors.QueryCanceled:
+            raise
+        except psycopg.OperationalError as error:
+            if self.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
+                self.close()  # it waits for an answer still: nothing else can be said over it
+            raise error
+
+
+class _PatientCatalog(SqlCatalog):
+    """pyiceberg's, with a PostgreSQL that is not waited for without end."""
+
+    def _init_catalog(self) -> None:
+        if self.engine.dialect.name == "postgresql":
+            event.listen(self.engine, "do_connect", _connect)
+            event.listen(self.engine, "begin", _bound_locks)
+        super()._init_catalog()
+
+
+def _connect(dialect: Any, record: Any, arguments: Any, parameters: Any) -> psycopg.Connection[Any]:
+    return _Bounded.connect(*arguments, **parameters)
+
+
+def _bound_locks(connection: Connection) -> None:
+    """In each transaction: a pooler may give the next one another session."""
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
+
+
+class SqlPointers(Catalog):
+    """One connection pool to a SQLite or PostgreSQL catalog."""
+
+    def __init__(self, lake: LakeSettings) -> None:
+        self.lake = lake
+        with _explained(lake):
+            self._sql = _PatientCatalog(
+                lake.catalog, uri=lake.sqlalchemy_uri, warehouse=lake.warehouse_uri, pool_pre_ping="true"
+            )
+        self.iceberg = self._sql
+
+    def close(self) -> None:
+        """Give back all connections."""
+        self._sql.engine.dispose()
+
+    def pointers(self) -> dict[LakeName, str]:
+        """Every table's metadata location, read in one query: one cut of the catalog."""
+        query = select(_TABLES.table_namespace, _TABLES.table_name, _TABLES.metadata_location).where(
+            _TABLES.catalog_name == self.lake.catalog, _TABLES.metadata_location.is_not(None)
+        )
+        with self._transaction() as connection:
+            return {LakeName(row[0], row[1]): row[2] for row in connection.execute(query)}
+
+    def pointer(self, name: LakeName) -> str | None:
+        """One table's, without the others."""
+        query = select(_TABLES.metadata_location).where(*self._is(name))
+        with self._transaction() as connection:
+            found = connection.execute(query).scalar()
+        return None if found is None else str(found)
+
+    def names(self) -> Collection[LakeName]:
+        """The tables of the same query."""
+        return self.pointers().keys()
+
+    def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
+        """Write the next metadata file."""
+        return Move(table, metadata, catalog_metadata.write_next(metadata, table.location), rename)
+
+    def forget(self, moves: Sequence[Move]) -> None:
+        """Remove those files: no pointer leads to them."""
+        lake_files.remove([move.new for move in moves])
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """Move all pointers in one transaction, each guarded by its old value."""
+        with self._transaction() as connection:
+            for move in sorted(moves, key=lambda m: m.name):
+                self._move(connection, move)
+            for namespace in sorted({m.rename.namespace for m in moves if m.rename}):
+                self._ensure_namespace(connection, namespace)
+
+    def drop(self, names: Sequence[LakeName]) -> None:
+        """Forget tables; their files stay."""
+        with self._transaction() as connection:
+            for name in names:
+                connection.execute(delete(IcebergTables).where(*self._is(name)))
+
+    def drop_namespace(self, namespace: str) -> None:
+        """Forget a namespace that holds no table."""
+        mine = IcebergNamespaceProperties.catalog_name == self.lake.catalog
+        with self._transaction() as connection:
+            connection.execute(
+                delete(IcebergNamespaceProperties).where(
+                    mine, IcebergNamespaceProperties.namespace == namespace
+                )
+            )
+
+    def make_namespace(self, namespace: str) -> None:
+        """Make a namespace if missing."""
+        with self._transaction() as connection:
+            self._ensure_namespace(connection, namespace)
+
+    def _is(self, name: LakeName) -> tuple[ColumnElement[bool], ...]:
+        return (
+            _TABLES.catalog_name == self.lake.catalog,
+            _TABLES.table_namespace == name.namespace,
+            _TABLES.table_name == name.table,
+        )
+
+    def _move(self, connection: Connection, move: Move) -> None:
+        target = move.rename or move.name
+        statement = (
+            update(IcebergTables)
+            .where(*self._is(move.name), _TABLES.metadata_location == move.table.location)
+            .values(
+                metadata_location=move.new,
+                previous_metadata_location=move.table.location,
+                table_namespace=target.namespace,
+                table_name=target.table,
+            )
+        )
+        if connection.execute(statement).rowcount != 1:
+            raise moved_by_another(move.name, self.lake)
+
+    def _ensure_namespace(self, connection: Connection, namespace: str) -> None:
+        mine = IcebergNamespaceProperties.catalog_name == self.lake.catalog
+        found = connection.execute(
+            select(IcebergNamespaceProperties.namespace).where(
+                mine, IcebergNamespaceProperties.namespace == namespace
+            )
+        ).first()
+        if found is None:
+            connection.execute(
+                insert(IcebergNamespaceProperties).values(
+                    catalog_name=self.lake.catalog,
+                    namespace=namespace,
+                    property_key="exists",
+                    property_value="true",
+                )
+            )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with _explained(self.lake), self._sql.engine.begin() as connection:
+            yield connection
+
+
+@contextmanager
+def _explained(lake: LakeSettings) -> Iterator[None]:
+    try:
+        yield
+    except SQLAlchemyError as error:
+        original = getattr(error, "orig", None)
+        if isinstance(original, psycopg.errors.LockNotAvailable):
+            raise UnansweredError(
+                f"a row of the catalog has been locked by someone else for {LOCK_SECONDS} s",
+                where=lake.place,
+                way_out="end the transaction that holds it (pg_locks: on iceberg_tables), then run again: "
+                "nothing was changed",
+            ) from None
+        if isinstance(original, psycopg.OperationalError) and original.sqlstate is None:
+            raise UnansweredError(
+                f"the catalog cannot be reached: {_reason(error, lake)}",
+                where=lake.place,
+                way_out="see that the server runs and can be reached from here, then run again",
+            ) from None
+        done = "reached" if isinstance(error, OperationalError) else "used"
+        raise LakeError(
+            f"the catalog cannot be {done}: {_reason(error, lake)}",
+            where=lake.place,
+            way_out="see that lake.uri is right, the server runs, and this user may read and write there",
+        ) from None
+
+
+def _reason(error: SQLAlchemyError, lake: LakeSettings) -> str:
+    """The driver's own first line, without what may be secret."""
+    text = str(getattr(error, "orig", None) or error).strip().split("\n")[0]
+    url = make_url(lake.uri)
+    for secret in (url.password, url.query.get("password"), url.query.get("sslpassword")):
+        text = text.replace(str(secret), "***") if secret else text
+    return text

@@ -1,0 +1,1 @@
+"""Folds a batch's changes: one final image per key, or counts of equal rows without a key."""

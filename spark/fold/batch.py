@@ -1,0 +1,269 @@
+"""Fold a batch of row changes into one action per key, exactly as a subscriber would end up.
+
+The rule is PostgreSQL's own (worker.c: apply_handle_insert/update/delete/truncate): the outcome of
+a fold is what a table holds after the changes were applied one after the other.  Rows are followed
+through the batch by lineage: a row is either inserted here, or it came from the lake under some key.
+
+* an insert puts a row under its key, an update that changes the key takes the row along, through chains
+  and swaps; each replaces what is known to be there (a conflict, counted);
+* an update of a key known to hold no row inserts its new row if all of it is known (a conflict, counted);
+* or, by choice, changes that meet what they should not are passed over (`spark.fold.conflicts`);
+* a value sent as "unchanged" is the latest one known of *that row*, from the new or the old tuple of
+  an earlier change; if the batch never showed it, it stays in the lake (at the row's key there);
+* TRUNCATE ends all earlier lives; only what follows the last one is folded.
+
+Which key is which: two keys are the same if the lake would call them equal, that is the same value
+of the typed column (-0 = 0 and NaN = NaN for floats, as in PostgreSQL and Spark) and the same exact
+text.  That is finer than PostgreSQL's ``=`` for numeric (1.0 = 1.00), bpchar, citext,
+nondeterministic collations, interval and jsonb, and must be: the server names the old row byte for
+byte whenever the bytes of its key change (heapam.c: ExtractReplicaIdentity compares with
+datumIsEqual), and the lake holds just those bytes.
+
+Exact for every history that a server can produce, on a lake equal to the source at the start; on any
+other once it is said where the lake is not what the changes count on (``held``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from slotlake.decoder.errors import ApplyError
+from slotlake.spark.fold.bag import bag_codes, fold_bag
+from slotlake.spark.fold.columns import OLD_NONE, Merged, fold_key, is_bag, merge
+from slotlake.spark.fold.conflicts import Conflicts
+from slotlake.spark.fold.keys import KeyCodes, codes_of
+from slotlake.spark.fold.segments import Segment, segments
+from slotlake.spark.fold.walk import EMPTY, HELD, UNTOUCHED, Array, Walked, chase, walk
+from slotlake.spark.tables.shapes import BatchColumn, BatchRelation
+
+INSERT, UPDATE, DELETE = b"IUD"
+ACTIONS = {"delete": ord("D"), "whole": ord("I"), "in_place": ord("U"), "moved": ord("M")}
+
+
+@dataclass(frozen=True)
+class FoldCounts:
+    """What happened on the way.
+
+    Attributes:
+        changes: all row changes given, those before a TRUNCATE and the TRUNCATEs themselves included.
+        conflicts: changes after the last TRUNCATE that met what they should not, as far as the batch and
+            what is known of the lake tell.
+    """
+
+    changes: int
+    conflicts: Conflicts
+
+
+@dataclass(frozen=True)
+class Folded:
+    """What to do to one lake table. Positions in ``rows`` index ``columns``.
+
+    Attributes:
+        columns: the columns of the newest relation version folded here.
+        key: names of the identifying columns; empty for a table without a key.
+        bag: rows are named by all their values (without a key, under REPLICA IDENTITY FULL).
+        truncated: all rows that the lake holds go first.
+        rows: one row per touched key (without a key: one per inserted row; of a bag: see fold_bag.py):
+            ``action`` int8: 68 'D' the key goes, if it is there; 73 'I' the whole row is known: update
+            if the key is there, else insert; 85 'U' the lake's row of this key: update if there, else
+            nothing; 77 'M' the lake's row of another key ``m*`` (which has its own action here):
+            if the lake has it, as 'I'; if not, as 'D'.
+            ``n<i>`` values and ``xn<i>`` exact texts; 'U' and 'M' set key columns too.
+            ``u<i>`` bool, only if any: the value stays the lake's: for 'U' of the same row, for 'M' of
+            the row at ``m*``.
+            ``m<i>``/``xm<i>`` for key columns, only if any 'M': the row's key in the lake.
+            An 'M' may take its row from a key that another row of ``rows`` replaces, so all of them
+            are to be read from one snapshot of the lake.
+        expected: per row, how many rows with its key (of a bag: equal to it) the changes count on in the
+            lake: 0 or 1, of a bag at least so many.
+    """
+
+    table: str
+    columns: tuple[BatchColumn, ...]
+    key: tuple[str, ...]
+    truncated: bool
+    rows: pa.Table
+    counts: FoldCounts
+    expected: Array
+    bag: bool = False
+
+
+class Stretch:
+    """Changes of one table that name their row by the same columns, ready to be folded.
+
+    Raises:
+        ApplyError: an update or delete does not name its row.
+    """
+
+    def __init__(self, segment: Segment) -> None:
+        relation = segment.parts[-1][0]
+        self._segment = segment
+        self._merged = merge(segment.parts)
+        self.key = fold_key(relation)
+        self.bag = is_bag(relation)
+        self.truncated = segment.truncated
+        self._codes = self._numbered()
+
+    def _numbered(self) -> KeyCodes | None:
+        merged = self._merged
+        if self.bag:
+            return bag_codes(merged)
+        if not self.key:
+            _require_inserts(merged)
+            return None
+        positions = [merged.position(name) for name in self.key]
+        for position in positions:
+            merged.complete_key(position)
+        _require_identity(merged, positions)
+        return codes_of([merged.values[position] for position in positions], merged.old != OLD_NONE)
+
+    def asked(self) -> pa.Table:
+        """What to ask the lake before folding for one that may not have all that the changes count on.
+
+        Returns:
+            ``code`` (int64) and the columns that name a row (``n<i>``, ``xn<i>``), one row per key; of a
+            bag per distinct row that an update or delete names. No rows if the answer does not matter.
+        """
+        merged, codes = self._merged, self._codes
+        if codes is None or self.truncated:
+            return pa.table({"code": pa.array([], pa.int64())})
+        olds = codes.old[codes.old >= 0]
+        named = olds if self.bag else np.concatenate([codes.new[merged.op != DELETE], olds])
+        wanted = np.unique(named)
+        arrays: dict[str, pa.Array] = {"code": pa.array(wanted)}
+        for position in range(len(merged.columns)) if self.bag else map(merged.position, self.key):
+            arrays.update(merged.take(position, codes.representative[wanted]))
+        return pa.table(arrays)
+
+    def fold(self, held: Mapping[int, int] | None = None, *, skip: bool = False) -> Folded:
+        """What the changes come to.
+
+        Args:
+            held: how many rows the lake holds of what was `asked`, by code; none of those left out. When
+                nothing is known, the lake has what the first change of each key counts on.
+            skip: pass over changes that meet what they should not (see `spark.fold.conflicts`).
+        """
+        changes = self._segment.changes
+        if self._codes is None:
+            rows = _plain_inserts(self._merged)
+            return self._folded(rows, FoldCounts(changes, Conflicts()), np.zeros(rows.num_rows, np.int64))
+        if self.bag:
+            state = self._state(-1, held)
+            rows, conflicts = fold_bag(self._merged, self._codes, state, skip=skip)
+            return self._folded(rows, FoldCounts(changes, Conflicts(*conflicts)), rows["remove"].to_numpy())
+        state = self._state(UNTOUCHED, held)
+        if held is not None or self.truncated:
+            state = np.where(state > 0, HELD, EMPTY)
+        rows, walked = _fold_keyed(self._merged, self.key, self._codes, state, skip)
+        counts = FoldCounts(changes, Conflicts(*walked.conflicts))
+        return self._folded(rows, counts, walked.expected.astype(np.int64))
+
+    def _state(self, unknown: int, held: Mapping[int, int] | None) -> Array:
+        assert self._codes is not None
+        known = self.truncated or held is not None
+        state = np.full(self._codes.count, 0 if known else unknown, np.int64)
+        if held and not self.truncated:
+            state[list(held)] = list(held.values())
+        return state
+
+    def _folded(self, rows: pa.Table, counts: FoldCounts, expected: Array) -> Folded:
+        merged, key = self._merged, self.key
+        return Folded(merged.table, merged.columns, key, self.truncated, rows, counts, expected, self.bag)
+
+
+def stretches(changes: Sequence[tuple[BatchRelation, pa.Table]]) -> list[Stretch]:
+    """All changes of one table in a batch, to be folded and applied one after the other.
+
+    Args:
+        changes: (relation version, its rows as in the change log) of one table, each in ``seq`` order.
+
+    Returns:
+        One, unless the table's key or replica identity changed within the batch.
+
+    Raises:
+        ApplyError: a row was updated or deleted that nothing names.
+    """
+    return [Stretch(segment) for segment in segments(changes)]
+
+
+def fold(changes: Sequence[tuple[BatchRelation, pa.Table]]) -> list[Folded]:
+    """The same folded, for a lake that has all that the changes count on."""
+    return [stretch.fold() for stretch in stretches(changes)]
+
+
+def _require_inserts(merged: Merged) -> None:
+    if np.any(merged.op != INSERT):
+        raise ApplyError(
+            "a row of a table without a key was updated or deleted",
+            where=f"table {merged.table}",
+            way_out="give the table a primary key, or a unique index on NOT NULL columns and "
+            "ALTER TABLE … REPLICA IDENTITY USING INDEX …, or REPLICA IDENTITY FULL (of a partitioned "
+            "table: its own and its partitions'), then take it anew with `slotlake backfill`",
+        )
+
+
+def _plain_inserts(merged: Merged) -> pa.Table:
+    everything = np.arange(len(merged.op), dtype=np.int64)
+    arrays: dict[str, pa.Array] = {"action": pa.array(np.full(len(everything), INSERT, np.int8))}
+    for position in range(len(merged.columns)):
+        arrays.update(merged.take(position, everything))
+    return pa.table(arrays)
+
+
+def _fold_keyed(
+    merged: Merged, key: tuple[str, ...], codes: KeyCodes, state: Array, skip: bool
+) -> tuple[pa.Table, Walked]:
+    positions = [merged.position(name) for name in key]
+    walked = walk(merged.op, codes.new, codes.old, merged.whole, state, skip=skip)
+    arrays: dict[str, pa.Array] = {"action": pa.array(walked.action)}
+    for position in range(len(merged.columns)):
+        arrays.update(_final_column(merged, position, positions, walked, codes))
+    arrays.update(_moved_from(merged, positions, walked, codes))
+    return pa.table(arrays), walked
+
+
+def _require_identity(merged: Merged, positions: list[int]) -> None:
+    """Every delete must name its row, by columns that its old tuple carries."""
+    nameless = np.any((merged.op == DELETE) & (merged.old == OLD_NONE))
+    carried = [merged.carried[position] for position in positions]
+    if nameless or any(np.any((merged.old != OLD_NONE) & ~of) for of in carried):
+        raise ApplyError(
+            "an update or delete does not carry the columns that identify its row",
+            where=f"table {merged.table}",
+            way_out="ALTER TABLE … REPLICA IDENTITY FULL (or DEFAULT, with a primary key), "
+            "then take the table anew with `slotlake backfill`",
+        )
+
+
+def _final_column(
+    merged: Merged, position: int, key_positions: list[int], walked: Walked, codes: KeyCodes
+) -> dict[str, pa.Array]:
+    source = walked.last
+    unchanged = merged.unchanged[position]
+    if unchanged is not None:
+        source = chase(walked.last, walked.previous, unchanged, merged.carried[position])
+    deleted = walked.action == ACTIONS["delete"]
+    if position in key_positions:
+        source = np.where(deleted, codes.representative[walked.key], source)
+    arrays = merged.take(position, source)
+    if unchanged is not None:
+        from_lake = (source < 0) & (walked.origin >= 0) & ~deleted
+        if np.any(from_lake):
+            arrays[f"u{position}"] = pa.array(from_lake)
+    return arrays
+
+
+def _moved_from(merged: Merged, positions: list[int], walked: Walked, codes: KeyCodes) -> dict[str, pa.Array]:
+    moved = walked.action == ACTIONS["moved"]
+    if not np.any(moved):
+        return {}
+    source = np.where(moved, codes.representative[walked.origin], -1)
+    arrays: dict[str, pa.Array] = {}
+    for position in positions:
+        for name, values in merged.take(position, source).items():
+            arrays[name.replace("n", "m", 1)] = values
+    return arrays

@@ -1,0 +1,106 @@
+"""What of a batch is folded together: one stretch of changes that name rows by the same columns.
+
+A batch is one stretch, unless the table's key or replica identity changed in it.  Changes before the
+last TRUNCATE do not matter at all and are left out here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from slotlake.spark.fold.columns import Part, naming
+
+TRUNCATE = ord("T")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Changes to fold together, TRUNCATE no longer among them.
+
+    Attributes:
+        parts: relation versions with their rows; the newest last, also if it has none.
+        truncated: the table is emptied first.
+        changes: changes in the batch that this segment stands for, those left out included.
+    """
+
+    parts: tuple[Part, ...]
+    truncated: bool
+    changes: int
+
+
+def segments(changes: Sequence[Part]) -> list[Segment]:
+    """Cut a table's changes where they begin to name their row by something else."""
+    if not changes:
+        return []
+    changes = sorted(changes, key=_last_seq)
+    given = sum(rows.num_rows for _, rows in changes)
+    last_truncate = max(_last_truncate(rows) for _, rows in changes)
+    parts = [(relation, _between(rows, last_truncate + 1, None)) for relation, rows in changes]
+    cuts = _cuts(parts, [frozenset(naming(relation)) for relation, _ in parts])
+    stretches = [tuple(parts)]
+    if len(cuts) > 1:
+        stretches = [_stretch(parts, low, end) for low, end in zip(cuts, [*cuts[1:], None], strict=True)]
+    left_out = given - sum(rows.num_rows for _, rows in parts)
+    return [
+        Segment(stretch, last_truncate >= 0 and not number, _rows(stretch) + (0 if number else left_out))
+        for number, stretch in enumerate(stretches)
+    ]
+
+
+def unbroken(changes: Sequence[Part]) -> list[tuple[Part, ...]]:
+    """Cut a table's changes likewise, with all TRUNCATEs left among them."""
+    if not changes:
+        return []
+    changes = sorted(changes, key=_last_seq)
+    cuts = _cuts(changes, [frozenset(naming(relation)) for relation, _ in changes])
+    if len(cuts) == 1:
+        return [tuple(changes)]
+    return [_stretch(changes, low, end) for low, end in zip(cuts, [*cuts[1:], None], strict=True)]
+
+
+def _rows(parts: Sequence[Part]) -> int:
+    return sum(rows.num_rows for _, rows in parts)
+
+
+def _seq(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.asarray(rows.column("seq").to_numpy())
+
+
+def _last_seq(part: Part) -> float:
+    """When a version was last in force; one seen without rows is the newest."""
+    return int(_seq(part[1])[-1]) if part[1].num_rows else float("inf")
+
+
+def _last_truncate(rows: pa.Table) -> int:
+    found = np.flatnonzero(rows.column("op").to_numpy() == TRUNCATE)
+    return int(_seq(rows)[found[-1]]) if len(found) else -1
+
+
+def _between(rows: pa.Table, low: int, high: int | None) -> pa.Table:
+    seq = _seq(rows)
+    start = int(np.searchsorted(seq, low))
+    stop = len(seq) if high is None else int(np.searchsorted(seq, high))
+    return rows if stop - start == len(seq) else rows.slice(start, stop - start)
+
+
+def _cuts(parts: Sequence[Part], keys: Sequence[frozenset[tuple[Any, ...]]]) -> list[int]:
+    """The ``seq`` at which each stretch begins."""
+    if len(set(keys)) == 1:
+        return [0]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    seq = np.concatenate([_seq(rows) for _, rows in parts])
+    counted = zip(keys, (rows.num_rows for _, rows in parts), strict=True)
+    key_of = np.concatenate([np.full(count, numbers[key]) for key, count in counted])
+    order = np.argsort(seq)
+    changed = np.flatnonzero(np.diff(key_of[order])) + 1
+    return [0, *(int(seq[order][at]) for at in changed)]
+
+
+def _stretch(parts: Sequence[Part], low: int, high: int | None) -> tuple[Part, ...]:
+    cut = ((relation, _between(rows, low, high)) for relation, rows in parts)
+    return tuple(part for part in cut if part[1].num_rows)

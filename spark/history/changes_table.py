@@ -1,0 +1,140 @@
+"""The table ``<table>__changes``: the change log itself, one row per change, and one per row of a copy.
+
+Read in the order of ``commit_lsn`` and ``seq`` it tells the table's whole life since it was copied:
+
+* ``C`` a copy of the table was made; what it held before is void. ``R``: a row of that copy;
+  where a few rows were read again (a backfill of some), their keys go first (``D`` without ``xid``);
+* ``I`` ``U`` ``D`` a row was inserted, updated, deleted; ``T`` the table was truncated.
+
+``new`` and ``old`` hold the row's columns; ``old_row`` says how much of the old row the server sent (its key,
+or the whole row).  Applied one after the other they give the mirror: that is the invariant, and the test.
+
+Rows are appended, in the same consistency point as the mirror's, and never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from slotlake.spark.names import LakeName, literal, quote
+from slotlake.spark.publish.derived_tables import Field, Source, create, fields_of, present, timestamp
+from slotlake.spark.tables.metadata import Metadata
+from slotlake.spark.tables.schema import LakeColumn, TableSchema
+
+_COLUMNS = {
+    "op": "string",
+    "lsn": "bigint",
+    "commit_lsn": "bigint",
+    "change_lsn": "bigint",
+    "seq": "bigint",
+    "xid": "bigint",
+    "commit_time": "timestamp",
+    "origin": "string",
+    "old_row": "string",
+    "unchanged": "array<string>",
+}
+_COPY = "op, lsn, commit_lsn, seq, commit_time"
+_SIDES = {"new": "n", "old": "o"}
+IMAGES: Sequence[str] = tuple(_SIDES)
+
+
+def definition(name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str) -> str:
+    """The SQL that makes the table."""
+    inner = ", ".join(f"{quote(field.name)}: {field.kind}" for field in fields_of(schema))
+    columns = [f"{quote(column)} {kind}" for column, kind in _COLUMNS.items()]
+    columns += [f"{quote(image)} struct<{inner}>" for image in _SIDES]
+    options = {
+        "mode": "append",
+        "pipeline": pipeline,
+        "location": location,
+        "partitioned": "days(commit_time)",
+    }
+    return create(name, catalog, columns, options)
+
+
+def field_here(name: str) -> str:
+    """What a field of the mirror is called within an image."""
+    return name
+
+
+def column_here(column: LakeColumn) -> LakeColumn:
+    """A column of the mirror, likewise."""
+    return column
+
+
+def copied(metadata: Metadata, target: str, source: Source) -> list[str]:
+    """The SQL that adds a copy: that it was made, and its rows.
+
+    Args:
+        target: table or branch to add to, as Spark SQL names it.
+    """
+    at = f"{source.position}L, {source.position}L"
+    return [
+        f"INSERT INTO {target} ({_COPY}) VALUES ('C', {at}, -1L, {timestamp(source.time)})",
+        _rows_of(metadata, target, source),
+    ]
+
+
+def amended(metadata: Metadata, target: str, came: Source, touched: str, key: Sequence[str]) -> list[str]:
+    """The SQL that adds rows read again: some keys go (a `D` of no transaction), and these rows come.
+
+    Args:
+        touched: the view of these keys, those of the rows that come among them; ``key``: its columns,
+            fields of the mirror.
+    """
+    names = _inner(present(metadata)["old"])
+    row = _row([(name, quote(name) if name in key else "NULL") for name in names])
+    at, when = f"{came.position}L, {came.position}L", timestamp(came.time)
+    going = (
+        f"INSERT INTO {target} ({_COPY}, old_row, old) "
+        f"SELECT 'D', {at}, -1L, {when}, 'key', {row} FROM {quote(touched)}"
+    )
+    return [going, _rows_of(metadata, target, came)]
+
+
+def _rows_of(metadata: Metadata, target: str, source: Source) -> str:
+    names = _inner(present(metadata)["new"])
+    row = _row([(name, quote(name) if name in source.fields else "NULL") for name in names])
+    at, when = f"{source.position}L, {source.position}L", timestamp(source.time)
+    return f"INSERT INTO {target} ({_COPY}, new) SELECT 'R', {at}, 0L, {when}, {row} FROM {source.name}"
+
+
+def appended(schema: TableSchema, metadata: Metadata, target: str, rows: pa.Table, view: str) -> str:
+    """The SQL that adds the changes of a batch, which are in a view as `change_rows` gives them."""
+    numbers = {field.name: _number(schema, field) for field in fields_of(schema)}
+    given = set(rows.column_names)
+    images = []
+    for image, side in _SIDES.items():
+        names = _inner(present(metadata)[image])
+        held = [(name, numbers.get(name, "{}").format(side)) for name in names]
+        row = _row([(name, f"s.{value}" if value in given else "NULL") for name, value in held])
+        shown = "s.has_new" if image == "new" else "s.old_row IS NOT NULL"
+        images.append(f"CASE WHEN {shown} THEN {row} END")
+    columns = ", ".join([*_COLUMNS, *_SIDES])
+    values = ", ".join([*(f"s.{column}" for column in _COLUMNS), *images])
+    return f"INSERT INTO {target} ({columns}) SELECT {values} FROM {quote(view)} AS s"
+
+
+def view_schema(schema: TableSchema, rows: pa.Table) -> str:
+    """DDL of the view's columns."""
+    kinds = {**_COLUMNS, "has_new": "boolean"}
+    for number, column in enumerate(schema.columns):
+        for side in _SIDES.values():
+            kinds |= {f"{side}{number}": column.kept.spark, f"x{side}{number}": "string"}
+    return ", ".join(f"{name} {kinds[name]}" for name in rows.column_names)
+
+
+def _number(schema: TableSchema, field: Field) -> str:
+    """The field's column in the view, its side left open."""
+    return ("x{}" if field.exact else "{}") + str(schema.columns.index(field.column))
+
+
+def _row(values: Sequence[tuple[str, str]]) -> str:
+    return f"named_struct({', '.join(f'{literal(name)}, {value}' for name, value in values)})"
+
+
+def _inner(kind: dict[str, Any]) -> list[str]:
+    return [field["name"] for field in kind["fields"]]

@@ -1,0 +1,232 @@
+"""Fold a batch into the versions of rows that it closes and opens.
+
+A version is what a row was from the end of one transaction that wrote it to the end of the next one that did.
+Its values are followed as in `spark.fold.batch`: what the server did not send is the value that the row had,
+in the batch or in the lake.  A TRUNCATE ends all versions.  In a bag equal rows are one another's like: of
+those that go, the oldest go first, so that the outcome does not depend on where batches end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from slotlake.spark.fold.batch import Stretch
+from slotlake.spark.fold.columns import Array, Part, is_bag
+from slotlake.spark.fold.segments import TRUNCATE, Segment, unbroken
+from slotlake.spark.fold.walk import chase
+from slotlake.spark.history.walk import Events, walk, walk_bag
+from slotlake.spark.tables.shapes import BatchColumn
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What a stretch of changes does to a table's versions. Numbers of columns index ``columns``.
+
+    Attributes:
+        rows: ``close`` bool. If true: the open version of the key ``n*`` ends (of a bag, instead: of the
+            row ``code``, the ``number``-th oldest).  If false: a version begins, with values ``n<i>``,
+            ``xn<i>``; where ``u<i>`` is true the value is that of the open version of the key ``m*``.
+            ``from_lsn``, ``from_time``, ``to_lsn``, ``to_time``; NULL where there is none.
+        asked: of a bag, the distinct rows of which versions end: ``code``, ``n<i>``, ``xn<i>``.
+        truncated: LSN and time at which all versions that are open still, and no row closes, end.
+    """
+
+    columns: tuple[BatchColumn, ...]
+    key: tuple[str, ...]
+    bag: bool
+    rows: pa.Table
+    asked: pa.Table | None
+    truncated: tuple[int, Any] | None
+
+    @property
+    def closes(self) -> int:
+        """How many rows end a version; they come first."""
+        return int(np.count_nonzero(self.rows["close"].to_numpy(zero_copy_only=False)))
+
+
+class HistoryStretch(Stretch):
+    """Changes that name their row by the same columns, TRUNCATEs among them."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        kept = [(relation, rows.filter(_is(rows, TRUNCATE, other=True))) for relation, rows in parts]
+        cut = [rows.filter(_is(rows, TRUNCATE)) for _, rows in parts]
+        changes = sum(rows.num_rows for _, rows in kept)
+        super().__init__(Segment((*kept, *_widest(kept)), truncated=False, changes=changes))
+        seq, self._txn = _in_order([rows for _, rows in kept])
+        cut_seq, cut_txn = _in_order(cut)
+        self._cuts = (np.searchsorted(seq, cut_seq), cut_txn)
+
+    def versions(
+        self, held: Mapping[int, int] | None, transactions: pa.Table, *, skip: bool = False
+    ) -> Versions:
+        """What the changes do to a history whose open versions are the lake's rows.
+
+        Args:
+            held: how many open versions there are of what was `asked`, by code; none of those left out.
+            transactions: as `decoder.changelog.batches.Batch.transaction_table` has them.
+        """
+        merged, codes = self._merged, self._codes
+        if codes is None:
+            return self._appended(transactions)
+        if self.bag:
+            counted = walk_bag(
+                (merged.op, codes.new, codes.old, self._txn), self._cuts, self._state(0, held), skip=skip
+            )
+            return self._counted(counted, self._state(0, held), transactions)
+        there = self._state(0, held) > 0
+        given = (merged.op, codes.new, codes.old, merged.whole, self._txn)
+        return self._followed(walk(given, self._cuts, there, skip=skip), there, transactions)
+
+    def asking(self, asked: pa.Table) -> Versions:
+        """No versions, but the columns of what is `asked`."""
+        return Versions(self._merged.columns, self.key, self.bag, asked, None, None)
+
+    def _appended(self, transactions: pa.Table) -> Versions:
+        """Of a table without a key all changes are inserts."""
+        begun = np.arange(len(self._merged.op))
+        ends = np.searchsorted(self._cuts[0], begun, side="right")
+        until = np.append(self._cuts[1], -1)[ends]
+        begun = begun[until != self._txn]
+        arrays = {"close": pa.array(np.zeros(len(begun), np.bool_))}
+        arrays |= _times(transactions, self._txn[begun], until[begun])
+        return self._made(arrays, begun, transactions)
+
+    def _counted(self, events: Events, held: Array, transactions: pa.Table) -> Versions:
+        assert self._codes is not None
+        representative = self._codes.representative
+        ended, ending, opened, until = _paired(events, held, self._cuts[1])
+        nothing = np.full(len(ended), -1, np.int64)
+        begun = np.concatenate([nothing, events.txn[opened]])
+        codes = events.key[ended]
+        arrays = {
+            "close": pa.array(np.arange(len(begun)) < len(ended)),
+            "code": pa.array(np.concatenate([codes, np.full(len(opened), -1, np.int64)])),
+            "number": pa.array(np.concatenate([ending, np.zeros(len(opened), np.int64)])),
+        }
+        arrays |= _times(transactions, begun, np.concatenate([events.txn[ended], until]))
+        distinct = np.unique(codes)
+        asked: dict[str, pa.Array] = {"code": pa.array(distinct)}
+        for position in range(len(self._merged.columns)):
+            asked |= self._merged.take(position, representative[distinct])
+        source = np.concatenate([nothing, representative[events.key[opened]]])
+        return self._made(arrays, source, transactions, pa.table(asked))
+
+    def _followed(self, events: Events, held: Array, transactions: pa.Table) -> Versions:
+        merged, codes = self._merged, self._codes
+        assert codes is not None
+        closes = np.flatnonzero(events.first & held[events.key])
+        begins = np.flatnonzero(events.last >= 0)
+        arrays = {"close": pa.array(np.arange(len(closes) + len(begins)) < len(closes))}
+        begun = np.concatenate([np.full(len(closes), -1, np.int64), events.txn[begins]])
+        arrays |= _times(transactions, begun, np.concatenate([events.txn[closes], events.next[begins]]))
+        last, origin = events.last[begins], events.origin[begins]
+        nothing = np.full(len(closes), -1, np.int64)
+        ended = codes.representative[events.key[closes]]
+        keys = [merged.position(name) for name in self.key]
+        for position in range(len(merged.columns)):
+            source, unchanged = last, merged.unchanged[position]
+            if unchanged is not None:
+                source = chase(last, events.previous, unchanged, merged.carried[position])
+                kept = np.concatenate([nothing >= 0, (source < 0) & (origin >= 0)])
+                arrays |= {f"u{position}": pa.array(kept)} if kept.any() else {}
+            head = ended if position in keys else nothing
+            arrays |= merged.take(position, np.concatenate([head, source]))
+        came = np.concatenate([nothing, np.where(origin >= 0, codes.representative[origin], -1)])
+        for position in keys if (came >= 0).any() else ():
+            taken = merged.take(position, came)
+            arrays |= {name.replace("n", "m", 1): values for name, values in taken.items()}
+        return Versions(
+            merged.columns, self.key, False, pa.table(arrays), None, self._truncated(transactions)
+        )
+
+    def _made(
+        self,
+        arrays: dict[str, pa.Array],
+        source: Array,
+        transactions: pa.Table,
+        asked: pa.Table | None = None,
+    ) -> Versions:
+        for position in range(len(self._merged.columns)):
+            arrays |= self._merged.take(position, source)
+        when = self._truncated(transactions)
+        return Versions(self._merged.columns, (), self.bag, pa.table(arrays), asked, when)
+
+    def _truncated(self, transactions: pa.Table) -> tuple[int, Any] | None:
+        if not len(self._cuts[1]):
+            return None
+        first = int(self._cuts[1][0])
+        return transactions["end_lsn"][first].as_py(), transactions["commit_time"][first].as_py()
+
+
+def history_stretches(changes: Sequence[Part]) -> list[HistoryStretch]:
+    """All changes of one table in a batch, to be folded and applied one after the other."""
+    return [HistoryStretch(parts) for parts in unbroken(changes)]
+
+
+def _is(rows: pa.Table, op: int, *, other: bool = False) -> pa.Array:
+    return pa.array((rows["op"].to_numpy() == op) != other)
+
+
+def _in_order(tables: Sequence[pa.Table]) -> tuple[Array, Array]:
+    """``seq`` and ``txn`` of all rows, by ``seq``."""
+    seq, txn = (
+        np.concatenate([np.empty(0, np.int64), *(rows[name].to_numpy() for rows in tables)]).astype(np.int64)
+        for name in ("seq", "txn")
+    )
+    order = np.argsort(seq, kind="stable")
+    return seq[order], txn[order]
+
+
+def _widest(parts: Sequence[Part]) -> list[Part]:
+    """A version with the columns of all, if the newest lacks some: versions from before had them."""
+    relation: Any = parts[-1][0]
+    names = {column.name for column in relation.columns}
+    gone: dict[str, Any] = {c.name: c for older, _ in parts for c in older.columns if c.name not in names}
+    if not gone or is_bag(relation):
+        return []
+    past = (replace(column, in_key=False) for column in gone.values())
+    return [(replace(relation, columns=(*relation.columns, *past)), parts[-1][1].slice(0, 0))]
+
+
+def _paired(events: Events, held: Array, truncating: Array) -> tuple[Array, Array, Array, Array]:
+    """Of a bag: which copies of a row begin and end, the oldest ending first.
+
+    A transaction ends or begins as many as it leaves less or more; one that truncates ends all there were.
+
+    Returns:
+        The events that end a copy which the lake has, and which of its copies (1 is the oldest); the events
+        that begin one, and the transaction that ends it (-1: none).
+    """
+    before = np.where(events.first, held[events.key], np.append(0, events.last[:-1])[: len(events.key)])
+    change = events.last - before
+    anew = np.isin(events.txn, truncating)
+    opens = np.repeat(np.arange(len(change)), np.where(anew, events.last, np.maximum(change, 0)))
+    closes = np.repeat(np.arange(len(change)), np.where(anew, before, np.maximum(-change, 0)))
+    closed = events.key[closes]
+    rank = _rank(closed)
+    ours = rank >= held[closed]
+    until = np.full(len(opens), -1, np.int64)
+    place = np.searchsorted(events.key[opens], closed[ours]) + rank[ours] - held[closed[ours]]
+    until[place] = events.txn[closes[ours]]
+    return closes[~ours], rank[~ours] + 1, opens, until
+
+
+def _rank(keys: Array) -> Array:
+    """0, 1, … within each run of equal keys."""
+    starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
+    return np.arange(len(keys)) - np.repeat(starts, np.diff(np.append(starts, len(keys))))
+
+
+def _times(transactions: pa.Table, begun: Array, ended: Array) -> dict[str, pa.Array]:
+    """LSN and time at which versions begin and end; NULL where -1."""
+    arrays = {}
+    for side, txn in (("from", begun), ("to", ended)):
+        at = pa.array(txn, pa.int64(), mask=txn < 0)
+        arrays[f"{side}_lsn"] = transactions["end_lsn"].take(at).combine_chunks()
+        arrays[f"{side}_time"] = transactions["commit_time"].take(at).combine_chunks()
+    return arrays

@@ -1,0 +1,71 @@
+"""Renames columns that an earlier version called what a reader calls its own (`spark.names.READERS_OWN`).
+
+Spark neither reads nor changes a table with such a column, so it is renamed before anything else is done to
+the table.  Only metadata is written: files know columns by number.  The mirror and the tables beside it go
+together, and the point that they stand at is read under the new names; older points keep theirs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from slotlake.spark.catalog.base import Loaded, load_one
+from slotlake.spark.catalog.open import Catalog
+from slotlake.spark.history.modes import MODES
+from slotlake.spark.names import is_readers_own, lake_columns
+from slotlake.spark.tables.metadata import Metadata, newest_position, with_properties
+from slotlake.spark.tables.schema import STAGED_SCHEMA_PROPERTY, TableSchema, schema_of
+from slotlake.spark.tables.settle import STAGED_FIELDS_PROPERTY, with_shape
+
+
+def freed(
+    catalog: Catalog, mirror: Loaded, beside: Mapping[str, Loaded]
+) -> tuple[Loaded, Mapping[str, Loaded]]:
+    """A table and what is kept beside it, with no column that a reader has of its own.
+
+    Raises:
+        LakeError: someone else changed one of the tables meanwhile; none was renamed.
+    """
+    names = _names(schema_of(mirror.metadata, mirror.name))
+    if not names:
+        return mirror, beside
+    shape = _shape(schema_of(mirror.metadata, mirror.name))
+    moves = [catalog.prepared(mirror, _renamed(mirror.metadata, names, shape=shape.to_json()))]
+    for mode, table in beside.items():
+        kind = MODES[mode]
+        inside = {kind.field_here(old): kind.field_here(new) for old, new in names.items()}
+        moves.append(catalog.prepared(table, _renamed(table.metadata, inside, images=kind.IMAGES)))
+    catalog.move(moves)
+    return load_one(catalog, mirror.name), {m: load_one(catalog, t.name) for m, t in beside.items()}
+
+
+def _shape(before: TableSchema) -> TableSchema:
+    named = (replace(column, lake_name=lake_columns([column.lake_name])[0]) for column in before.columns)
+    columns = tuple(
+        new if is_readers_own(old.lake_name) else old for old, new in zip(before.columns, named, strict=True)
+    )
+    return replace(before, columns=columns)
+
+
+def _names(shape: TableSchema) -> dict[str, str]:
+    """Field as it is called → as it is to be called."""
+    return {
+        old: new
+        for column, freed in zip(shape.columns, _shape(shape).columns, strict=True)
+        for old, new in ((column.lake_name, freed.lake_name), (column.exact_name, freed.exact_name))
+        if old != new
+    }
+
+
+def _renamed(
+    metadata: Metadata, names: Mapping[str, str], *, shape: str | None = None, images: Sequence[str] = ()
+) -> Metadata:
+    told: dict[str, str | None] = {
+        STAGED_FIELDS_PROPERTY: json.dumps(
+            {"names": dict(names), "gone": [], "inside": list(images)}, ensure_ascii=False
+        ),
+        STAGED_SCHEMA_PROPERTY: shape,
+    }
+    return with_shape(with_properties(metadata, told), newest_position(metadata) or 0, ())

@@ -1,0 +1,230 @@
+"""The table ``<table>__history``: every version of every row, from which LSN and time to which.
+
+A version begins and ends with a transaction: what the table held at an LSN that was a position of the lake
+is ``valid_from_lsn <= L AND (valid_to_lsn IS NULL OR valid_to_lsn > L)``, that is the invariant.  Both are
+the end of a commit record, the first position at which readers of the source see what it did.  The
+versions that hold now (``is_open``) have a partition of their own, so that neither reading the present nor
+applying a batch looks at the past.
+
+The columns are the mirror's, under the names that spark/history/columns.py gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from slotlake.spark.fold.batch import FoldCounts, Folded
+from slotlake.spark.fold.conflicts import Conflicts
+from slotlake.spark.history.columns import IS_OPEN as _OPEN
+from slotlake.spark.history.columns import OWN as _OWN
+from slotlake.spark.history.columns import column_here, field_here
+from slotlake.spark.history.fold import Versions
+from slotlake.spark.merge.bag_sql import alias_of, bag_join
+from slotlake.spark.merge.sql import Target, key_range, same_key
+from slotlake.spark.names import LakeName, quote
+from slotlake.spark.publish.derived_tables import Source, create, fields_of, present, timestamp
+from slotlake.spark.tables.metadata import Metadata
+from slotlake.spark.tables.schema import TableSchema
+
+__all__ = [
+    "IMAGES",
+    "amended",
+    "column_here",
+    "copied",
+    "definition",
+    "field_here",
+    "question",
+    "statements",
+    "target_of",
+    "view_schema",
+]
+IMAGES: Sequence[str] = ()
+_GIVEN = {"from_lsn": "bigint", "to_lsn": "bigint", "from_time": "timestamp", "to_time": "timestamp"}
+
+
+def _here(schema: TableSchema) -> TableSchema:
+    return replace(schema, columns=tuple(map(column_here, schema.columns)))
+
+
+def definition(name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str) -> str:
+    """The SQL that makes the table."""
+    columns = [f"{quote(column)} {kind}" for column, kind in _OWN.items()]
+    columns += [field.definition for field in fields_of(_here(schema))]
+    options = {"mode": "history", "pipeline": pipeline, "location": location, "partitioned": _OPEN}
+    return create(name, catalog, columns, options)
+
+
+def copied(metadata: Metadata, target: str, source: Source) -> list[str]:
+    """The SQL that takes in a copy: all versions that were open end with it, and its rows begin."""
+    when = timestamp(source.time)
+    ending = (
+        f"UPDATE {target} SET valid_to_lsn = {source.position}L, valid_to_time = {when}, "
+        f"{_OPEN} = false WHERE {_OPEN}"
+    )
+    adding = _beginning(metadata, target, source)
+    return [ending, adding] if metadata.get("snapshots") else [adding]
+
+
+def _beginning(metadata: Metadata, target: str, source: Source) -> str:
+    own = {field_here(field): field for field in sorted(source.fields)}
+    names = [name for name in present(metadata) if name in own]
+    into = ", ".join(["valid_from_lsn", "valid_from_time", _OPEN, *map(quote, names)])
+    when = timestamp(source.time)
+    rows = ", ".join([f"{source.position}L", when, "true", *(quote(own[name]) for name in names)])
+    return f"INSERT INTO {target} ({into}) SELECT {rows} FROM {source.name}"
+
+
+def amended(metadata: Metadata, target: str, came: Source, touched: str, key: Sequence[str]) -> list[str]:
+    """The SQL that takes in rows read again: the open versions of some keys end, and these rows begin.
+
+    Args:
+        touched: the view of these keys, those of the rows that come among them; ``key``: its columns,
+            fields of the mirror.
+    """
+    when = timestamp(came.time)
+    same = " AND ".join(f"t.{quote(field_here(name))} <=> s.{quote(name)}" for name in key)
+    ends = f"t.{_OPEN} = false, t.valid_to_lsn = {came.position}L, t.valid_to_time = {when}"
+    ending = (
+        f"MERGE INTO {target} AS t USING {quote(touched)} AS s ON t.{_OPEN} AND {same} "
+        f"WHEN MATCHED THEN UPDATE SET {ends}"
+    )
+    return [ending, _beginning(metadata, target, came)]
+
+
+def target_of(
+    name: LakeName, catalog: str, schema: TableSchema, metadata: Metadata, versions: Versions
+) -> Target:
+    """The history, and what is to be done to it.
+
+    Args:
+        schema: the mirror's shape after the changes.
+    """
+    schema = _here(schema)
+    rows, counts = versions.rows, FoldCounts(versions.rows.num_rows, Conflicts())
+    fold = Folded(
+        str(name), versions.columns, versions.key, False, rows, counts, np.empty(0, np.int64), versions.bag
+    )
+    held = present(metadata)
+    companions = frozenset(c.exact_name for c in schema.columns if c.exact_name in held)
+    return Target.of(name, catalog, schema, fold, companions)
+
+
+def question(target: Target, asked: pa.Table, view: str) -> str:
+    """The query for how many open versions there are of what was asked: (code, held)."""
+    if target.fold.bag:
+        pairs = bag_join(target, asked, view, "code", where=[_OPEN])
+    else:
+        condition = " AND ".join([f"l.{_OPEN}", *same_key(target, "l"), *key_range(target, asked, "l")])
+        pairs = f"{target.branch} AS l JOIN {quote(view)} AS s ON {condition}"
+    return f"SELECT s.code AS code, count(*) AS held FROM {pairs} GROUP BY s.code"
+
+
+def statements(target: Target, versions: Versions, view: str, asked_view: str) -> list[str]:
+    """The statements that end and begin versions; the last one completes the table.
+
+    Args:
+        view: of the versions' rows; ``asked_view``: of a bag, of what is asked.
+    """
+    names, values = (", ".join(side) for side in zip(*_inserted(target), strict=True))
+    source = _source(target, versions, view, asked_view)
+    if not versions.closes:
+        adding = f"INSERT INTO {target.branch} ({names}) SELECT {values} FROM {source} AS s"
+        return [*_truncating(target, versions), adding]
+    t = alias_of(target)
+    ends = f"UPDATE SET {t}.{_OPEN} = false, {t}.valid_to_lsn = {{}}, {t}.valid_to_time = {{}}"
+    clauses = [
+        f"WHEN MATCHED THEN {ends.format('s.to_lsn', 's.to_time')}",
+        f"WHEN NOT MATCHED AND NOT s.close THEN INSERT ({names}) VALUES ({values})",
+    ]
+    if versions.truncated is not None:
+        at, when = versions.truncated
+        clauses.append(
+            f"WHEN NOT MATCHED BY SOURCE AND {t}.{_OPEN} THEN {ends.format(f'{at}L', timestamp(when))}"
+        )
+    condition = " AND ".join(["s.close", f"{t}.{_OPEN}", *_same_version(target, versions, t)])
+    return [f"MERGE INTO {target.branch} AS {t} USING {source} AS s ON {condition} {' '.join(clauses)}"]
+
+
+def _same_version(target: Target, versions: Versions, t: str) -> list[str]:
+    if versions.bag:
+        return [f"{t}._file = s.f", f"{t}._pos = s.p"]
+    going = target.fold.rows.slice(0, versions.closes)
+    # What no row of the batch matches ends too when the table is truncated: then no file may be left out.
+    return same_key(target, t) + (key_range(target, going, t) if versions.truncated is None else [])
+
+
+def _truncating(target: Target, versions: Versions) -> list[str]:
+    if versions.truncated is None:
+        return []
+    at, when = versions.truncated
+    ends = f"{_OPEN} = false, valid_to_lsn = {at}L, valid_to_time = {timestamp(when)}"
+    return [f"UPDATE {target.branch} SET {ends} WHERE {_OPEN}"]
+
+
+def view_schema(target: Target, rows: pa.Table) -> str:
+    """DDL of the columns of a view of rows."""
+    kinds = {**_GIVEN, "close": "boolean", "code": "bigint", "number": "bigint"}
+    for i, column in enumerate(target.columns):
+        kinds |= {f"n{i}": column.kept.spark, f"m{i}": column.kept.spark, f"u{i}": "boolean"}
+        kinds |= {f"xn{i}": "string", f"xm{i}": "string"}
+    return ", ".join(f"{name} {kinds[name]}" for name in rows.column_names)
+
+
+def _inserted(target: Target) -> list[tuple[str, str]]:
+    """(column, value of ``s``) of a version that begins."""
+    found = [(f"valid_{name}", f"s.{name}") for name in _GIVEN] + [(_OPEN, "s.to_lsn IS NULL")]
+    found += [
+        (name, f"s.{given}") for i in range(len(target.columns)) for given, _, name in target.pair(i, "n")
+    ]
+    return found + [(name, f"s.p{number}") for number, name in enumerate(_past(target))]
+
+
+def _past(target: Target) -> list[str]:
+    """Fields of columns that the changes say nothing of."""
+    names = [name for column in target.past for name in (column.lake_name, column.exact_name)]
+    kept = {column.lake_name for column in target.past} | target.companions
+    return [quote(name) for name in names if name in kept]
+
+
+def _source(target: Target, versions: Versions, view: str, asked_view: str) -> str:
+    """The rows: with what versions keep of the open one that they come from, or the place of what ends."""
+    moved = any(f"m{i}" in target.given for i, _ in target.keys)
+    selected = ["s.close AS close", *(f"s.{name} AS {name}" for name in _GIVEN)]
+    needed = [name for i, _ in target.keys for _, _, name in target.pair(i, "m")] if moved else []
+    for i in range(len(target.columns)):
+        for given, value, name in target.pair(i, "n"):
+            kept = moved and f"u{i}" in target.given
+            taken = f"CASE WHEN s.u{i} THEN o.{name} ELSE {value} END" if kept else value
+            selected.append(f"{taken} AS {given}")
+            needed += [name] if kept else []
+    past = _past(target)
+    selected += [f"{f'o.{name}' if moved else 'NULL'} AS p{number}" for number, name in enumerate(past)]
+    joined = _open_version(target, [*needed, *past]) if moved else ""
+    if versions.bag and versions.closes:
+        selected += ["d.f AS f", "d.p AS p"]
+        joined = _places(target, versions, asked_view)
+    return f"(SELECT {', '.join(selected)} FROM {quote(view)} AS s{joined})"
+
+
+def _open_version(target: Target, names: Sequence[str]) -> str:
+    where = " AND ".join([_OPEN, *key_range(target, target.fold.rows, "l", "m")])
+    lake = f"(SELECT {', '.join(dict.fromkeys(names))} FROM {target.branch} AS l WHERE {where})"
+    return f" LEFT JOIN {lake} AS o ON {' AND '.join(same_key(target, 'o', 'm'))}"
+
+
+def _places(target: Target, versions: Versions, asked_view: str) -> str:
+    """Where the open versions lie that end: of those that are alike, the oldest first."""
+    assert versions.asked is not None
+    asked = replace(target, given=frozenset(versions.asked.column_names))
+    found = bag_join(
+        asked, versions.asked, asked_view, "code", where=[_OPEN], also=["valid_from_lsn AS began"]
+    )
+    numbered = (
+        "SELECT l.f, l.p, s.code, "
+        f"row_number() OVER (PARTITION BY s.code ORDER BY l.began, l.f, l.p) AS number FROM {found}"
+    )
+    return f" LEFT JOIN ({numbered}) AS d ON s.close AND s.code = d.code AND s.number = d.number"

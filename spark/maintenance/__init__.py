@@ -1,0 +1,1 @@
+"""Keeps tables small and quick: rewrites, expiry, integrity, removal."""

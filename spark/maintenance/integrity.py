@@ -1,0 +1,193 @@
+"""Is the lake as slotlake left it: are its tables where their newest point says, and all their files there?
+
+The newest row of `commits` names the snapshot of every table.  A table is whole if its main is that snapshot,
+or compactions on top of it.  What else there can be has one name each: *rolled back* (the snapshot is there,
+but main is elsewhere), *written* (main leads to it, through what is no compaction), *lost* (the snapshot is
+gone), *damaged* (a file is missing), and of `commits` itself *rolled back*.
+
+Most of it is mended by moving main to where it was: that copies nothing, and changes nothing that slotlake
+wrote.  Invariant: looking changes nothing; mending moves pointers only, all in one catalog transaction.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slotlake.decoder.errors import LakeError
+from slotlake.decoder.lsn import parse_lsn
+from slotlake.spark.catalog.base import Loaded, load
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.maintenance.table_files import TableFiles
+from slotlake.spark.names import LakeName, belongs
+from slotlake.spark.publish.commits import BATCH, LSN, STEPS, commits_name, pins_of
+from slotlake.spark.publish.derived_tables import SUFFIXES
+from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
+from slotlake.spark.tables.schema import PIPELINE_PROPERTY
+
+ROLLED_BACK, WRITTEN, LOST, DAMAGED, MISSING = "rolled back", "written", "lost", "damaged", "missing"
+_NAMED_FILES_MAX = 3
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Something that is not as slotlake left it.
+
+    Attributes:
+        kind: ROLLED_BACK, WRITTEN, LOST, DAMAGED or MISSING (the catalog has the table no more).
+        what: in words, with the table's name.
+        snapshot: where its main belongs, if that is there.
+        position: of `commits`, where the lake stands once it is mended.
+    """
+
+    kind: str
+    table: LakeName
+    what: str
+    snapshot: int | None = None
+    position: int | None = None
+
+    @property
+    def is_beside(self) -> bool:
+        """Is it a table beside a mirror?"""
+        return self.table.table.lower().endswith(tuple(SUFFIXES.values()))
+
+
+def look(lake: LakeSettings, pipeline: str, *, files: bool = False) -> list[Damage]:
+    """What is wrong with the lake's tables; nothing if all is as it was left.
+
+    Args:
+        files: also see that every data file is there, which takes a look at each.
+
+    Raises:
+        LakeError: the catalog cannot be reached, or `commits` cannot be read.
+    """
+    with open_catalog(lake) as catalog:
+        pointers = catalog.pointers()
+        name = commits_name(lake.namespace)
+        if name not in pointers:
+            return []
+        commits = load(pointers, name)
+        found = list(_of_commits(commits))
+        if found:
+            return found  # the others are to be judged by a row that is not the newest
+        pins = pins_of(commits)
+        position = catalog_metadata.newest_position(commits.metadata) or 0
+        for table in sorted(pins):
+            if belongs(table.namespace, lake.namespace):
+                found += _of_table(pointers, table, (pins[table], position), pipeline)
+        if files:
+            whole = {table: table in pointers for table in pins} | {each.table: False for each in found}
+            found += [d for t in sorted(whole) if whole[t] for d in _files(load(pointers, t))]
+    return found
+
+
+def _of_commits(commits: Loaded) -> Iterator[Damage]:
+    """Its own newest snapshot is not its main, or somebody wrote on top of it."""
+    told = [s for s in commits.metadata.get("snapshots", ()) if LSN in catalog_metadata.summary(s)]
+    main = catalog_metadata.newest_of_a_point(commits.metadata)
+    newest = max(told, key=lambda s: int(s.get("sequence-number", 0)), default=None)
+    if newest is None:
+        return
+    lsn, id_ = catalog_metadata.summary(newest)[LSN], int(newest["snapshot-id"])
+    if main is None or int(main["snapshot-id"]) != id_:
+        at = catalog_metadata.summary(main).get(LSN, "no point at all")
+        what = f"{commits.name} was rolled back by hand to {at}; it had reached {lsn}"
+        yield Damage(ROLLED_BACK, commits.name, what, id_, parse_lsn(lsn))
+    elif _foreign(catalog_metadata.ancestry(commits.metadata), id_):
+        what = f"{commits.name} holds a commit that slotlake did not make"
+        yield Damage(WRITTEN, commits.name, what, id_, parse_lsn(lsn))
+
+
+def _foreign(chain: Sequence[Metadata], pin: int) -> int:
+    """How many snapshots on top of a table's own are neither compactions nor a point's.
+
+    A backfill that was ended half-way, where tables are published one after another, leaves a table at its
+    point though `commits` does not name it: the rows are the source's at the very position.
+    """
+    above = itertools.takewhile(lambda snapshot: snapshot["snapshot-id"] != pin, chain)
+    count = steps = 0
+    for summary in map(catalog_metadata.summary, above):
+        steps = int(summary.get(STEPS, 1)) if LSN in summary else steps
+        count += not steps and summary.get("operation") != "replace"
+        steps -= steps > 0
+    return count
+
+
+def _of_table(
+    pointers: Mapping[LakeName, str], name: LakeName, point: tuple[int, int], pipeline: str
+) -> Iterator[Damage]:
+    """Of one table, whose snapshot and position are to be these."""
+    pin, position = point
+    if name not in pointers:
+        yield Damage(MISSING, name, f"{name} is not in the catalog any more")
+        return
+    top = catalog_metadata.load_top(pointers[name])
+    if top["properties"].get(PIPELINE_PROPERTY) != pipeline:
+        yield Damage(MISSING, name, f"{name} was replaced by a table that is not this pipeline's")
+        return
+    # Published by a run that has not reached `commits` yet, or ended before it: the next one goes on.
+    if (catalog_metadata.newest_position(top) or 0) > position:
+        return
+    chain = catalog_metadata.ancestry(top)
+    if chain and chain[-1]["snapshot-id"] == pin and not _foreign(chain, pin):
+        return
+    metadata = load(pointers, name).metadata
+    chain = catalog_metadata.ancestry(metadata)
+    if pin not in [snapshot["snapshot-id"] for snapshot in chain]:
+        if catalog_metadata.snapshot(metadata, pin) is None:
+            yield Damage(LOST, name, f"the snapshot {pin} of {name}, its newest, was removed by hand")
+        else:
+            yield Damage(ROLLED_BACK, name, f"{name} was rolled back by hand", pin)
+    elif count := _foreign(chain, pin):
+        many = f"{count} commits" if count > 1 else "a commit"
+        yield Damage(WRITTEN, name, f"{name} holds {many} that slotlake did not make", pin)
+
+
+def _files(table: Loaded) -> Iterator[Damage]:
+    head = catalog_metadata.head(table.metadata)
+    try:
+        listed = TableFiles().reached([head] if head else [])
+    except LakeError as error:
+        yield Damage(DAMAGED, table.name, f"a metadata file of {table.name} cannot be read: {error.where}")
+        return
+    gone = sorted(path for path in listed if not Path(path).exists())
+    if gone:
+        named = ", ".join(Path(path).name for path in gone[:_NAMED_FILES_MAX])
+        more = f" and {len(gone) - _NAMED_FILES_MAX} more" if len(gone) > _NAMED_FILES_MAX else ""
+        what = f"{len(gone)} of {len(listed)} files of {table.name} are missing: {named}{more}"
+        yield Damage(DAMAGED, table.name, what)
+
+
+def newest_batch(lake: LakeSettings) -> str | None:
+    """The name of the newest point: a batch's, or what else led to it."""
+    with open_catalog(lake) as catalog:
+        name = commits_name(lake.namespace)
+        location = catalog.pointers().get(name)
+    if location is None:
+        return None
+    newest = catalog_metadata.newest_of_a_point(catalog_metadata.load(location))
+    return catalog_metadata.summary(newest).get(BATCH)
+
+
+def mend(lake: LakeSettings, damages: list[Damage]) -> list[str]:
+    """Move main of tables that were rolled back, or written to, to where it was; what was done, a line each.
+
+    Raises:
+        LakeError: someone else changed a table meanwhile; nothing was moved.
+    """
+    wanted = [each for each in damages if each.snapshot is not None]
+    with open_catalog(lake) as catalog:
+        pointers = catalog.pointers()
+        moves = []
+        for each in wanted:
+            table = load(pointers, each.table)
+            if catalog_metadata.ref(table.metadata, MAIN) == each.snapshot:
+                continue  # it was done already
+            moved = catalog_metadata.with_ref(table.metadata, MAIN, each.snapshot)
+            moves.append(catalog.prepared(table, catalog_metadata.with_ref(moved, STAGE, None)))
+        catalog.move(moves)
+    return [f"moved {each.table} back to snapshot {each.snapshot}" for each in wanted]

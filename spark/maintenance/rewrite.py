@@ -1,0 +1,209 @@
+"""Keeps a table quick to read and small: rewrites what many small batches made of it, lets go of the past.
+
+Each step is whole on its own and changes no row: small files are packed together, files with many deleted
+rows are written without them, manifests are packed, then snapshots and files go
+(spark/maintenance/expiry.py).  What Spark commits here is on ``main`` at once, a snapshot of operation
+``replace`` that says no position: all that asks for a point's snapshot looks below it, all that reads the
+newest rows reads it.
+
+A table with something staged is left alone: the batch in ``stage`` builds on main as it is.
+
+How much is rewritten: points that are kept hold on to the files that a rewrite replaces, so a table rewritten
+too eagerly is stored several times over.  Hence files have an eighth of the table's size (not above the
+target), only those below half of that are packed, and a file is written anew for its deleted rows when these
+are a tenth of it and what kept points hold beside the table stays below three quarters of the table; or when
+they are three tenths, whatever is held: reading would suffer more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from slotlake.decoder.failpoints import reach
+from slotlake.spark.catalog.base import Loaded, load
+from slotlake.spark.catalog.open import Catalog, open_catalog
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.maintenance.expiry import Grace, Removed, expire, remove_files
+from slotlake.spark.maintenance.table_files import DataFile, TableFiles
+from slotlake.spark.merge.run import run
+from slotlake.spark.names import LakeName, belongs, literal
+from slotlake.spark.publish.commits import commits_name
+from slotlake.spark.publish.commits_trim import trim
+from slotlake.spark.publish.past import all_snapshots
+from slotlake.spark.publish.swap import require_owner
+from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.metadata import MAIN, STAGE
+from slotlake.spark.tables.schema import PIPELINE_PROPERTY
+
+_MIB = 1024 * 1024
+_TARGET_BYTES_MIN = 4 * _MIB
+_FILES_OF_A_TABLE = 8
+_SMALL_SHARE = 0.5
+_SMALL_FILES_MIN = 5
+_DELETED_SHARE, _DELETED_SHARE_MAX = 0.1, 0.3
+_HELD_SHARE_MAX = 0.75
+_MANIFESTS_MAX = 8
+# From writing the files of a row of `commits` to its publication, with room.
+_PUBLISHING_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Care:
+    """How a lake is maintained.
+
+    Attributes:
+        target_bytes: of a large table's data files.
+        rewrite_bytes_max: so much of a table is rewritten in one go; the rest next time.
+    """
+
+    grace: Grace
+    target_bytes: int = 128 * _MIB
+    rewrite_bytes_max: int = 8 * 1024 * _MIB
+
+
+@dataclass(frozen=True)
+class Maintained:
+    """What was done to a table: counts, and bytes of removed files.
+
+    Attributes:
+        staged: a batch is being applied to it; nothing was done.
+    """
+
+    table: str
+    staged: bool = False
+    rewritten_files: int = 0
+    written_files: int = 0
+    expired_snapshots: int = 0
+    removed: Removed = field(default_factory=Removed)
+
+
+def tables_to_maintain(lake: LakeSettings, pipeline: str) -> list[LakeName]:
+    """The pipeline's tables in the lake, `commits` last.
+
+    Raises:
+        LakeError: the catalog cannot be reached.
+    """
+    with open_catalog(lake) as catalog:
+        pointers = catalog.pointers()
+        names = [name for name in catalog.names() if belongs(name.namespace, lake.namespace)]
+        held = [load(pointers, name) for name in names if name in pointers]
+    mine = [table.name for table in held if table.metadata["properties"].get(PIPELINE_PROPERTY) == pipeline]
+    commits = commits_name(lake.namespace)
+    return sorted(mine, key=lambda name: (name == commits, name))
+
+
+def maintain_table(
+    session: SparkSession, lake: LakeSettings, name: LakeName, pipeline: str, care: Care
+) -> Maintained:
+    """Rewrite, expire and remove, as far as there is need.
+
+    Raises:
+        LakeError: Spark failed, the table was changed meanwhile, or a file of it cannot be read. Nothing that
+            is needed is lost, whichever step it was.
+    """
+    files = TableFiles()
+    with open_catalog(lake) as catalog:
+        table = _load(catalog, name, pipeline)
+        if _is_staged(table):
+            return Maintained(str(name), staged=True)
+        if name == commits_name(lake.namespace) and trim(catalog, table):
+            table = _load(catalog, name, pipeline)
+        before = table.metadata
+        present = {file.path for file in files.data_files(catalog_metadata.head(before))}
+        _rewrite(session, lake, table, files, care)
+        reach("maintain.rewritten")
+        table = _load(catalog, name, pipeline)
+        after = {file.path for file in files.data_files(catalog_metadata.head(table.metadata))}
+        led_to = files.reached([*before.get("snapshots", ()), *table.metadata.get("snapshots", ())])
+        grace = care.grace if name != commits_name(lake.namespace) else _of_commits(care.grace)
+        snapshots = expire(catalog, table, grace)
+        reach("maintain.expired")
+        table = _load(catalog, name, pipeline)
+        removed = remove_files(table, led_to, files, grace)
+    return Maintained(str(name), False, len(present - after), len(after - present), snapshots, removed)
+
+
+def _of_commits(grace: Grace) -> Grace:
+    """Its snapshots leave with each publication, and no statement is ever long at work on it."""
+    return Grace(grace.unused, min(grace.orphan, max(grace.unused, _PUBLISHING_SECONDS)))
+
+
+def _load(catalog: Catalog, name: LakeName, pipeline: str) -> Loaded:
+    table = load(catalog.pointers(), name)
+    require_owner(table, pipeline)
+    return table
+
+
+def _is_staged(table: Loaded) -> bool:
+    staged = catalog_metadata.ref(table.metadata, STAGE)
+    return staged is not None and staged != catalog_metadata.ref(table.metadata, MAIN)
+
+
+def _rewrite(session: SparkSession, lake: LakeSettings, table: Loaded, files: TableFiles, care: Care) -> None:
+    head = catalog_metadata.head(table.metadata)
+    present = files.data_files(head)
+    held = files.reached(all_snapshots(table.metadata))
+    for file in present:
+        held.pop(file.path, None)
+    options = plan(present, sum(held.values()), care)
+    target = literal(table.name.sql(lake.catalog))
+    system = f"{lake.catalog}.system"
+    if options is not None:
+        listed = ", ".join(f"{literal(key)}, {literal(value)}" for key, value in options.items())
+        run(
+            session,
+            table,
+            f"CALL {system}.rewrite_data_files(table => {target}, options => map({listed}))",
+        )
+    if options is not None or files.manifests(head) > _MANIFESTS_MAX:
+        run(session, table, f"CALL {system}.rewrite_manifests(table => {target}, use_caching => false)")
+
+
+def plan(files: Sequence[DataFile], held_bytes: int, care: Care) -> Mapping[str, str] | None:
+    """Options of Iceberg's ``rewrite_data_files``; None if there is nothing worth it.
+
+    Args:
+        files: of the table as it is now.
+        held_bytes: of files that only older snapshots need.
+    """
+    live = sum(int(file.size * (1 - file.deleted_share)) for file in files)
+    target = max(_TARGET_BYTES_MIN, min(care.target_bytes, live // _FILES_OF_A_TABLE))
+    small = [file for file in files if file.size < target * _SMALL_SHARE]
+    share = _share_to_rewrite(files, _HELD_SHARE_MAX * live - held_bytes)
+    packed = small if len(small) >= _SMALL_FILES_MIN else []
+    going = {f.path: f for f in [*packed, *(f for f in files if share and f.deleted_share >= share)]}
+    if not going:
+        return None
+    options = {
+        "target-file-size-bytes": str(target),
+        "min-file-size-bytes": str(int(target * _SMALL_SHARE)),
+        "max-file-size-bytes": str(max(care.target_bytes, *(f.size for f in files)) * 2),
+        "min-input-files": str(_SMALL_FILES_MIN),
+        "delete-ratio-threshold": repr(share or 1.0),
+    }
+    if sum(file.size for file in going.values()) > care.rewrite_bytes_max:
+        options["max-files-to-rewrite"] = str(_how_many_fit(list(going.values()), care.rewrite_bytes_max))
+    return options
+
+
+def _share_to_rewrite(files: Sequence[DataFile], budget: float) -> float | None:
+    """From which share of deleted rows on files are written without them; None: none is."""
+    found = None
+    for file in sorted(files, key=lambda file: -file.deleted_share):
+        budget -= file.size
+        if file.deleted_share < _DELETED_SHARE or (budget < 0 and file.deleted_share < _DELETED_SHARE_MAX):
+            break
+        found = file.deleted_share
+    return found
+
+
+def _how_many_fit(files: Sequence[DataFile], size: int) -> int:
+    spent = 0
+    for count, file in enumerate(files):
+        spent += file.size
+        if spent > size:
+            return max(count, 1)
+    return len(files)

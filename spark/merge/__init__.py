@@ -1,0 +1,1 @@
+"""Brings a fold into a table's branch `stage`: the SQL of the MERGE, and the run of it."""

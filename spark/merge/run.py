@@ -1,0 +1,381 @@
+"""Runs the SQL that stages one table: shapes it, hands Spark the folded rows, names the result."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from slotlake.decoder.errors import LakeError
+from slotlake.decoder.failpoints import reach
+from slotlake.spark import lake_files
+from slotlake.spark.catalog.base import load_one
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.fold.batch import Folded, Stretch
+from slotlake.spark.fold.conflicts import Conflicts, OnConflict, refused
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.merge.bag_sql import bag_statements
+from slotlake.spark.merge.bounds import Markers
+from slotlake.spark.merge.fields import field_changes, field_types
+from slotlake.spark.merge.follow import Constant
+from slotlake.spark.merge.probe import as_expected, counts_on_the_lake, question
+from slotlake.spark.merge.represented import as_kept
+from slotlake.spark.merge.sql import Target, gathers, statements, view_schema, with_moves_known
+from slotlake.spark.names import literal, quote
+from slotlake.spark.publish.commits import RUN, STEPS, Point
+from slotlake.spark.publish.derived_tables import nothing_new
+from slotlake.spark.publish.swap import Loaded, reset_stage, steps_staged
+from slotlake.spark.session import bounded
+from slotlake.spark.session_errors import SPARK_ERRORS, StageConflictError, is_conflict, reason
+from slotlake.spark.tables.metadata import STAGE, ancestry, head, summary
+from slotlake.spark.tables.schema import (
+    SCHEMA_PROPERTY,
+    STAGED_SCHEMA_PROPERTY,
+    TableSchema,
+    schema_of,
+)
+from slotlake.spark.tables.settle import STAGED_FIELDS_PROPERTY, settled
+
+_SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
+_GATHERED = {"spark.sql.iceberg.distribution-mode": "hash"}
+_MID_MERGE_SECONDS = 0.05
+_NOTHING: Mapping[str, str] = {}
+_NO_MARKERS = Markers()
+
+
+class StatementTooLongError(LakeError):
+    """Spark was at one statement for too long."""
+
+    retryable = True
+
+
+@dataclass(frozen=True)
+class Work:
+    """One table to be staged for one point.
+
+    Attributes:
+        directory: where folded rows go for Spark to read.
+        run: in every snapshot that this work makes. A statement that a killed run left in a Spark server may
+            write to the same branch at any moment, and an INSERT meets no conflict.
+        gathers: the rows that a MERGE writes are brought together first, so that they fill few files.
+    """
+
+    session: SparkSession
+    lake: LakeSettings
+    point: Point
+    table: Loaded
+    directory: Path
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    gathers: bool = False
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What was done to a table: rows folded to, and what the changes met that the source did not have."""
+
+    folded: int
+    conflicts: Conflicts
+
+
+def stage(
+    work: Work,
+    schema: TableSchema,
+    parts: Sequence[Stretch],
+    choice: OnConflict,
+    constants: Sequence[Constant] = (),
+) -> Staged:
+    """Bring a batch's changes into the table's branch ``stage``.
+
+    The lake is trusted to have what the changes count on, which what the statements did then shows; it is
+    asked beforehand if that was not so, if the choice depends on it, or if one stretch builds on another.
+
+    Args:
+        schema: the table's shape after the changes.
+        parts: at least one; folded and applied one after the other.
+        constants: given to all rows first.
+
+    Raises:
+        ApplyError: a conflict, and the choice is ``fail``.
+        LakeError: Spark failed.
+    """
+    before = Conflicts.total_in(map(summary, ancestry(work.table.metadata)))
+    if choice == "apply" and len(parts) == 1 and not constants:
+        fold = parts[0].fold()
+        target = with_moves_known(replace(_target(work, schema, fold, shape(work, schema)), trusted=True))
+        _apply(work, target, fold.counts.conflicts.properties(before))
+        if not counts_on_the_lake(fold) or as_expected(target, _summaries(work)):
+            return Staged(fold.rows.num_rows, fold.counts.conflicts)
+        work = anew(work)
+    return _ask_first(work, schema, parts, choice, before, constants)
+
+
+def _ask_first(
+    work: Work,
+    schema: TableSchema,
+    parts: Sequence[Stretch],
+    choice: OnConflict,
+    before: Conflicts,
+    constants: Sequence[Constant],
+) -> Staged:
+    companions = shape(work, schema)
+    if constants:
+        fill(work, constants, companions)
+    alone = len(parts) == 1 and not constants
+    rows, found = 0, Conflicts()
+    for part in parts:
+        held = _held(work, _target(work, schema, part.fold(), companions), part)
+        fold = part.fold(held, skip=choice == "skip")
+        rows, found = rows + fold.rows.num_rows, found + fold.counts.conflicts
+        if found and choice == "fail":
+            raise refused(schema.source_name, found)
+        final = found.properties(before) if part is parts[-1] else None
+        _apply(work, with_moves_known(_target(work, schema, fold, companions)), final, alone=alone)
+    return Staged(rows, found)
+
+
+def _target(work: Work, schema: TableSchema, fold: Folded, companions: frozenset[str]) -> Target:
+    totals = summary(head(work.table.metadata))
+    rows, files = (int(totals.get(f"total-{what}", 0)) for what in ("records", "data-files"))
+    target = Target.of(work.table.name, work.lake.catalog, schema, fold, companions)
+    return replace(target, lake_rows=rows, lake_files=files)
+
+
+def _apply(work: Work, target: Target, final: Mapping[str, str] | None, *, alone: bool = True) -> None:
+    """Run a fold's statements; ``final``: of the last one's snapshot, if that completes the table."""
+    fold = target.fold
+    rows = fold.rows
+    work = replace(work, gathers=gathers(target))
+    if fold.bag:
+        rows = rows.append_column("row", pa.array(np.arange(rows.num_rows)))
+    with view_of(work, rows, view_schema(target, rows.column_names)) as view:
+        sql = bag_statements(target, view) if fold.bag else statements(target, view)
+        if final is None:
+            run_steps(work, sql, target.markers)
+        else:
+            run_statements(work, sql, final, alone=alone, markers=target.markers)
+
+
+def fill(work: Work, constants: Sequence[Constant], companions: Collection[str]) -> None:
+    """Give all rows of the table what those from before a column hold in it."""
+    columns = [constant.column for constant in constants]
+    given = pa.table({f"n{i}": constant.value for i, constant in enumerate(constants)})
+    rows = as_kept(columns, given)
+    kinds, taken = [], []
+    for name in rows.column_names:
+        column, exact = columns[int(name.lstrip("xn"))], name.startswith("x")
+        kinds.append(f"{name} {'string' if exact else column.kept.spark}")
+        if not exact or column.exact_name in companions:
+            taken.append(f"t.{quote(column.exact_name if exact else column.lake_name)} = s.{name}")
+    branch = f"{work.table.name.sql(work.lake.catalog)}.branch_stage"
+    with view_of(work, rows, ", ".join(kinds)) as view:
+        merge = f"MERGE INTO {branch} AS t USING {quote(view)} AS s ON true WHEN MATCHED THEN UPDATE SET"
+        run_steps(work, [f"{merge} {', '.join(taken)}"])
+
+
+def _held(work: Work, target: Target, part: Stretch) -> dict[int, int] | None:
+    """What the lake holds of what a stretch asks for; None if it asks nothing."""
+    asked = part.asked()
+    if not asked.num_rows:
+        return None
+    asked = as_kept(target.columns, asked)
+    target = replace(target, given=frozenset(asked.column_names))
+    with view_of(work, asked, view_schema(target, asked.column_names)) as view:
+        answer = answered(work, question(target, asked, view), target.markers)
+    return dict(zip(answer["code"].to_pylist(), answer["held"].to_pylist(), strict=True))
+
+
+def _summaries(work: Work) -> list[dict[str, str]]:
+    """Of the snapshots that lead from main to what is staged."""
+    with open_catalog(work.lake) as catalog:
+        metadata = load_one(catalog, work.table.name).metadata
+    staged = itertools.islice(ancestry(metadata, STAGE), steps_staged(metadata))
+    return [summary(snapshot) for snapshot in staged]
+
+
+def anew(work: Work) -> Work:
+    """The same work, with nothing staged."""
+    with open_catalog(work.lake) as catalog:
+        reset_stage(catalog, [load_one(catalog, work.table.name)])
+        return replace(work, table=load_one(catalog, work.table.name))
+
+
+def run_statements(
+    work: Work,
+    sql: Sequence[str],
+    properties: Mapping[str, str] = _NOTHING,
+    *,
+    alone: bool = True,
+    markers: Markers = _NO_MARKERS,
+) -> None:
+    """Run statements that each make one snapshot on ``stage``; the last one's is named after the point.
+
+    Args:
+        properties: what else that one's summary says.
+        alone: nothing was staged before.
+        markers: the values that the statements name.
+
+    Raises:
+        LakeError: Spark failed.
+    """
+    _run_named(work, sql[:-1], {}, markers)
+    steps = 1 if len(sql) == 1 and alone else 1 + _steps_so_far(work)
+    named = {**work.point.summary, STEPS: str(steps), **properties}
+    with _mid_merge():
+        _run_named(work, sql[-1:], named, markers)
+
+
+def run_steps(work: Work, sql: Sequence[str], markers: Markers = _NO_MARKERS) -> None:
+    """Run statements that do not complete the table.
+
+    Raises:
+        LakeError: Spark failed.
+    """
+    _run_named(work, sql, {}, markers)
+
+
+def answered(work: Work, sql: str, markers: Markers = _NO_MARKERS) -> pa.Table:
+    """What a query finds.
+
+    Raises:
+        LakeError: Spark failed.
+    """
+    with _explained(work.table), within_bounds(work.session, str(work.table.name)):
+        return _told(work.session, sql, markers).toArrow()
+
+
+def _run_named(work: Work, sql: Sequence[str], properties: Mapping[str, str], markers: Markers) -> None:
+    """Run statements whose snapshots say whose they are, and this."""
+    named = {_SNAPSHOT_PROPERTY + key: value for key, value in {RUN: work.run, **properties}.items()}
+    with _set(work.session, named | (_GATHERED if work.gathers else {})):
+        for statement in sql:
+            run(work.session, work.table, statement, markers)
+
+
+def run(session: SparkSession, table: Loaded, sql: str, markers: Markers = _NO_MARKERS) -> None:
+    """Run one statement.
+
+    Args:
+        markers: the values that it names.
+
+    Raises:
+        StageConflictError: another statement changed the table meanwhile.
+        LakeError: with Spark's error class; its whole message may hold row values.
+    """
+    with _explained(table), within_bounds(session, str(table.name)):
+        _told(session, sql, markers).collect()
+
+
+def _told(session: SparkSession, sql: str, markers: Markers) -> DataFrame:
+    values = markers.of(sql)
+    return session.sql(sql, args=dict(values)) if values else session.sql(sql)
+
+
+@contextmanager
+def within_bounds(session: SparkSession, table: str) -> Iterator[None]:
+    """A statement that takes for ever is ended, and told.
+
+    Raises:
+        StatementTooLongError: it was.
+    """
+    with bounded(session) as interrupted:
+        try:
+            yield
+        except SPARK_ERRORS:
+            if not interrupted:
+                raise
+            raise StatementTooLongError(
+                f"a Spark statement took longer than {interrupted[0] / 3600:g} h and was ended",
+                where=f"table {table}",
+                way_out="see what Spark waits for (log, memory, locks of the catalog), then run again; "
+                "nothing was published",
+            ) from None
+
+
+@contextmanager
+def _explained(table: Loaded) -> Iterator[None]:
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        kind = StageConflictError if is_conflict(error) else LakeError
+        raise kind(
+            f"Spark could not change the table: {reason(error)}",
+            where=f"table {table.name}",
+            way_out="run again; if it comes back, Spark's own log says more. Nothing was published",
+        ) from error
+
+
+def shape(work: Work, schema: TableSchema) -> frozenset[str]:
+    """Give the table the columns that the shape names; the lake names of all companions it has then."""
+    metadata, present = work.table.metadata, field_types(work.table.metadata)
+    for change in field_changes(work.table, work.lake.catalog, schema):
+        run(work.session, work.table, change)
+    final = settled(schema, schema_of(metadata, work.table.name))
+    if metadata["properties"].get(SCHEMA_PROPERTY) != final.schema.to_json():
+        told = {STAGED_SCHEMA_PROPERTY: final.schema.to_json(), STAGED_FIELDS_PROPERTY: final.plan}
+        listed = ", ".join(f"'{key}' = {literal(value)}" for key, value in told.items() if value is not None)
+        table = work.table.name.sql(work.lake.catalog)
+        run(work.session, work.table, f"ALTER TABLE {table} SET TBLPROPERTIES ({listed})")
+    return frozenset(c.exact_name for c in schema.columns if c.exact or c.exact_name in present)
+
+
+def stage_shape(work: Work, schema: TableSchema) -> None:
+    """Bring another shape into the table's branch ``stage``, and not one row.
+
+    Raises:
+        LakeError: Spark failed.
+    """
+    shape(work, schema)
+    run_statements(work, [nothing_new(work.table.name, work.lake.catalog)])
+
+
+@contextmanager
+def view_of(work: Work, rows: pa.Table, schema: str) -> Iterator[str]:
+    """A temporary view of rows; ``schema``: its columns in Spark SQL, so that no file is opened for them."""
+    view = f"folded_{uuid.uuid4().hex}"
+    path = lake_files.write_parquet(rows, work.directory / f"{view}.parquet")
+    frame = work.session.read.schema(schema).parquet(path.as_uri())
+    frame.createOrReplaceTempView(view)
+    try:
+        yield view
+    finally:
+        work.session.catalog.dropTempView(view)
+
+
+def _steps_so_far(work: Work) -> int:
+    with open_catalog(work.lake) as catalog:
+        return steps_staged(load_one(catalog, work.table.name).metadata)
+
+
+@contextmanager
+def _set(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings for the statements meanwhile; they would stick to all later ones."""
+    for key, value in settings.items():
+        session.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in settings:
+            session.conf.unset(key)
+
+
+@contextmanager
+def _mid_merge() -> Iterator[None]:
+    """Where a test can end the process while Spark is at work."""
+    if not os.environ.get("SLOTLAKE_FAILPOINT"):
+        yield
+        return
+    timer = threading.Timer(_MID_MERGE_SECONDS, reach, ["apply.mid_merge"])
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

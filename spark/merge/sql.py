@@ -1,0 +1,332 @@
+"""The SQL that brings one fold into a lake table's branch ``stage``. Text in, text out.
+
+``t`` is the lake table, ``s`` the folded rows, ``o`` the lake's rows that a key change takes along.
+Columns of ``s`` are numbered (``n0``, ``xn0``, ``u0``, ``m0``; see spark/fold/batch.py), so no source name
+needs quoting there.
+
+Every key column's smallest and largest value in the batch stands beside the join condition
+(spark/merge/bounds.py): with it Iceberg leaves out the files that cannot hold a key of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from slotlake.spark.fold.batch import ACTIONS, Folded
+from slotlake.spark.merge.bounds import Markers, value_range
+from slotlake.spark.merge.represented import as_kept
+from slotlake.spark.names import LakeName, quote
+from slotlake.spark.tables.schema import LakeColumn, TableSchema
+
+DELETE, WHOLE, IN_PLACE, MOVED = (ACTIONS[name] for name in ("delete", "whole", "in_place", "moved"))
+# From these sizes on, two statements are cheaper than one MERGE.  To insert what it does not find, MERGE must
+# keep all folded rows, so Spark cannot broadcast them and shuffles the whole table, file names included.
+# What goes is found with the keys alone, which are broadcast; what comes is appended without a join.  For 5 M
+# rows with keys in no order that is a third to a tenth of the CPU time (docs/adr/0018).
+_REPLACE_BATCH_ROWS_MIN = 500
+# A smaller batch's range of keys leaves out nearly the whole table before the exchange, if it is this narrow.
+_NARROW_RANGE_MAX = 1_000_000
+_REPLACE_ROWS_MIN = 1_000_000
+# In Java's heap, a tenth of what Spark has by default: what is broadcast is there twice for a moment.
+_BROADCAST_BYTES_MAX = 192 * 1024 * 1024
+_BROADCAST_ROW_BYTES = 48
+# No column's: a name in the lake has no space (spark/names.py).
+_PRESENT = "`is there`"
+# So many small files Spark reads in one task.
+_FILES_TOGETHER = 4
+_NO_TEXT = "CAST(NULL AS STRING)"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A lake table and a fold of the changes for it.
+
+    Attributes:
+        columns: the lake column of each of the fold's columns, in the fold's order.
+        past: lake columns that the fold knows nothing of.
+        companions: lake names of the exact-text companions that the table has.
+        given: the columns of ``s``.
+        lake_rows: about how many rows the table has; ``lake_files``: in how many files.
+        trusted: whether the lake had what the changes count on is looked at afterwards.
+        markers: the values that the statements for it name.
+    """
+
+    name: LakeName
+    catalog: str
+    fold: Folded
+    columns: tuple[LakeColumn, ...]
+    past: tuple[LakeColumn, ...]
+    companions: frozenset[str]
+    given: frozenset[str]
+    lake_rows: int = 0
+    lake_files: int = 0
+    trusted: bool = False
+    markers: Markers = field(default_factory=Markers)
+
+    @classmethod
+    def of(
+        cls, name: LakeName, catalog: str, schema: TableSchema, fold: Folded, companions: frozenset[str]
+    ) -> Target:
+        """Pair the fold's columns with the lake's, by source name."""
+        columns = tuple(schema.column(shape.name) for shape in fold.columns)
+        fold = replace(fold, rows=as_kept(columns, fold.rows))
+        past = tuple(column for column in schema.columns if column not in columns)
+        return cls(name, catalog, fold, columns, past, companions, frozenset(fold.rows.column_names))
+
+    @property
+    def branch(self) -> str:
+        """The branch that is written to."""
+        return f"{self.name.sql(self.catalog)}.branch_stage"
+
+    @property
+    def keys(self) -> list[tuple[int, LakeColumn]]:
+        """Key columns with their positions in the fold."""
+        by_name = {column.name: i for i, column in enumerate(self.columns)}
+        return [(by_name[name], self.columns[by_name[name]]) for name in self.fold.key]
+
+    def pair(self, i: int, prefix: str) -> list[tuple[str, str, str]]:
+        """Typed value and, if the lake keeps one, exact text: (name in ``s``, expression, lake column)."""
+        column = self.columns[i]
+        pairs = [(f"{prefix}{i}", f"s.{prefix}{i}", quote(column.lake_name))]
+        if column.exact_name in self.companions:
+            exact = f"x{prefix}{i}"
+            pairs.append((exact, f"s.{exact}" if exact in self.given else _NO_TEXT, quote(column.exact_name)))
+        return pairs
+
+
+def statements(target: Target, view: str) -> list[str]:
+    """The statements to run one after the other; the last one completes the table.
+
+    Args:
+        view: the temporary view that holds the folded rows.
+    """
+    if target.fold.truncated:
+        return [f"DELETE FROM {target.branch}", _insert(target, view)]
+    if not target.fold.key or not target.fold.rows.num_rows:
+        return [_insert(target, view)]
+    return _replace(target, view) if _replaces(target) else [_merge(target, view)]
+
+
+def view_schema(target: Target, names: Iterable[str]) -> str:
+    """DDL of columns of folded rows, so that Spark need not open the file to learn it."""
+    kinds = {"action": "tinyint", **dict.fromkeys(("code", "row", "remove", "add"), "bigint")}
+    for i, column in enumerate(target.columns):
+        kinds |= {f"n{i}": column.kept.spark, f"m{i}": column.kept.spark}
+        kinds |= {f"xn{i}": "string", f"xm{i}": "string", f"u{i}": "boolean"}
+    return ", ".join(f"{name} {kinds[name]}" for name in names)
+
+
+def _merge(target: Target, view: str) -> str:
+    actions = set(pc.unique(target.fold.rows["action"]).to_pylist())
+    source = quote(view)
+    if MOVED in actions:
+        source = f"({_with_moved(target, view)})"
+        target = replace(target, given=target.given | {f"xn{i}" for i in range(len(target.columns))})
+    condition = " AND ".join(same_key(target, "t", "n") + _key_range(target, "t", "n"))
+    clauses = f"{_when_matched(target, actions)} {_when_not_matched(target, actions)}"
+    return f"MERGE INTO {target.branch} AS t USING {source} AS s ON {condition} {clauses}"
+
+
+def _replaces(target: Target) -> bool:
+    """Is it cheaper to take away what is there first, and append what is to be there then?
+
+    Not with rows that moved and keep something of the lake's: that would be gone by then.
+    """
+    rows = target.fold.rows
+    sought = rows.select(_sought(target))
+    return (
+        not pc.any(pc.equal(rows["action"], MOVED)).as_py()
+        and (rows.num_rows >= _REPLACE_BATCH_ROWS_MIN or _is_spread(target))
+        and target.lake_rows + rows.num_rows >= _REPLACE_ROWS_MIN
+        and rows.num_rows * _BROADCAST_ROW_BYTES + 2 * sought.nbytes <= _BROADCAST_BYTES_MAX
+    )
+
+
+def gathers(target: Target) -> bool:
+    """Are the rows that the statements write to be brought together first?
+
+    Where Spark broadcasts the batch, each task that reads some files writes what it updates to a file of its
+    own: a table that is only updated would get more files with every batch, the faster the more it has.
+    """
+    fold = target.fold
+    if fold.bag or fold.truncated or not fold.key or fold.rows.num_rows < 2:
+        return False
+    if target.lake_files <= _FILES_TOGETHER:
+        return False
+    action = fold.rows["action"].to_numpy()
+    return bool(stays(target).any() if _replaces(target) else not np.isin(action, (WHOLE, MOVED)).any())
+
+
+def with_moves_known(target: Target) -> Target:
+    """The same, where the batch knows all of each row whose key changed and that lets it be replaced.
+
+    Such a row needs nothing of the lake's, whatever its key was there: it comes whole.  Should the lake not
+    have had it, what is taken away is one row too few, which whoever trusts the lake looks at afterwards.
+    """
+    rows = target.fold.rows
+    if target.fold.bag or "action" not in rows.column_names:
+        return target
+    moved = rows["action"].to_numpy() == MOVED
+    if not moved.any() or any((moved & rows[name].to_numpy()).any() for name in _unsent(target)):
+        return target
+    action = pa.array(np.where(moved, WHOLE, rows["action"].to_numpy()).astype(np.int8))
+    known = rows.set_column(rows.column_names.index("action"), "action", action)
+    settled = replace(target, fold=replace(target.fold, rows=known))
+    return settled if _replaces(settled) else target
+
+
+def stays(target: Target) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which folded rows stay where they are while others are replaced: they keep something of the lake's.
+
+    An updated row of which everything is known is replaced where the lake is trusted to have it: should it
+    not, it is to be inserted too (`spark.fold.batch`), and the count tells.
+    """
+    rows = target.fold.rows
+    updated = np.asarray(rows["action"].to_numpy() == IN_PLACE, np.bool_)
+    if not target.trusted or _past(target):
+        return updated
+    kept = np.zeros(rows.num_rows, np.bool_)
+    for name in _unsent(target):
+        kept |= rows[name].to_numpy()
+    return np.asarray(updated & kept, np.bool_)
+
+
+def _unsent(target: Target) -> list[str]:
+    return [f"u{i}" for i in range(len(target.columns)) if f"u{i}" in target.given]
+
+
+def _is_spread(target: Target) -> bool:
+    """Do the batch's keys lie far apart, or may they?"""
+    for i, _ in target.keys:
+        values = target.fold.rows[f"n{i}"]
+        if not pa.types.is_integer(values.type):
+            return bool(len(values) > 1)
+        ends = pc.min_max(values)
+        if ends["max"].as_py() - ends["min"].as_py() > _NARROW_RANGE_MAX:
+            return True
+    return False
+
+
+def _sought(target: Target) -> list[str]:
+    """The columns of ``s`` that the first statement needs: the keys, if no row stays partly as it is."""
+    if stays(target).any():
+        return sorted(target.given)
+    return [name for i, _ in target.keys for name, _, _ in target.pair(i, "n") if name in target.given]
+
+
+def _replace(target: Target, view: str) -> list[str]:
+    condition = " AND ".join(same_key(target, "t", "n") + _key_range(target, "t", "n"))
+    source = f"(SELECT /*+ BROADCAST */ {', '.join(_sought(target))} FROM {quote(view)})"
+    staying = stays(target)
+    in_place, clauses = f"s.action = {IN_PLACE}", "WHEN MATCHED THEN DELETE"
+    if target.trusted and not _past(target):
+        in_place += f" AND ({' OR '.join(f's.{name}' for name in _unsent(target)) or 'false'})"
+    if staying.any():
+        assigned = ", ".join(_assignments(target))
+        clauses = f"WHEN MATCHED AND {in_place} THEN UPDATE SET {assigned} {clauses}"
+    merge = f"MERGE INTO {target.branch} AS t USING {source} AS s ON {condition} {clauses}"
+    deleted = target.fold.rows["action"].to_numpy() == DELETE
+    if (deleted | staying).all():
+        return [merge]
+    return [merge, _insert(target, view, f"s.action <> {DELETE} AND NOT ({in_place})")]
+
+
+def _when_matched(target: Target, actions: set[int]) -> str:
+    clauses = []
+    if actions & {DELETE, MOVED}:
+        clauses.append(f"WHEN MATCHED AND s.action = {DELETE} THEN DELETE")
+    if actions - {DELETE}:
+        clauses.append(f"WHEN MATCHED THEN UPDATE SET {', '.join(_assignments(target))}")
+    return " ".join(clauses)
+
+
+def _when_not_matched(target: Target, actions: set[int]) -> str:
+    if not actions & {WHOLE, MOVED}:
+        return ""
+    names, values = zip(*inserted(target), strict=True)
+    return (
+        f"WHEN NOT MATCHED AND s.action IN ({WHOLE}, {MOVED}) "
+        f"THEN INSERT ({', '.join(names)}) VALUES ({', '.join(values)})"
+    )
+
+
+def _insert(target: Target, view: str, which: str = f"s.action = {WHOLE}") -> str:
+    names, values = zip(*inserted(target), strict=True)
+    return (
+        f"INSERT INTO {target.branch} ({', '.join(names)}) "
+        f"SELECT {', '.join(values)} FROM {quote(view)} AS s WHERE {which}"
+    )
+
+
+def _with_moved(target: Target, view: str) -> str:
+    """Folded rows with what rows that changed their key keep from the lake filled in.
+
+    A row that the lake lacks cannot be taken along: then the key it would go to is left empty.
+    """
+    selected = [
+        f"CASE WHEN s.action = {MOVED} AND o.{_PRESENT} IS NULL THEN {DELETE} ELSE s.action END AS action"
+    ]
+    needed = [name for i, _ in target.keys for _, _, name in target.pair(i, "m")]
+    for i in range(len(target.columns)):
+        unchanged = f"u{i}" in target.given
+        for given, value, name in target.pair(i, "n"):
+            kept = f"CASE WHEN s.action = {MOVED} AND s.u{i} THEN o.{name} ELSE {value} END"
+            selected.append(f"{kept if unchanged else value} AS {given}")
+            needed += [name] if unchanged else []
+        if unchanged:
+            selected.append(f"s.u{i} AND s.action <> {MOVED} AS u{i}")
+    columns = ", ".join([f"true AS {_PRESENT}", *dict.fromkeys(needed)])
+    where = " AND ".join(_key_range(target, "l", "m")) or "true"
+    condition = " AND ".join([f"s.action = {MOVED}", *same_key(target, "o", "m")])
+    lake = f"(SELECT {columns} FROM {target.branch} AS l WHERE {where})"
+    return f"SELECT {', '.join(selected)} FROM {quote(view)} AS s LEFT JOIN {lake} AS o ON {condition}"
+
+
+def _assignments(target: Target) -> Iterator[str]:
+    for i in range(len(target.columns)):
+        for _, value, name in target.pair(i, "n"):
+            kept = f"CASE WHEN s.u{i} THEN t.{name} ELSE {value} END" if f"u{i}" in target.given else value
+            yield f"t.{name} = {kept}"
+    for name in _past(target):
+        yield f"t.{name} = CASE WHEN s.action = {IN_PLACE} THEN t.{name} END"
+
+
+def inserted(target: Target) -> list[tuple[str, str]]:
+    """(lake column, value) of every column, for an INSERT."""
+    found = [(name, value) for i in range(len(target.columns)) for _, value, name in target.pair(i, "n")]
+    return found + [(name, "NULL") for name in _past(target)]
+
+
+def _past(target: Target) -> list[str]:
+    names = [name for column in target.past for name in (column.lake_name, column.exact_name)]
+    kept = {column.lake_name for column in target.past} | target.companions
+    return [quote(name) for name in names if name in kept]
+
+
+def same_key(target: Target, lake: str, prefix: str = "n") -> list[str]:
+    """Key columns are NOT NULL in the source; the typed value is null only where the exact text is not."""
+    conditions = []
+    for i, _ in target.keys:
+        pairs = target.pair(i, prefix)
+        equals = "=" if len(pairs) == 1 else "<=>"
+        conditions += [f"{lake}.{name} {equals} {value}" for _, value, name in pairs]
+    return conditions
+
+
+def _key_range(target: Target, lake: str, prefix: str) -> list[str]:
+    return key_range(target, target.fold.rows, lake, prefix)
+
+
+def key_range(target: Target, rows: pa.Table, lake: str, prefix: str = "n") -> list[str]:
+    """Bounds of the keys in ``rows``."""
+    conditions = []
+    for i, column in target.keys:
+        name = f"{lake}.{quote(column.lake_name)}"
+        conditions += value_range(target.markers, rows, f"{prefix}{i}", f"x{prefix}{i}", name)
+    return conditions

@@ -1,0 +1,69 @@
+"""Sets tables aside in the lake, and takes them off that record (spark/publish/aside.py): one change."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from slotlake.decoder.lsn import format_lsn
+from slotlake.spark.catalog.base import load
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.names import lake_table
+from slotlake.spark.publish.aside import ASIDE_PROPERTY, Aside, Name, listed, with_listed
+from slotlake.spark.publish.commits import Point, commits_name, position_of
+from slotlake.spark.publish.points import positions_to_keep
+from slotlake.spark.publish.swap import point_move
+from slotlake.spark.tables import metadata as catalog_metadata
+
+_KIND = "set_aside"
+
+
+def write(lake: LakeSettings, pipeline: str, entries: Sequence[Aside]) -> None:
+    """Set tables aside, or note something else of tables that are.
+
+    Raises:
+        LakeError: the lake was changed by someone else meanwhile; nothing was changed.
+    """
+    name = commits_name(lake.namespace)
+    with open_catalog(lake) as catalog:
+        pointers = catalog.pointers()
+        commits = load(pointers, name)
+        before = listed(commits.metadata)
+        record = before | {each.name: each for each in entries}
+        new = [each for each in entries if each.name not in before]
+        moves = []
+        for each in new:
+            table = lake_table(lake.namespace, *each.name)
+            if table in pointers:
+                loaded = load(pointers, table)
+                told: dict[str, str | None] = {
+                    ASIDE_PROPERTY: f"since {format_lsn(each.lsn or 0)}: {each.what}"
+                }
+                moves.append(
+                    catalog.prepared(loaded, catalog_metadata.with_properties(loaded.metadata, told))
+                )
+        if new:
+            point = _point(pipeline, position_of(commits.metadata, name), new, lake.namespace)
+            kept = positions_to_keep(commits.metadata, point.position, False, lake.keep)
+            last = point_move(catalog, commits, point, {}, kept, record)
+        else:
+            last = catalog.prepared(commits, with_listed(commits.metadata, record))
+        catalog.move([*moves, last])
+
+
+def forget(lake: LakeSettings, names: Collection[Name]) -> None:
+    """Take tables off the record of which the lake has nothing: they are copied like any that join.
+
+    Raises:
+        LakeError: the lake was changed by someone else meanwhile; nothing was changed.
+    """
+    with open_catalog(lake) as catalog:
+        commits = load(catalog.pointers(), commits_name(lake.namespace))
+        left = {name: each for name, each in listed(commits.metadata).items() if name not in names}
+        catalog.move([catalog.prepared(commits, with_listed(commits.metadata, left))])
+
+
+def _point(pipeline: str, position: int, entries: Sequence[Aside], namespace: str) -> Point:
+    names = [str(lake_table(namespace, *each.name)) for each in entries]
+    batch = f"aside-{format_lsn(position).replace('/', '_')}-{entries[0].source_name}"
+    return Point(pipeline, position, batch, "", _KIND, changed=dict.fromkeys(names, 0))

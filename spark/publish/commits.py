@@ -1,0 +1,363 @@
+"""The table `<namespace>.commits`: one row per consistency point, and the lake's position.
+
+It is an Iceberg table of format v2, because pyiceberg writes that and so no Spark is needed.  The
+summary of its main snapshot says ``slotlake.lsn``: that, and nothing else anywhere, is the position
+of the pipeline.  Its row and that snapshot are published in the same swap as the tables' own.
+
+A row names the snapshot of *every* table at its point, not only of those that changed: whoever pins by
+hand needs one row.  Its tags say which points are kept (spark/publish/points.py); snapshots of it that are
+neither tagged nor its newest leave its metadata, so that this does not grow with every batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.catalog import Catalog as IcebergCatalog
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.io import load_file_io
+from pyiceberg.manifest import ManifestEntryStatus
+from pyiceberg.schema import Schema
+from pyiceberg.table import ALWAYS_TRUE, StaticTable, Table, Transaction
+from pyiceberg.table.metadata import TableMetadataUtil
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import AddSnapshotUpdate
+from pyiceberg.types import LongType, MapType, NestedField, StringType, TimestamptzType
+
+from slotlake.decoder.errors import LakeError
+from slotlake.decoder.lsn import format_lsn, parse_lsn
+from slotlake.decoder.server.timeline import Origin
+from slotlake.spark import lake_files
+from slotlake.spark.catalog.base import Loaded
+from slotlake.spark.names import COMMITS, LakeName
+from slotlake.spark.publish.points import COMMITTED
+from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.metadata import MAIN, Metadata
+from slotlake.spark.tables.schema import PIPELINE_PROPERTY
+
+LSN = catalog_metadata.LSN
+BATCH, DIGEST, PIPELINE = "slotlake.batch", "slotlake.digest", "slotlake.pipeline"
+SYSTEM, TIMELINE = "slotlake.system-identifier", "slotlake.timeline"
+LEFT_PROPERTY = "slotlake.left"  # histories that the source gave up (spark/publish/rewind_position.py)
+PREPARED = "slotlake.prepared"  # transactions with changes that wait for their outcome
+STEPS, RUN = "slotlake.steps", "slotlake.run"  # how many snapshots make up what is staged, and whose they are
+_FIELDS = (
+    ("lsn", StringType()),
+    ("position", LongType()),
+    ("batch", StringType()),
+    ("digest", StringType()),
+    ("commit_time", TimestamptzType()),
+    ("published_at", TimestamptzType()),
+    ("kind", StringType()),
+    ("transactions", LongType()),
+    ("changes", LongType()),
+)
+
+
+def _map_field(number: int, name: str) -> NestedField:
+    kind = MapType(number + 1, StringType(), number + 2, LongType(), value_required=False)
+    return NestedField(number, name, kind, required=False)
+
+
+_SCHEMA = Schema(
+    *(NestedField(i, name, kind, required=False) for i, (name, kind) in enumerate(_FIELDS, 1)),
+    *(_map_field(len(_FIELDS) + 1 + 3 * i, name) for i, name in enumerate(("tables", "changed"))),
+)
+_ARROW = pa.schema(
+    [
+        ("lsn", pa.string()),
+        ("position", pa.int64()),
+        ("batch", pa.string()),
+        ("digest", pa.string()),
+        ("commit_time", pa.timestamp("us", "UTC")),
+        ("published_at", pa.timestamp("us", "UTC")),
+        ("kind", pa.string()),
+        ("transactions", pa.int64()),
+        ("changes", pa.int64()),
+        ("tables", pa.map_(pa.string(), pa.int64())),
+        ("changed", pa.map_(pa.string(), pa.int64())),
+    ]
+)
+
+
+_MANIFEST_BYTES = 64 * 1024
+
+# Two points may have one position: a table that joins, or is read again, at the lake's own.
+_ORDER = ("position", "published_at")
+_NEWEST = (*_ORDER, "commit_time", "tables")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A consistency point about to be published, or published.
+
+    Attributes:
+        position: the lake's position from then on (an LSN as integer).
+        batch: the batch's name, ``copy-<lsn>`` or ``backfill-<lsn>-<table>``.
+        kind: copy | batch | backfill.
+        commit_time: when the last transaction in it was committed in the source, if there was one.
+        changed: lake table ("namespace.table") → how many changes it got.
+        origin: the server that it was read from; that of the point before when not given.
+        prepared, settled: transactions that began to wait for their outcome, and that wait no more, as in a
+            batch's manifest.
+    """
+
+    pipeline: str
+    position: int
+    batch: str
+    digest: str
+    kind: str
+    commit_time: datetime | None = None
+    transactions: int = 0
+    changes: int = 0
+    changed: Mapping[str, int] = field(default_factory=dict)
+    origin: Origin | None = None
+    prepared: Sequence[Mapping[str, Any]] = ()
+    settled: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def summary(self) -> dict[str, str]:
+        """What stands in the summary of every snapshot of this point."""
+        return {
+            PIPELINE: self.pipeline,
+            BATCH: self.batch,
+            LSN: format_lsn(self.position),
+            DIGEST: self.digest,
+        }
+
+
+def commits_name(namespace: str) -> LakeName:
+    """The table's name."""
+    return LakeName(namespace, COMMITS)
+
+
+def create_commits(iceberg: IcebergCatalog, name: LakeName, location: str, pipeline: str) -> None:
+    """Make the table, empty."""
+    iceberg.create_table(
+        (name.namespace, name.table),
+        _SCHEMA,
+        location=location,
+        properties={
+            "format-version": "2",
+            "write.parquet.compression-codec": "zstd",
+            # One row a snapshot: without it each adds a manifest, and reading the list costs more each time.
+            "commit.manifest-merge.enabled": "true",
+            "commit.manifest.min-count-to-merge": "50",
+            # Some hundred rows a manifest: a larger one would be written anew whenever others are merged.
+            "commit.manifest.target-size-bytes": str(_MANIFEST_BYTES),
+            PIPELINE_PROPERTY: pipeline,
+        },
+    )
+
+
+def with_point(
+    table: Loaded, point: Point, published: Mapping[LakeName, int], held: Container[LakeName]
+) -> Metadata:
+    """The table's metadata with a point's row on main; its files are written, nothing leads to them yet.
+
+    pyiceberg writes the files.  It is shown the table without its past: with a hundred kept points it would
+    go through all of them twenty times.
+
+    Args:
+        published: the snapshots that this point makes those of their tables.
+        held: what the catalog has; tables that were dropped leave the row.
+    """
+    iceberg = alone(table)
+    present = catalog_metadata.newest_position(table.metadata)
+    pins = {text: id_ for text, id_ in newest_pins(iceberg, present).items() if LakeName.parse(text) in held}
+    pins |= {str(name): snapshot_id for name, snapshot_id in published.items()}
+    changes = Transaction(iceberg)
+    changes.append(
+        pa.Table.from_pylist([_row(point, pins)], schema=_ARROW),
+        snapshot_properties={
+            **point.summary,
+            **_committed(point, table.metadata),
+            **_read_from(point, table.metadata),
+            **_waiting(point, table.metadata),
+        },
+    )
+    (added,) = (update.snapshot for update in changes._updates if isinstance(update, AddSnapshotUpdate))
+    snapshot = json.loads(added.model_dump_json(by_alias=True, exclude_none=True))
+    grown = {
+        **table.metadata,
+        "snapshots": [*table.metadata.get("snapshots", []), snapshot],
+        "last-sequence-number": snapshot["sequence-number"],
+    }
+    return catalog_metadata.with_ref(grown, MAIN, snapshot["snapshot-id"])
+
+
+def _row(point: Point, pins: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        "lsn": format_lsn(point.position),
+        "position": point.position,
+        "batch": point.batch,
+        "digest": point.digest,
+        "commit_time": point.commit_time,
+        "published_at": datetime.now(UTC),
+        "kind": point.kind,
+        "transactions": point.transactions,
+        "changes": point.changes,
+        "tables": sorted(pins.items()),
+        "changed": sorted(point.changed.items()),
+    }
+
+
+def alone(table: Loaded) -> Table:
+    """The table as pyiceberg sees it, without its past."""
+    shown = _without_past(table.metadata, catalog_metadata.ref(table.metadata, MAIN))
+    return _seen_by_pyiceberg(shown, table.location)
+
+
+def _without_past(metadata: Metadata, newest: int | None) -> Metadata:
+    head = catalog_metadata.snapshot(metadata, newest)
+    return {
+        **metadata,
+        "snapshots": [head] if head else [],
+        "refs": {MAIN: {"snapshot-id": newest, "type": "branch"}} if head else {},
+        "snapshot-log": [],
+        "metadata-log": [],
+    }
+
+
+def _seen_by_pyiceberg(metadata: Metadata, location: str) -> Table:
+    io = load_file_io({}, metadata["location"])
+    parsed = TableMetadataUtil.parse_obj(metadata)
+    return Table(("slotlake", COMMITS), parsed, location, io, NoopCatalog("slotlake"))
+
+
+def _committed(point: Point, present: Metadata) -> dict[str, str]:
+    """The source's time at the point: that of its last commit, or of the point before."""
+    if point.commit_time is not None:
+        return {COMMITTED: point.commit_time.isoformat()}
+    before = catalog_metadata.summary(catalog_metadata.newest_of_a_point(present)).get(COMMITTED)
+    return {COMMITTED: before} if before else {}
+
+
+def _read_from(point: Point, present: Metadata) -> dict[str, str]:
+    """The server that the lake was fed from last."""
+    origin = point.origin or origin_of(present)
+    return {} if origin is None else {SYSTEM: origin.system_identifier, TIMELINE: str(origin.timeline)}
+
+
+def _waiting(point: Point, present: Metadata) -> dict[str, str]:
+    """The transactions that wait for their outcome from this point on."""
+    found = {
+        tuple(entry.values()): entry for entry in [*waiting_of(present), *map(_prepared, point.prepared)]
+    }
+    for entry in map(_prepared, point.settled):
+        found.pop(tuple(entry.values()), None)
+    return {PREPARED: json.dumps(list(found.values()))} if found else {}
+
+
+def _prepared(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: entry[name] for name in ("gid", "xid", "prepare_lsn")}
+
+
+def waiting_of(metadata: Metadata) -> list[dict[str, Any]]:
+    """The prepared transactions with changes whose outcome the lake does not hold: gid, xid, prepare_lsn."""
+    told = catalog_metadata.summary(catalog_metadata.newest_of_a_point(metadata)).get(PREPARED, "[]")
+    found: list[dict[str, Any]] = json.loads(told)
+    return found
+
+
+def origin_of(metadata: Metadata) -> Origin | None:
+    """The server that the lake was fed from last; None if it was written before it said so."""
+    summary = catalog_metadata.summary(catalog_metadata.newest_of_a_point(metadata))
+    if SYSTEM not in summary or TIMELINE not in summary:
+        return None
+    return Origin(summary[SYSTEM], int(summary[TIMELINE]))
+
+
+def pins_of(table: Loaded) -> dict[LakeName, int]:
+    """The snapshot that the newest point gives each table of the lake."""
+    pins = newest_pins(alone(table), catalog_metadata.newest_position(table.metadata))
+    return {LakeName.parse(text): snapshot for text, snapshot in pins.items()}
+
+
+def newest_pins(table: Table, position: int | None) -> dict[str, int]:
+    """Lake table → snapshot id, of the newest row; ``position``: the lake's."""
+    found: dict[str, int] = _newest_row(table, position).get("tables", {})
+    return found
+
+
+def newest_times(table: Loaded) -> tuple[datetime | None, datetime | None]:
+    """When the newest point's last transaction was committed, if it has one; when it was published."""
+    row = _newest_row(alone(table), catalog_metadata.newest_position(table.metadata))
+    return row.get("commit_time"), row.get("published_at")
+
+
+def _newest_row(table: Table, position: int | None) -> dict[str, Any]:
+    """Of the newest point; read from the one file that was added last: all have millions of pins."""
+    present = table.metadata.current_snapshot()
+    if present is None:
+        return {}
+    if present.summary is not None and present.summary.operation == Operation.APPEND:
+        for manifest in present.manifests(table.io):
+            if manifest.added_snapshot_id == present.snapshot_id:
+                for entry in manifest.fetch_manifest_entry(table.io):
+                    if entry.snapshot_id == present.snapshot_id and entry.status == ManifestEntryStatus.ADDED:
+                        path = lake_files.local_path(entry.data_file.file_path)
+                        rows = pq.read_table(path, columns=list(_NEWEST)).to_pylist()
+                        row = max(rows, key=lambda row: [row[c] for c in _ORDER])
+                        return {**row, "tables": dict(row["tables"])}
+    # A compaction, or that rows were removed, is on top of it.
+    there = [] if position is None else _rows_where(table, present.snapshot_id, f"position = {position}")
+    rows = there or _rows_where(table, present.snapshot_id, None)
+    return rows[-1] if rows else {}
+
+
+def _rows_where(table: Table, snapshot_id: int, condition: str | None) -> list[dict[str, Any]]:
+    return _points(table.scan(condition or ALWAYS_TRUE, snapshot_id=snapshot_id).to_arrow(), table.properties)
+
+
+def position_of(metadata: Metadata, name: LakeName) -> int:
+    """The lake's position, from the commits table's metadata; a compaction on top of it changes nothing.
+
+    Raises:
+        LakeError: the table's newest snapshot does not say.
+    """
+    for snapshot in catalog_metadata.ancestry(metadata):
+        summary = catalog_metadata.summary(snapshot)
+        if LSN in summary:
+            return parse_lsn(summary[LSN])
+        if summary.get("operation") != "replace":
+            break
+    raise LakeError(
+        "the lake does not say at which position it stands",
+        where=f"table {name}",
+        way_out="something else wrote to it; roll it back to its last snapshot made by slotlake",
+    )
+
+
+def read_points(
+    metadata_location: str, snapshot_id: int, above: int | None = None, *, pins: bool = True
+) -> list[dict[str, Any]]:
+    """The rows of the table at one of its snapshots, oldest point first.
+
+    Args:
+        above: only points above this position; files that have none are not opened.
+        pins: with the snapshots of all tables, which is most of what a row has.
+    """
+    table = StaticTable.from_metadata(metadata_location)
+    condition = ALWAYS_TRUE if above is None else f"position > {above}"
+    fields = ("*",) if pins else tuple(name for name in _ARROW.names if name != "tables")
+    rows = table.scan(condition, selected_fields=fields, snapshot_id=snapshot_id).to_arrow()
+    return _points(rows, table.properties)
+
+
+def _points(rows: pa.Table, properties: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Oldest first, without those of histories that the source gave up."""
+    maps = ("tables", "changed")
+    found: list[dict[str, Any]] = [
+        {**row, **{name: dict(row[name] or ()) for name in maps if name in row}} for row in rows.to_pylist()
+    ]
+    for left in json.loads(properties.get(LEFT_PROPERTY, "[]")):
+        above, at = parse_lsn(left["lsn"]), datetime.fromisoformat(left["at"])
+        found = [row for row in found if row["position"] <= above or row["published_at"] > at]
+    return sorted(found, key=lambda row: [row[column] for column in _ORDER])

@@ -1,0 +1,51 @@
+"""Rows of `commits` that are older than every kept point go: nobody can stand there any more.
+
+The snapshot that lacks them says what the newest point's says, so that the lake stands where it stood.
+"""
+
+from __future__ import annotations
+
+import json
+
+from pyiceberg.table import StaticTable, Transaction
+from pyiceberg.table.update import AddSnapshotUpdate
+
+from slotlake.spark.catalog.base import Catalog, Loaded
+from slotlake.spark.publish.commits import alone
+from slotlake.spark.publish.points import oldest_point
+from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.metadata import MAIN
+
+_WORTH_IT = 100
+
+
+def trim(catalog: Catalog, commits: Loaded) -> int:
+    """Remove the rows, if there are enough of them; how many.
+
+    Raises:
+        PointerMovedError: a point was published meanwhile; nothing was changed.
+    """
+    oldest = oldest_point(commits.metadata)
+    gone = 0 if oldest is None else _rows_below(commits, oldest)
+    if oldest is None or gone < _WORTH_IT:
+        return 0
+    point = catalog_metadata.summary(catalog_metadata.newest_of_a_point(commits.metadata))
+    told = {key: value for key, value in point.items() if key.startswith("slotlake.")}
+    changes = Transaction(alone(commits))
+    changes.delete(f"position < {oldest}", snapshot_properties=told)
+    made = [update.snapshot for update in changes._updates if isinstance(update, AddSnapshotUpdate)]
+    added = [json.loads(snapshot.model_dump_json(by_alias=True, exclude_none=True)) for snapshot in made]
+    grown = {
+        **commits.metadata,
+        "snapshots": [*commits.metadata["snapshots"], *added],
+        "last-sequence-number": added[-1]["sequence-number"],
+    }
+    moved = catalog_metadata.with_ref(grown, MAIN, added[-1]["snapshot-id"])
+    catalog.move([catalog.prepared(commits, catalog_metadata.without_unreferenced(moved))])
+    return gone
+
+
+def _rows_below(commits: Loaded, position: int) -> int:
+    table = StaticTable.from_metadata(commits.location)
+    found = table.scan(f"position < {position}", selected_fields=("position",)).to_arrow()
+    return int(found.num_rows)

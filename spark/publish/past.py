@@ -1,0 +1,203 @@
+"""Kept points that are not among the newest: their snapshots stand in metadata files of their own.
+
+A table's metadata file is written with every batch, by Spark and by us, so what it holds is bounded: the tags
+of the newest :data:`LIVE` points at least, twice as many at most.  Older ones move, many at a time, to a
+*past file* beside it: metadata of the same table as every reader of Iceberg understands it, with those tags
+and snapshots and no others.  It never changes; one that is not full yet is written anew, with more.  The
+table's property ``slotlake.past`` says which there are, oldest first, and what the oldest kept point is.
+
+Invariant: every tag in a past file is older than all that the table's own metadata has, so a point's snapshot
+is in one place: the newest that begins at or before it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slotlake.decoder.lsn import format_lsn, parse_lsn
+from slotlake.spark import lake_files
+from slotlake.spark.catalog import tags as catalog_tags
+from slotlake.spark.publish.unused import expired
+from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.metadata import LSN, MAIN, Metadata
+
+PAST_PROPERTY = "slotlake.past"
+# Iceberg's own expiry, removal of orphans and PURGE, which know of no past files, refuse to work then.
+_GUARD: dict[str, str | None] = {"gc.enabled": "false"}
+# Who keeps a hundred points, as is usual, has no past files.
+LIVE = 50
+_LIVE_MAX = 2 * LIVE
+_SNAPSHOTS_MAX = 3 * LIVE
+_FILE_POINTS = 500
+
+
+@dataclass(frozen=True)
+class PastFile:
+    """Where some kept points stand.
+
+    Attributes:
+        first, last: positions of the oldest and the newest of them.
+        published_ms: when the oldest was published, in milliseconds since 1970.
+    """
+
+    location: str
+    first: int
+    last: int
+    points: int
+    published_ms: int
+
+    @property
+    def metadata(self) -> Metadata:
+        """Its content."""
+        return catalog_metadata.load(self.location)
+
+
+def past_files(metadata: Metadata) -> list[PastFile]:
+    """The past files of a table, oldest first."""
+    told = json.loads(metadata.get("properties", {}).get(PAST_PROPERTY, "{}"))
+    return [
+        PastFile(e["file"], parse_lsn(e["first"]), parse_lsn(e["last"]), e["points"], e["published-ms"])
+        for e in told.get("files", ())
+    ]
+
+
+def oldest_kept(metadata: Metadata) -> int:
+    """Of a table with past files: what is older is kept no more, though it may still be in one."""
+    told = json.loads(metadata.get("properties", {}).get(PAST_PROPERTY, "{}"))
+    return parse_lsn(told["oldest"]) if told else 0
+
+
+def location_at(location: str, position: int) -> str:
+    """Where the metadata is that has a table's snapshot of a position: the table's own, or a past file's."""
+    top = catalog_metadata.load_top(location)
+    if PAST_PROPERTY not in top["properties"]:
+        return location
+    newest = catalog_metadata.newest_position(top)
+    if newest is not None and newest <= position:
+        return location
+    if min(catalog_tags.tags(catalog_metadata.load(location)), default=position + 1) <= position:
+        return location
+    reached = [file for file in past_files(top) if file.first <= position]
+    return reached[-1].location if reached else location
+
+
+def all_snapshots(metadata: Metadata) -> Iterator[Metadata]:
+    """A table's snapshots, those of its past files too."""
+    yield from metadata.get("snapshots", ())
+    for file in past_files(metadata):
+        yield from file.metadata.get("snapshots", ())
+
+
+def settled(metadata: Metadata, oldest: int, unused_seconds: float | None = None) -> Metadata:
+    """A table about to be written, with no more points in it than it may have; past files are written.
+
+    Args:
+        oldest: the oldest point that is kept.
+        unused_seconds: snapshots that nobody can name any more leave too, when there are many of them and
+            they have not been current for so long; None: this is left to others.
+    """
+    files = past_files(metadata)
+    tags = catalog_tags.tags(metadata)
+    if len(tags) > _LIVE_MAX:
+        going = dict(list(tags.items())[:-LIVE])
+        files = _with_moved(metadata, files, going)
+        metadata = _without(metadata, going)
+        tags = {position: id_ for position, id_ in tags.items() if position not in going}
+    elif unused_seconds is None or len(metadata.get("snapshots", ())) <= _SNAPSHOTS_MAX:
+        return _told(metadata, _needed(files, tags, oldest), oldest)
+    if unused_seconds is not None:
+        metadata = expired(metadata, unused_seconds)
+    return _told(metadata, _needed(files, tags, oldest), oldest)
+
+
+def without_points_above(metadata: Metadata, position: int) -> Metadata:
+    """A table whose past files have no point above a position, which a later history may come to again."""
+    files = []
+    for file in past_files(metadata):
+        if file.last > position:
+            left = {p: id_ for p, id_ in catalog_tags.tags(file.metadata).items() if p <= position}
+            files += [_written(file.metadata, left, file.metadata["snapshots"])] if left else []
+        else:
+            files.append(file)
+    return _told(metadata, files, oldest_kept(metadata))
+
+
+def _needed(files: list[PastFile], tags: Collection[int], oldest: int) -> list[PastFile]:
+    """Without those that are followed by a tag at or before the oldest kept point."""
+    following = [*(file.first for file in files[1:]), min(tags, default=oldest + 1)]
+    return [file for file, after in zip(files, following, strict=False) if after > oldest]
+
+
+def _told(metadata: Metadata, files: list[PastFile], oldest: int) -> Metadata:
+    told = {
+        "oldest": format_lsn(oldest),
+        "files": [
+            {
+                "file": file.location,
+                "first": format_lsn(file.first),
+                "last": format_lsn(file.last),
+                "points": file.points,
+                "published-ms": file.published_ms,
+            }
+            for file in files
+        ],
+    }
+    if files:
+        return catalog_metadata.with_properties(metadata, {PAST_PROPERTY: json.dumps(told), **_GUARD})
+    if PAST_PROPERTY not in metadata.get("properties", {}):
+        return metadata
+    return catalog_metadata.with_properties(metadata, {PAST_PROPERTY: None})
+
+
+def _without(metadata: Metadata, going: Mapping[int, int]) -> Metadata:
+    names = {catalog_tags.tag(position) for position in going}
+    refs = {name: ref for name, ref in metadata.get("refs", {}).items() if name not in names}
+    present = {s["snapshot-id"] for s in metadata["snapshots"]}
+    return catalog_metadata.without_unreferenced({**metadata, "refs": refs}, present - set(going.values()))
+
+
+def _with_moved(metadata: Metadata, files: list[PastFile], going: Mapping[int, int]) -> list[PastFile]:
+    """The past files once these tags have moved there; the newest one takes them, if it has room."""
+    snapshots = list(metadata["snapshots"])
+    if files and files[-1].points + len(going) <= _FILE_POINTS:
+        newest = files[-1].metadata
+        going = catalog_tags.tags(newest) | dict(going)
+        snapshots += newest["snapshots"]
+        files = files[:-1]
+    return [*files, _written(metadata, going, snapshots)]
+
+
+def _written(metadata: Metadata, tags: Mapping[int, int], snapshots: list[Any]) -> PastFile:
+    """A past file with these tags, and those of the snapshots that they name."""
+    by_id = {s["snapshot-id"]: s for s in snapshots}
+    held = [by_id[id_] for id_ in dict.fromkeys(tags.values())]
+    newest = held[-1]["snapshot-id"]
+    refs = {catalog_tags.tag(position): {"snapshot-id": id_, "type": "tag"} for position, id_ in tags.items()}
+    content = {
+        **metadata,
+        "current-snapshot-id": newest,
+        "refs": {MAIN: {"snapshot-id": newest, "type": "branch"}, **refs},
+        "snapshots": held,
+        "snapshot-log": [{"snapshot-id": newest, "timestamp-ms": held[-1]["timestamp-ms"]}],
+        "metadata-log": [],
+        "statistics": [],
+        "partition-statistics": [],
+        "last-updated-ms": int(max(time.time() * 1000, metadata["last-updated-ms"])),
+    }
+    content = catalog_metadata.with_properties(content, {PAST_PROPERTY: None})
+    first, last = min(tags), max(tags)
+    location = f"{metadata['location']}/metadata/past-{first:X}-{last:X}-{uuid.uuid4()}.metadata.json"
+    lake_files.write_new(location, json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode())
+    return PastFile(location, first, last, len(tags), int(by_id[tags[first]]["timestamp-ms"]))
+
+
+def point_snapshots(metadata: Metadata) -> list[Metadata]:
+    """The snapshots that tags of `commits`' own metadata, or of a past file, name: one a point."""
+    by_id = {s["snapshot-id"]: s for s in metadata.get("snapshots", ())}
+    found = (by_id.get(id_) for id_ in catalog_tags.tags(metadata).values())
+    return [snapshot for snapshot in found if snapshot and LSN in catalog_metadata.summary(snapshot)]

@@ -1,0 +1,196 @@
+"""Where a table's copied files go, and how what a crash left there is told from what is another's.
+
+A directory that is being filled holds a marker with the pipeline's name.  Only directories with our
+own marker are ever removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from slotlake.decoder.errors import LakeError
+from slotlake.decoder.types.representations import Form
+from slotlake.spark import lake_files
+from slotlake.spark.catalog.base import require_own
+from slotlake.spark.catalog.open import Catalog, open_catalog
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.names import LakeName, belongs, copying, is_copying, visible
+from slotlake.spark.publish.swap import load
+from slotlake.spark.tables.metadata import Metadata
+from slotlake.spark.tables.schema import PIPELINE_PROPERTY, TableSchema
+
+_MARKER = ".slotlake-copying"
+_DATA = "data"
+_AGAIN = "data-again"
+Kept = Mapping[LakeName, Collection[str]]
+_NOTHING_KEPT: Kept = {}
+
+
+@dataclass(frozen=True)
+class CopyTarget:
+    """Where the copied files of one table go, and the field ids that must stand in them.
+
+    Attributes:
+        lake_table: "namespace.table" that it will be.
+        directory: exists and is empty; every ``*.parquet`` in it becomes the table's.
+        names: source column → column name in the files.
+        field_ids: source column → Iceberg field id.
+        exact_names, exact_field_ids: likewise of the column that takes the exact text, for columns
+            whose type is inexact; such a column is written only if it holds a value.
+        forms: of source columns that are not kept as the table of types says.
+        inner_ids: of those that are lists or structs, the field ids inside, in order.
+    """
+
+    lake_table: str
+    directory: Path
+    names: Mapping[str, str]
+    field_ids: Mapping[str, int]
+    exact_names: Mapping[str, str]
+    exact_field_ids: Mapping[str, int]
+    forms: Mapping[str, Form] = field(default_factory=dict)
+    inner_ids: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    @property
+    def again(self) -> Path:
+        """Beside the directory, for rows that are read once more (`InitialCopy.register`)."""
+        return self.directory.with_name(_AGAIN)
+
+
+def target_of(name: LakeName, metadata: Metadata, schema: TableSchema) -> CopyTarget:
+    """The place of a table made out of sight."""
+    ids = field_ids(metadata)
+    inexact = [column for column in schema.columns if column.exact_name in ids]
+    return CopyTarget(
+        lake_table=str(name),
+        directory=lake_files.make_directory(lake_files.local_path(metadata["location"]) / _DATA),
+        names={column.name: column.lake_name for column in schema.columns},
+        field_ids={column.name: ids[column.lake_name] for column in schema.columns},
+        exact_names={column.name: column.exact_name for column in inexact},
+        exact_field_ids={column.name: ids[column.exact_name] for column in inexact},
+        forms={column.name: column.kept for column in schema.columns if column.form},
+        inner_ids={c.name: inner_ids(metadata, c.lake_name) for c in schema.columns if c.form},
+    )
+
+
+def inner_ids(metadata: Metadata, lake_column: str) -> list[int]:
+    """The field ids within a list's or a struct's type."""
+    current = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
+    kind = next(part["type"] for part in current["fields"] if part["name"] == lake_column)
+    if isinstance(kind, str):
+        return []
+    return [kind["element-id"]] if kind["type"] == "list" else [part["id"] for part in kind["fields"]]
+
+
+def field_ids(metadata: Metadata) -> dict[str, int]:
+    """Lake column → field id, of the table's current schema."""
+    current = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
+    return {field["name"]: field["id"] for field in current["fields"]}
+
+
+def mark(location: Path, pipeline: str, *, kept: bool = False) -> None:
+    """Claim a directory for a copy.
+
+    Args:
+        kept: files of an earlier attempt may be in it, if it is claimed already.
+
+    Raises:
+        LakeError: something is in it that is not ours.
+    """
+    lake_files.make_directory(location)
+    if kept and _marked_by(location) == pipeline:
+        return
+    if any(location.iterdir()):
+        raise LakeError(
+            "the directory of a new table is in use",
+            where=str(location),
+            way_out="remove it if nothing needs it (a table dropped from the catalog leaves its files), "
+            "or give the pipeline another lake.namespace",
+        )
+    lake_files.write_new(str(location / _MARKER), pipeline.encode())
+
+
+def forget_marker(location: Path) -> None:
+    """The table is whole: nothing may remove its directory any more."""
+    (location / _MARKER).unlink(missing_ok=True)
+
+
+def place_of(lake: LakeSettings, name: LakeName) -> Path:
+    """The directory of a table."""
+    return lake.warehouse_path / name.namespace / name.table
+
+
+def hidden_tables(catalog: Catalog) -> list[LakeName]:
+    """Tables of this lake that are, or were, being filled, by the name they would have."""
+    bases = [
+        LakeName(visible(name.namespace), name.table)
+        for name in catalog.pointers()
+        if is_copying(name.namespace)
+    ]
+    return [name for name in bases if belongs(name.namespace, catalog.lake.namespace)]
+
+
+def clear_leftovers(
+    catalog: Catalog, pipeline: str, names: Collection[LakeName], kept: Kept = _NOTHING_KEPT
+) -> None:
+    """Drop what an earlier attempt of this pipeline left of these tables, and its files but those to keep.
+
+    Raises:
+        LakeError: another pipeline is filling a table of that name.
+    """
+    pointers = catalog.pointers()
+    for name in names:
+        catalog.discard(name, pipeline)
+        hidden = copying(name)
+        if hidden in pointers:
+            require_own(hidden, load(pointers, hidden).metadata.get("properties", {}), pipeline)
+            catalog.drop([hidden])
+        location = place_of(catalog.lake, name)
+        if name not in pointers and _marked_by(location) == pipeline:
+            _clear(location, kept.get(name, ()))
+
+
+def _clear(location: Path, kept: Collection[str]) -> None:
+    if not kept:
+        lake_files.remove_tree(location)
+        return
+    for entry in location.iterdir():
+        if entry.name not in (_MARKER, _DATA):
+            lake_files.remove_tree(entry)
+    for file in (location / _DATA).glob("*"):
+        if file.name not in kept:
+            file.unlink()
+
+
+def clear_unfinished(lake: LakeSettings, pipeline: str) -> None:
+    """Drop all that an initial copy of this pipeline left out of sight.
+
+    Raises:
+        LakeError: the catalog cannot be reached.
+    """
+    with open_catalog(lake) as catalog:
+        hidden = [name for name in hidden_tables(catalog) if _is_own(catalog, name, pipeline)]
+        clear_leftovers(catalog, pipeline, hidden)
+        for namespace in {copying(name).namespace for name in hidden}:
+            catalog.drop_namespace(namespace)
+
+
+def _is_own(catalog: Catalog, name: LakeName, pipeline: str) -> bool:
+    properties = load(catalog.pointers(), copying(name)).metadata.get("properties", {})
+    return bool(properties.get(PIPELINE_PROPERTY) == pipeline)
+
+
+def _marked_by(location: Path) -> str | None:
+    try:
+        return (location / _MARKER).read_text()
+    except OSError:
+        return None
+
+
+def companions_in(files: Sequence[Path], target: CopyTarget) -> list[str]:
+    """Source columns whose exact text stands in some file."""
+    written = {name for file in files for name in pq.read_schema(file).names}
+    return [source for source, name in target.exact_names.items() if name in written]

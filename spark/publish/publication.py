@@ -1,0 +1,125 @@
+"""Publishes a batch: what apply staged becomes what readers see, in one catalog transaction.
+
+Also what apply and publish both ask of a batch: which point it leads to, which tables it touches,
+and whether the lake still lacks it.  Needs no Spark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from slotlake.decoder.server.timeline import Origin
+from slotlake.spark import lake_files
+from slotlake.spark.catalog.base import load_one
+from slotlake.spark.catalog.open import Catalog, open_catalog
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.names import LakeName, lake_table, parse_postgres_name, postgres_name
+from slotlake.spark.publish.commits import Point, commits_name
+from slotlake.spark.publish.derived_tables import tables_beside
+from slotlake.spark.publish.sidecar import NOTHING, Annex
+from slotlake.spark.publish.swap import (
+    Published,
+    is_published,
+    lake_position,
+    publish_tables,
+    require_position,
+)
+from slotlake.spark.tables.schema import TableSchema
+from slotlake.spark.tables.shapes import BatchRelation, ChangeBatch
+
+__all__ = ["Published", "lake_position", "pending", "point_of", "publish_batch"]
+
+
+def pending(lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> bool:
+    """Does the lake still lack this batch? Asked of Iceberg alone.
+
+    Raises:
+        ApplyError: the batch does not follow what the lake holds.
+    """
+    with open_catalog(lake) as catalog:
+        return is_pending(catalog, point_of(batch, pipeline), batch.start_lsn)
+
+
+def publish_batch(lake: LakeSettings, batch: ChangeBatch, pipeline: str, annex: Annex = NOTHING) -> Published:
+    """Publish what :func:`spark.apply.stage.apply_batch` staged for this batch. Needs no Spark.
+
+    Tables that the lake lacks are passed over, as apply did.
+
+    Raises:
+        LakeError: something of the batch is not staged, or the lake was moved by someone else
+            meanwhile; nothing has been moved.
+    """
+    point = point_of(batch, pipeline)
+    changed = touched(lake, batch, annex)
+    with open_catalog(lake) as catalog:
+        pointers = catalog.pointers()
+        held = sorted(name for name in changed if name in pointers)
+        # One after another, a mirror that is ahead would hide how what is beside it must change.
+        order = [each for name in held for each in (*tables_beside(pointers, name).values(), name)]
+    rows = {str(name): sum(relation.rows for relation in changed[name]) for name in held}
+    copied = {str(copy.schema.lake_name(lake.namespace)): copy.rows for copy in annex.copies}
+    rows |= {name: count for name, count in copied.items() if name in rows}
+    published = publish_tables(lake, replace(point, changed=rows), order, start=batch.start_lsn)
+    remove_folded(lake, point)
+    return published
+
+
+def point_of(batch: ChangeBatch, pipeline: str) -> Point:
+    """The consistency point that a batch leads to."""
+    committed = batch.manifest.get("last_commit_time")
+    return Point(
+        pipeline=pipeline,
+        position=batch.end_lsn,
+        batch=batch.name,
+        digest=batch.digest,
+        kind="batch",
+        commit_time=datetime.fromisoformat(committed) if committed else None,
+        transactions=int(batch.manifest.get("transactions", 0)),
+        changes=int(batch.manifest.get("changes", 0)),
+        origin=_origin(batch),
+        prepared=batch.manifest.get("prepared", ()),
+        settled=batch.manifest.get("resolved", ()),
+    )
+
+
+def _origin(batch: ChangeBatch) -> Origin | None:
+    told = batch.manifest
+    known = "system_identifier" in told and "timeline" in told
+    return Origin(str(told["system_identifier"]), int(told["timeline"])) if known else None
+
+
+def is_pending(catalog: Catalog, point: Point, start: int) -> bool:
+    """As :func:`pending`, within one connection to the catalog."""
+    name = commits_name(catalog.lake.namespace)
+    commits = load_one(catalog, name)
+    if is_published(commits.metadata, name, point):
+        return False
+    require_position(commits.metadata, name, point, start)
+    return True
+
+
+def touched(
+    lake: LakeSettings, batch: ChangeBatch, annex: Annex = NOTHING
+) -> dict[LakeName, list[BatchRelation]]:
+    """Relation versions with changes, by lake table, oldest first; none for one only copied, or promoted."""
+    found: dict[LakeName, list[BatchRelation]] = {}
+    for relation in batch.relations:
+        if relation.rows and postgres_name(relation.schema, relation.table) not in annex.left:
+            name = TableSchema.of(relation).lake_name(lake.namespace)
+            found.setdefault(name, []).append(relation)
+    for copy in annex.copies:
+        found.setdefault(copy.schema.lake_name(lake.namespace), [])
+    for table in annex.promoted.keys() - annex.left:
+        found.setdefault(lake_table(lake.namespace, *parse_postgres_name(table)), [])
+    return found
+
+
+def folded_at(point: Point) -> tuple[str, str]:
+    """Where under the warehouse's control directory folded rows go."""
+    return point.pipeline, point.batch
+
+
+def remove_folded(lake: LakeSettings, point: Point) -> None:
+    """Remove folded rows: Spark has read them, or a crashed attempt left them."""
+    lake_files.remove_tree(lake.warehouse_path.joinpath(lake_files.CONTROL_DIRECTORY, *folded_at(point)))

@@ -1,0 +1,106 @@
+"""Brings the lake's position down, its content unchanged: its source counts from lower numbers than before.
+
+A server that was restored from a backup, or another cluster in its place, stands before the position that the
+lake has reached.  Every table's main gets a snapshot on top with the very same files, which names the lower
+position; the points above it could be told from coming ones no more, and are let go.  All tables go down in
+one catalog transaction; where there is none of several tables, `commits` last.
+
+Invariant: no file of data is written or removed, and readers of `latest` see the same rows before and after.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+from slotlake.decoder.lsn import format_lsn, parse_lsn
+from slotlake.spark.catalog import tags as catalog_tags
+from slotlake.spark.catalog.base import load
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.names import LakeName, belongs
+from slotlake.spark.publish.commits import LEFT_PROPERTY, commits_name
+from slotlake.spark.publish.past import without_points_above
+from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.metadata import LSN, MAIN, STAGE, Metadata
+from slotlake.spark.tables.schema import PIPELINE_PROPERTY
+from slotlake.spark.tables.settle import HISTORY_PROPERTY
+
+
+def lower(lake: LakeSettings, pipeline: str, position: int) -> list[LakeName]:
+    """Let the lake stand at a lower position; the tables that had been above it.
+
+    Raises:
+        LakeError: someone else changed a table meanwhile; nothing was moved.
+    """
+    with open_catalog(lake) as catalog:
+        pointers = catalog.pointers()
+        commits = commits_name(lake.namespace)
+        mine = [name for name in pointers if belongs(name.namespace, lake.namespace)]
+        # `commits` is the last: where tables go down one after another, a reader begins with it.
+        tables = [load(pointers, name) for name in sorted(mine, key=lambda name: (name == commits, name))]
+        own = [t for t in tables if t.metadata.get("properties", {}).get(PIPELINE_PROPERTY) == pipeline]
+        above = [t for t in own if (catalog_metadata.newest_position(t.metadata) or 0) > position]
+        catalog.move(
+            [catalog.prepared(t, _lowered(t.metadata, position, noted=t.name == commits)) for t in above]
+        )
+    return [table.name for table in above]
+
+
+def _lowered(metadata: Metadata, position: int, *, noted: bool) -> Metadata:
+    snapshot = _on_top(metadata, position)
+    refs = metadata.get("refs", {})
+    gone = {catalog_tags.tag(point) for point in catalog_tags.tags(metadata) if point > position}
+    left = {name: ref for name, ref in refs.items() if name not in gone}
+    if not noted:  # what it holds at the points until it is changed; a tag of `commits` would be a point
+        left[catalog_tags.tag(position)] = {"snapshot-id": snapshot["snapshot-id"], "type": "tag"}
+    grown = {
+        **metadata,
+        "refs": left,
+        "snapshots": [*metadata.get("snapshots", []), snapshot],
+        "last-sequence-number": snapshot["sequence-number"],
+    }
+    moved = catalog_metadata.with_ref(grown, MAIN, snapshot["snapshot-id"])
+    moved = catalog_metadata.with_ref(moved, STAGE, None)
+    moved = catalog_metadata.with_properties(moved, _properties(metadata, position, noted=noted))
+    return without_points_above(moved, position)
+
+
+def _on_top(metadata: Metadata, position: int) -> Metadata:
+    """A snapshot with the files of main's, at another position."""
+    head = catalog_metadata.head(metadata) or {}
+    point = catalog_metadata.summary(catalog_metadata.newest_of_a_point(metadata))
+    kept = {key: value for key, value in point.items() if key.startswith("slotlake.")}
+    totals = {k: v for k, v in catalog_metadata.summary(head).items() if k.startswith("total-")}
+    on_top: dict[str, Any] = {
+        **head,
+        "snapshot-id": uuid.uuid4().int >> 65,
+        "parent-snapshot-id": head["snapshot-id"],
+        "sequence-number": metadata["last-sequence-number"] + 1,
+        "timestamp-ms": int(max(time.time() * 1000, metadata["last-updated-ms"])),
+        "summary": {"operation": "replace", **totals, **kept, LSN: format_lsn(position)},
+    }
+    if "next-row-id" in metadata:
+        on_top |= {"first-row-id": metadata["next-row-id"], "added-rows": 0}
+    return on_top
+
+
+def _properties(metadata: Metadata, position: int, *, noted: bool) -> dict[str, str | None]:
+    properties = metadata.get("properties", {})
+    changed: dict[str, str | None] = {}
+    if noted:
+        left = json.loads(properties.get(LEFT_PROPERTY, "[]"))
+        now = datetime.now(UTC).isoformat()
+        changed[LEFT_PROPERTY] = json.dumps([*left, {"lsn": format_lsn(position), "at": now}])
+    shapes = json.loads(properties.get(HISTORY_PROPERTY, "[]"))
+    below = [entry for entry in shapes if parse_lsn(entry["lsn"]) <= position]
+    if len(below) < len(shapes):  # the present shape is the newest of those above
+        lowered = [
+            *(e for e in below if parse_lsn(e["lsn"]) < position),
+            shapes[-1] | {"lsn": format_lsn(position)},
+        ]
+        changed[HISTORY_PROPERTY] = json.dumps(lowered, ensure_ascii=False)
+    return changed

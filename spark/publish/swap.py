@@ -1,0 +1,307 @@
+"""The swap: moves ``main`` of all tables that a point touched, and of `commits`, in one transaction.
+
+A table is ready when its branch ``stage`` points at a snapshot whose summary names this very batch
+and digest; apply puts that name on the last snapshot it makes of a table, so half a table is never
+ready.  The same summary says how many snapshots lead from main to it: a statement that a killed run
+left behind on a server, and that commits late, makes it one more, and the table is refused.
+
+The next metadata file of each table is written first; then one SQL transaction moves all pointers,
+each guarded by its old value.  Before it, readers see nothing of the batch, after it all.  The branch
+``stage`` is dropped in the same step: what is staged and what is published stay apart.  The tags of the
+kept points stand in the same metadata file (spark/catalog/tags.py), so keeping points costs no commit.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slotlake.decoder.errors import ApplyError, LakeError
+from slotlake.decoder.failpoints import reach
+from slotlake.decoder.lsn import format_lsn, parse_lsn
+from slotlake.spark.catalog.base import Loaded, load
+from slotlake.spark.catalog.open import Catalog, Move, PointerMovedError, open_catalog
+from slotlake.spark.catalog.tags import tagged
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.names import LakeName
+from slotlake.spark.publish import aside
+from slotlake.spark.publish.commits import (
+    BATCH,
+    DIGEST,
+    LSN,
+    RUN,
+    STEPS,
+    Point,
+    commits_name,
+    position_of,
+    with_point,
+)
+from slotlake.spark.publish.past import settled
+from slotlake.spark.publish.points import positions_to_keep
+from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
+from slotlake.spark.tables.schema import PIPELINE_PROPERTY, STAGED_SCHEMA_PROPERTY
+from slotlake.spark.tables.settle import STAGED_FIELDS_PROPERTY, with_shape
+
+__all__ = ["Loaded", "Published", "load"]
+_NOTHING_STAGED: dict[str, str | None] = {STAGED_SCHEMA_PROPERTY: None, STAGED_FIELDS_PROPERTY: None}
+
+
+@dataclass(frozen=True)
+class Published:
+    """A consistency point.
+
+    Attributes:
+        position: the lake's position after it.
+        already: it had been published before; nothing was done.
+        snapshots: lake table ("namespace.table") → snapshot id that is now main.
+    """
+
+    point: Point
+    position: int
+    already: bool
+    snapshots: Mapping[str, int] = field(default_factory=dict)
+
+
+def lake_position(lake: LakeSettings) -> int | None:
+    """The position up to which the source is in the lake; None before the initial copy.
+
+    Raises:
+        LakeError: the lake cannot be read.
+    """
+    with open_catalog(lake) as catalog:
+        pointers = catalog.pointers()
+    name = commits_name(lake.namespace)
+    return position_of(load(pointers, name).metadata, name) if name in pointers else None
+
+
+def publish_tables(lake: LakeSettings, point: Point, tables: Sequence[LakeName], *, start: int) -> Published:
+    """Publish what is staged of these tables as one consistency point. Needs no Spark.
+
+    Args:
+        start: the position that the lake must have now.
+
+    Raises:
+        LakeError: a table is not staged for this point, or was changed by someone else meanwhile.
+        ApplyError: the lake stands elsewhere than at ``start``, and not at the point.
+    """
+    commits = commits_name(lake.namespace)
+    with open_catalog(lake) as catalog:
+        pointers = catalog.pointers()
+        before = load(pointers, commits)
+        if is_published(before.metadata, commits, point):
+            return Published(point, position_of(before.metadata, commits), already=True)
+        require_position(before.metadata, commits, point, start)
+        loaded = [load(pointers, name) for name in tables]
+        staged = [_staged(table, point) for table in still_lack(loaded, point, start)]
+        snapshots = {t.name: catalog_metadata.ref(t.metadata, MAIN) or 0 for t in loaded}
+        snapshots |= {t.name: catalog_metadata.ref(t.metadata, STAGE) or 0 for t in staged}
+        kept = positions_to_keep(before.metadata, point.position, bool(tables), lake.keep)
+        _swap(catalog, staged, lambda: point_move(catalog, before, point, snapshots, kept), point, kept)
+    return Published(
+        point, point.position, False, {str(name): snapshot for name, snapshot in snapshots.items()}
+    )
+
+
+def still_lack(tables: Iterable[Loaded], point: Point, start: int) -> list[Loaded]:
+    """The tables that a point has not reached yet.
+
+    Only where tables are published one after another, and a run was killed in between, does one stand at the
+    point already; readers do not see it there, because `commits` is behind.
+
+    A backfill is never found: asked for again, it replaces the rows again.
+
+    Raises:
+        ApplyError: a table is ahead of the lake, but not at this point.
+    """
+    return [table for table in tables if not _has_reached(table, point, start)]
+
+
+def _has_reached(table: Loaded, point: Point, start: int) -> bool:
+    newest = catalog_metadata.newest_of_a_point(table.metadata)
+    summary = catalog_metadata.summary(newest)
+    if (summary.get(BATCH), summary.get(DIGEST)) == (point.batch, point.digest):
+        return point.kind != "backfill"
+    if newest is not None and parse_lsn(summary[LSN]) > start:
+        raise ApplyError(
+            f"a table is at {summary[LSN]} already, ahead of the lake's {format_lsn(start)}",
+            where=f"table {table.name}, batch {summary.get(BATCH)}",
+            way_out="that batch was published in part, and is not the one that follows now: put it back into "
+            "the change log, or take the table anew with `slotlake backfill --table`",
+        )
+    return False
+
+
+def require_owner(table: Loaded, pipeline: str) -> None:
+    """A table must be this pipeline's before anything of it is changed.
+
+    Raises:
+        LakeError: it is not.
+    """
+    owner = table.metadata.get("properties", {}).get(PIPELINE_PROPERTY)
+    if owner != pipeline:
+        raise LakeError(
+            "a lake table belongs to " + (f"pipeline {owner}" if owner else "someone else"),
+            where=f"table {table.name}",
+            way_out="give this pipeline a namespace of its own",
+        )
+
+
+def is_published(commits: Metadata, name: LakeName, point: Point) -> bool:
+    """Is this point in the lake, by the commits table?
+
+    A backfill never is: asked for again, it replaces the rows again, whatever they have become.
+
+    Raises:
+        ApplyError: a batch of the same name but other content was published.
+    """
+    if point.kind == "backfill":
+        return False
+    for snapshot in catalog_metadata.ancestry(commits):
+        summary = catalog_metadata.summary(snapshot)
+        if summary.get(BATCH) == point.batch:
+            if summary.get(DIGEST) != point.digest:
+                raise ApplyError(
+                    "another batch of the same name is already in the lake",
+                    where=f"batch {point.batch}, table {name}",
+                    way_out="the change log was altered since; remove this batch and run again",
+                )
+            return True
+    return point.kind == "batch" and position_of(commits, name) >= point.position
+
+
+def require_position(commits: Metadata, name: LakeName, point: Point, start: int) -> None:
+    """The lake must stand where this point begins.
+
+    Raises:
+        ApplyError: it stands elsewhere.
+    """
+    position = position_of(commits, name)
+    if position != start:
+        raise ApplyError(
+            f"{point.kind} {point.batch} begins at {format_lsn(start)}, "
+            f"but the lake stands at {format_lsn(position)}",
+            where=f"table {name}",
+            way_out="run `slotlake sync`: it pulls from where the lake stands; nothing was changed",
+        )
+
+
+def reset_stage(catalog: Catalog, tables: Iterable[Loaded]) -> None:
+    """Point ``stage`` of each table at its ``main``, whatever a crashed attempt left there."""
+    moves = []
+    for table in tables:
+        metadata = catalog_metadata.with_ref(
+            table.metadata, STAGE, catalog_metadata.ref(table.metadata, MAIN)
+        )
+        metadata = catalog_metadata.with_properties(metadata, _NOTHING_STAGED)
+        if metadata != table.metadata:
+            moves.append(catalog.prepared(table, metadata))
+    catalog.move(moves)
+
+
+def _staged(table: Loaded, point: Point) -> Loaded:
+    summary = catalog_metadata.summary(catalog_metadata.head(table.metadata, STAGE))
+    if (summary.get(BATCH), summary.get(DIGEST), summary.get(LSN)) != (
+        point.batch,
+        point.digest,
+        format_lsn(point.position),
+    ):
+        found = None if summary.get(BATCH) == point.batch else summary.get(BATCH)
+        raise LakeError(
+            f"{point.kind} {point.batch} is not staged" + (f", but {found} is" if found else ""),
+            where=f"table {table.name}",
+            way_out="apply it again, then publish; nothing was published",
+        )
+    steps = steps_staged(table.metadata)
+    staged = itertools.islice(catalog_metadata.ancestry(table.metadata, STAGE), steps)
+    # Iceberg puts no property of ours on a DELETE of whole files.
+    runs = {found.get(RUN) for found in map(catalog_metadata.summary, staged)} - {None}
+    if steps != int(summary.get(STEPS, 1)) or len(runs) > 1:
+        raise LakeError(
+            "another run wrote to what is staged",
+            where=f"table {table.name}",
+            way_out="apply it again, then publish; nothing was published",
+        )
+    return table
+
+
+def steps_staged(metadata: Metadata) -> int:
+    """How many snapshots lead from main to what is staged."""
+    base = catalog_metadata.ref(metadata, MAIN)
+    chain = [s["snapshot-id"] for s in catalog_metadata.ancestry(metadata, STAGE)]
+    return chain.index(base) if base in chain else len(chain)
+
+
+def _swap(
+    catalog: Catalog,
+    staged: Sequence[Loaded],
+    commits: Callable[[], Move],
+    point: Point,
+    kept: Collection[int],
+) -> None:
+    """Make all moves at once, that of `commits` last of them."""
+    moves: list[Move] = []
+    try:
+        moves.extend(_staged_move(catalog, table, point, kept) for table in staged)
+        moves.append(commits())
+        reach("publish.before_swap")
+        catalog.move(moves)
+    except PointerMovedError:
+        # Only then is it certain that nothing leads to what was prepared.
+        catalog.forget(moves)
+        raise
+    reach("publish.after_swap")
+
+
+def staged_id(table: Loaded) -> int:
+    """The snapshot that is staged of a table."""
+    return catalog_metadata.ref(table.metadata, STAGE) or 0
+
+
+def staged_move(catalog: Catalog, table: Loaded, point: Point, kept: Collection[int]) -> Move:
+    """The move that makes what is staged of a table for this point its content.
+
+    Raises:
+        LakeError: it is not staged.
+    """
+    return _staged_move(catalog, _staged(table, point), point, kept)
+
+
+def _staged_move(catalog: Catalog, table: Loaded, point: Point, kept: Collection[int]) -> Move:
+    """The move that makes what is staged of a table its content."""
+    metadata = tagged(_published(table.metadata, point.position, kept), table.metadata, point.position, kept)
+    oldest = min(kept, default=point.position)
+    return catalog.prepared(table, settled(metadata, oldest, catalog.lake.unused_seconds))
+
+
+def point_move(
+    catalog: Catalog,
+    commits: Loaded,
+    point: Point,
+    snapshots: Mapping[LakeName, int],
+    kept: Collection[int],
+    aside_then: Mapping[aside.Name, aside.Aside] | None = None,
+) -> Move:
+    """The move that adds a point's row to `commits`.
+
+    Args:
+        kept: the positions of the points that are kept from then on.
+        aside_then: the tables that are set aside from then on; those of before, without what is published,
+            when not given.
+    """
+    metadata = with_point(commits, point, snapshots, catalog.names())
+    if aside_then is None:
+        metadata = aside.without(metadata, commits.name.namespace, snapshots)
+    else:
+        metadata = aside.with_listed(metadata, aside_then)
+    metadata = tagged(metadata, commits.metadata, point.position, kept)
+    metadata = settled(metadata, min(kept, default=point.position))
+    return catalog.prepared(commits, catalog_metadata.without_unreferenced(metadata))
+
+
+def _published(metadata: Metadata, position: int, kept: Collection[int]) -> Metadata:
+    """Main moved to what is staged, with the shape that came with it."""
+    moved = catalog_metadata.with_ref(metadata, MAIN, catalog_metadata.ref(metadata, STAGE))
+    moved = catalog_metadata.with_properties(moved, {aside.ASIDE_PROPERTY: None})
+    return catalog_metadata.with_ref(with_shape(moved, position, kept), STAGE, None)

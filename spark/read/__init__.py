@@ -1,0 +1,1 @@
+"""Reads the lake at one point: rows, analysts' queries, and which queries are allowed."""

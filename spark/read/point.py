@@ -1,0 +1,335 @@
+"""Reads the lake at one cut: every table at the same LSN of the source.
+
+All pointers are taken in one catalog query, then each table is pinned to a snapshot: its newest one
+at or before the cut's position.  Whatever is published meanwhile changes nothing for this reader.
+
+Rows are read without Spark (spark/read/scan.py): a check of a table must not need a Java, and on one
+machine this is no slower.  Analysts' SQL goes through Spark: spark/read/query.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from slotlake.decoder.lsn import parse_lsn
+from slotlake.spark.catalog import tags as catalog_tags
+from slotlake.spark.catalog.base import Loaded
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.fold.conflicts import Conflicts
+from slotlake.spark.history.columns import HOLDS, column_here
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.names import COMMITS, LakeName, belongs, lake_table, parse_postgres_name
+from slotlake.spark.publish import aside
+from slotlake.spark.publish.commits import LSN, commits_name, newest_times, position_of, read_points
+from slotlake.spark.publish.derived_tables import tables_beside
+from slotlake.spark.publish.past import location_at
+from slotlake.spark.publish.points import choose
+from slotlake.spark.publish.swap import load
+from slotlake.spark.read.scan import ScanColumn, scan
+from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.metadata import Metadata
+from slotlake.spark.tables.schema import SCHEMA_PROPERTY, LakeColumn, TableSchema, schema_of
+from slotlake.spark.tables.settle import schema_id_at, shape_at
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """A table as its pointer was when the cut was taken, to be read as of a position."""
+
+    name: LakeName
+    pointer: str
+    position: int
+
+    @cached_property
+    def location(self) -> str:
+        """Where the metadata is that has the snapshot: the pointer, or a file of the table's past."""
+        return location_at(self.pointer, self.position)
+
+    @cached_property
+    def metadata(self) -> Metadata:
+        """The table's metadata; read when first asked for."""
+        return catalog_metadata.load(self.location)
+
+    @cached_property
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        found: dict[str, str] = catalog_metadata.load_top(self.location).get("properties", {})
+        return found
+
+    @cached_property
+    def snapshot(self) -> Metadata | None:
+        """The newest snapshot at or before the position; None if the table is younger.
+
+        A snapshot that says no position, on top of all that do, was made by something else, a compaction
+        or a person: other readers see it there, so this one must too, or a check would check what nobody
+        reads.  Below one that does, it may be the first half of a batch's work, which nobody ever saw.
+        """
+        top = catalog_metadata.load_top(self.location)
+        reached = catalog_metadata.newest_position(top)
+        if reached is not None and reached <= self.position:
+            return catalog_metadata.head(top)
+        head = catalog_metadata.head(self.metadata)
+        newest = True
+        for snapshot in catalog_metadata.ancestry(self.metadata):
+            lsn = catalog_metadata.summary(snapshot).get(LSN)
+            if lsn is None:
+                continue
+            if parse_lsn(lsn) <= self.position:
+                return head if newest else snapshot
+            newest = False
+        # An expiry breaks the chain: it takes away what lies between the kept points.
+        return catalog_metadata.snapshot(self.metadata, catalog_tags.at(self.metadata, self.position))
+
+    @cached_property
+    def schema_id(self) -> int:
+        """The Iceberg schema that the snapshot is read by."""
+        written: int = (self.snapshot or {}).get("schema-id", -1)
+        lsn = catalog_metadata.summary(self.snapshot).get(LSN)
+        return schema_id_at(self.metadata, written, self.position, lsn)
+
+    @cached_property
+    def shape(self) -> TableSchema:
+        """The table's shape at the snapshot.
+
+        Raises:
+            LakeError: it is not a table of ours.
+        """
+        top = catalog_metadata.load_top(self.location)
+        return shape_at(top, self.position) or schema_of(top, self.name)
+
+    @cached_property
+    def field_ids(self) -> dict[str, int]:
+        """Lake column → field id, as the table was at the snapshot."""
+        schema = next(s for s in self.metadata["schemas"] if s["schema-id"] == self.schema_id)
+        return {field["name"]: field["id"] for field in schema["fields"]}
+
+
+class Cut:
+    """All tables of a pipeline's namespaces, pinned. Its catalog pointers were read in one query.
+
+    Attributes:
+        position: the source LSN that all tables stand at.
+    """
+
+    def __init__(self, lake: LakeSettings, position: int, pinned: Mapping[LakeName, Pinned]) -> None:
+        self.lake = lake
+        self.position = position
+        self.pinned = pinned
+
+    @classmethod
+    def latest(cls, lake: LakeSettings) -> Cut:
+        """The newest consistency point.
+
+        Raises:
+            LakeError: the lake cannot be reached, or holds nothing yet.
+        """
+        return cls.of(lake, None)
+
+    @classmethod
+    def at(cls, lake: LakeSettings, lsn: int) -> Cut:
+        """The newest kept consistency point at or before ``lsn``.
+
+        Raises:
+            LakeError: the lake has not reached it, or keeps nothing that old.
+        """
+        return cls.of(lake, lsn)
+
+    @classmethod
+    def of(cls, lake: LakeSettings, at: int | datetime | None) -> Cut:
+        """The newest kept point at or before an LSN, or a moment of the source's clock; None: the newest.
+
+        Raises:
+            LakeError: it is in the future, or older than what the lake keeps.
+        """
+        with open_catalog(lake) as catalog:
+            pointers = catalog.pointers()
+            name = commits_name(lake.namespace)
+            commits = load(pointers, name).metadata
+            position = position_of(commits, name) if at is None else choose(commits, name, at)
+            mine = {
+                n: Pinned(n, where, position)
+                for n, where in pointers.items()
+                if belongs(n.namespace, lake.namespace)
+            }
+        return cls(lake, position, mine)
+
+    def tables(self) -> list[TableSchema]:
+        """The tables in this cut, by source name."""
+        found = [self._schema(name) for name in self._names()]
+        return sorted(found, key=lambda schema: (schema.schema, schema.table))
+
+    @cached_property
+    def aside(self) -> dict[aside.Name, aside.Aside]:
+        """The tables that are set aside, by the source's schema and name."""
+        return aside.listed(
+            catalog_metadata.load_top(self.pinned[commits_name(self.lake.namespace)].location)
+        )
+
+    def followed(self) -> list[TableSchema]:
+        """The tables in this cut that are not set aside."""
+        return [table for table in self.tables() if (table.schema, table.table) not in self.aside]
+
+    def schema(self, table: str) -> TableSchema:
+        """Of a table as PostgreSQL writes its name (``public.orders``, ``"Odd Name"``).
+
+        Raises:
+            KeyError: the cut has no such table.
+        """
+        return self._schema(self.find(table))
+
+    def snapshot_id(self, table: str) -> int:
+        """The snapshot that the table is pinned at.
+
+        Raises:
+            KeyError: the cut has no such table.
+        """
+        return self._snapshot_id(self.find(table))
+
+    def count(self, table: str) -> int:
+        """Rows of a table, from the metadata.
+
+        Raises:
+            KeyError: the cut has no such table.
+        """
+        return catalog_metadata.live_rows(self.pinned[self.find(table)].snapshot) or 0
+
+    def conflicts(self, table: str) -> Conflicts:
+        """What changes of a table met that the source did not have, since it was copied.
+
+        Raises:
+            KeyError: the cut has no such table.
+        """
+        metadata = self.pinned[self.find(table)].metadata
+        return Conflicts.total_in(map(catalog_metadata.summary, catalog_metadata.ancestry(metadata)))
+
+    def rows(self, table: str, columns: Sequence[str] | None = None) -> Iterator[tuple[str | None, ...]]:
+        """Rows as canonical PostgreSQL text, in no particular order; memory is bounded.
+
+        Raises:
+            KeyError: no such table, or column.
+        """
+        batches = self.text_batches(table, columns)
+        return (row for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
+
+    def text_batches(self, table: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """As :meth:`rows`, in Arrow string columns named by the source's columns.
+
+        Raises:
+            KeyError: no such table, or column.
+        """
+        chosen, typed = self._chosen(table, columns)
+        return (_as_text(batch, chosen) for batch in typed)
+
+    def arrow_batches(self, table: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Typed columns by source name, each that may be inexact followed by its ``<name>__exact`` text.
+
+        Raises:
+            KeyError: no such table, or column.
+        """
+        return self._chosen(table, columns)[1]
+
+    def commits(self, above: int | None = None, *, pins: bool = True) -> list[dict[str, Any]]:
+        """The consistency points up to this one, oldest first, as rows of `commits`.
+
+        Args:
+            above: only those above this position.
+            pins: with the column ``tables``, which is most of a row.
+        """
+        name = commits_name(self.lake.namespace)
+        return read_points(self.pinned[name].location, self._snapshot_id(name), above, pins=pins)
+
+    def newest_times(self) -> tuple[datetime | None, datetime | None]:
+        """When the newest point's last transaction was committed, if it has one; when it was published."""
+        name = commits_name(self.lake.namespace)
+        return newest_times(Loaded(name, self.pinned[name].location, self.pinned[name].metadata))
+
+    def _names(self) -> list[LakeName]:
+        """Tables of the source that were there at the cut."""
+        return [
+            name
+            for name, pinned in self.pinned.items()
+            if name.table != COMMITS and SCHEMA_PROPERTY in pinned.properties and pinned.snapshot is not None
+        ]
+
+    def find(self, table: str) -> LakeName:
+        """The lake table of a name as PostgreSQL writes it.
+
+        Raises:
+            KeyError: the cut has no such table.
+        """
+        name = lake_table(self.lake.namespace, *parse_postgres_name(table))
+        if name not in self.pinned or self.pinned[name].snapshot is None:
+            raise KeyError(f"the lake has no table {table}")
+        return name
+
+    def beside(self, table: str) -> dict[str, LakeName]:
+        """The tables that were kept beside a mirror at the cut, by mode.
+
+        Raises:
+            KeyError: the cut has no such table.
+        """
+        found = tables_beside(self.pinned, self.find(table))
+        return {mode: name for mode, name in found.items() if self.pinned[name].snapshot is not None}
+
+    def _schema(self, name: LakeName) -> TableSchema:
+        return self.pinned[name].shape
+
+    def _snapshot_id(self, name: LakeName) -> int:
+        return int((self.pinned[name].snapshot or {})["snapshot-id"])
+
+    def open_versions(self, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch] | None:
+        """The versions that hold at the cut, of a table with a history; as :meth:`text_batches`.
+
+        Raises:
+            KeyError: no such table, or column.
+        """
+        name = self.beside(table).get("history")
+        if name is None:
+            return None
+        held = self._schema(self.find(table))
+        by_name = {column.name: column_here(column) for column in held.live}
+        chosen, wanted = _wanted(self.pinned[name].field_ids, [by_name[column] for column in columns])
+        typed = scan(self.pinned[name].location, self._snapshot_id(name), wanted, HOLDS)
+        return (_as_text(batch, chosen) for batch in typed)
+
+    def _chosen(
+        self, table: str, columns: Sequence[str] | None
+    ) -> tuple[list[tuple[LakeColumn, bool]], Iterator[pa.RecordBatch]]:
+        """The columns to read, whether each has a companion, and the batches that hold them."""
+        name = self.find(table)
+        ids = self.pinned[name].field_ids
+        schema = self._schema(name)
+        present = [column for column in schema.live if column.lake_name in ids]
+        if columns is not None:
+            by_name = {column.name: column for column in present}
+            present = [by_name[column] for column in columns]
+        chosen, wanted = _wanted(ids, present)
+        return chosen, scan(self.pinned[name].location, self._snapshot_id(name), wanted)
+
+
+def _wanted(
+    ids: Mapping[str, int], columns: Sequence[LakeColumn]
+) -> tuple[list[tuple[LakeColumn, bool]], list[ScanColumn]]:
+    """Columns, whether each has a companion, and what is to be read for them."""
+    chosen = [(column, column.exact and column.exact_name in ids) for column in columns]
+    wanted = []
+    for column, exact in chosen:
+        wanted.append(ScanColumn(ids[column.lake_name], pa.field(column.name, column.kept.arrow)))
+        if exact:
+            wanted.append(ScanColumn(ids[column.exact_name], pa.field(f"{column.name}__exact", pa.string())))
+    return chosen, wanted
+
+
+def _as_text(batch: pa.RecordBatch, chosen: Sequence[tuple[LakeColumn, bool]]) -> pa.RecordBatch:
+    remaining = iter(batch.columns)
+    arrays = []
+    for column, exact in chosen:
+        values = next(remaining)
+        arrays.append(column.kept.text(values, next(remaining) if exact else None))
+    return pa.RecordBatch.from_arrays(arrays, names=[column.name for column, _ in chosen])

@@ -1,0 +1,1 @@
+"""Archived batches once more, in a scratch copy of the lake."""

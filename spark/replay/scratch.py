@@ -1,0 +1,175 @@
+"""A scratch copy of the lake as it was at a kept point, for batches to be replayed onto.
+
+No row is copied: each scratch table is a metadata file of its own whose one snapshot shares its data
+files with the live table's.  What a replay writes goes to the scratch table's own directory, so the live
+tables and their points are never touched; the scratch copy is good for as long as the point is kept.
+Its metadata says ``gc.enabled=false``, so that who drops a scratch table, with PURGE too, leaves the shared
+files alone; manifests, which not everyone spares, are copied.
+
+Scratch tables belong to the owner ``<pipeline>.replay``.  A namespace that holds anything else is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from dataclasses import replace
+
+from slotlake.decoder.errors import LakeError
+from slotlake.spark import lake_files
+from slotlake.spark.catalog.base import load
+from slotlake.spark.catalog.open import Catalog, check_lake, open_catalog
+from slotlake.spark.catalog.tags import tagged
+from slotlake.spark.copy.files import with_manifests_of_its_own
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.maintenance.removal import drop_tables
+from slotlake.spark.names import COMMITS, LakeName, belongs, beside
+from slotlake.spark.publish.commits import Point, commits_name, create_commits, with_point
+from slotlake.spark.publish.derived_tables import SUFFIXES
+from slotlake.spark.publish.past import PAST_PROPERTY
+from slotlake.spark.publish.place import place_of
+from slotlake.spark.read.point import Cut, Pinned
+from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.metadata import MAIN, Metadata
+from slotlake.spark.tables.schema import PIPELINE_PROPERTY, SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY
+from slotlake.spark.tables.settle import HISTORY_PROPERTY, STAGED_FIELDS_PROPERTY
+
+_SHARES_FILES = {"gc.enabled": "false"}
+_NOTHING_ELSE = dict.fromkeys(
+    (STAGED_SCHEMA_PROPERTY, STAGED_FIELDS_PROPERTY, HISTORY_PROPERTY, PAST_PROPERTY)
+)
+
+
+def owner(pipeline: str) -> str:
+    """Whose the scratch tables of a pipeline are."""
+    return f"{pipeline}.replay"  # no pipeline is called so: its name has no dot
+
+
+def scratch_of(lake: LakeSettings, namespace: str) -> LakeSettings:
+    """The same catalog and warehouse, with another namespace.
+
+    Raises:
+        LakeError: it is the live lake's, or would be taken for a part of it.
+    """
+    if belongs(namespace, lake.namespace) or belongs(lake.namespace, namespace):
+        raise LakeError(
+            "a replay needs a namespace of its own",
+            where=f"namespace {namespace}",
+            way_out=f"name one that is not, and does not begin with, {lake.namespace}__",
+        )
+    return replace(lake, namespace=namespace)
+
+
+def prepare_scratch(cut: Cut, scratch: LakeSettings, pipeline: str) -> list[str]:
+    """Make the scratch namespace hold what the cut shows, and nothing else; the names of its tables.
+
+    Raises:
+        LakeError: something that is not an earlier replay's is there.
+    """
+    check_lake(scratch)
+    _clear(scratch, pipeline)
+    point = Point(owner(pipeline), cut.position, f"replay-{cut.position:X}", "", "copy")
+    with open_catalog(scratch) as catalog:
+        snapshots = {}
+        for schema in cut.tables():
+            name, live = schema.lake_name(scratch.namespace), cut.find(schema.source_name)
+            clones = {name: live} | {
+                beside(name, SUFFIXES[mode]): each for mode, each in cut.beside(schema.source_name).items()
+            }
+            for clone, each in clones.items():
+                snapshots[clone] = _clone(catalog, cut.pinned[each], clone, point)
+        _begin(catalog, point, snapshots)
+    return sorted(str(name) for name in snapshots)
+
+
+def _clear(scratch: LakeSettings, pipeline: str) -> None:
+    drop_tables(scratch, owner(pipeline))
+    with open_catalog(scratch) as catalog:
+        left = [name for name in catalog.pointers() if belongs(name.namespace, scratch.namespace)]
+    if left:
+        raise LakeError(
+            "the namespace for the replay holds tables that no replay of this pipeline made",
+            where=f"table {left[0]}",
+            way_out="name another namespace",
+        )
+
+
+def _clone(catalog: Catalog, pinned: Pinned, name: LakeName, point: Point) -> int:
+    location = place_of(catalog.lake, name)
+    lake_files.remove_tree(location)
+    lake_files.make_directory(location / "metadata")
+    metadata = _cloned(pinned, point, f"file://{location}")
+    file = f"file://{location}/metadata/00000-{uuid.uuid4()}.metadata.json"
+    lake_files.write_new(file, json.dumps(metadata, ensure_ascii=False).encode())
+    catalog.make_namespace(name.namespace)
+    catalog.iceberg.register_table((name.namespace, name.table), file)
+    return int(metadata["current-snapshot-id"])
+
+
+def _cloned(pinned: Pinned, point: Point, location: str) -> Metadata:
+    """A table whose whole history is the pinned snapshot, in the shape that it had then."""
+    snapshot = pinned.snapshot or {}
+    id_ = snapshot["snapshot-id"]
+    snapshot = with_manifests_of_its_own(snapshot, location)
+    now = int(time.time() * 1000)
+    alone = {key: value for key, value in snapshot.items() if key != "parent-snapshot-id"}
+    metadata = {
+        **pinned.metadata,
+        "table-uuid": str(uuid.uuid4()),
+        "location": location,
+        "last-updated-ms": now,
+        "current-schema-id": pinned.schema_id,
+        "current-snapshot-id": id_,
+        "snapshots": [alone],
+        "refs": {MAIN: {"snapshot-id": id_, "type": "branch"}},
+        "snapshot-log": [{"snapshot-id": id_, "timestamp-ms": now}],
+        "metadata-log": [],
+        "statistics": [],
+        "partition-statistics": [],
+    }
+    metadata = catalog_metadata.with_summary(metadata, id_, point.summary)
+    properties = {PIPELINE_PROPERTY: point.pipeline, **_SHARES_FILES, **_NOTHING_ELSE, **_shape(pinned)}
+    metadata = catalog_metadata.with_properties(metadata, properties)
+    return tagged(metadata, {}, point.position, [point.position])
+
+
+def spare_shared_files(scratch: LakeSettings, pipeline: str) -> None:
+    """See that no scratch table's DROP takes files of the live ones along, as in earlier versions."""
+    with open_catalog(scratch) as catalog:
+        pointers = catalog.pointers()
+        names = [name for name in pointers if belongs(name.namespace, scratch.namespace)]
+        moves = []
+        for table in (load(pointers, name) for name in names if name.table != COMMITS):
+            properties = table.metadata.get("properties", {})
+            if properties.get(PIPELINE_PROPERTY) == owner(pipeline) and "gc.enabled" not in properties:
+                metadata = catalog_metadata.with_properties(table.metadata, dict(_SHARES_FILES))
+                moves.append(catalog.prepared(table, metadata))
+        if moves:
+            catalog.move(moves)
+
+
+def _shape(pinned: Pinned) -> dict[str, str | None]:
+    """The shape without the columns that were added since; a table beside a mirror has none of its own."""
+    if SCHEMA_PROPERTY not in pinned.metadata["properties"]:
+        return {}
+    shape = pinned.shape
+    present = pinned.field_ids
+    columns = tuple(
+        replace(column, exact=column.exact and column.exact_name in present)
+        for column in shape.columns
+        if column.lake_name in present
+    )
+    return {SCHEMA_PROPERTY: replace(shape, columns=columns).to_json()}
+
+
+def _begin(catalog: Catalog, point: Point, snapshots: dict[LakeName, int]) -> None:
+    """Make `commits`, last: without it the scratch lake is not there."""
+    name = commits_name(catalog.lake.namespace)
+    location = place_of(catalog.lake, name)
+    lake_files.remove_tree(location)
+    catalog.make_namespace(name.namespace)
+    create_commits(catalog.iceberg, name, f"file://{location}", point.pipeline)
+    made = load(catalog.pointers(), name)
+    metadata = with_point(made, point, snapshots, snapshots)
+    catalog.move([catalog.prepared(made, tagged(metadata, {}, point.position, [point.position]))])

@@ -1,0 +1,1 @@
+"""Which rows, columns and operations the lake takes, evaluated as PostgreSQL would."""

@@ -1,0 +1,237 @@
+"""What publishing does to a table's fields: those staged under names of their own take over others.
+
+While a batch is staged, readers still look at the table's fields, so nothing but adding an empty one, or
+widening one, may happen to them.  What else is to happen waits in the property ``slotlake.fields.stage`` and
+is done in the swap that publishes the rows: fields get other names, or leave.  Also in it: the shape that the
+table had before stays readable, by position, for those who stand at an older point.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from slotlake.decoder.lsn import format_lsn, parse_lsn
+from slotlake.spark.names import exact_name, lake_columns
+from slotlake.spark.tables.metadata import Metadata, ref, with_properties
+from slotlake.spark.tables.schema import SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY, LakeColumn, TableSchema
+
+STAGED_FIELDS_PROPERTY = "slotlake.fields.stage"
+HISTORY_PROPERTY = "slotlake.schema.history"
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A table as it will be once published.
+
+    Attributes:
+        names: field as staged → field as published, of those whose name changes.
+        gone: fields that leave.
+    """
+
+    schema: TableSchema
+    names: dict[str, str]
+    gone: tuple[str, ...]
+
+    @property
+    def plan(self) -> str | None:
+        """For the table property; None if no field changes."""
+        if not self.names and not self.gone:
+            return None
+        return json.dumps({"names": self.names, "gone": list(self.gone)}, ensure_ascii=False)
+
+
+def settled(schema: TableSchema, before: TableSchema) -> Settled:
+    """What a staged shape becomes; ``before``: the published one."""
+    stable = [column for column in schema.live if not column.renamed]
+    moving = [column for column in schema.live if column.renamed]
+    own = lake_columns([column.name for column in [*stable, *moving]])[len(stable) :]
+    live = {column.name: column for column in stable}
+    live |= {
+        column.name: replace(column, lake_name=name, renamed=False)
+        for column, name in zip(moving, own, strict=True)
+    }
+    columns = [live[column.name] for column in schema.live]
+    past = [] if schema.drop else _past(columns, [c for c in schema.columns if c.dropped])
+    final = replace(schema, columns=(*columns, *past), drop=False)
+    kept = [c for c in schema.columns if not (schema.drop and c.dropped)]
+    names = {
+        old: new
+        for staged, column in zip([*schema.live, *(c for c in kept if c.dropped)], final.columns, strict=True)
+        for old, new in zip(_fields([staged]), _fields([column]), strict=True)
+        if old != new
+    }
+    gone = set(_fields(before.columns)) - set(_fields(kept))
+    return Settled(final, names, tuple(sorted(gone | set(_fields(schema.columns)) - set(_fields(kept)))))
+
+
+def _past(live: Iterable[LakeColumn], dropped: Iterable[LakeColumn]) -> list[LakeColumn]:
+    """Columns that are gone, under names that those present leave them."""
+    taken = {name.lower() for name in _fields(live)}
+    found = []
+    for column in dropped:
+        name, number = column.lake_name, 1
+        while {name.lower(), exact_name(name).lower()} & taken:
+            name, number = f"{column.lake_name}__dropped{'' if number == 1 else number}", number + 1
+        taken |= {name.lower(), exact_name(name).lower()}
+        found.append(replace(column, lake_name=name, renamed=False))
+    return found
+
+
+def _fields(columns: Iterable[LakeColumn]) -> list[str]:
+    return [name for column in columns for name in (column.lake_name, column.exact_name)]
+
+
+def with_settled_fields(metadata: Metadata, snapshot_id: int | None) -> Metadata:
+    """The table with its fields as they are to be; the snapshot that comes with them is read by them."""
+    plan = metadata.get("properties", {}).get(STAGED_FIELDS_PROPERTY)
+    if plan is None:
+        return metadata
+    told = json.loads(plan)
+    current = _current(metadata)
+    kept = [
+        field
+        for field in current["fields"]
+        if field["name"] not in told["gone"] or field["id"] in _held(metadata)
+    ]
+    fields = _renamed(kept, told["names"], told.get("inside", ()))
+    # Fields that are as they once were have that schema's number: a REST server adds no schema twice.
+    alike = [s["schema-id"] for s in metadata["schemas"] if {**current, **s, "fields": fields} == s]
+    number = alike[0] if alike else 1 + max(schema["schema-id"] for schema in metadata["schemas"])
+    added = [] if alike else [{**current, "schema-id": number, "fields": fields}]
+    return {
+        **metadata,
+        "schemas": [*metadata["schemas"], *added],
+        "current-schema-id": number,
+        "snapshots": [
+            {**s, "schema-id": number} if s["snapshot-id"] == snapshot_id else s
+            for s in metadata["snapshots"]
+        ],
+    }
+
+
+def _renamed(fields: Iterable[Any], names: Mapping[str, str], inside: Collection[str]) -> list[Any]:
+    """Fields under other names; with ``inside``, those within these structs instead."""
+    if not inside:
+        return [{**field, "name": names.get(field["name"], field["name"])} for field in fields]
+    return [
+        {**field, "type": {**field["type"], "fields": _renamed(field["type"]["fields"], names, ())}}
+        if field["name"] in inside
+        else field
+        for field in fields
+    ]
+
+
+def _current(metadata: Metadata) -> dict[str, Any]:
+    return next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
+
+
+def _held(metadata: Metadata) -> set[int]:
+    """Fields that the table is partitioned or sorted by: Iceberg reads no table that lacks one."""
+    specs = [*metadata.get("partition-specs", ()), *metadata.get("sort-orders", ())]
+    return {int(field["source-id"]) for spec in specs for field in spec["fields"]}
+
+
+def with_shape(metadata: Metadata, position: int, kept: Collection[int]) -> Metadata:
+    """The table with its staged shape published, and the shapes of the points that are kept.
+
+    Args:
+        metadata: main moved to what is staged.
+        kept: the positions of the points that are kept.
+    """
+    properties = metadata.get("properties", {})
+    shape = properties.get(STAGED_SCHEMA_PROPERTY)
+    told: dict[str, str | None] = {STAGED_SCHEMA_PROPERTY: None, STAGED_FIELDS_PROPERTY: None}
+    settled_metadata = with_settled_fields(metadata, ref(metadata, "main"))
+    history, before = _history(metadata), properties.get(SCHEMA_PROPERTY)
+    if before is not None and shape is not None:
+        changed, history = _columns(before) != _columns(shape), history or [_entry(0, None, before)]
+    else:  # a table beside a mirror has no shape of its own
+        changed = STAGED_FIELDS_PROPERTY in properties and shape is None
+    if changed:
+        history = [entry for entry in history if parse_lsn(entry["lsn"]) < position]
+        history.append(_entry(position, settled_metadata["current-schema-id"], shape))
+        told[HISTORY_PROPERTY] = json.dumps(_needed(history, kept), ensure_ascii=False)
+    return with_properties(settled_metadata, told if shape is None else {**told, SCHEMA_PROPERTY: shape})
+
+
+def _entry(position: int, schema_id: int | None, shape: str | None) -> dict[str, Any]:
+    return {"lsn": format_lsn(position), "schema-id": schema_id, "schema": shape}
+
+
+def _columns(shape: str) -> Any:
+    told = json.loads(shape)
+    return told["columns"], told["key"]
+
+
+def _needed(history: list[dict[str, Any]], kept: Collection[int]) -> list[dict[str, Any]]:
+    """Without the shapes that had been followed by another one at the oldest point that is kept."""
+    oldest = min(kept, default=0)
+    first = max((i for i, entry in enumerate(history) if parse_lsn(entry["lsn"]) <= oldest), default=0)
+    return history[first:]
+
+
+def _history(metadata: Metadata) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(metadata.get("properties", {}).get(HISTORY_PROPERTY, "[]"))
+    return found
+
+
+def past_shapes(metadata: Metadata) -> list[tuple[str, TableSchema]]:
+    """The shapes that a table had, each with the LSN from which on, the oldest and the present one included.
+
+    Only a table whose columns changed has any, as far back as points are kept.
+    """
+    return [(entry["lsn"], TableSchema.from_json(entry["schema"])) for entry in _history(metadata)]
+
+
+def shape_at(metadata: Metadata, position: int) -> TableSchema | None:
+    """The shape that a table had at a position; None if that is the one it has now."""
+    entry = _entry_at(metadata, position)
+    # What was noted of the present shape since stands in the table's own property only.
+    return (
+        None if entry is None or entry == _history(metadata)[-1] else TableSchema.from_json(entry["schema"])
+    )
+
+
+def schema_id_at(metadata: Metadata, schema_id: int, position: int, lsn: str | None) -> int:
+    """By which Iceberg schema a snapshot is to be read that says ``schema_id``.
+
+    A REST server keeps the number that the snapshot was written by, before its fields were settled.
+
+    Args:
+        position: that is looked at; ``lsn``: that the snapshot says, if it says one.
+    """
+    entry = _entry_at(metadata, position)
+    settled_id = entry["schema-id"] if entry is not None and entry["lsn"] == lsn else None
+    known = {schema["schema-id"] for schema in metadata["schemas"]}
+    wanted = schema_id if settled_id is None else int(settled_id)
+    return wanted if wanted in known else int(metadata["current-schema-id"])
+
+
+def _entry_at(metadata: Metadata, position: int) -> dict[str, Any] | None:
+    past = [entry for entry in _history(metadata) if parse_lsn(entry["lsn"]) <= position]
+    return past[-1] if past else None
+
+
+def with_past_shape(metadata: Metadata, snapshot_id: int, position: int) -> Metadata | None:
+    """The table in the shape that it had at a position, for good; None if that shape is not kept.
+
+    Args:
+        snapshot_id: what it held then.
+    """
+    history = _history(metadata)
+    below = [entry for entry in history if parse_lsn(entry["lsn"]) <= position]
+    if len(below) == len(history):
+        return metadata  # it has had no other since
+    if not below:
+        return None
+    number = below[-1]["schema-id"]
+    if number is None:
+        written = next(s for s in metadata["snapshots"] if s["snapshot-id"] == snapshot_id)
+        number = written.get("schema-id", metadata["current-schema-id"])
+    told: dict[str, str | None] = {HISTORY_PROPERTY: json.dumps(below, ensure_ascii=False)}
+    if below[-1]["schema"] is not None:
+        told[SCHEMA_PROPERTY] = below[-1]["schema"]
+    return with_properties({**metadata, "current-schema-id": number}, told)

@@ -1,0 +1,6 @@
+"""``python -m slotlake``: the command, where its script is not on PATH."""
+
+from slotlake.infra.cli.main import main
+
+if __name__ == "__main__":
+    main()
