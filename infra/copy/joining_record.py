@@ -111,7 +111,7 @@ class _Kept(Recorded):
 
 
 class JoiningRecord(CopyRecord):
-    """The record of all joining tables of a pipeline; or of those that are copied again (`infra.joining.recopying`).
+    """The record of all joining tables of a pipeline; another is of those that are copied again.
 
     Attributes:
         beginning: where tables that begin now begin; by relation id.

@@ -1,7 +1,8 @@
 """Tables that join the publication later: each is copied over several syncs, the others go on meanwhile.
 
 At each pull ranges of joining tables are copied for a bounded time (`source.copy_seconds_per_sync`); what is
-short enough joins at once (`infra.joining.over_syncs`; docs/adr/0025).  It is made out of sight until it is whole.
+short enough joins at once (`infra.joining.over_syncs`; docs/adr/0025).  They are out of sight until they are
+whole.
 """
 
 from __future__ import annotations

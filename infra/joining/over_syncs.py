@@ -1,9 +1,10 @@
 """Tables are copied over several syncs, a bounded time in each; the others go on meanwhile.
 
 What is copied is recorded (`infra.copy.joining_record`), under a snapshot of each pull's own, and nothing is
-held between them: the slot goes on being confirmed, so the keys that each pulled batch changes in such a table
-are noted before the batch is let go of.  When all ranges are there, the lake is brought to a settled snapshot,
-the rows with a noted key are read again there, and the table is published at its LSN (docs/adr/0025).
+held between them: the slot goes on being confirmed, so the keys that each pulled batch changes in such a
+table are noted before the batch is let go of.  When all ranges are there, the lake is brought to a settled
+snapshot, the rows with a noted key are read again there, and the table is published at its LSN
+(docs/adr/0025).
 
 Two kinds of snapshots serve.  A table begins, and ends, under one at a position of the lake, and begins only
 when nobody is open who may have written to it before it was published (`infra.joining.settled`): so whatever

@@ -1,8 +1,8 @@
 """Large tables that the lake has, and that must be copied again, are copied over several syncs.
 
 They are set aside (`infra.schema.large_tables`), and come back like tables that join: ranges for a bounded
-time in each sync, keys of what changes meanwhile noted from each batch, all of it at a settled snapshot in the end
-(`infra.joining.over_syncs`).  Until then their content stays what it was.  Why so: docs/adr/0034.
+time in each sync, keys of what changes meanwhile noted from each batch, all of it at a settled snapshot in
+the end (`infra.joining.over_syncs`).  Until then their content stays what it was.  Why so: docs/adr/0034.
 """
 
 from __future__ import annotations
