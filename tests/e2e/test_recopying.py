@@ -210,3 +210,13 @@ def test_a_copy_that_fails_half_way(database: Database, connect: str, tmp_path: 
             made.sound()
     finally:
         database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_values_that_the_typed_column_cannot_hold(database: Database, connect: str, tmp_path: Path) -> None:
+    """Files with exact texts, for which the lake's table has no column yet, are written once more."""
+    infinite = "CASE WHEN random() < 0.5 THEN 'infinity'::date ELSE '2024-01-01'::date END"
+    with ExitStack() as stack:
+        made = recopying_of(stack, database, tmp_path, connect)
+        made.half(f"ALTER TABLE big ADD d date DEFAULT {infinite}")
+        made.joined()
+        made.sound()
