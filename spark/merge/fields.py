@@ -1,15 +1,15 @@
 """Which fields a lake table must have for its columns, and what ALTER TABLE must do for that.
 
 Invariant: a field that some column of the published shape has, or had, stays.  One that none has is what an
-attempt left that never was published: it holds nothing, and if it has another type than a column of that
-name needs now, it goes.
+attempt left that never was published: if it has another type than a column of that name needs now, it steps
+aside.  It holds nothing then; but should somebody else have made it, nothing of it is lost.
 """
 
 from __future__ import annotations
 
 from slotlake.spark.catalog.base import Loaded
 from slotlake.spark.names import quote
-from slotlake.spark.publish.derived_tables import is_other, types_present
+from slotlake.spark.publish.derived_tables import aside, is_other, types_present
 from slotlake.spark.tables.change import promotes
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import TableSchema, add_columns, schema_of
@@ -32,7 +32,9 @@ def field_changes(table: Loaded, catalog: str, schema: TableSchema) -> list[str]
         for c in schema.columns
         if c.exact and (c.exact_name not in present or c.exact_name in left)
     ]
-    changes = [f"ALTER TABLE {name} DROP COLUMN {quote(field)}" for field in left]
+    changes = [
+        f"ALTER TABLE {name} RENAME COLUMN {quote(field)} TO {quote(aside(field, present))}" for field in left
+    ]
     changes += [add_columns(table.name, catalog, missing)] if missing else []
     return changes + [
         f"ALTER TABLE {name} ALTER COLUMN {quote(column.lake_name)} TYPE {column.kept.spark}"
