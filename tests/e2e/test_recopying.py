@@ -226,7 +226,7 @@ def test_values_that_the_typed_column_cannot_hold(database: Database, connect: s
 def test_chosen_rows_of_a_table_that_is_just_set_aside(
     database: Database, connect: str, tmp_path: Path
 ) -> None:
-    """The way to the backfill's snapshot meets the rewrite: no rows are put into a table that stays behind."""
+    """The way to the snapshot meets the rewrite: no rows are put into a table that stays behind."""
     with ExitStack() as stack:
         made = recopying_of(stack, database, tmp_path, connect)
         made.change()
