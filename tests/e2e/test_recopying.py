@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from decoder.errors import PipelineFileError
 from tests.conftest import Database
 from tests.e2e.joins import BIG, LONG, SMALL, big, ended_at, killed, ready, stepped
 from tests.e2e.oracle import assert_equal
@@ -218,5 +219,21 @@ def test_values_that_the_typed_column_cannot_hold(database: Database, connect: s
     with ExitStack() as stack:
         made = recopying_of(stack, database, tmp_path, connect)
         made.half(f"ALTER TABLE big ADD d date DEFAULT {infinite}")
+        made.joined()
+        made.sound()
+
+
+def test_chosen_rows_of_a_table_that_is_just_set_aside(
+    database: Database, connect: str, tmp_path: Path
+) -> None:
+    """The way to the snapshot meets the rewrite: no rows are put into a table that stays behind."""
+    with ExitStack() as stack:
+        made = recopying_of(stack, database, tmp_path, connect)
+        made.change()
+        made.run(REWRITTEN)
+        for dry in (False, True):
+            with pytest.raises(PipelineFileError, match="set aside"):
+                made.pipeline.backfill("big", where="id < 100", dry_run=dry)
+            assert [each["cause"] for each in made.pipeline.status().set_aside] == ["again"]
         made.joined()
         made.sound()
