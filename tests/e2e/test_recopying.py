@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from decoder.errors import PipelineFileError
+from slotlake.decoder.errors import PipelineFileError
 from tests.conftest import Database
 from tests.e2e.joins import BIG, LONG, SMALL, big, ended_at, killed, ready, stepped
 from tests.e2e.oracle import assert_equal
