@@ -9,7 +9,6 @@ finding.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,6 +28,7 @@ from slotlake.infra.process_marks import is_marked, set_mark, unset_mark
 from slotlake.infra.reports import Report
 from slotlake.infra.source import follow
 from slotlake.infra.source.fingerprints import Mark, marks_at
+from slotlake.infra.state_file import StateFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,11 +117,7 @@ def note_of(pipeline: OpenPipeline) -> Path:
 
 def note_begun(pipeline: OpenPipeline, batch: str | None) -> None:
     """Keep in mind that this process has begun a recovery, and by which batch it will be known for done."""
-    note = note_of(pipeline)
-    note.parent.mkdir(parents=True, exist_ok=True)
-    new = note.with_suffix(".new")
-    new.write_text(json.dumps({"batch": batch}))
-    new.replace(note)
+    StateFile(note_of(pipeline)).write({"batch": batch})
     set_mark(_mark_of(pipeline))
 
 
@@ -138,11 +134,10 @@ def _begun(pipeline: OpenPipeline) -> dict[str, str | None] | None:
     """The note of a recovery that has not come to its end; None if there is none."""
     from slotlake.spark.maintenance.integrity import newest_batch
 
-    try:
-        told: dict[str, str | None] = json.loads(note_of(pipeline).read_text())
-        wanted = told["batch"]
-    except (OSError, ValueError, KeyError):
+    told = StateFile(note_of(pipeline)).mapping()
+    if "batch" not in told:
         return None
+    wanted = told["batch"]
     return None if wanted is not None and newest_batch(pipeline.lake) == wanted else told
 
 

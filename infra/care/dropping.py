@@ -8,7 +8,6 @@ is what ends the DAGs (infra/airflow/scheduling.py); `init` and `recover` take i
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from slotlake.infra.copy.unfinished import give_up
 from slotlake.infra.joining.recopying import give_up_all
 from slotlake.infra.reports import Report
 from slotlake.infra.source import ddl_trigger, follow
+from slotlake.infra.state_file import StateFile
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -73,7 +73,7 @@ def drop(pipeline: OpenPipeline, *, lake: bool) -> DropReport:
     noted = _noted(pipeline)
     if not noted.get("source"):
         _source(pipeline, doing)
-    pipeline.file.dropped_note.write_text(json.dumps({**noted, "source": not doing.left}))
+    StateFile(pipeline.file.dropped_note).write({**noted, "source": not doing.left})
     reach("drop.source")
     if lake or noted.get("files"):
         _lake(pipeline, doing)
@@ -139,18 +139,14 @@ def _is_ours(pipeline: OpenPipeline) -> bool:
 def _made(pipeline: OpenPipeline) -> dict[str, Any]:
     """What `init` noted of what it made, also one that was cut off."""
     for name in ("made.json", "making.json"):
-        note = pipeline.file.state_dir / name
-        if note.exists():
-            return dict(json.loads(note.read_text()))
+        if note := StateFile(pipeline.file.state_dir / name).mapping():
+            return note
     return {}
 
 
 def _noted(pipeline: OpenPipeline) -> dict[str, Any]:
     """What an earlier `drop` noted: whether the source is done, and files that it was about to remove."""
-    try:
-        return dict(json.loads(pipeline.file.dropped_note.read_text()))
-    except (OSError, ValueError):
-        return {}
+    return StateFile(pipeline.file.dropped_note).mapping()
 
 
 def _lake(pipeline: OpenPipeline, doing: _Doing) -> None:
@@ -161,14 +157,14 @@ def _lake(pipeline: OpenPipeline, doing: _Doing) -> None:
     def note(locations: list[str]) -> None:
         known = _noted(pipeline)
         known["files"] = sorted({*known.get("files", []), *locations})
-        file.dropped_note.write_text(json.dumps(known))
+        StateFile(file.dropped_note).write(known)
 
     told = f"the tables of pipeline {pipeline.name} in {pipeline.lake.place}, namespace {file.lake.namespace}"
     with doing.or_by_hand(told):
         dropped = drop_tables(pipeline.lake, pipeline.name, noting=note)
         doing.done += [f"dropped the lake table {name}" for name in dropped]
         remove_files(_noted(pipeline).get("files", []))
-        file.dropped_note.write_text(json.dumps({"source": _noted(pipeline).get("source", False)}))
+        StateFile(file.dropped_note).write({"source": _noted(pipeline).get("source", False)})
     if file.changelog_dir.exists():
         shutil.rmtree(file.changelog_dir)
         doing.done.append("removed the change log")

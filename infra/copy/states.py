@@ -9,7 +9,6 @@ anything: the record of ranges and the lake are.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -22,6 +21,7 @@ from slotlake.decoder.copy.table import CopyJob
 from slotlake.decoder.lsn import format_lsn
 from slotlake.infra.copy.steps import CopyStep
 from slotlake.infra.process_marks import is_marked, set_mark, unset_mark
+from slotlake.infra.state_file import StateFile
 from slotlake.spark.names import postgres_name
 
 FILE = "copy.json"
@@ -127,10 +127,8 @@ class CopyStates:
             "since": self._begun,
             "tables": [asdict(entry) for entry in self._tables.values()],
         }
-        beside = self._file.with_suffix(".tmp")
         try:
-            beside.write_text(json.dumps(told))
-            beside.replace(self._file)
+            StateFile(self._file).write(told)
         except OSError:
             return  # nobody depends on it
         set_mark(self._file.with_name(_MARK))
@@ -154,8 +152,7 @@ def ended(folder: Path) -> None:
 
 def read(folder: Path) -> Mapping[str, Any] | None:
     """The copy that is, or was, under way: process (None if it has ended), lsn, since, tables; or None."""
-    try:
-        told: dict[str, Any] = json.loads((folder / FILE).read_text())
-        return {**told, "process": told["process"] if is_marked(folder / _MARK) else None}
-    except (OSError, ValueError, KeyError):
+    told = StateFile(folder / FILE).mapping()
+    if "process" not in told:
         return None
+    return {**told, "process": told["process"] if is_marked(folder / _MARK) else None}

@@ -7,13 +7,10 @@ it stays as long as something is copied, `status` tells what it holds, and `drop
 
 from __future__ import annotations
 
-import json
-import os
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from slotlake.decoder.changelog.writer import sync_path
 from slotlake.decoder.errors import ChangeLogError, LakeError, SlotError, SlotlakeError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.decoder.server.source import ServerIdentity, source_session
@@ -23,6 +20,7 @@ from slotlake.infra.copy.copying import Attempt
 from slotlake.infra.copy.forward import resumable
 from slotlake.infra.copy.joining_record import FOLDERS, JoiningRecord, Since
 from slotlake.infra.copy.record import CopyRecord, Recorded
+from slotlake.infra.state_file import StateFile
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
@@ -74,17 +72,13 @@ def note_position(pipeline: OpenPipeline, lsn: int) -> None:
 
 def noted(pipeline: OpenPipeline) -> dict[str, Any]:
     """The note of an `init` that has not ended; empty if there is none."""
-    with suppress(OSError, ValueError):
-        told: dict[str, Any] = json.loads((pipeline.file.state_dir / _MAKING).read_text())
-        return told
-    return {}
+    return StateFile(pipeline.file.state_dir / _MAKING).mapping()
 
 
 def publications_made(pipeline: OpenPipeline) -> list[str]:
     """The publications that `init` made, as it noted them; also one that was cut off."""
-    folder = pipeline.file.state_dir
-    found = [json.loads((folder / n).read_text()) for n in (_MADE, _MAKING) if (folder / n).exists()]
-    return list(dict.fromkeys(name for note in found for name in note["publications"]))
+    found = [StateFile(pipeline.file.state_dir / name).mapping() for name in (_MADE, _MAKING)]
+    return list(dict.fromkeys(name for note in found for name in note.get("publications", [])))
 
 
 def settle(pipeline: OpenPipeline) -> None:
@@ -169,14 +163,7 @@ def _progress(since: Since, recorded: Recorded) -> dict[str, Any]:
 
 
 def _write(pipeline: OpenPipeline, note: dict[str, Any]) -> None:
-    place = pipeline.file.state_dir / _MAKING
-    beside = place.with_suffix(".tmp")
-    with beside.open("w") as file:
-        file.write(json.dumps(note))
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(place)
-    sync_path(place.parent)
+    StateFile(pipeline.file.state_dir / _MAKING).write(note, durable=True)
 
 
 def _slot(pipeline: OpenPipeline) -> SlotState | None:

@@ -14,7 +14,6 @@ waited for once.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -31,6 +30,7 @@ from slotlake.decoder.slots.visible import Shown
 from slotlake.decoder.slots.writers import Membership, memberships, open_writers, publications_text
 from slotlake.infra.advance.advance import at_exact_lsn
 from slotlake.infra.advance.exact import found_beside_writers
+from slotlake.infra.state_file import StateFile
 from slotlake.spark.names import postgres_name
 
 if TYPE_CHECKING:
@@ -239,11 +239,8 @@ class _Note:
         return bool(others)
 
     def _write(self) -> None:
-        place = self._pipeline.file.state_dir / self._place
         with suppress(OSError):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.with_suffix(".new").write_text(json.dumps(self._told))
-            place.with_suffix(".new").replace(place)
+            _file(self._pipeline, self._place).write(self._told)
 
 
 def _snapshot(connection: psycopg.Connection[Any]) -> str:
@@ -254,8 +251,9 @@ def _snapshot(connection: psycopg.Connection[Any]) -> str:
 
 def _read(pipeline: OpenPipeline, place: str) -> _Told:
     told: _Told = {"publications": "", "shown": "", "tables": {}, "failed": None}
-    with suppress(OSError, ValueError):
-        read = json.loads((pipeline.file.state_dir / place).read_text())
-        if isinstance(read, dict) and read.keys() == told.keys():
-            return read
-    return told
+    read = _file(pipeline, place).mapping()
+    return read if read.keys() == told.keys() else told
+
+
+def _file(pipeline: OpenPipeline, place: str) -> StateFile:
+    return StateFile(pipeline.file.state_dir / place)

@@ -7,7 +7,6 @@ the publication alone, all tables at once; what is before it can be done again f
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from slotlake.infra.joining.recopying import give_up_all
 from slotlake.infra.recover.compare import NEW, ROWS, WHOLE, Comparison, TableRepair, compare
 from slotlake.infra.schema.evolution import evolved, with_copies
 from slotlake.infra.source.history import follow_history
+from slotlake.infra.state_file import StateFile
 from slotlake.spark.names import parse_postgres_name
 
 if TYPE_CHECKING:
@@ -153,16 +153,15 @@ def _forget_what_waits(pipeline: OpenPipeline, position: int) -> None:
 
 def _publications(pipeline: OpenPipeline) -> None:
     """Make those that are missing, and note them as made by us: `drop` is to remove them."""
-    source, made = pipeline.source, pipeline.file.state_dir / "made.json"
+    source, made = pipeline.source, StateFile(pipeline.file.state_dir / "made.json")
     tables = [parse_postgres_name(name) for name in pipeline.file.tables]
     with source_session(source.dsn, "making the publication") as connection:
         missing = missing_publications(connection, source.publications)
         for name in missing:
             create_publication(connection, name, tables)
     if missing:
-        told = json.loads(made.read_text()) if made.exists() else {"slot": source.slot, "publications": []}
-        told["publications"] = sorted({*told["publications"], *missing})
-        made.write_text(json.dumps(told))
+        told = made.mapping() or {"slot": source.slot, "publications": []}
+        made.write({**told, "publications": sorted({*told["publications"], *missing})})
 
 
 def _difference(

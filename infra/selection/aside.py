@@ -13,12 +13,10 @@ that waiting mends, and one of a table that is set aside already.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from slotlake.decoder.catalog.publications import SourceTable
@@ -32,6 +30,7 @@ from slotlake.decoder.errors import (
     SourceError,
 )
 from slotlake.decoder.failpoints import reach
+from slotlake.infra.state_file import StateFile
 from slotlake.spark.names import parse_postgres_name, postgres_name
 
 if TYPE_CHECKING:
@@ -79,19 +78,17 @@ def without_the_troubled(pipeline: OpenPipeline, step: Callable[[], T]) -> T:
 
 def stopped_by(pipeline: OpenPipeline) -> str | None:
     """What the last run of this pipeline here was stopped by and the next one will be, if that is known."""
-    try:
-        return str(json.loads(_stopped_note(pipeline).read_text())["told"])
-    except (OSError, ValueError, KeyError):
-        return None
+    told = _stopped_note(pipeline).mapping().get("told")
+    return None if told is None else str(told)
 
 
-def _stopped_note(pipeline: OpenPipeline) -> Path:
-    return pipeline.file.state_dir / "stopped.json"
+def _stopped_note(pipeline: OpenPipeline) -> StateFile:
+    return StateFile(pipeline.file.state_dir / "stopped.json")
 
 
 def forget_stopped(pipeline: OpenPipeline) -> None:
     """What stopped the last run need not stop the next one: something was mended."""
-    _stopped_note(pipeline).unlink(missing_ok=True)
+    _stopped_note(pipeline).remove()
 
 
 def _note_stopped(pipeline: OpenPipeline, error: SlotlakeError) -> None:
@@ -101,7 +98,7 @@ def _note_stopped(pipeline: OpenPipeline, error: SlotlakeError) -> None:
     place = f"table {postgres_name(*error.table)}" if error.table else error.where or "no place"
     told = f"{place}: {error.what}: {error.way_out}"
     with suppress(OSError):
-        _stopped_note(pipeline).write_text(json.dumps({"told": told}))
+        _stopped_note(pipeline).write({"told": told})
 
 
 def set_aside(pipeline: OpenPipeline, error: SlotlakeError) -> bool:

@@ -5,12 +5,11 @@ Written by `init`, and by a pull when a table has joined or when there is none; 
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from slotlake.infra.config.pipeline_file import PipelineFile
+from slotlake.infra.state_file import StateFile
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -22,19 +21,12 @@ def note(pipeline: OpenPipeline, joined: Collection[str] = ()) -> None:
     """Write the note if it is not there, or if tables have joined."""
     from slotlake.spark.read.point import Cut
 
-    folder = pipeline.file.state_dir
-    if (folder / _NOTE).exists() and not joined:
+    place = StateFile(pipeline.file.state_dir / _NOTE)
+    if place.path.exists() and not joined:
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    names = sorted(table.source_name for table in Cut.latest(pipeline.lake).tables())
-    incoming = folder / f"{_NOTE}.{os.getpid()}"
-    incoming.write_text(json.dumps(names))
-    incoming.replace(folder / _NOTE)
+    place.write(sorted(table.source_name for table in Cut.latest(pipeline.lake).tables()))
 
 
 def noted(file: PipelineFile) -> list[str]:
     """The tables in the note; none if there is no note here."""
-    try:
-        return [str(name) for name in json.loads((file.state_dir / _NOTE).read_text())]
-    except (OSError, ValueError):
-        return []
+    return [str(name) for name in StateFile(file.state_dir / _NOTE).read() or []]

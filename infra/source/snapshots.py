@@ -7,7 +7,6 @@ judged (a standby, another plugin, so many writers that no snapshot falls betwee
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from slotlake.decoder.server.position import source_position
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.decoder.slots.visible import Reader, Shown, readers
 from slotlake.infra.source.pulling import pull_batch
+from slotlake.infra.state_file import StateFile
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -93,20 +93,18 @@ def _here(pipeline: OpenPipeline, position: int, shown: Shown) -> bool:
 
 def _known(pipeline: OpenPipeline, position: int) -> int:
     """Up to where all that the lake has is known to be shown by every snapshot from now on."""
-    try:
-        told = int(json.loads((pipeline.file.state_dir / _PLACE).read_text())["shown_to"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
-    return told if told <= position else 0
+    told = _file(pipeline).mapping().get("shown_to", 0)
+    return told if isinstance(told, int) and told <= position else 0
 
 
 def _note(pipeline: OpenPipeline, lsn: int) -> None:
     """Only spares looking; where it cannot be written, all batches are looked at the next time too."""
-    place = pipeline.file.state_dir / _PLACE
     with suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.with_suffix(".new").write_text(json.dumps({"shown_to": lsn}))
-        place.with_suffix(".new").replace(place)
+        _file(pipeline).write({"shown_to": lsn})
+
+
+def _file(pipeline: OpenPipeline) -> StateFile:
+    return StateFile(pipeline.file.state_dir / _PLACE)
 
 
 def _forget(batch: Batch, lsn: int) -> None:

@@ -8,8 +8,6 @@ a folder that cannot be written, or a damaged file, costs the history and nothin
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from time import time as clock
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.pressure import wal_now
+from slotlake.infra.state_file import StateFile
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -50,9 +49,9 @@ def note_source(
 def seen(folder: Path) -> list[Seen]:
     """What has been noted, the oldest first."""
     try:
-        noted = json.loads((folder / _FILE).read_text())
+        noted = StateFile(folder / _FILE).read() or []
         return sorted(Seen(float(time), int(position)) for time, position in noted)
-    except (OSError, ValueError, TypeError):
+    except (ValueError, TypeError):
         return []
 
 
@@ -65,9 +64,7 @@ def note(folder: Path, now: Seen) -> list[Seen]:
     kept = [*_thinned(kept, now.time), now, *(later for later in known if later.time > now.time)]
     with contextlib.suppress(OSError):
         if folder.is_dir():
-            new = folder / f"{_FILE}.{os.getpid()}"
-            new.write_text(json.dumps(kept))
-            new.replace(folder / _FILE)
+            StateFile(folder / _FILE).write(kept)
     return kept
 
 

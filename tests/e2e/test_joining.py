@@ -140,7 +140,7 @@ def test_open_and_prepared_transactions(
     database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table waits, without a slot, for those that wrote to it before it was published; for no others."""
-    monkeypatch.setattr("slotlake.infra.advance.steps.create_slot", refused)
+    monkeypatch.setattr("slotlake.infra.advance.advance.create_slot", refused)
     with begun(database, tmp_path, connect) as pipeline, database.connect() as writer:
         writer.autocommit = False
         database.execute("CREATE TABLE big (id int PRIMARY KEY, v int, t text)")
@@ -175,7 +175,7 @@ def test_a_table_of_all_tables_joins_beside_its_writers(
     database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was published when it was made: a transaction that is open since is sent whole when it commits."""
-    monkeypatch.setattr("slotlake.infra.advance.steps.create_slot", refused)
+    monkeypatch.setattr("slotlake.infra.advance.advance.create_slot", refused)
     database.execute("CREATE PUBLICATION shop FOR ALL TABLES")
     with begun(database, tmp_path, connect) as pipeline, ExitStack() as stack:
         pipeline.sync()

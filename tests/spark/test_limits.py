@@ -130,6 +130,7 @@ def _away_for_a_while(database: Database, pipeline: Pipeline, server: LocalSpark
     assert_equal(database, pipeline, ["items"])
 
 
+@pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_a_connect_server_that_is_started_anew_between_two_syncs(
     database: Database, spark_runtime: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,8 +144,7 @@ def test_a_connect_server_that_is_started_anew_between_two_syncs(
             pipeline.init()
             database.execute("INSERT INTO items VALUES (2, 'b')")
             pipeline.sync()
-            if os.environ.get("SLOTLAKE_TEST_LONG"):
-                _away_for_a_while(database, pipeline, server)
+            _away_for_a_while(database, pipeline, server)
             server.stop()
             server.start()
             database.execute("UPDATE items SET v = 'd' WHERE id = 1")
