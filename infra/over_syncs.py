@@ -76,12 +76,14 @@ class Way:
     Attributes:
         folder: of their record, in the pipeline's state.
         settling: the file there that says for whom they wait.
+        waits: these are who wrote to a table before what.
         copy: copies tables under a snapshot, and publishes those that are whole; as `infra.tables.copy_all`.
         clear: removes what is copied of tables.
     """
 
     folder: str
     settling: str
+    waits: str
     copy: Callable[
         [Pipeline, Sequence[SourceTable], ExportedSnapshot, Progressing, Attempt], Sequence[TableCopy]
     ]
@@ -143,7 +145,7 @@ def how_far(pipeline: Pipeline, way: Way) -> dict[str, str]:
     """The tables that are half copied, as PostgreSQL writes them, and how many ranges are there."""
     record = way.record(pipeline)
     told = {
-        name: f"0 ranges (open transactions wrote to it before it was published: {who})"
+        name: f"0 ranges (open transactions wrote to it before {way.waits}: {who})"
         for name, who in awaited(pipeline, way.settling).items()
     }
     for relation_id, table in record.joining.items():
