@@ -58,7 +58,7 @@ def _clear(pipeline: OpenPipeline, names: Sequence[LakeName]) -> None:
         clear_leftovers(catalog, pipeline.name, names)
 
 
-JOINS = Way(FOLDER, PLACE, copy_all, _clear)
+JOINS = Way(FOLDER, PLACE, "it was published", copy_all, _clear)
 
 
 def _fresh(pipeline: OpenPipeline) -> list[SourceTable]:

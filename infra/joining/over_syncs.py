@@ -77,12 +77,14 @@ class Way:
     Attributes:
         folder: of their record, in the pipeline's state.
         settling: the file there that says for whom they wait.
+        waits: these are who wrote to a table before what.
         copy: copies tables under a snapshot, and publishes those that are whole; as `copy_all`.
         clear: removes what is copied of tables.
     """
 
     folder: str
     settling: str
+    waits: str
     copy: Callable[
         [OpenPipeline, Sequence[SourceTable], ExportedSnapshot, Progressing, Attempt], Sequence[TableCopy]
     ]
@@ -144,7 +146,7 @@ def how_far(pipeline: OpenPipeline, way: Way) -> dict[str, str]:
     """The tables that are half copied, as PostgreSQL writes them, and how many ranges are there."""
     record = way.record(pipeline)
     told = {
-        name: f"0 ranges (open transactions wrote to it before it was published: {who})"
+        name: f"0 ranges (open transactions wrote to it before {way.waits}: {who})"
         for name, who in awaited(pipeline, way.settling).items()
     }
     for relation_id, table in record.joining.items():

@@ -148,4 +148,4 @@ def _clear(pipeline: OpenPipeline, names: Sequence[LakeName]) -> None:
     clear(pipeline.lake, names)
 
 
-AGAIN = Way(AGAIN_FOLDER, "settling-again.json", _copy, _clear)
+AGAIN = Way(AGAIN_FOLDER, "settling-again.json", "its copy was to begin", _copy, _clear)
