@@ -55,7 +55,7 @@ def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
         raise AirflowFailException("\n".join(told))
     again = {
         f"{each['schema']}.{each['table']}": each["copied"]
-        for each in report["set_aside"]
+        for each in report.get("set_aside", ())
         if each["cause"] == "again"
     }
     more = {"copied_again": again} if again else {}
