@@ -33,6 +33,7 @@ NAMES = frozenset(
         "init.before_publish",
         "join.noted",  # the keys of a joining table that a batch changed are noted; it is not applied
         "join.published",  # a joining table is published, and recorded as half copied
+        "recopy.staged",  # large tables that are copied again: what is whole is staged, nothing published
         "aside.written",  # a table is on record as set aside; the step that met its trouble is not taken yet
         "drop.source",  # slot and publications gone, the lake still there
         "drop.catalog",  # the catalog has forgotten the tables, their files are there

@@ -143,7 +143,10 @@ class SyncReport(Report):
 
 @dataclass(frozen=True)
 class ResumeReport(Report):
-    """A table that was set aside, copied again and followed from ``lsn`` on; ``already``: it was not."""
+    """A table that was set aside, copied again and followed from ``lsn`` on; ``already``: it was not.
+
+    ``copying``: how much of a large table is copied; it stays set aside, and further syncs copy the rest.
+    """
 
     table: str
     lake_table: str
@@ -151,6 +154,7 @@ class ResumeReport(Report):
     rows: int = 0
     already: bool = False
     seconds: float = 0.0
+    copying: str = ""
 
 
 @dataclass(frozen=True)

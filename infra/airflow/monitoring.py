@@ -21,7 +21,7 @@ _PAUSED_SECONDS = 60.0
 
 
 def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
-    """Look once; what is returned holds numbers and kinds of alarms.
+    """Look once; what is returned holds numbers, kinds of alarms, and which tables are copied again.
 
     Args:
         task_instance: Airflow's, to ask whether `cdc_sync` is paused.
@@ -53,7 +53,13 @@ def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
     if alarms:
         told = [f"{alarm.what}\n  what to do: {alarm.way_out}" for alarm in alarms]
         raise AirflowFailException("\n".join(told))
-    return {"state": state, "last_consistent_lsn": report["last_consistent_lsn"], **numbers}
+    again = {
+        f"{each['schema']}.{each['table']}": each["copied"]
+        for each in report.get("set_aside", ())
+        if each["cause"] == "again"
+    }
+    more = {"copied_again": again} if again else {}
+    return {"state": state, "last_consistent_lsn": report["last_consistent_lsn"], **numbers, **more}
 
 
 def paused(

@@ -131,6 +131,8 @@ class _Run:
         # What is copied for the first time may have joined while transactions of now were open already.
         exactly = at_exact_lsn if absent or self.at_slot else beside_writers
         with exactly(self.pipeline, self.wait_seconds, self.progress) as snapshot, ExitStack() as places:
+            if self.conditions:  # what was met on the way here may have set one of them aside
+                _refuse_aside(self.pipeline, tables)
             if self.dry_run:
                 self.done += [self._would(table, snapshot) for table in tables]
                 return snapshot.lsn

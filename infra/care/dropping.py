@@ -21,7 +21,7 @@ from slotlake.decoder.failpoints import reach
 from slotlake.decoder.server.source import redact, source_session
 from slotlake.decoder.slots.slot import drop_slot, inspect_slot
 from slotlake.infra.copy.unfinished import give_up
-from slotlake.infra.joining import joining
+from slotlake.infra.joining.recopying import give_up_all
 from slotlake.infra.reports import Report
 from slotlake.infra.source import ddl_trigger, follow
 from slotlake.infra.state_file import StateFile
@@ -103,7 +103,7 @@ def _source(pipeline: OpenPipeline, doing: _Doing) -> None:
         doing.done += ddl_trigger.remove(pipeline)
     with doing.or_by_hand(f"files of an unfinished copy in {pipeline.lake.place}"):
         doing.done += give_up(pipeline)
-        doing.done += [f"removed what was copied of {table}" for table in joining.give_up(pipeline)]
+        doing.done += [f"removed what was copied of {table}" for table in give_up_all(pipeline)]
     if not doing.left:
         for note in ("made.json", "making.json"):
             (pipeline.file.state_dir / note).unlink(missing_ok=True)

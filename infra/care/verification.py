@@ -14,6 +14,7 @@ from slotlake.expectations.source_side import snapshot_session
 from slotlake.infra.advance.exact import beside_writers
 from slotlake.infra.copy.joining_record import joining_tables
 from slotlake.infra.copy.tables import published_tables
+from slotlake.infra.joining.recopying import how_far
 from slotlake.infra.selection.tables import comparable, refuse_changed
 from slotlake.infra.sync.refill import fill_added_columns, has_unfilled_columns
 
@@ -71,9 +72,14 @@ def _aside(pipeline: OpenPipeline, cut: Cut) -> dict[str, TableResult]:
         return {}
     with source_session(source.dsn, "reading the publications") as connection:
         published = published_names(connection, source.publications)
+    ranges = how_far(pipeline)
     return {
         each.source_name: TableResult(
-            each.source_name, 0, 0, {ASIDE: 1}, (Difference(ASIDE, reason=each.reason),)
+            each.source_name,
+            0,
+            0,
+            {ASIDE: 1},
+            (Difference(ASIDE, reason=each.reason_with(ranges.get(each.source_name))),),
         )
         for name, each in cut.aside.items()
         if name in published

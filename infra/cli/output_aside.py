@@ -15,6 +15,8 @@ def resume_text(report: Any, console: Console) -> None:
     name = escape(report.table)
     if report.already:
         console.print(f"{name} is not set aside: it is followed, and the lake is at {report.lsn}")
+    elif report.copying:
+        console.print(f"{name}: {report.copying} are copied; it stays set aside, each sync copies more of it")
     else:
         console.print(f"{name}: {report.rows:,} rows copied; it is followed again from {report.lsn} on")
 

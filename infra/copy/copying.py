@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
 import pyarrow as pa
@@ -35,11 +35,20 @@ from slotlake.spark.lake_files import make_directory
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
-    from slotlake.spark.copy.initial import InitialCopy
     from slotlake.spark.publish.place import CopyTarget, Kept
     from slotlake.spark.tables.schema import TableSchema
 
 _KEYS_PER_QUERY = 100_000
+
+
+class Place(Protocol):
+    """Where tables are copied to: out of sight (`spark.initial`), or beside what is there."""
+
+    def target(self, schema: TableSchema) -> CopyTarget:
+        """Where a table's files go."""
+
+    def register(self, schema: TableSchema, stale: pa.Table | None = None) -> int:
+        """Make these files a table's content, without those of rows with a stale key; its rows."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +117,7 @@ class _Work:
 
 def fill_tables(
     pipeline: OpenPipeline,
-    copy: InitialCopy,
+    copy: Place,
     schemas: dict[SourceTable, TableSchema],
     snapshot: ExportedSnapshot,
     progress: Progressing,
@@ -237,7 +246,7 @@ def _progress_of(work: _Work) -> TableProgress:
 
 def _copy(
     pipeline: OpenPipeline,
-    copy: InitialCopy,
+    copy: Place,
     works: Sequence[_Work],
     snapshot: ExportedSnapshot,
     states: CopyStates,
@@ -271,7 +280,7 @@ def _copy(
 
 def _finished(
     pipeline: OpenPipeline,
-    copy: InitialCopy,
+    copy: Place,
     work: _Work,
     snapshot: ExportedSnapshot,
     states: CopyStates,

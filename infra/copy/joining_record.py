@@ -33,7 +33,8 @@ from slotlake.infra.copy.record import CopyRecord, Recorded, recorded_file
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
 
-FOLDER = "joining"
+FOLDER, AGAIN_FOLDER = "joining", "recopying"
+FOLDERS = (FOLDER, AGAIN_FOLDER)
 
 
 class KeyedBy(NamedTuple):
@@ -110,7 +111,7 @@ class _Kept(Recorded):
 
 
 class JoiningRecord(CopyRecord):
-    """The record of all joining tables of a pipeline.
+    """The record of all joining tables of a pipeline; another is of those that are copied again.
 
     Attributes:
         beginning: where tables that begin now begin; by relation id.
@@ -225,10 +226,14 @@ def _size(path: Path) -> int:
 
 
 def note_changes(pipeline: OpenPipeline, batch: Batch) -> None:
-    """Keep which rows of joining tables a batch changes; before anyone applies it."""
+    """Keep which rows a batch changes of tables that are copied; before anyone applies it."""
     if batch.empty:
         return
-    record = JoiningRecord.of(pipeline)
+    for folder in FOLDERS:
+        _note_in(JoiningRecord(pipeline.file.state_dir / folder), batch)
+
+
+def _note_in(record: JoiningRecord, batch: Batch) -> None:
     for relation_id, table in record.joining.items():
         positions = (batch.start_lsn, batch.end_lsn)
         if batch.end_lsn > table.since.position and positions not in table.noted:

@@ -18,7 +18,7 @@ from slotlake.decoder.slots.slot import SlotState, drop_slot, inspect_slot
 from slotlake.infra.copy import states as copy_states
 from slotlake.infra.copy.copying import Attempt
 from slotlake.infra.copy.forward import resumable
-from slotlake.infra.copy.joining_record import JoiningRecord, Since
+from slotlake.infra.copy.joining_record import FOLDERS, JoiningRecord, Since
 from slotlake.infra.copy.record import CopyRecord, Recorded
 from slotlake.infra.state_file import StateFile
 from slotlake.spark.names import postgres_name
@@ -123,7 +123,7 @@ def undo(pipeline: OpenPipeline, error: BaseException) -> None:
 
 
 def unfinished(pipeline: OpenPipeline) -> dict[str, Any] | None:
-    """For `status`: an initial copy, or one of tables that join, that is under way or was cut off.
+    """For `status`: an initial copy, or one of tables over several syncs, that is under way or was cut off.
 
     Keys: process (None when it has ended), lsn (where the tables will be), since (seconds of the epoch), slot
     (that it holds, if it is an `init`), tables (`copy_states.TableProgress`, a dictionary each).
@@ -136,10 +136,12 @@ def unfinished(pipeline: OpenPipeline) -> dict[str, Any] | None:
 
 
 def _joining(pipeline: OpenPipeline) -> dict[str, Any] | None:
-    """Tables that join over several syncs, between two of them; nothing is held meanwhile."""
-    record = JoiningRecord.of(pipeline)
-    joining, recorded = record.joining, record.tables
-    tables = [_progress(joining[oid].since, recorded[oid]) for oid in joining.keys() & recorded.keys()]
+    """Tables that are copied over several syncs, between two of them; nothing is held meanwhile."""
+    tables = []
+    for folder in FOLDERS:
+        record = JoiningRecord(pipeline.file.state_dir / folder)
+        joining, recorded = record.joining, record.tables
+        tables += [_progress(joining[oid].since, recorded[oid]) for oid in joining.keys() & recorded.keys()]
     if not tables:
         return None
     tables.sort(key=lambda table: table["table"])

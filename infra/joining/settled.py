@@ -41,20 +41,25 @@ SLOT_WAIT_SECONDS = 10.0
 WRITERS_WAIT_SECONDS = 0.5
 _AGAIN_SECONDS = 60.0  # on a standby nobody says which transactions are open
 _POLL_SECONDS = 0.05
-_PLACE = "settling.json"
+PLACE = "settling.json"
 _Told = dict[str, Any]
 
 
 @contextmanager
 def settled_snapshot(
-    pipeline: OpenPipeline, tables: Sequence[SourceTable], slot_wait_seconds: float, progress: Progressing
+    pipeline: OpenPipeline,
+    tables: Sequence[SourceTable],
+    slot_wait_seconds: float,
+    progress: Progressing,
+    place: str = PLACE,
 ) -> Iterator[tuple[ExportedSnapshot, list[SourceTable]] | None]:
     """A snapshot, to whose position the lake is brought, and the tables that may begin, or end, under it.
 
     Args:
         slot_wait_seconds: how long transactions may stay open, should the snapshot have to be a slot's.
+        place: the file of the pipeline's state in which it is noted for whom they wait.
     """
-    note = _Note(pipeline)
+    note = _Note(pipeline, place)
     quiet = note.quiet(tables, progress)
     with ExitStack() as held:
         snapshot = found_beside_writers(pipeline, progress, held) if quiet else None
@@ -82,9 +87,9 @@ def _slot(
         return None
 
 
-def awaited(pipeline: OpenPipeline) -> dict[str, str]:
+def awaited(pipeline: OpenPipeline, place: str = PLACE) -> dict[str, str]:
     """Tables, as PostgreSQL writes them, that cannot begin yet, and the transactions that they wait for."""
-    entries = _read(pipeline)["tables"].values()
+    entries = _read(pipeline, place)["tables"].values()
     return {entry["table"]: ", ".join(entry["open"]) for entry in entries if entry["open"]}
 
 
@@ -102,8 +107,8 @@ class _Note:
         judges: is there a server that says who writes?
     """
 
-    def __init__(self, pipeline: OpenPipeline) -> None:
-        self._pipeline, self._told = pipeline, _read(pipeline)
+    def __init__(self, pipeline: OpenPipeline, place: str = PLACE) -> None:
+        self._pipeline, self._place, self._told = pipeline, place, _read(pipeline, place)
         self._seen: Mapping[int, Membership] = {}
         self.judges = pipeline.source.plugin == "pgoutput"
 
@@ -235,7 +240,7 @@ class _Note:
 
     def _write(self) -> None:
         with suppress(OSError):
-            _file(self._pipeline).write(self._told)
+            _file(self._pipeline, self._place).write(self._told)
 
 
 def _snapshot(connection: psycopg.Connection[Any]) -> str:
@@ -244,11 +249,11 @@ def _snapshot(connection: psycopg.Connection[Any]) -> str:
     return str(row[0])
 
 
-def _read(pipeline: OpenPipeline) -> _Told:
+def _read(pipeline: OpenPipeline, place: str) -> _Told:
     told: _Told = {"publications": "", "shown": "", "tables": {}, "failed": None}
-    read = _file(pipeline).mapping()
+    read = _file(pipeline, place).mapping()
     return read if read.keys() == told.keys() else told
 
 
-def _file(pipeline: OpenPipeline) -> StateFile:
-    return StateFile(pipeline.file.state_dir / _PLACE)
+def _file(pipeline: OpenPipeline, place: str) -> StateFile:
+    return StateFile(pipeline.file.state_dir / place)

@@ -37,6 +37,7 @@ def main(arguments: list[str]) -> int:
         return check.run(environment.python, variables, cache, arguments[1:])
     if arguments[:1] == ["test"] and not set(arguments[1:2]) & _ONLY_ASKED:
         os.chdir(CHECKOUT)
+        variables["PYTHONPATH"] += f"{os.pathsep}{CHECKOUT}"  # tests start modules of tests/ in processes
         arguments = ["-P", "-m", "pytest", *_in_parallel(arguments[1:]), *arguments[1:]]
     else:
         arguments = ["-P", "-m", "slotlake", *arguments]

@@ -26,7 +26,7 @@ from slotlake.expectations.source_side import snapshot_session
 from slotlake.infra.advance.findings import note_begun, note_ended, note_of
 from slotlake.infra.advance.steps import apply_named, confirm_position, publish_named
 from slotlake.infra.copy.tables import copy_all, published_tables, schemas_at, source_clock
-from slotlake.infra.joining.joining import give_up
+from slotlake.infra.joining.recopying import give_up_all
 from slotlake.infra.recover.compare import NEW, ROWS, WHOLE, Comparison, TableRepair, compare
 from slotlake.infra.schema.evolution import evolved, with_copies
 from slotlake.infra.source.history import follow_history
@@ -60,7 +60,7 @@ def renew(
         follow_history(pipeline, pipeline.position())  # what only a failed primary had is not the source's
         _apply_what_waits(pipeline, progress)
     _publications(pipeline)
-    for table in give_up(pipeline):  # positions up to which its changes are noted may come again
+    for table in give_up_all(pipeline):  # positions up to which its changes are noted may come again
         progress(f"copy {table}: given up, the pipeline is recovered", 0)
     with _noted(pipeline):
         drop_slot(pipeline.source)

@@ -30,7 +30,7 @@ from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot
 from slotlake.infra.schema.ddl_events import Altered, altered_tables, row_places, told_numbers
-from slotlake.infra.schema.findings import Findings, annex_of
+from slotlake.infra.schema.findings import Findings, annex_of, explained
 from slotlake.infra.schema.renamed import NAMES_BETWEEN, with_names_between
 from slotlake.infra.schema.rules import Found, judge, left_behind, retold
 from slotlake.infra.source.fingerprints import Mark, below, marks_at
@@ -80,9 +80,10 @@ def evolved(
 def _evolved(
     pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot | None, progress: Progressing
 ) -> Batch:
+    from slotlake.infra.schema.large_tables import without_large
     from slotlake.infra.source.snapshots import standing
 
-    found = _examine(pipeline, batch, snapshot)
+    found = without_large(pipeline, _examine(pipeline, batch, snapshot), compared=False)
     if not found.copies:
         _note(pipeline, batch, found)
         return batch
@@ -102,16 +103,18 @@ def _to_the_copy(
 ) -> Batch:
     """The batch that ends where the copies of some tables are read, with them."""
     from slotlake.infra.copy.tables import replace_content
+    from slotlake.infra.schema.large_tables import without_large
     from slotlake.infra.schema.promotion import widen, without_needless_copies
     from slotlake.infra.source.pulling import pull_batch
 
     if batch.end_lsn != snapshot.lsn or not (batch.empty or batch.path.is_dir()):
         batch = pull_batch(pipeline, batch.start_lsn, snapshot.lsn, progress, whole=True)
     reach("evolve.copying")
-    found = _examine(pipeline, batch, snapshot)
+    found = without_large(pipeline, _examine(pipeline, batch, snapshot), compared=False)
     if found.published_anew and not snapshot.settled:
         raise UnsettledError("tables are to be copied, and transactions from before may be open")
     found = without_needless_copies(pipeline, batch, found, snapshot, progress)
+    found = without_large(pipeline, found, compared=True)
     if batch.empty:
         for table in found.copies:
             replace_content(pipeline, table, snapshot, progress)
@@ -298,11 +301,6 @@ def _note(pipeline: OpenPipeline, batch: Batch, found: Findings) -> None:
         annex.finish(batch.path, annex.begin(batch.path), annex_of(pipeline.file, found))
 
 
-def _explained(schema: TableSchema, why: str) -> TableSchema:
-    mark = Mark.from_json(schema.mark)
-    return schema if mark is None else replace(schema, mark=replace(mark, why=why).to_json())
-
-
 def _write(
     pipeline: OpenPipeline, batch: Batch, found: Findings, snapshot: ExportedSnapshot, progress: Progressing
 ) -> None:
@@ -318,7 +316,7 @@ def _write(
     told = annex_of(pipeline.file, found)
     copies = []
     for number, table in enumerate(tables):
-        schema = _explained(schemas[table], f"{format_lsn(snapshot.lsn)}: {found.copies[table]}")
+        schema = explained(schemas[table], f"{format_lsn(snapshot.lsn)}: {found.copies[table]}")
         schema = replace(schema, drop=schema.source_name in told.drops)
         directory = incoming / f"t{number}"
         directory.mkdir()

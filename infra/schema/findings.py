@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.infra.schema.rules import Found, Types
+from slotlake.infra.source.fingerprints import Mark
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
@@ -46,13 +47,11 @@ class Findings:
 
 def annex_of(file: PipelineFile, found: Findings) -> Annex:
     """What belongs to the batch, but the copies."""
-    from slotlake.spark.names import parse_postgres_name, postgres_name
+    from slotlake.spark.names import postgres_name
     from slotlake.spark.publish.sidecar import Annex
 
-    own = {postgres_name(*parse_postgres_name(n)): s.on_drop for n, s in file.tables.items()}
-    default = file.on_drop
     names = [*found.marks, *(postgres_name(t.schema, t.table) for t in found.copies)]
-    drops = frozenset(name for name in names if (own.get(name) or default) == "drop")
+    drops = frozenset(name for name in names if drops_columns(file, name))
     promoted = {postgres_name(t.schema, t.table): types for t, types in found.promoted.items()}
     return Annex(
         found.numbers,
@@ -62,3 +61,17 @@ def annex_of(file: PipelineFile, found: Findings) -> Annex:
         constants=found.constants,
         promoted=promoted,
     )
+
+
+def drops_columns(file: PipelineFile, table: str) -> bool:
+    """Do columns that are gone leave the lake too? ``table``: as PostgreSQL writes it."""
+    from slotlake.spark.names import parse_postgres_name, postgres_name
+
+    own = {postgres_name(*parse_postgres_name(n)): s.on_drop for n, s in file.tables.items()}
+    return (own.get(table) or file.on_drop) == "drop"
+
+
+def explained(schema: TableSchema, why: str) -> TableSchema:
+    """A shape that says when and why its table was copied again."""
+    mark = Mark.from_json(schema.mark)
+    return schema if mark is None else replace(schema, mark=replace(mark, why=why).to_json())

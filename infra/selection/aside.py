@@ -105,7 +105,7 @@ def set_aside(pipeline: OpenPipeline, error: SlotlakeError) -> bool:
     """Set the table aside that an error is about; False if it is about none, or is to stop all."""
     if not is_its_own(pipeline, error) or error.table is None or error.table in tables_aside(pipeline):
         return False
-    _write(pipeline, {error.table: (_cause(error), error.what, error.where, error.way_out)})
+    put_aside(pipeline, {error.table: (_cause(error), error.what, error.where, error.way_out)})
     return True
 
 
@@ -140,7 +140,7 @@ def set_aside_unreadable(pipeline: OpenPipeline, batch: Batch) -> None:
             error.way_out = _UNREADABLE_STOPS
             raise error
     if found:
-        _write(pipeline, {n: ("value", what, where, _UNREADABLE) for n, (what, where) in found.items()})
+        put_aside(pipeline, {n: ("value", what, where, _UNREADABLE) for n, (what, where) in found.items()})
 
 
 def with_resume(way_out: str) -> str:
@@ -188,7 +188,8 @@ def _cause(error: SlotlakeError) -> Cause:
     return "source" if isinstance(error, SourceError) else "copy"
 
 
-def _write(pipeline: OpenPipeline, found: Mapping[Name, tuple[Cause, str, str, str]]) -> None:
+def put_aside(pipeline: OpenPipeline, found: Mapping[Name, tuple[Cause, str, str, str]]) -> None:
+    """Put tables on record as set aside at the lake's position: the cause; what, where, and the way out."""
     from slotlake.spark.publish.aside import Aside
     from slotlake.spark.publish.aside_write import write
     from slotlake.spark.read.point import Cut

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from slotlake.infra.copy.unfinished import unfinished
 from slotlake.infra.reports import TableStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from slotlake.infra.pipeline_open import OpenPipeline
 
@@ -38,8 +39,17 @@ def state(copy: Mapping[str, Any] | None) -> str | None:
     return "initial copy unfinished" if copy["process"] is None else "copying"
 
 
-def tables(pipeline: OpenPipeline, copy: Mapping[str, Any] | None) -> list[TableStatus]:
-    """The tables that are being copied, none of which a reader sees yet."""
+def with_copied(
+    pipeline: OpenPipeline, there: Sequence[TableStatus], copy: Mapping[str, Any] | None
+) -> list[TableStatus]:
+    """All tables: those that readers see, with what is copied of them again, and those that are copied."""
+    copied = {entry.table: entry for entry in _tables(pipeline, copy)}
+    known = [replace(e, copied=copied[e.table].copied) if e.table in copied else e for e in there]
+    names = {entry.table for entry in there}
+    return known + [entry for name, entry in copied.items() if name not in names]
+
+
+def _tables(pipeline: OpenPipeline, copy: Mapping[str, Any] | None) -> list[TableStatus]:
     from slotlake.spark.names import lake_table, parse_postgres_name
 
     entries = []

@@ -16,6 +16,7 @@ from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import SlotState, inspect_slot
 from slotlake.infra.advance.findings import known_findings
 from slotlake.infra.config.private_files import kept_private
+from slotlake.infra.joining import recopying
 from slotlake.infra.reports import Alarm, StatusReport, TableStatus, Watched
 from slotlake.infra.selection.aside import with_resume
 from slotlake.infra.source import follow
@@ -59,7 +60,7 @@ def overview(pipeline: OpenPipeline) -> StatusReport:
         warnings.append("the slot holds back more WAL than max_wal_size (wal_status extended): sync soon")
     if cut is not None and source_lsn is not None:
         _compare_choices(pipeline, warnings)
-    warnings += [] if cut is None else _unasked(pipeline, cut)
+    warnings += [] if cut is None else _unasked(pipeline, cut) + _copied_again(pipeline, cut)
     if pipeline.lake.publish == "per_table":
         warnings.append(_ONE_BY_ONE)
     archived = batches(pipeline.file.changelog_dir)
@@ -78,12 +79,12 @@ def overview(pipeline: OpenPipeline) -> StatusReport:
         safe_wal_size=None if slot is None else slot.safe_wal_size,
         changelog_batches=len(archived),
         changelog_bytes=sum(f.stat().st_size for path in archived for f in path.iterdir()),
-        tables=_tables(pipeline, cut, published) + overview_copy.tables(pipeline, copy),
+        tables=overview_copy.with_copied(pipeline, _tables(pipeline, cut, published), copy),
         prepared=_prepared(pipeline, position),
         standing_puller=follow.process(pipeline),
         ddl_trigger=trigger,
         copy=None if copy is None else {key: copy[key] for key in ("process", "lsn", "since", "slot")},
-        set_aside=[] if cut is None else [each.as_dict() for each in cut.aside.values()],
+        set_aside=[] if cut is None else _told_aside(pipeline, cut),
         warnings=warnings,
     )
 
@@ -236,7 +237,22 @@ def _alarms_aside(cut: Cut | None, published: set[tuple[str, str]] | None) -> li
     return [
         Alarm("set aside", f"table {each.source_name} is set aside: {each.reason}", with_resume(each.way_out))
         for each in cut.aside.values()
-        if published is None or each.name in published
+        if (published is None or each.name in published) and not each.needs_nobody
+    ]
+
+
+def _told_aside(pipeline: OpenPipeline, cut: Cut) -> list[dict[str, Any]]:
+    """The tables that are set aside; of those that are copied over several syncs how much is copied."""
+    ranges = recopying.how_far(pipeline) if cut.aside else {}
+    return [{**each.as_dict(), "copied": ranges.get(each.source_name)} for each in cut.aside.values()]
+
+
+def _copied_again(pipeline: OpenPipeline, cut: Cut) -> list[str]:
+    ranges = recopying.how_far(pipeline) if cut.aside else {}
+    return [
+        f"table {each.source_name} is set aside: {each.reason_with(ranges.get(each.source_name))}"
+        for each in cut.aside.values()
+        if each.needs_nobody
     ]
 
 

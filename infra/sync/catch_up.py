@@ -16,9 +16,10 @@ from slotlake.decoder.server.position import source_position
 from slotlake.infra.advance.advance import next_batch, pull_report, require_fit
 from slotlake.infra.advance.steps import Totals, bring_in
 from slotlake.infra.joining.joining import add_new_tables, how_far
+from slotlake.infra.joining.recopying import let_go_of, reasons
 from slotlake.infra.reports import PullReport, SyncReport
 from slotlake.infra.selection import known_tables
-from slotlake.infra.selection.aside import reasons, tables_aside, without_the_troubled
+from slotlake.infra.selection.aside import tables_aside, without_the_troubled
 from slotlake.infra.selection.tables import refuse_changed
 from slotlake.infra.source.wal_notes import note_source
 from slotlake.infra.sync.modes import begin_modes
@@ -45,6 +46,7 @@ def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progre
     refuse_changed(pipeline)
     added = add_new_tables(pipeline, progress)
     joining = how_far(pipeline)
+    let_go_of(pipeline, progress)
     resumed = bring_back(pipeline, aside, progress)
     known_tables.note(pipeline, added)
     begin_modes(pipeline, progress)

@@ -9,6 +9,7 @@ from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.vanished import VanishedError
 from slotlake.infra.advance.exact import beside_writers
 from slotlake.infra.copy.tables import published_tables, replace_content
+from slotlake.infra.schema.large_tables import put_off
 from slotlake.infra.source.partitions import repartitioned
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ def fill_added_columns(pipeline: OpenPipeline, progress: Progressing) -> list[st
     once are read under one snapshot.
     """
     stale = _unfilled(pipeline)
+    if stale:
+        off = put_off(pipeline, dict.fromkeys(stale, "rows got values that no change told of"))
+        stale = [table for table in stale if table not in off]
     if stale:
         with beside_writers(pipeline, FILL_WAIT_SECONDS, progress) as snapshot:
             for table in stale:

@@ -5,6 +5,8 @@ or a while has passed, which is longer after each try that failed.  A refusal th
 (`on_conflict`, `on_lossy`: fail) is over when the file asks no more.  `slotlake resume` does not wait for any
 of this.  A table that is locked, or not published any more, is left as it is.
 
+A large one is copied over several syncs (`infra.joining.recopying`).
+
 Invariant: the swap that publishes the copy takes the table off the record (spark/publish/aside.py), so it is
 followed from exactly there on; a try that fails changes nothing but the record.
 """
@@ -13,7 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -25,7 +28,9 @@ from slotlake.decoder.server.source import redact, source_session
 from slotlake.infra.advance.steps import confirm_position
 from slotlake.infra.config.conflicts import on_conflict
 from slotlake.infra.copy.tables import published_tables
+from slotlake.infra.joining import recopying
 from slotlake.infra.reports import ResumeReport
+from slotlake.infra.schema import large_tables
 from slotlake.infra.selection.aside import require_columns, tables_aside
 from slotlake.infra.selection.types import on_lossy
 from slotlake.infra.source.fingerprints import Mark, marks_at
@@ -69,31 +74,57 @@ class _Seen:
     fingerprint: str
 
 
+@dataclass(frozen=True)
+class _Large:
+    """A table that is copied again over several syncs."""
+
+    aside: Aside
+    seen: _Seen
+    table: SourceTable
+
+
 def bring_back(pipeline: OpenPipeline, names: Collection[Name], progress: Progressing) -> list[str]:
     """Copy again those of these tables that may be followed again; the tables that are."""
+    back: list[str] = []
+    large: dict[Name, _Large] = {}
+    for each, seen in _due_now(pipeline, names):
+        if (table := _large(pipeline, each)) is not None:
+            large[each.name] = _Large(each, seen, table)
+            continue
+        progress(f"{each.source_name} was set aside: copied again", 0)
+        with _their_own([each.name]):
+            _copy(pipeline, each, seen, progress)
+            back.append(each.source_name)
+    with _their_own(large):
+        back += _some_of(pipeline, large, progress)
+    return back
+
+
+def _due_now(pipeline: OpenPipeline, names: Collection[Name]) -> Iterator[tuple[Aside, _Seen]]:
+    """Those of these tables that may be followed again, by what the source's catalog says of them."""
     from slotlake.spark.publish.aside_write import forget
 
-    back = []
     for name, each in tables_aside(pipeline).items() if names else ():
         if name not in names:
             continue
         seen = _look(pipeline, each)
         if seen is None and each.lsn is None:
             forget(pipeline.lake, [name])  # it is gone, and the lake never had it
-        if seen is None or seen.locked or not _due(pipeline, each, seen):
-            continue
-        progress(f"{each.source_name} was set aside: copied again", 0)
-        try:
-            _copy(pipeline, each, seen, progress)
-        except SlotError as error:
-            if not error.retryable:
-                raise
-        except SlotlakeError as error:
-            if error.table != each.name:
-                raise
-        else:
-            back.append(each.source_name)
-    return back
+        if seen is not None and not seen.locked and _due(pipeline, each, seen):
+            yield each, seen
+
+
+@contextmanager
+def _their_own(names: Collection[Name]) -> Iterator[None]:
+    """What keeps these tables from being copied keeps nobody else from anything, nor what waiting mends."""
+    try:
+        yield
+    except SlotError as error:
+        if not error.retryable:
+            raise
+    except SlotlakeError as error:
+        if error.table not in names:
+            raise
 
 
 def resume(pipeline: OpenPipeline, table: str, progress: Progressing) -> ResumeReport:
@@ -127,16 +158,23 @@ def resume(pipeline: OpenPipeline, table: str, progress: Progressing) -> ResumeR
             where=f"publications {', '.join(pipeline.source.publications)}",
             way_out="publish it again, or drop its lake table if nobody reads it",
         ).of(*name)
-    lsn, rows = _copy(pipeline, aside[name], seen, progress)
+    report = ResumeReport(postgres_name(*name), lake_name, "")
+    recopying.let_go_of(pipeline, progress)
+    if (large := _large(pipeline, aside[name])) is not None:
+        back = _some_of(pipeline, {name: _Large(aside[name], seen, large)}, progress)
+        ranges = recopying.how_far(pipeline).get(report.table, "0 ranges")
+        rows = recopying.lake_rows(pipeline, name) if back else 0
+        report, lsn = replace(report, rows=rows, copying="" if back else ranges), pipeline.position()
+    else:
+        lsn, rows = _copy(pipeline, aside[name], seen, progress)
+        report = replace(report, rows=rows)
     confirm_position(pipeline)
-    seconds = round(time.monotonic() - started, 3)
-    return ResumeReport(postgres_name(*name), lake_name, format_lsn(lsn), rows=rows, seconds=seconds)
+    return replace(report, lsn=format_lsn(lsn), seconds=round(time.monotonic() - started, 3))
 
 
 def _copy(pipeline: OpenPipeline, each: Aside, seen: _Seen, progress: Progressing) -> tuple[int, int]:
     """Copy a table and publish it; the LSN, and its rows. What keeps it from that is noted."""
     from slotlake.infra.backfill.backfill import read_again
-    from slotlake.spark.publish.aside_write import write
 
     try:
         table = _published(pipeline, each.name)
@@ -144,12 +182,47 @@ def _copy(pipeline: OpenPipeline, each: Aside, seen: _Seen, progress: Progressin
             pipeline, [table], WAIT_SECONDS, progress, at_slot=not seen.known_members or each.lsn is None
         )
     except SlotlakeError as error:
-        if error.table == each.name and (not error.retryable or isinstance(error, LockedError)):
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            failed = replace(each, what=error.what, where=error.where, way_out=error.way_out)
-            noted = replace(failed, tries=each.tries + 1, tried=now, seen=seen.fingerprint)
-            write(pipeline.lake, pipeline.name, [noted])
+        if error.table == each.name:
+            _note_failed(pipeline, each, seen, error)
         raise
+
+
+def _note_failed(pipeline: OpenPipeline, each: Aside, seen: _Seen, error: SlotlakeError) -> None:
+    from slotlake.spark.publish.aside_write import write
+
+    if not error.retryable or isinstance(error, LockedError):
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        failed = replace(each, what=error.what, where=error.where, way_out=error.way_out)
+        noted = replace(failed, tries=each.tries + 1, tried=now, seen=seen.fingerprint)
+        write(pipeline.lake, pipeline.name, [noted])
+
+
+def _large(pipeline: OpenPipeline, each: Aside) -> SourceTable | None:
+    """The table, if it is copied over several syncs."""
+    try:
+        large = large_tables.large(pipeline, [_published(pipeline, each.name)])
+    except SlotlakeError as error:
+        if error.table != each.name:
+            raise
+        return None  # to copy it in one piece meets the same, and notes it
+    return large[0] if large else None
+
+
+def _some_of(pipeline: OpenPipeline, large: Mapping[Name, _Large], progress: Progressing) -> list[str]:
+    """Copy some more of these tables; those that are whole, and followed again."""
+    if not large:
+        return []
+    large_tables.put_on_the_way(pipeline, [of.aside for of in large.values() if of.aside.cause != "again"])
+    try:
+        back = recopying.go_on(pipeline, [of.table for of in large.values()], progress)
+    except SlotlakeError as error:
+        failed = large.get(error.table) if error.table is not None else None
+        if failed is not None:
+            _note_failed(pipeline, replace(failed.aside, cause="again"), failed.seen, error)
+        raise
+    mended = [of.aside for of in large.values() if of.aside.cause == "again" and of.aside.tries]
+    large_tables.put_on_the_way(pipeline, [each for each in mended if each.source_name not in back])
+    return back
 
 
 def _published(pipeline: OpenPipeline, name: Name) -> SourceTable:

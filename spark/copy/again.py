@@ -7,7 +7,9 @@ since; they are read once more.  So a table is exact at the later snapshot whate
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -16,8 +18,9 @@ from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded, load
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.merge.fields import field_types
 from slotlake.spark.merge.represented import as_kept
-from slotlake.spark.merge.run import field_types, run
+from slotlake.spark.merge.run import run
 from slotlake.spark.names import quote
 from slotlake.spark.tables.schema import LakeColumn, TableSchema
 
@@ -37,37 +40,53 @@ def forget(
     if not keys.num_rows:
         return
     columns = [schema.column(name) for name in schema.key]
-    rows = as_kept(columns, keys)
     with open_catalog(lake) as catalog:
         present = field_types(load(catalog.pointers(), table.name).metadata)
-    conditions = [
-        condition
-        for i, column in enumerate(columns)
-        for condition in _same(i, column, present.keys(), rows.column_names)
-    ]
-    view = f"stale_{uuid.uuid4().hex}"
+    names = [(c.lake_name, c.exact_name if c.exact_name in present else None) for c in columns]
     directory = lake_files.control_directory(lake, "copy", table.name.namespace, table.name.table)
-    path = lake_files.write_parquet(rows, directory / f"{view}.parquet")
-    frame = session.read.schema(_ddl(columns, rows.column_names)).parquet(path.as_uri())
-    frame.createOrReplaceTempView(view)
-    found = f"EXISTS (SELECT 1 FROM {quote(view)} AS s WHERE {' AND '.join(conditions)})"
     try:
-        run(session, table, f"DELETE FROM {table.name.sql(lake.catalog)} AS t WHERE {found}")
+        with named(session, directory, columns, keys, names) as found:
+            run(session, table, f"DELETE FROM {table.name.sql(lake.catalog)} AS t WHERE {found}")
     finally:
-        session.catalog.dropTempView(view)
         lake_files.remove_tree(directory)
 
 
-def _same(i: int, column: LakeColumn, present: Collection[str], given: list[str]) -> list[str]:
+@contextmanager
+def named(
+    session: SparkSession,
+    directory: Path,
+    columns: Sequence[LakeColumn],
+    keys: pa.Table,
+    names: Sequence[tuple[str, str | None]],
+) -> Iterator[str]:
+    """The condition, in Spark SQL, that a row of ``t`` has one of these keys.
+
+    Args:
+        directory: for a file with the keys, which the caller removes.
+        columns: of the key.
+        keys: as `forget` takes them.
+        names: how ``t`` calls the columns, and those with their exact text, if it has them.
+    """
+    rows = as_kept(columns, keys)
+    given = rows.column_names
+    view = f"stale_{uuid.uuid4().hex}"
+    path = lake_files.write_parquet(rows, directory / f"{view}.parquet")
+    session.read.schema(_ddl(columns, given)).parquet(path.as_uri()).createOrReplaceTempView(view)
+    conditions = [each for i, name in enumerate(names) for each in _same(i, *name, given)]
+    try:
+        yield f"EXISTS (SELECT 1 FROM {quote(view)} AS s WHERE {' AND '.join(conditions)})"
+    finally:
+        session.catalog.dropTempView(view)
+
+
+def _same(i: int, name: str, companion: str | None, given: Collection[str]) -> list[str]:
     """A key's typed value is null only where its exact text is not."""
-    told = f"xn{i}" in given
-    companion = column.exact_name in present
-    conditions = [f"t.{quote(column.lake_name)} {'<=>' if companion else '='} s.n{i}"]
-    if companion:
-        conditions.append(f"t.{quote(column.exact_name)} <=> " + (f"s.xn{i}" if told else "NULL"))
-    return conditions
+    if companion is None:
+        return [f"t.{quote(name)} = s.n{i}"]
+    exact = f"s.xn{i}" if f"xn{i}" in given else "NULL"
+    return [f"t.{quote(name)} <=> s.n{i}", f"t.{quote(companion)} <=> {exact}"]
 
 
-def _ddl(columns: list[LakeColumn], names: list[str]) -> str:
+def _ddl(columns: Sequence[LakeColumn], names: Sequence[str]) -> str:
     kinds = {f"n{i}": column.kept.spark for i, column in enumerate(columns)}
     return ", ".join(f"{name} {kinds.get(name, 'string')}" for name in names)

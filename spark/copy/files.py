@@ -58,24 +58,34 @@ _ENTRY = manifest_entry_schema_with_data_file(_FORMAT, data_file_with_partition(
 _LIST = MANIFEST_LIST_FILE_SCHEMAS[_FORMAT]
 _UNPARTITIONED = 0
 _CHOSEN = "write.metadata.metrics.column."
+_NOTHING: Mapping[str, str] = {}
 _IO = load_file_io({}, "file:///")
 
 
-def with_files(metadata: Metadata, files: Sequence[Path], unused: Collection[str] = ()) -> Metadata:
-    """The table with these files added to what it has, as a snapshot that is main.
+def with_files(
+    metadata: Metadata,
+    files: Sequence[Path],
+    unused: Collection[str] = (),
+    *,
+    branch: str = MAIN,
+    told: Mapping[str, str] = _NOTHING,
+) -> Metadata:
+    """The table with these files added to what a branch has, as a snapshot that is the branch's.
 
     Args:
         files: Parquet with the table's field ids; with none the snapshot is made all the same.
         unused: columns that leave the table; no file has them.
+        told: what else the snapshot's summary says.
 
     Raises:
         LakeError: a file cannot be read, or nothing can be written.
     """
     shaped = _without(metadata, unused)
-    before, number = catalog_metadata.head(metadata), secrets.randbits(62) + 1
+    before, number = catalog_metadata.head(metadata, branch), secrets.randbits(62) + 1
     try:
         added = _data_files(shaped, files)
         snapshot = _snapshot(shaped, before, number, added)
+        snapshot["summary"].update(told)
         _write_list(snapshot, [*_manifest(shaped, snapshot, added), *_manifests(before)])
     except OSError as error:
         raise LakeError(
@@ -89,7 +99,7 @@ def with_files(metadata: Metadata, files: Sequence[Path], unused: Collection[str
         "last-sequence-number": snapshot["sequence-number"],
         "next-row-id": snapshot["first-row-id"] + snapshot["added-rows"],
     }
-    return catalog_metadata.with_ref(grown, MAIN, number)
+    return catalog_metadata.with_ref(grown, branch, number)
 
 
 def _without(metadata: Metadata, unused: Collection[str]) -> Metadata:

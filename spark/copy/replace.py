@@ -8,15 +8,18 @@ the table keeps its history, and readers see the old content or the new.  Tables
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from slotlake.decoder.failpoints import reach
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.copy.again import named
 from slotlake.spark.history.freed_names import freed
 from slotlake.spark.history.modes_begin import take_copy
 from slotlake.spark.lake import LakeSettings
@@ -30,6 +33,9 @@ from slotlake.spark.publish.swap import Loaded, Published, load, publish_tables,
 from slotlake.spark.tables.change import replaced
 from slotlake.spark.tables.schema import TableSchema, schema_of
 from slotlake.spark.tables.settle import settled
+
+# Takes the work, the copy, the table's shape then, its companions, and stale keys.
+Content = Callable[[Work, Copied, TableSchema, Collection[str], "pa.Table | None"], None]
 
 
 class Replacement:
@@ -121,22 +127,11 @@ def promote(session: SparkSession, lake: LakeSettings, point: Point, schema: Tab
     return publish_tables(lake, replace(point, changed={str(name): 0}), [name], start=point.position)
 
 
-def stage_copy(work: Work, copied: Copied, beside: Mapping[str, Loaded]) -> TableSchema:
-    """Stage a copy as all that a table holds; its shape once it is published.
-
-    Args:
-        work: whose table is to be replaced.
-        beside: the tables beside it that take in the copy, by mode.
-
-    Raises:
-        LakeError: Spark failed.
-    """
-    before = schema_of(work.table.metadata, work.table.name)
+def insert_rows(
+    work: Work, copied: Copied, schema: TableSchema, companions: Collection[str], stale: pa.Table | None
+) -> None:
+    """Stage a copy's rows, read by Spark, as all that a table holds."""
     target = copied.target
-    files = sorted(copied.directory.glob("*.parquet"))
-    schema = replace(replaced(before, copied.schema), drop=copied.schema.drop)
-    schema = schema.with_exact(companions_in(files, target)).filled()
-    companions = shape(work, schema)
     columns, values = [], []
     for column in schema.live:
         columns.append(column.lake_name)
@@ -147,14 +142,35 @@ def stage_copy(work: Work, copied: Copied, beside: Mapping[str, Loaded]) -> Tabl
     listed = ", ".join(map(quote, columns))
     taken = ", ".join(quote(value) if value else "CAST(NULL AS STRING)" for value in values)
     branch = f"{work.table.name.sql(work.lake.catalog)}.branch_stage"
-    view = _view(work, copied, schema)
-    try:
+    with _rows(work, copied, schema, stale) as rows:
         run_statements(
-            work,
-            [f"DELETE FROM {branch}", f"INSERT INTO {branch} ({listed}) SELECT {taken} FROM {quote(view)}"],
+            work, [f"DELETE FROM {branch}", f"INSERT INTO {branch} ({listed}) SELECT {taken} FROM {rows}"]
         )
-    finally:
-        work.session.catalog.dropTempView(view)
+
+
+def stage_copy(
+    work: Work,
+    copied: Copied,
+    beside: Mapping[str, Loaded],
+    stale: pa.Table | None = None,
+    content: Content = insert_rows,
+) -> TableSchema:
+    """Stage a copy as all that a table holds; its shape once it is published.
+
+    Args:
+        work: whose table is to be replaced.
+        beside: the tables beside it that take in the copy, by mode.
+        stale: keys (`again.forget`) whose rows are taken from the target's ``again`` instead.
+        content: stages the mirror's rows.
+
+    Raises:
+        LakeError: Spark failed.
+    """
+    before = schema_of(work.table.metadata, work.table.name)
+    files = sorted(each for place in places(copied.target, stale) for each in place.glob("*.parquet"))
+    schema = replace(replaced(before, copied.schema), drop=copied.schema.drop)
+    schema = schema.with_exact(companions_in(files, copied.target)).filled()
+    content(work, copied, schema, shape(work, schema), stale)
     final = settled(schema, before)
     for mode, each in beside.items():
         reach("apply.between_modes")
@@ -162,15 +178,34 @@ def stage_copy(work: Work, copied: Copied, beside: Mapping[str, Loaded]) -> Tabl
     return final.schema
 
 
-def _view(work: Work, copied: Copied, schema: TableSchema) -> str:
-    """A temporary view of the copy's files; a column that no file has is NULL."""
+def places(target: CopyTarget, stale: pa.Table | None) -> list[Path]:
+    """The directories with a copy's files: those of its ranges, and of rows that were read again."""
+    again = [target.again] if stale is not None and target.again.is_dir() else []
+    return [target.directory, *again]
+
+
+@contextmanager
+def _rows(work: Work, copied: Copied, schema: TableSchema, stale: pa.Table | None) -> Iterator[str]:
+    """The copy's rows, in Spark SQL; a column that no file has is NULL."""
     target = copied.target
     definitions = [f"{quote(target.names[c.name])} {c.kept.spark}" for c in schema.live]
     definitions += [f"{quote(name)} string" for name in target.exact_names.values()]
-    view = f"copied_{uuid.uuid4().hex}"
-    frame = work.session.read.schema(", ".join(definitions)).parquet(copied.directory.as_uri())
-    frame.createOrReplaceTempView(view)
-    return view
+    views = [f"copied_{uuid.uuid4().hex}" for _ in places(target, stale)]
+    try:
+        for view, place in zip(views, places(target, stale), strict=True):
+            frame = work.session.read.schema(", ".join(definitions)).parquet(place.as_uri())
+            frame.createOrReplaceTempView(view)
+        if stale is None or not stale.num_rows:
+            yield quote(views[0])
+            return
+        key = [schema.column(name) for name in schema.key]
+        names = [(target.names[c.name], target.exact_names.get(c.name)) for c in key]
+        with named(work.session, work.directory, key, stale, names) as condition:
+            kept = f"SELECT * FROM {quote(views[0])} AS t WHERE NOT {condition}"
+            yield f"({' UNION ALL '.join([kept, *(f'SELECT * FROM {quote(v)}' for v in views[1:])])})"
+    finally:
+        for view in views:
+            work.session.catalog.dropTempView(view)
 
 
 def _load(lake: LakeSettings, name: LakeName) -> Loaded:

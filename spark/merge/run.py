@@ -25,6 +25,7 @@ from slotlake.spark.fold.conflicts import Conflicts, OnConflict, refused
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.bag_sql import bag_statements
 from slotlake.spark.merge.bounds import Markers
+from slotlake.spark.merge.fields import field_changes, field_types
 from slotlake.spark.merge.follow import Constant
 from slotlake.spark.merge.probe import as_expected, counts_on_the_lake, question
 from slotlake.spark.merge.represented import as_kept
@@ -35,13 +36,11 @@ from slotlake.spark.publish.derived_tables import nothing_new
 from slotlake.spark.publish.swap import Loaded, reset_stage, steps_staged
 from slotlake.spark.session import bounded
 from slotlake.spark.session_errors import SPARK_ERRORS, StageConflictError, is_conflict, reason
-from slotlake.spark.tables.change import promotes
-from slotlake.spark.tables.metadata import STAGE, Metadata, ancestry, head, summary
+from slotlake.spark.tables.metadata import STAGE, ancestry, head, summary
 from slotlake.spark.tables.schema import (
     SCHEMA_PROPERTY,
     STAGED_SCHEMA_PROPERTY,
     TableSchema,
-    add_columns,
     schema_of,
 )
 from slotlake.spark.tables.settle import STAGED_FIELDS_PROPERTY, settled
@@ -316,22 +315,14 @@ def _explained(table: Loaded) -> Iterator[None]:
 
 def shape(work: Work, schema: TableSchema) -> frozenset[str]:
     """Give the table the columns that the shape names; the lake names of all companions it has then."""
-    metadata = work.table.metadata
-    present = field_types(metadata)
-    table = work.table.name.sql(work.lake.catalog)
-    missing = [c.definition for c in schema.columns if c.lake_name not in present]
-    missing += [c.exact_definition for c in schema.columns if c.exact and c.exact_name not in present]
-    if missing:
-        run(work.session, work.table, add_columns(work.table.name, work.lake.catalog, missing))
-    for column in schema.live:
-        if promotes(present.get(column.lake_name, ""), column.kept.spark):
-            changed = f"ALTER COLUMN {quote(column.lake_name)} TYPE {column.kept.spark}"
-            run(work.session, work.table, f"ALTER TABLE {table} {changed}")
-    published = metadata["properties"].get(SCHEMA_PROPERTY)
+    metadata, present = work.table.metadata, field_types(work.table.metadata)
+    for change in field_changes(work.table, work.lake.catalog, schema):
+        run(work.session, work.table, change)
     final = settled(schema, schema_of(metadata, work.table.name))
-    if published != final.schema.to_json():
+    if metadata["properties"].get(SCHEMA_PROPERTY) != final.schema.to_json():
         told = {STAGED_SCHEMA_PROPERTY: final.schema.to_json(), STAGED_FIELDS_PROPERTY: final.plan}
         listed = ", ".join(f"'{key}' = {literal(value)}" for key, value in told.items() if value is not None)
+        table = work.table.name.sql(work.lake.catalog)
         run(work.session, work.table, f"ALTER TABLE {table} SET TBLPROPERTIES ({listed})")
     return frozenset(c.exact_name for c in schema.columns if c.exact or c.exact_name in present)
 
@@ -344,13 +335,6 @@ def stage_shape(work: Work, schema: TableSchema) -> None:
     """
     shape(work, schema)
     run_statements(work, [nothing_new(work.table.name, work.lake.catalog)])
-
-
-def field_types(metadata: Metadata) -> dict[str, str]:
-    """The table's fields, and their types as Spark SQL writes them where these can be widened."""
-    current = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
-    named = {"long": "bigint"}
-    return {f["name"]: named.get(str(f["type"]), str(f["type"])) for f in current["fields"]}
 
 
 @contextmanager

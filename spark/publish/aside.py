@@ -25,7 +25,7 @@ from slotlake.spark.tables.metadata import Metadata
 
 ASIDE_PROPERTY = "slotlake.aside"
 Name: TypeAlias = tuple[str, str]
-Cause = Literal["value", "columns", "on_conflict", "on_lossy", "source", "change", "copy"]
+Cause = Literal["value", "columns", "on_conflict", "on_lossy", "source", "change", "copy", "again"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Aside:
         schema, table: its names at the source.
         lsn: where its content in the lake stands; None if the lake has nothing of it.
         at: when it was set aside (UTC, ISO 8601).
-        cause: what kind of trouble it is.
+        cause: what kind of trouble it is; ``again``: it is copied again over several syncs.
         what, where, way_out: the trouble, in an error's words.
         tries: how often bringing it back has failed; ``tried``: when last (UTC, ISO 8601).
         seen: what the source's catalog said of it then; something else may mean that the cause is gone.
@@ -66,8 +66,18 @@ class Aside:
     @property
     def reason(self) -> str:
         """In one line, for reports."""
+        return self.reason_with(None)
+
+    def reason_with(self, ranges: str | None) -> str:
+        """As ``reason``; ``ranges``: how much of it is copied, if that is under way."""
+        copied = "" if ranges is None else f"; {ranges} are copied"
         stands = "" if self.lsn is None else f"; its content stays that of {format_lsn(self.lsn)}"
-        return f"{self.what}{stands}"
+        return f"{self.what}{copied}{stands}"
+
+    @property
+    def needs_nobody(self) -> bool:
+        """Does it come back by itself, as far as is known?"""
+        return self.cause == "again" and not self.tries
 
     def as_dict(self) -> dict[str, Any]:
         """For reports."""

@@ -151,13 +151,13 @@ def following(
     known: set[str] = set()
     for image in images or ("",):
         place = f"{quote(image)}." if image else ""
-        held = _types(metadata, image)
+        held = types_present(metadata, image)
         known |= {*held, *(field.name for field in wanted)}
         for field in wanted:
             present_type, name = held.get(field.name), f"{place}{quote(field.name)}"
             if present_type is not None and promotes(present_type, field.kind):
                 changes.append(f"ALTER COLUMN {name} TYPE {field.kind}")
-            elif present_type is not None and _other(present_type, field.kind):
+            elif present_type is not None and is_other(present_type, field.kind):
                 changes.append(f"RENAME COLUMN {name} TO {quote(aside(field.name, held))}")
                 present_type = None
             if present_type is None:
@@ -176,8 +176,12 @@ def aside(name: str, taken: Container[str]) -> str:
     return next(found for found in names if found not in taken)
 
 
-def _types(metadata: Metadata, image: str) -> dict[str, str]:
-    """Field → its type as Spark SQL writes it; a list's or a struct's is not told."""
+def types_present(metadata: Metadata, image: str = "") -> dict[str, str]:
+    """Field → its type as Spark SQL writes it; a list's or a struct's is not told.
+
+    Args:
+        image: the struct that holds them; none if the table's own columns do.
+    """
     columns = present(metadata)
     if image:
         columns = {field["name"]: field["type"] for field in columns[image]["fields"]}
@@ -188,5 +192,6 @@ def _written(kind: str) -> str:
     return _SPARK_NAMES.get(kind, kind).replace(" ", "")
 
 
-def _other(held: str, wanted: str) -> bool:
+def is_other(held: str, wanted: str) -> bool:
+    """Is a type, as `types_present` writes it, another than the wanted one?"""
     return bool(held) and held != wanted.lower().replace(" ", "")

@@ -72,11 +72,11 @@ def target_of(name: LakeName, metadata: Metadata, schema: TableSchema) -> CopyTa
         exact_names={column.name: column.exact_name for column in inexact},
         exact_field_ids={column.name: ids[column.exact_name] for column in inexact},
         forms={column.name: column.kept for column in schema.columns if column.form},
-        inner_ids={c.name: _inner_ids(metadata, c.lake_name) for c in schema.columns if c.form},
+        inner_ids={c.name: inner_ids(metadata, c.lake_name) for c in schema.columns if c.form},
     )
 
 
-def _inner_ids(metadata: Metadata, lake_column: str) -> list[int]:
+def inner_ids(metadata: Metadata, lake_column: str) -> list[int]:
     """The field ids within a list's or a struct's type."""
     current = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
     kind = next(part["type"] for part in current["fields"] if part["name"] == lake_column)

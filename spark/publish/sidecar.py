@@ -30,7 +30,7 @@ from slotlake.spark.tables.schema import TableSchema
 _SUFFIX, _FILE = ".annex", "annex.json"
 _FORMAT = 1
 # Of the companions, which share a file with the columns.
-_EXACT_IDS = 100_000
+EXACT_IDS = 100_000
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Copied:
             names={column.name: f"c{i}" for i, column in columns},
             field_ids={column.name: 1 + i for i, column in columns},
             exact_names={column.name: f"x{i}" for i, column in inexact},
-            exact_field_ids={column.name: _EXACT_IDS + i for i, column in inexact},
+            exact_field_ids={column.name: EXACT_IDS + i for i, column in inexact},
             forms={column.name: column.kept for _, column in columns if column.form},
         )
 

@@ -11,7 +11,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.infra.joining import joining, settled
-from slotlake.infra.joining.joining import shows_all
+from slotlake.infra.joining.over_syncs import shows_all
 from tests.conftest import Database
 from tests.e2e.joins import (
     BIG,

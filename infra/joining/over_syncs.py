@@ -1,0 +1,339 @@
+"""Tables are copied over several syncs, a bounded time in each; the others go on meanwhile.
+
+What is copied is recorded (`infra.copy.joining_record`), under a snapshot of each pull's own, and nothing is
+held between them: the slot goes on being confirmed, so the keys that each pulled batch changes in such a
+table are noted before the batch is let go of.  When all ranges are there, the lake is brought to a settled
+snapshot, the rows with a noted key are read again there, and the table is published at its LSN
+(docs/adr/0025).
+
+Two kinds of snapshots serve.  A table begins, and ends, under one at a position of the lake, and begins only
+when nobody is open who may have written to it before it was published (`infra.joining.settled`): so whatever
+commits behind it is in the stream.  Between, any snapshot will do that shows all that the first one did.
+
+`Way` says what differs between tables that join (`infra.joining.joining`) and those that the lake has and
+that are copied again (`infra.joining.recopying`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from psycopg import sql
+
+from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.copy.table import CopyJob
+from slotlake.decoder.errors import ChangedMeanwhileError
+from slotlake.decoder.failpoints import reach
+from slotlake.decoder.server.source import source_session
+from slotlake.decoder.slots.slot import ExportedSnapshot
+from slotlake.infra.copy.copying import Attempt
+from slotlake.infra.copy.joining_record import Joining, JoiningRecord, KeyedBy, Since
+from slotlake.infra.joining.settled import awaited, settled_snapshot
+from slotlake.infra.source.history import server_origin
+from slotlake.spark.names import lake_table, postgres_name
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+    from slotlake.infra.reports import TableCopy
+    from slotlake.spark.names import LakeName
+    from slotlake.spark.publish.place import Kept
+    from slotlake.spark.tables.schema import TableSchema
+
+WAIT_SECONDS = 10.0
+_VISIBLE_WAIT_SECONDS = 2.0
+
+
+class _Time:
+    """For how long ranges are begun, over all that one pull copies; at least one always is."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until: float | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def over(self) -> bool:
+        return self._until is not None and time.monotonic() >= self._until
+
+    def begins(self) -> bool:
+        with self._lock:
+            if self._until is None:
+                self._until = time.monotonic() + self._seconds
+                return True
+        return not self.over
+
+
+@dataclass(frozen=True)
+class Way:
+    """How tables of one kind are copied over several syncs.
+
+    Attributes:
+        folder: of their record, in the pipeline's state.
+        settling: the file there that says for whom they wait.
+        waits: these are who wrote to a table before what.
+        copy: copies tables under a snapshot, and publishes those that are whole; as `copy_all`.
+        clear: removes what is copied of tables.
+    """
+
+    folder: str
+    settling: str
+    waits: str
+    copy: Callable[
+        [OpenPipeline, Sequence[SourceTable], ExportedSnapshot, Progressing, Attempt], Sequence[TableCopy]
+    ]
+    clear: Callable[[OpenPipeline, Sequence[LakeName]], None]
+
+    def record(self, pipeline: OpenPipeline) -> JoiningRecord:
+        """What is on disk of them."""
+        return JoiningRecord(pipeline.file.state_dir / self.folder)
+
+
+@dataclass(frozen=True)
+class _Round(Attempt):
+    """What one pull copies under one snapshot."""
+
+    record: JoiningRecord
+    time: _Time = field(default_factory=lambda: _Time(0.0))
+
+    def kept(self, schemas: Mapping[SourceTable, TableSchema], namespace: str) -> Kept:
+        """Also of the joining tables that this round leaves alone."""
+        names = {oid: _lake_name(table.since, namespace) for oid, table in self.record.joining.items()}
+        return {names[oid]: table.names for oid, table in self.record.tables.items()}
+
+    def changed(
+        self, pipeline: OpenPipeline, lsn: int, rows: Mapping[SourceTable, int], progress: Progressing
+    ) -> Mapping[SourceTable, pa.Table | None]:
+        """The slot has let go of them: what was noted."""
+        return {table: self.record.changed(table.relation_id) for table in rows}
+
+    def begins(self, job: CopyJob) -> bool:
+        finishing = job.condition is not None or job.table.relation_id in self.record.unrecorded
+        return finishing or self.time.begins()
+
+
+def copy_some(
+    pipeline: OpenPipeline,
+    way: Way,
+    ranged: Sequence[SourceTable],
+    at_once: Sequence[SourceTable],
+    progress: Progressing,
+) -> list[str]:
+    """Copy what there is time for of these tables; those that are whole now, and published.
+
+    Args:
+        ranged: are copied range by range; ``at_once``: in one go.
+    """
+    time_left = _Time(pipeline.file.source.copy_seconds_per_sync)
+    due, going_on = _due(pipeline, way, ranged)
+    added = _at_slot(pipeline, way, (due, at_once), time_left, progress) if due or at_once else []
+    if going_on and not time_left.over:
+        _between(pipeline, way, going_on, time_left, progress)
+        due, going_on = _due(pipeline, way, going_on)
+        added += _at_slot(pipeline, way, (due, []), time_left, progress) if due else []
+    for table, ranges in how_far(pipeline, way).items():
+        progress(f"copy {table}: {ranges} are here, the next sync goes on with it", 0)
+    return added
+
+
+def how_far(pipeline: OpenPipeline, way: Way) -> dict[str, str]:
+    """The tables that are half copied, as PostgreSQL writes them, and how many ranges are there."""
+    record = way.record(pipeline)
+    told = {
+        name: f"0 ranges (open transactions wrote to it before {way.waits}: {who})"
+        for name, who in awaited(pipeline, way.settling).items()
+    }
+    for relation_id, table in record.joining.items():
+        if relation_id in record.tables:
+            recorded = record.tables[relation_id]
+            name = postgres_name(table.since.schema, table.since.table)
+            told[name] = f"{len(recorded.files):,} of {len(recorded.parts):,} ranges"
+    return told
+
+
+def give_up(pipeline: OpenPipeline, way: Way, relation_ids: Collection[int] | None = None) -> list[str]:
+    """Remove what half copied tables have left, of all or of these; the tables."""
+    record = way.record(pipeline)
+    chosen = {
+        oid: table for oid, table in record.joining.items() if relation_ids is None or oid in relation_ids
+    }
+    if not chosen:
+        return []
+    way.clear(pipeline, [_lake_name(table.since, pipeline.lake.namespace) for table in chosen.values()])
+    for relation_id in chosen:
+        record.leave(relation_id)
+    return [postgres_name(table.since.schema, table.since.table) for table in chosen.values()]
+
+
+def let_go(
+    pipeline: OpenPipeline, way: Way, there: Mapping[int, tuple[str, str]], progress: Progressing
+) -> None:
+    """Give up what cannot be gone on with: it is not wanted any more, or changes of it were not noted.
+
+    Args:
+        there: the tables that are wanted: relation id → schema and name.
+    """
+    joining = way.record(pipeline).joining
+    if not joining:
+        return
+    position, server = pipeline.position(), _server(pipeline)
+    over = {
+        relation_id: why
+        for relation_id, table in joining.items()
+        if (why := _hindrance(table, there.get(relation_id), position, server))
+    }
+    for relation_id, why in over.items():
+        since = joining[relation_id].since
+        progress(f"copy {postgres_name(since.schema, since.table)}: given up, {why}", 0)
+    give_up(pipeline, way, over)
+
+
+def _hindrance(
+    joining: Joining, name: tuple[str, str] | None, position: int, server: tuple[str, int]
+) -> str | None:
+    """Why a copy cannot be gone on with."""
+    since = joining.since
+    if name != (since.schema, since.table):
+        return "the table is here, is not published any more, or is another one by now"
+    if since.server != server:
+        return "the server is another one, or was promoted"
+    if not joining.reaches(position):
+        return "the lake was moved by something else than a sync"
+    return "rows were changed that no key names" if joining.lost else None
+
+
+def _due(
+    pipeline: OpenPipeline, way: Way, tables: Sequence[SourceTable]
+) -> tuple[list[SourceTable], list[SourceTable]]:
+    """Those that begin or can end, and those of which ranges are left."""
+    record = way.record(pipeline)
+    complete, recorded = record.complete, record.tables
+    going_on = [t for t in tables if t.relation_id not in complete and _started(recorded.get(t.relation_id))]
+    return [table for table in tables if table not in going_on], going_on
+
+
+def _started(recorded: object) -> bool:
+    return bool(getattr(recorded, "files", None))
+
+
+def _at_slot(
+    pipeline: OpenPipeline,
+    way: Way,
+    tables: tuple[Sequence[SourceTable], Sequence[SourceTable]],
+    time_left: _Time,
+    progress: Progressing,
+) -> list[str]:
+    """Begin tables, and publish those that are whole, at a temporary slot's snapshot.
+
+    Args:
+        tables: those that begin or can end; and those that are copied in one go.
+    """
+    record, (due, at_once) = way.record(pipeline), tables
+    place = way.settling
+    try:
+        with settled_snapshot(pipeline, [*due, *at_once], WAIT_SECONDS, progress, place) as begun:
+            if begun is None:
+                return []
+            snapshot, settled = begun
+            record.unrecorded = {table.relation_id for table in at_once}
+            visible, server = _visible(pipeline, snapshot), _server(pipeline)
+            record.beginning = {t.relation_id: _since(t, snapshot.lsn, visible, server) for t in due}
+            attempt = _Round(record, snapshot.lsn, time=time_left)
+            copies = way.copy(pipeline, settled, snapshot, progress, attempt) if settled else []
+    except ChangedMeanwhileError as error:
+        progress(f"{error.where}: {error.what}; the next run begins it again", 0)
+        return []
+    added = [each.table for each in copies]
+    reach("join.published")
+    for table in due:
+        if postgres_name(table.schema, table.table) in added:
+            record.leave(table.relation_id)
+    return added
+
+
+def _between(
+    pipeline: OpenPipeline, way: Way, tables: Sequence[SourceTable], time_left: _Time, progress: Progressing
+) -> None:
+    """Copy ranges under a snapshot that waits for nobody."""
+    record = way.record(pipeline)
+    joining = record.joining
+    first = [joining[table.relation_id].since.visible for table in tables]
+    attempt = _Round(record, 0, only_goes_on=True, time=time_left)
+    try:
+        with _snapshot(pipeline, first) as snapshot:
+            if snapshot is None:
+                return
+            way.copy(pipeline, tables, snapshot, progress, attempt)
+    except ChangedMeanwhileError as error:
+        progress(f"{error.where}: {error.what}; the next run begins it again", 0)
+        return
+    for table in tables:
+        if table.relation_id in attempt.stopped:
+            progress(f"copy {table.quoted}: given up, the table or its publication was altered", 0)
+    give_up(pipeline, way, attempt.stopped)
+
+
+@contextmanager
+def _snapshot(pipeline: OpenPipeline, first: Collection[str]) -> Iterator[ExportedSnapshot | None]:
+    """A snapshot of now; None if it cannot be had that it shows all that ``first`` did.
+
+    What is committed is decoded before others see it: while it waits for a standby, say.
+    """
+    dsn = pipeline.source.dsn
+    until = time.monotonic() + _VISIBLE_WAIT_SECONDS
+    with source_session(dsn, "exporting a snapshot") as connection:
+        while True:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            row = connection.execute("SELECT pg_current_snapshot()::text, pg_export_snapshot()").fetchone()
+            assert row is not None
+            if all(shows_all(row[0], earlier) for earlier in first):
+                yield ExportedSnapshot(connection, "", pipeline.position(), row[1])
+                return
+            connection.execute("ROLLBACK")
+            if time.monotonic() >= until:
+                yield None
+                return
+            time.sleep(0.1)
+
+
+def shows_all(snapshot: str, earlier: str) -> bool:
+    """Does a snapshot show every transaction that an earlier one does? Both as `pg_snapshot` prints them."""
+    _, xmax, running = _parsed(snapshot)
+    _, earlier_xmax, earlier_running = _parsed(earlier)
+    return xmax >= earlier_xmax and all(xid >= earlier_xmax or xid in earlier_running for xid in running)
+
+
+def _parsed(snapshot: str) -> tuple[int, int, set[int]]:
+    xmin, xmax, running = snapshot.split(":")
+    return int(xmin), int(xmax), {int(xid) for xid in running.split(",") if xid}
+
+
+def _visible(pipeline: OpenPipeline, snapshot: ExportedSnapshot) -> str:
+    dsn = pipeline.source.dsn
+    with source_session(dsn, "taking up the snapshot") as connection, connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot.snapshot)))
+        row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+        assert row is not None
+        return str(row[0])
+
+
+def _since(table: SourceTable, position: int, visible: str, server: tuple[str, int]) -> Since:
+    columns = {column.name: column for column in table.columns}
+    key = tuple(KeyedBy(name, columns[name].type_oid, columns[name].typmod) for name in table.key)
+    return Since(table.schema, table.table, table.relation_id, position, visible, server, key)
+
+
+def _server(pipeline: OpenPipeline) -> tuple[str, int]:
+    origin = server_origin(pipeline)
+    return origin.system_identifier, origin.timeline
+
+
+def _lake_name(since: Since, namespace: str) -> LakeName:
+    return lake_table(namespace, since.schema, since.table)

@@ -1,0 +1,140 @@
+"""Which tables are too large to be copied in one sync; those that must be copied again are put off.
+
+In one piece the copy of a large table would hold all others up, and with them the slot.  So the table is set
+aside, for a cause of its own, and copied over several syncs (`infra.joining.recopying`).
+
+What is large is judged by the time that one sync may take for copies: by the size that the server tells of,
+and a rate that an ordinary server does.  Not put off is what cannot be brought forward (no key, one range,
+not all kinds of changes published), what the pipeline file wants to stop all (`on_trouble`), a table that
+takes other rows or columns than it did, one of which the lake has nothing yet.  Why so: docs/adr/0036.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.copy.parts import Part, plan_parts
+from slotlake.decoder.server.source import source_session
+from slotlake.infra.copy.forward import all_kinds_published, resumable
+from slotlake.infra.copy.joining_record import AGAIN_FOLDER, JoiningRecord
+from slotlake.infra.selection.aside import put_aside, stops
+from slotlake.infra.selection.tables import lake_schema
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.schema.findings import Findings
+    from slotlake.spark.publish.aside import Aside, Name
+    from slotlake.spark.tables.schema import TableSchema
+
+BYTES_PER_SECOND = 25_000_000  # as the server stores them; a copy is rarely slower
+_TOLD = "it is copied again over several syncs"
+_BECAUSE = "it was set aside, because"
+_WAY_OUT = (
+    "nothing needs to be done: each sync copies more of it, as `slotlake resume` does at once; "
+    "on_trouble: stop for the table has it copied in one piece, while all others wait"
+)
+
+
+def by_size(
+    pipeline: OpenPipeline,
+    tables: Sequence[SourceTable],
+    wanted: Callable[[SourceTable, Sequence[Part]], bool] = lambda table, parts: True,
+) -> list[SourceTable]:
+    """Those whose copy can be brought forward, the smallest first.
+
+    Args:
+        wanted: by the parts that a table is cut into.
+    """
+    if not resumable(pipeline):
+        return []
+    keyed = [table for table in tables if table.key]
+    if not keyed:
+        return []
+    with source_session(pipeline.source.dsn, "planning the copy") as connection:
+        if not all_kinds_published(connection, pipeline.source.publications):
+            return []
+        planned = plan_parts(connection, keyed)
+        chosen = [table for table in keyed if wanted(table, planned[table])]
+        return sorted(chosen, key=lambda table: sum(part.bytes for part in planned[table]))
+
+
+def large(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> list[SourceTable]:
+    """Those that take too long for one sync, and can be copied over several."""
+    from slotlake.spark.read.point import Cut
+
+    going_on = JoiningRecord(pipeline.file.state_dir / AGAIN_FOLDER).joining.keys()
+    most = pipeline.file.source.copy_seconds_per_sync * BYTES_PER_SECOND
+
+    def wanted(table: SourceTable, parts: Sequence[Part]) -> bool:
+        takes_long = len(parts) > 1 and sum(part.bytes for part in parts) > most
+        return takes_long or table.relation_id in going_on
+
+    asked = [table for table in tables if not stops(pipeline, (table.schema, table.table))]
+    if not asked:
+        return []
+    held = {(each.schema, each.table): each for each in Cut.latest(pipeline.lake).tables()}
+    return by_size(pipeline, [table for table in asked if _takes_the_same(table, held)], wanted)
+
+
+def _takes_the_same(table: SourceTable, held: Mapping[Name, TableSchema]) -> bool:
+    """Is the lake's table one whose rows can be replaced in place?"""
+    there = held.get((table.schema, table.table))
+    return there is not None and there.selection == lake_schema(table).selection
+
+
+def put_off(pipeline: OpenPipeline, copies: Mapping[SourceTable, str]) -> list[SourceTable]:
+    """Set those aside that are large of tables that must be copied again; these.
+
+    Args:
+        copies: the tables, and why they are copied.
+    """
+    off = large(pipeline, list(copies))
+    if off:
+        put_aside(
+            pipeline,
+            {
+                (table.schema, table.table): (
+                    "again", f"{_TOLD}: {copies[table]}", f"table {table.quoted}", _WAY_OUT,
+                )
+                for table in off
+            },
+        )  # fmt: skip
+    return off
+
+
+def without_large(pipeline: OpenPipeline, found: Findings, *, compared: bool) -> Findings:
+    """What a batch meets, less the copies of large tables, which are set aside.
+
+    Args:
+        compared: the tables that need no copy if no value of theirs changed are known not to be such.
+    """
+    off = put_off(pipeline, {t: why for t, why in found.copies.items() if compared or t not in found.same})
+    if not off:
+        return found
+    names = {(table.schema, table.table) for table in off}
+    return replace(
+        found,
+        copies={table: why for table, why in found.copies.items() if table not in off},
+        same={table: each for table, each in found.same.items() if table not in off},
+        published_anew=found.published_anew - names,
+    )
+
+
+def put_on_the_way(pipeline: OpenPipeline, tables: Sequence[Aside]) -> None:
+    """Note of tables that are set aside for something else, or whose last try failed, that it goes on."""
+    from slotlake.spark.publish.aside_write import write
+
+    entries = [
+        replace(each, cause="again", what=f"{_TOLD}: {_BECAUSE} {each.what}", way_out=_WAY_OUT, tries=0)
+        for each in tables
+    ]
+    if entries:
+        write(pipeline.lake, pipeline.name, entries)
+
+
+def why_of(each: Aside) -> str:
+    """Why a table is copied again."""
+    return each.what.removeprefix(f"{_TOLD}: ")

@@ -1,0 +1,243 @@
+"""Replaces the whole content of lake tables by rows that were read range by range, over days if need be.
+
+The ranges' files lie in ``<warehouse>/_slotlake/recopying/…``, and stay there between the processes that read
+them.  They have the field ids of the lake's table, so in the end they are linked to its folder and become its
+own, and nothing is written twice: what is published takes a DELETE of the rows that were changed since.  What
+becomes of the table's shape is as with any other copy that replaces a table (`spark.copy.replace`).
+
+Fields that the lake's table lacks are made when the copy begins, empty, and no shape knows of them until the
+rows are published.  A companion for exact texts is not: files that need one which the table lacks are read by
+Spark in the end, and written once more.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from slotlake.decoder.errors import LakeError
+from slotlake.spark import lake_files
+from slotlake.spark.catalog.base import Loaded, load, load_one
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.copy.again import named
+from slotlake.spark.copy.files import with_files
+from slotlake.spark.copy.replace import insert_rows, places, stage_copy
+from slotlake.spark.history.freed_names import freed
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.merge.fields import field_changes
+from slotlake.spark.merge.run import Work, run, run_steps
+from slotlake.spark.names import LakeName
+from slotlake.spark.publish.commits import RUN, STEPS, Point
+from slotlake.spark.publish.derived_tables import load_beside
+from slotlake.spark.publish.place import CopyTarget, companions_in, field_ids, inner_ids
+from slotlake.spark.publish.sidecar import EXACT_IDS, Copied
+from slotlake.spark.publish.swap import publish_tables, require_owner, reset_stage, steps_staged
+from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.change import replaced
+from slotlake.spark.tables.metadata import STAGE, Metadata
+from slotlake.spark.tables.schema import TableSchema, schema_of
+
+_DATA, _KEYS = "data", "keys"
+_FORMAT = 3
+
+
+@dataclass(frozen=True)
+class _Copied(Copied):
+    """A copy whose files have the columns of the lake's table."""
+
+    given: CopyTarget
+
+    @property
+    def target(self) -> CopyTarget:
+        return self.given
+
+
+class RangedReplacement:
+    """``begin(t…)``; ``target(t)`` → write files → ``register(t)`` for each that is whole; ``publish(…)``.
+
+    Args:
+        point: where the lake stands, and the tables will.
+        final: a table's shape as it is published; of its columns it says what the given one says.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        lake: LakeSettings,
+        point: Point,
+        final: Callable[[TableSchema], TableSchema],
+    ) -> None:
+        self._session, self._lake, self._point, self._final = session, lake, point, final
+        self._staged: dict[str, tuple[list[LakeName], int]] = {}
+
+    def begin(self, schemas: Iterable[TableSchema]) -> None:
+        """Make the fields that tables lack; remove what a killed attempt read again, but not the ranges.
+
+        Raises:
+            LakeError: a table is not this pipeline's, or Spark failed.
+        """
+        for schema in schemas:
+            name = schema.lake_name(self._lake.namespace)
+            with open_catalog(self._lake) as catalog:
+                pointers = catalog.pointers()
+                table = load(pointers, name)
+                require_owner(table, self._point.pipeline)
+                table, _ = freed(catalog, table, load_beside(pointers, name))
+            for change in field_changes(table, self._lake.catalog, _shape(table, schema)):
+                run(self._session, table, change)
+            for entry in _place(self._lake, name).glob("*"):
+                if entry.name != _DATA:
+                    lake_files.remove_tree(entry)
+
+    def target(self, schema: TableSchema) -> CopyTarget:
+        """Where this table's files go."""
+        return self._copied(schema).target
+
+    def register(self, schema: TableSchema, stale: pa.Table | None = None) -> int:
+        """Stage the files in the target's directory as the table's content; how many rows it has then.
+
+        Args:
+            stale: keys (`again.forget`) whose rows those files have as they are no more: they are
+                left out, and the files in the target's ``again`` taken in instead.
+
+        Raises:
+            LakeError: Spark failed, or a file cannot be read.
+        """
+        copied = self._copied(self._final(schema))
+        name = schema.lake_name(self._lake.namespace)
+        with open_catalog(self._lake) as catalog:
+            pointers = catalog.pointers()
+            table, beside = freed(catalog, load(pointers, name), load_beside(pointers, name))
+            reset_stage(catalog, [table, *beside.values()])
+        work = Work(self._session, self._lake, self._point, table, copied.directory.with_name(_KEYS))
+        content = _register_files if _fits(table.metadata, copied, stale) else insert_rows
+        stage_copy(work, copied, beside, stale, content)
+        rows = catalog_metadata.live_rows(catalog_metadata.head(self._load(name).metadata, STAGE)) or 0
+        self._staged[schema.source_name] = ([*(each.name for each in beside.values()), name], rows)
+        return rows
+
+    def publish(self, tables: Collection[str]) -> None:
+        """Publish those of the registered tables that are named, as PostgreSQL writes them, in one point.
+
+        Raises:
+            ApplyError: the lake does not stand at the point.
+            LakeError: the lake was changed meanwhile; nothing was published.
+        """
+        chosen = {table: staged for table, staged in self._staged.items() if table in tables}
+        if not chosen:
+            return
+        changed = {str(names[-1]): rows for names, rows in chosen.values()}
+        point = replace(self._point, changes=sum(changed.values()), changed=changed)
+        names = [name for names, _ in chosen.values() for name in names]
+        publish_tables(self._lake, point, names, start=point.position)
+
+    def _load(self, name: LakeName) -> Loaded:
+        with open_catalog(self._lake) as catalog:
+            return load_one(catalog, name)
+
+    def _copied(self, schema: TableSchema) -> _Copied:
+        name = schema.lake_name(self._lake.namespace)
+        directory = lake_files.make_directory(_place(self._lake, name) / _DATA)
+        target = _target(self._load(name), schema, directory)
+        return _Copied(schema, directory, 0, "copied again", target)
+
+
+def clear(lake: LakeSettings, names: Collection[LakeName]) -> None:
+    """Remove all that is copied of these tables."""
+    for name in names:
+        lake_files.remove_tree(_place(lake, name))
+
+
+def _place(lake: LakeSettings, name: LakeName) -> Path:
+    parts = ("recopying", name.namespace, name.table)
+    return lake.warehouse_path.joinpath(lake_files.CONTROL_DIRECTORY, *parts)
+
+
+def _shape(table: Loaded, schema: TableSchema) -> TableSchema:
+    return replaced(schema_of(table.metadata, table.name), schema)
+
+
+def _target(table: Loaded, schema: TableSchema, directory: Path) -> CopyTarget:
+    """As `place.target_of`, of a table that has rows, fields of the past, and few companions."""
+    columns, ids = _shape(table, schema).live, field_ids(table.metadata)
+    inexact = [(i, column) for i, column in enumerate(columns) if column.kept.inexact]
+    return CopyTarget(
+        lake_table=str(table.name),
+        directory=directory,
+        names={column.name: column.lake_name for column in columns},
+        field_ids={column.name: ids[column.lake_name] for column in columns},
+        exact_names={column.name: column.exact_name for _, column in inexact},
+        exact_field_ids={c.name: ids.get(c.exact_name, EXACT_IDS + i) for i, c in inexact},
+        forms={column.name: column.kept for column in columns if column.form},
+        inner_ids={c.name: inner_ids(table.metadata, c.lake_name) for c in columns if c.form},
+    )
+
+
+def _fits(metadata: Metadata, copied: Copied, stale: pa.Table | None) -> bool:
+    """Can the files become the table's own?"""
+    target, present = copied.target, field_ids(metadata)
+    spec = next(s for s in metadata["partition-specs"] if s["spec-id"] == metadata["default-spec-id"])
+    written = companions_in(_files(target, stale), target)
+    known = all(target.exact_names[name] in present for name in written)
+    return known and not spec["fields"] and metadata["format-version"] == _FORMAT
+
+
+def _files(target: CopyTarget, stale: pa.Table | None) -> list[Path]:
+    return [each for place in places(target, stale) for each in sorted(place.glob("*.parquet"))]
+
+
+def _register_files(
+    work: Work, copied: Copied, schema: TableSchema, companions: Collection[str], stale: pa.Table | None
+) -> None:
+    """Stage the files as all that a table holds; none is written again."""
+    branch, target = f"{work.table.name.sql(work.lake.catalog)}.branch_stage", copied.target
+    run_steps(work, [f"DELETE FROM {branch}"])
+    files = sorted(target.directory.glob("*.parquet"))
+    again = _files(target, stale)[len(files) :]
+    if stale is not None and stale.num_rows and files:
+        _take_in(work, files, {})
+        files = []
+        key = [schema.column(name) for name in schema.key]
+        names = [(c.lake_name, c.exact_name if c.exact_name in companions else None) for c in key]
+        with named(work.session, work.directory, key, stale, names) as found:
+            run_steps(work, [f"DELETE FROM {branch} AS t WHERE {found}"])
+    _take_in(work, [*files, *again], work.point.summary)
+
+
+def _take_in(work: Work, files: Sequence[Path], told: Mapping[str, str]) -> None:
+    """Add files to what is staged; ``told``: in the snapshot's summary, of the last one what it is of."""
+    with open_catalog(work.lake) as catalog:
+        table = load_one(catalog, work.table.name)
+        steps = {STEPS: str(1 + steps_staged(table.metadata)), RUN: work.run} if told else {RUN: work.run}
+        linked = _linked(files, table.metadata["location"])
+        staged = with_files(table.metadata, linked, branch=STAGE, told={**told, **steps})
+        catalog.move([catalog.prepared(table, staged)])
+
+
+def _linked(files: Sequence[Path], location: str) -> list[Path]:
+    """The files once more, in the table's folder: a killed attempt can be made again from those copied."""
+    folder = lake_files.make_directory(lake_files.local_path(location) / _DATA)
+    found = []
+    try:
+        for file in files:
+            place = folder / f"{uuid.uuid4().hex}-{file.name}"
+            try:
+                os.link(file, place)
+            except OSError:  # another file system, or one without links
+                shutil.copy2(file, place)
+            found.append(place)
+        lake_files.sync_directory(folder)
+    except OSError as error:
+        raise LakeError(
+            f"the copied files cannot be put into the table's folder: {error.strerror or error}",
+            where=location,
+            way_out="give the warehouse room and the right to write, then run the same command again",
+        ) from error
+    return found

@@ -1,0 +1,56 @@
+"""Which fields a lake table must have for its columns, and what ALTER TABLE must do for that.
+
+Invariant: a field that some column of the published shape has, or had, stays.  One that none has is what an
+attempt left that never was published: if it has another type than a column of that name needs now, it steps
+aside.  It holds nothing then; but should somebody else have made it, nothing of it is lost.
+"""
+
+from __future__ import annotations
+
+from slotlake.spark.catalog.base import Loaded
+from slotlake.spark.names import quote
+from slotlake.spark.publish.derived_tables import aside, is_other, types_present
+from slotlake.spark.tables.change import promotes
+from slotlake.spark.tables.metadata import Metadata
+from slotlake.spark.tables.schema import TableSchema, add_columns, schema_of
+
+
+def field_types(metadata: Metadata) -> dict[str, str]:
+    """The table's fields, and their types as Spark SQL writes them where these can be widened."""
+    current = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
+    named = {"long": "bigint"}
+    return {f["name"]: named.get(str(f["type"]), str(f["type"])) for f in current["fields"]}
+
+
+def field_changes(table: Loaded, catalog: str, schema: TableSchema) -> list[str]:
+    """What ALTER TABLE must do so that the shape's columns have their fields, those that are new empty."""
+    present, name = field_types(table.metadata), table.name.sql(catalog)
+    left = _left_of_another_type(table, schema)
+    missing = [c.definition for c in schema.columns if c.lake_name not in present or c.lake_name in left]
+    missing += [
+        c.exact_definition
+        for c in schema.columns
+        if c.exact and (c.exact_name not in present or c.exact_name in left)
+    ]
+    changes = [
+        f"ALTER TABLE {name} RENAME COLUMN {quote(field)} TO {quote(aside(field, present))}" for field in left
+    ]
+    changes += [add_columns(table.name, catalog, missing)] if missing else []
+    return changes + [
+        f"ALTER TABLE {name} ALTER COLUMN {quote(column.lake_name)} TYPE {column.kept.spark}"
+        for column in schema.live
+        if column.lake_name not in left and promotes(present.get(column.lake_name, ""), column.kept.spark)
+    ]
+
+
+def _left_of_another_type(table: Loaded, schema: TableSchema) -> list[str]:
+    before = schema_of(table.metadata, table.name)
+    known = {name for column in before.columns for name in (column.lake_name, column.exact_name)}
+    wanted = {column.lake_name: column.kept.spark for column in schema.live}
+    wanted |= {column.exact_name: "string" for column in schema.live if column.exact}
+    present = types_present(table.metadata)
+    return [
+        name
+        for name, kind in wanted.items()
+        if name not in known and is_other(present.get(name, ""), kind) and not promotes(present[name], kind)
+    ]
