@@ -66,11 +66,11 @@ def told_if_full(places: Places) -> Iterator[None]:
 
 def _may_be_full(places: Places, error: SlotlakeError) -> bool:
     """Of what Spark says only the kind is told on; on a disk without any room it is that."""
-    return isinstance(error, LakeError) and bool(_full_places(places, below_bytes=64 << 10))
+    return isinstance(error, LakeError) and bool(full_places(places, below_bytes=64 << 10))
 
 
 def _way_out(places: Places) -> str:
-    full = _full_places(places)
+    full = full_places(places)
     found = f"full: {'; '.join(full)}. " if full else ""
     return (
         f"{found}{_needed(places)}Free or enlarge the disk, then run the same command again: nothing "
@@ -79,7 +79,7 @@ def _way_out(places: Places) -> str:
     )
 
 
-def _full_places(places: Places, below_bytes: int = _FULL_BELOW_BYTES) -> list[str]:
+def full_places(places: Places, below_bytes: int = _FULL_BELOW_BYTES) -> list[str]:
     """The pipeline's places on disks with next to no room."""
     named = {
         "the state folder": places.file.state_dir,
@@ -92,12 +92,13 @@ def _full_places(places: Places, below_bytes: int = _FULL_BELOW_BYTES) -> list[s
     return [
         f"{what} ({place}: {usage.free >> 10} kB of {usage.total >> 20} MB free)"
         for what, place in named.items()
-        if (usage := _usage(place)) is not None
+        if (usage := room_at(place)) is not None
         and usage.free < min(below_bytes, usage.total * _FULL_BELOW_PART)
     ]
 
 
-def _usage(place: Path) -> shutil._ntuple_diskusage | None:
+def room_at(place: Path) -> shutil._ntuple_diskusage | None:
+    """The disk that a place is on, or will be on."""
     there = next((folder for folder in (place, *place.parents) if folder.exists()), None)
     return None if there is None else shutil.disk_usage(there)
 

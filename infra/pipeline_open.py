@@ -128,6 +128,11 @@ class OpenPipeline:
         return StandingStream(self.pulling)
 
     @property
+    def remote(self) -> str | None:
+        """The Spark Connect server that is used; None for a Spark inside this process."""
+        return self._remote
+
+    @property
     def session(self) -> SparkSession:
         """The Spark session, started on first use, and anew if its Spark was (a Connect server's restart)."""
         if self._session is not None:

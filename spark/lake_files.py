@@ -133,19 +133,42 @@ def check_warehouse(lake: LakeSettings) -> None:
     """
     path = lake.warehouse_path
     if path.exists() and not path.is_dir():
-        raise LakeError(
-            "the warehouse is not a directory", where=str(path), way_out="name a directory in lake.warehouse"
-        )
-    probe = control_directory(lake) / f"probe-{os.getpid()}"
+        raise _not_a_directory(path, "the warehouse")
+    _probe(control_directory(lake), path, "the warehouse")
+
+
+def probe_folder(path: Path, *, what: str = "the warehouse") -> None:
+    """See that a folder can be written, or made where it is missing; nothing is left of it.
+
+    Args:
+        what: the folder's part in the pipeline, for the error.
+
+    Raises:
+        LakeError: it is no directory, or cannot be written.
+    """
+    there = next(each for each in (path, *path.parents) if each.exists())
+    if not there.is_dir():
+        raise _not_a_directory(there, what)
+    _probe(there, path, what)
+
+
+def _probe(folder: Path, path: Path, what: str) -> None:
+    probe = folder / f"probe-{os.getpid()}"
     try:
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
         raise LakeError(
-            f"the warehouse cannot be written: {error.strerror}",
+            f"{what} cannot be written: {error.strerror}",
             where=str(path),
-            way_out="give this user the right to write there, or name another lake.warehouse",
+            way_out="give this user the right to write there, or name another folder in the pipeline file",
         ) from error
+
+
+def _not_a_directory(path: Path, what: str) -> LakeError:
+    return LakeError(
+        f"{what} is not a directory", where=str(path), way_out="name a directory in the pipeline file"
+    )
 
 
 def write_parquet(rows: pa.Table, path: Path) -> Path:

@@ -94,7 +94,7 @@ def drop(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """End the pipeline: drop its slot and the publications it made; keep the lake unless told otherwise."""
+    """End the pipeline: drop its slot and the publications it made; keep the lake unless --lake is given."""
     with open_pipeline(pipeline) as opened:
         if not yes:
             what = "the slot and the lake tables" if lake else "the slot"

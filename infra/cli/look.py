@@ -1,4 +1,4 @@
-"""Commands that look and change nothing (decode only if asked): status, query, decode."""
+"""Commands that look and change nothing (decode only if asked): validate, status, query, decode."""
 
 from __future__ import annotations
 
@@ -14,6 +14,21 @@ from slotlake.infra.cli import output
 from slotlake.infra.cli.options import LOOK, JsonOption, PipelineArgument, open_pipeline
 
 commands = typer.Typer()
+
+
+@commands.command(rich_help_panel=LOOK)
+def validate(pipeline: PipelineArgument, as_json: JsonOption = False) -> None:
+    """Check the pipeline file, the source, the lake and this machine; change nothing. Exit code 1: an error.
+
+    One line per check: ok, warning or error, with what to do. The checks are those that init and sync make.
+    """
+    from slotlake.infra.cli.output_validation import validation_text
+    from slotlake.infra.status.validation import validate
+
+    report = validate(pipeline)
+    output.show(report, as_json, validation_text)
+    if not report.valid:
+        raise typer.Exit(1)
 
 
 @commands.command(rich_help_panel=LOOK)

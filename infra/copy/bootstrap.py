@@ -11,8 +11,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psycopg
 from psycopg import sql
 
 from slotlake.decoder.catalog.publications import (
@@ -25,7 +26,8 @@ from slotlake.decoder.errors import ProtocolError, SlotlakeError, SourceError, U
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.privileges import require_readable
-from slotlake.decoder.server.source import identify, source_session
+from slotlake.decoder.server.source import identify, redact, source_errors, source_session
+from slotlake.decoder.slots.capacity import require_free_slot
 from slotlake.decoder.slots.slot import create_slot, inspect_slot
 from slotlake.decoder.stream.options import negotiate
 from slotlake.infra.copy.copying import Attempt
@@ -81,7 +83,9 @@ def initialise(
     made = list(dict.fromkeys([*publications_made(pipeline), *_publications(pipeline)]))
     tables = published_tables(pipeline)
     require_published(pipeline.file, tables)
-    tables, out = _without_troubled(pipeline, tables, troubled)
+    tables, out = without_troubled(pipeline, tables, troubled)
+    if attempt is None:
+        _require_room(pipeline)
     pipeline.session  # noqa: B018  start Spark before the slot: no slot is left if it cannot start
     if attempt is None:
         note_making(pipeline, identity, made)
@@ -99,10 +103,14 @@ def initialise(
     return replace(report, set_aside=reasons(pipeline))
 
 
-def _without_troubled(
+def without_troubled(
     pipeline: OpenPipeline, tables: list[SourceTable], troubled: Sequence[SlotlakeError]
 ) -> tuple[list[SourceTable], list[SlotlakeError]]:
-    """The tables that can be followed from the start, and what is wrong with the others."""
+    """The tables that can be followed from the start, and what is wrong with the others.
+
+    Raises:
+        SourceError: a table that cannot be followed is to stop all (`on_trouble: stop`).
+    """
     found = list(troubled)
     for table in tables:
         try:
@@ -113,6 +121,12 @@ def _without_troubled(
             found.append(error)
     out = {error.table for error in found}
     return [table for table in tables if (table.schema, table.table) not in out], found
+
+
+def _require_room(pipeline: OpenPipeline) -> None:
+    dsn = pipeline.source.dsn
+    with source_session(dsn, "counting the slots") as connection:
+        require_free_slot(connection, redact(dsn))
 
 
 def _slot_missing(pipeline: OpenPipeline) -> list[str]:
@@ -165,9 +179,19 @@ def _report(
 
 
 def _publications(pipeline: OpenPipeline) -> list[str]:
+    with source_session(pipeline.source.dsn) as connection:
+        return make_publications(pipeline, connection)
+
+
+def make_publications(pipeline: OpenPipeline, connection: psycopg.Connection[Any]) -> list[str]:
+    """Create the publications that are missing, for the tables that the file names; the names of those.
+
+    Raises:
+        SourceError: the role may not read or publish a table, or a table does not exist.
+    """
     source = pipeline.source
     tables = [parse_postgres_name(name) for name in pipeline.file.tables]
-    with source_session(source.dsn, "making the publication") as connection:
+    with source_errors(source.dsn, "making the publication"):
         missing = missing_publications(connection, source.publications)
         if missing:  # what cannot be copied is told before anything is made
             named = [sql.Identifier(*table).as_string(None) for table in tables]

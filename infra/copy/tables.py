@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.catalog.fingerprints import TableMark
 from slotlake.decoder.catalog.publications import SourceTable, source_tables
 from slotlake.decoder.catalog.vanished import vanished
 from slotlake.decoder.copy.table import CopiedFile, copy_table
 from slotlake.decoder.server.privileges import require_readable
-from slotlake.decoder.server.source import source_session
+from slotlake.decoder.server.source import source_errors, source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.config.modes import wanted_modes
 from slotlake.infra.copy.states import ended
@@ -24,6 +24,8 @@ from slotlake.infra.source.fingerprints import marked, marks_at, require_unchang
 from slotlake.infra.source.partitions import partitions_at, require_same_partitions
 
 if TYPE_CHECKING:
+    import psycopg
+
     from slotlake.infra.copy.copying import Attempt
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
@@ -47,6 +49,23 @@ def published_tables(
     source = pipeline.source
     out = tables_aside(pipeline).keys() - set(aside_too)
     with source_session(source.dsn, "reading the publications") as connection:
+        return published_over(pipeline, connection, out, to_read=to_read)
+
+
+def published_over(
+    pipeline: OpenPipeline,
+    connection: psycopg.Connection[Any],
+    out: Collection[tuple[str, str]] = (),
+    *,
+    to_read: bool = True,
+) -> list[SourceTable]:
+    """`published_tables` over a connection that is open, without the tables ``out`` (schema, table).
+
+    Raises:
+        SourceError: as `published_tables`.
+    """
+    source = pipeline.source
+    with source_errors(source.dsn, "reading the publications"):
         published = source_tables(connection, source.publications)
         followed = [table for table in published if (table.schema, table.table) not in out]
         tables = selected(pipeline.file, connection, followed, kept_selections(pipeline))

@@ -46,13 +46,22 @@ def earlier(pipeline: OpenPipeline, server: ServerIdentity) -> Attempt | None:
     if state is None:
         record.forget()
         return None
-    if not _ours(pipeline, note, server):
-        raise _foreign(pipeline, state)
+    require_ours(pipeline, state, server)
     if _serves(pipeline, note, state, server) and record.started:
         return Attempt(record, parse_lsn(note["lsn"]))
     drop_slot(pipeline.source)
     record.forget()
     return None
+
+
+def require_ours(pipeline: OpenPipeline, state: SlotState, server: ServerIdentity) -> None:
+    """Make sure that an `init` of this pipeline made the slot.
+
+    Raises:
+        SlotError: something else made it.
+    """
+    if not _ours(pipeline, noted(pipeline), server):
+        raise _foreign(pipeline, state)
 
 
 def note_making(pipeline: OpenPipeline, server: ServerIdentity, publications: list[str]) -> None:

@@ -77,7 +77,7 @@ class SqlPointers(Catalog):
 
     def __init__(self, lake: LakeSettings) -> None:
         self.lake = lake
-        with _explained(lake):
+        with explained(lake):
             self._sql = _PatientCatalog(
                 lake.catalog, uri=lake.sqlalchemy_uri, warehouse=lake.warehouse_uri, pool_pre_ping="true"
             )
@@ -184,12 +184,17 @@ class SqlPointers(Catalog):
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        with _explained(self.lake), self._sql.engine.begin() as connection:
+        with explained(self.lake), self._sql.engine.begin() as connection:
             yield connection
 
 
 @contextmanager
-def _explained(lake: LakeSettings) -> Iterator[None]:
+def explained(lake: LakeSettings) -> Iterator[None]:
+    """Turn what SQLAlchemy raises into a LakeError without anything secret.
+
+    Raises:
+        LakeError: the catalog cannot be reached, or refuses.
+    """
     try:
         yield
     except SQLAlchemyError as error:

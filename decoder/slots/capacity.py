@@ -1,0 +1,63 @@
+"""Whether the server has room for one more replication slot and one more WAL sender: asked, never taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from slotlake.decoder.errors import SourceError
+
+_COUNTS = """
+SELECT (SELECT count(*) FROM pg_replication_slots)::int, current_setting('max_replication_slots')::int,
+       (SELECT count(*) FROM pg_stat_replication)::int, current_setting('max_wal_senders')::int
+"""
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How many slots and WAL senders are in use, and how many the server's settings allow."""
+
+    slots: int
+    slots_max: int
+    senders: int
+    senders_max: int
+
+    @property
+    def slots_free(self) -> int:
+        """How many slots can still be made."""
+        return max(0, self.slots_max - self.slots)
+
+    @property
+    def senders_free(self) -> int:
+        """How many replication connections can still be opened."""
+        return max(0, self.senders_max - self.senders)
+
+
+def capacity(connection: psycopg.Connection[Any]) -> Capacity:
+    """Count the server's slots and WAL senders; every role may ask."""
+    row = connection.execute(_COUNTS).fetchone()
+    assert row is not None
+    return Capacity(*map(int, row))
+
+
+def require_free_slot(connection: psycopg.Connection[Any], where: str) -> Capacity:
+    """Make sure that one more slot can be made.
+
+    Args:
+        where: the server, for the error.
+
+    Raises:
+        SourceError: all slots are in use.
+    """
+    found = capacity(connection)
+    if found.slots_free == 0:
+        raise SourceError(
+            f"the server has no free replication slot: {found.slots} of max_replication_slots "
+            f"{found.slots_max} are in use",
+            where=where,
+            way_out="drop a slot that is not needed (SELECT slot_name, active FROM pg_replication_slots), or "
+            "raise max_replication_slots (needs a restart)",
+        )
+    return found

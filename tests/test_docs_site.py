@@ -1,0 +1,72 @@
+"""The documentation builds as a site, strictly: links and anchors exist, nothing is loaded from outside."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("mkdocs") is None, reason="mkdocs is not in this environment"
+)
+# What a browser fetches by itself; an ordinary link (<a href>) is followed by people only.
+_LOADED = re.compile(
+    r"<(?:script|img|iframe|link)\b[^>]*(?:src|href)=[\"']?(?:https?:)?//[^\s\"'>]+", re.IGNORECASE
+)
+_LOADED_BY_STYLE = re.compile(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", re.IGNORECASE)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site. With --quiet, mkdocs would not count warnings and --strict would let them pass."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_page_is_there_and_search_finds_words(site: Path) -> None:
+    pages = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
+    assert {
+        "index.html",
+        "ARCHITECTURE.html",
+        "GLOSSARY.html",
+        "adr/index.html",
+        "runbook/index.html",
+    } <= pages
+    for page in (ROOT / "docs").rglob("*.md"):
+        name = page.relative_to(ROOT / "docs").with_suffix(".html").as_posix()
+        assert name.replace("README", "index") in pages
+    assert "replica identity" in (site / "search" / "search_index.json").read_text()
+
+
+def test_nothing_is_loaded_from_outside(site: Path) -> None:
+    loaded = [
+        f"{path.relative_to(site)}: {found[0]}"
+        for path in site.rglob("*.html")
+        for found in _LOADED.finditer(path.read_text())
+        if 'rel="canonical"' not in found[0]
+    ]
+    styles = [
+        str(path.relative_to(site))
+        for path in site.rglob("*.css")
+        if _LOADED_BY_STYLE.search(path.read_text())
+    ]
+    assert (loaded, styles) == ([], [])
+
+
+def test_every_page_is_in_the_menu() -> None:
+    listed = (ROOT / "mkdocs.yml").read_text()
+    missing = [page.name for page in (ROOT / "docs").glob("*.md") if f" {page.name}\n" not in listed]
+    assert missing == []

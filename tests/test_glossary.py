@@ -1,0 +1,179 @@
+"""Plain words: those that GLOSSARY.md replaced do not come back, pages have short lines, paths in them exist.
+
+What is still left is listed in words_left.json, per file with a count that may only go down.  After a page
+was rewritten, ``python -m tests.test_glossary`` writes the list; it refuses to write a higher count.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.fast
+
+ROOT = Path(__file__).parents[1]
+LEFT = Path(__file__).with_name("words_left.json")
+FLOORS = ("decoder", "spark", "expectations", "infra", "dags", "bench")
+LINE_COLUMNS_MAX = 120
+WORDS_MAX = 40
+# Word → what the glossary says instead. In prose, as whole words.
+INSTEAD = {
+    r"annex(es)?": "batch sidecar",
+    r"beside": "derived tables; next to",
+    r"lowering|(taking|taken|takes) back": "rewind",
+    r"marks?": "catalog fingerprint",
+    r"cuts?(?! (off|short))": "read point, batch boundary",
+    r"rare messages?": "control messages",
+    r"located": "value spans",
+    r"stretch(es)?": "fold segment",
+    r"forms": "representations",
+    r"anew": "again",
+    r"told|foretold": "reports, says, warns",
+}
+# As parts of names that code gives (functions, arguments, variables).
+NAMES = (
+    *("annex", "beside", "lowering", "taking_back", "mark", "marks", "cut", "cuts", "rare", "located"),
+    *("stretch", "stretches", "forms", "told", "found", "held", "kept"),
+)
+_FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`[^`\n]*`")
+
+
+def pages() -> list[Path]:
+    """All pages but the decisions, which are records of their day, and the changelog."""
+    top = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "GLOSSARY.md")]
+    return [*top, *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "runbook").glob("*.md"))]
+
+
+def _prose(page: Path) -> str:
+    text = page.read_text()
+    if page.name == "GLOSSARY.md":
+        text = re.sub(r"\(Before: [^)]*\)", "", text)
+    return _CODE.sub("", _FENCED.sub("", text))
+
+
+def _help_texts() -> str:
+    """What `--help` prints: docstrings and help= of the commands."""
+    said = []
+    for path in sorted((ROOT / "infra" / "cli").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.decorator_list:
+                said.append(ast.get_docstring(node) or "")
+            if isinstance(node, ast.keyword) and node.arg == "help" and isinstance(node.value, ast.Constant):
+                said.append(str(node.value.value))
+    return "\n".join(said)
+
+
+def words_left() -> dict[str, dict[str, int]]:
+    """Per page (and the help texts) the words that are still there, counted."""
+    texts = {str(page.relative_to(ROOT)): _prose(page) for page in pages()} | {"--help": _help_texts()}
+    return {name: counts for name, text in texts.items() if (counts := _counted(text))}
+
+
+def _counted(text: str) -> dict[str, int]:
+    counts = {word: len(re.findall(rf"\b(?:{word})\b", text, re.IGNORECASE)) for word in INSTEAD}
+    return {word: count for word, count in counts.items() if count}
+
+
+def long_lines() -> dict[str, int]:
+    """Per page the lines that are too long."""
+    counts = {
+        str(page.relative_to(ROOT)): sum(
+            len(line) > LINE_COLUMNS_MAX for line in page.read_text().splitlines()
+        )
+        for page in pages()
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def names_left() -> dict[str, dict[str, int]]:
+    """Per floor the names that the code gives and that have such a word as a part."""
+    left: dict[str, dict[str, int]] = {}
+    for floor in FLOORS:
+        counts: Counter[str] = Counter()
+        for path in sorted((ROOT / floor).rglob("*.py")):
+            counts.update(word for name in _given(path) for word in NAMES if f"_{word}_" in f"_{name}_")
+        left[floor] = {word: counts[word] for word in NAMES if counts[word]}
+    return left
+
+
+def _given(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name.lower()
+        elif isinstance(node, ast.arg):
+            yield node.arg.lower()
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id.lower()
+
+
+def _more(now: dict[str, dict[str, int]], before: dict[str, dict[str, int]]) -> list[str]:
+    return [
+        f"{place}: {word!r} {count} times, {before.get(place, {}).get(word, 0)} allowed"
+        for place, counts in now.items()
+        for word, count in counts.items()
+        if count > before.get(place, {}).get(word, 0)
+    ]
+
+
+def test_words_that_were_replaced_do_not_come_back() -> None:
+    """Say it with the word of GLOSSARY.md; code and file names in backticks do not count."""
+    assert _more(words_left(), json.loads(LEFT.read_text())["words"]) == [], INSTEAD
+
+
+def test_names_that_say_nothing_become_fewer() -> None:
+    assert _more(names_left(), json.loads(LEFT.read_text())["names"]) == []
+
+
+def test_pages_have_short_lines() -> None:
+    before = json.loads(LEFT.read_text())["lines"]
+    longer = {name: count for name, count in long_lines().items() if count > before.get(name, 0)}
+    assert longer == {}, f"lines of more than {LINE_COLUMNS_MAX} columns"
+
+
+def test_the_list_of_what_is_left_names_only_what_is_there() -> None:
+    """A page that was rewritten is taken off the list: python -m tests.test_glossary."""
+    left = json.loads(LEFT.read_text())
+    assert set(left["words"]) <= set(words_left())
+    assert set(left["lines"]) <= set(long_lines())
+
+
+def test_the_glossary_is_short() -> None:
+    words = re.findall(r"^- \*\*(.+?)\*\*:", (ROOT / "GLOSSARY.md").read_text(), re.MULTILINE)
+    assert 0 < len(words) <= WORDS_MAX
+    assert len(set(words)) == len(words)
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"])
+def test_paths_named_in_a_page_exist(page: str) -> None:
+    named = _CODE.findall(_FENCED.sub("", (ROOT / page).read_text()))
+    paths = [name.strip("`") for name in named if re.fullmatch(r"`[\w.-]+(/[\w.-]+)*/?`", name)]
+    tops = {path.name for path in ROOT.iterdir()}
+    wrong = [
+        path for path in paths if "/" in path and path.split("/")[0] in tops and not (ROOT / path).exists()
+    ]
+    assert wrong == []
+
+
+def _write() -> int:
+    now = {"words": words_left(), "lines": long_lines(), "names": names_left()}
+    if LEFT.exists():
+        before = json.loads(LEFT.read_text())
+        more = [*_more(now["words"], before["words"]), *_more(now["names"], before["names"])]
+        more += [name for name, count in now["lines"].items() if count > before["lines"].get(name, 0)]
+        if more:
+            sys.stderr.write("\n".join(["more than before:", *more, ""]))
+            return 1
+    LEFT.write_text(json.dumps(now, indent=1, sort_keys=True) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_write())
