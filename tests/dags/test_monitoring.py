@@ -91,7 +91,7 @@ def test_a_paused_sync_is_told_unless_something_else_syncs(look: Any) -> None:
 SEND = """
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
-from slotlake.infra.status.monitoring import send
+from slotlake.infra.airflow.monitoring import send
 stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=True)
 send("shop", {"lag_bytes": 5.0})
 import os; os._exit(0)  # as a task's process ends

@@ -339,7 +339,7 @@ def test_loops_are_compiled_once_for_their_contents_wherever_they_lie(quick, tmp
     _with_loops(quick, NOTED)
     assert "compiling" in quick.run()[2]
     assert sorted((quick.home / "compiled").read_text().splitlines()) == ["0 2", "1 2"]
-    shutil.copytree(quick.root, tmp_path / "a clone")
+    shutil.copytree(quick.root, tmp_path / "a clone", symlinks=True)
     quick.root = tmp_path / "a clone"
     assert "compiling" not in quick.run()[2]
     (quick.root / "decoder" / "loops.py").write_text("two = 2")
