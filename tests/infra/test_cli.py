@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -48,3 +49,9 @@ def test_the_help_says_where_the_pages_lie(capsys: pytest.CaptureFixture[str]) -
     place = re.search(r"lie in\s+(\S+(?:\n\s+\S+)*)", said)
     assert place is not None
     assert (Path(re.sub(r"\s+", "", place[1])) / "pipeline-file.md").is_file()
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["--version"], 0), (["snyc"], 2)])
+def test_the_module_ends_with_the_commands_exit_code(arguments: list[str], code: int) -> None:
+    done = subprocess.run([sys.executable, "-m", "slotlake", *arguments], capture_output=True, check=False)
+    assert done.returncode == code
