@@ -116,6 +116,7 @@ def test_stop_and_what_cannot_be_in_ranges(database: Database, connect: str, tmp
         assert_equal(database, made.pipeline, ["big", "loose", "small"])
 
 
+@pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_several_at_once_and_one_that_joins(database: Database, connect: str, tmp_path: Path) -> None:
     """Two are rewritten, a third joins; a volatile default, and a column that leaves the lake."""
     with ExitStack() as stack:
@@ -145,6 +146,7 @@ def test_several_at_once_and_one_that_joins(database: Database, connect: str, tm
         made.sound()
 
 
+@pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_only_where_it_must_be_copied(database: Database, connect: str, tmp_path: Path) -> None:
     """A wider column is compared first: nothing is copied if no value changed, else over several syncs."""
     with ExitStack() as stack:
@@ -160,6 +162,7 @@ def test_only_where_it_must_be_copied(database: Database, connect: str, tmp_path
         made.sound()
 
 
+@pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_resumed_and_brought_back(database: Database, connect: str, tmp_path: Path) -> None:
     """Set aside for another cause, a large table comes back in ranges too; `resume` copies some at once."""
     with ExitStack() as stack:
@@ -186,6 +189,7 @@ def test_resumed_and_brought_back(database: Database, connect: str, tmp_path: Pa
         made.sound()
 
 
+@pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_a_copy_that_fails_half_way(database: Database, connect: str, tmp_path: Path) -> None:
     """A right is revoked: somebody is told, the others go on; granted again, it goes on where it was."""
     role = f"mortal_{database.name}"
@@ -213,6 +217,7 @@ def test_a_copy_that_fails_half_way(database: Database, connect: str, tmp_path: 
         database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
+@pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_values_that_the_typed_column_cannot_hold(database: Database, connect: str, tmp_path: Path) -> None:
     """Files with exact texts, for which the lake's table has no column yet, are written once more."""
     infinite = "CASE WHEN random() < 0.5 THEN 'infinity'::date ELSE '2024-01-01'::date END"
@@ -223,6 +228,7 @@ def test_values_that_the_typed_column_cannot_hold(database: Database, connect: s
         made.sound()
 
 
+@pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_chosen_rows_of_a_table_that_is_just_set_aside(
     database: Database, connect: str, tmp_path: Path
 ) -> None:

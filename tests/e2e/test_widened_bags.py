@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,7 @@ def _take(database: Database, statements: list[str]) -> None:
             connection.execute(statement.encode())
 
 
+@pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_rows_of_both_types_in_one_batch(database: Database, session: Any, tmp_path: Path) -> None:
     """Equal after the batch, after one more, and verified; numbers are copied again, texts are not."""
     for table, (columns, rows, _, _) in KINDS.items():
