@@ -53,8 +53,8 @@ def test_machine_code_is_kept_by_contents(tmp_path: Path, monkeypatch: pytest.Mo
         shutil.copytree(
             ROOT / "decoder", tmp_path / name / "decoder", ignore=shutil.ignore_patterns("__pycache__")
         )
-        words = tmp_path / name / "decoder" / "words.py"  # scan.py takes functions from it
+        words = tmp_path / name / "decoder" / "compiled" / "words.py"  # scan.py calls it
         words.write_text(words.read_text() + change)
         monkeypatch.setattr(kernel_cache, "_PROJECT", tmp_path / name)
-        digests.append(kernel_cache.digest(tmp_path / name / "decoder" / "scan.py"))
+        digests.append(kernel_cache.digest(tmp_path / name / "decoder" / "columnar" / "scan.py"))
     assert digests[0] == digests[1] != digests[2]
