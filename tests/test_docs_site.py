@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -11,9 +10,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("mkdocs") is None, reason="mkdocs is not in this environment"
-)
 # What a browser fetches by itself; an ordinary link (<a href>) is followed by people only.
 _LOADED = re.compile(
     r"<(?:script|img|iframe|link)\b[^>]*(?:src|href)=[\"']?(?:https?:)?//[^\s\"'>]+", re.IGNORECASE
