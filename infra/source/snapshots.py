@@ -86,7 +86,7 @@ def _here(pipeline: OpenPipeline, position: int, shown: Shown) -> bool:
         least_most = pc.min_max(xids).as_py()
         if len(xids) == 0 or shown.shows_all(least_most["min"], least_most["max"]):
             continue
-        if not all(shown.shows(xid) for xid in xids.to_pylist()):
+        if not all(shown.shows(xid) for xid in xids.to_numpy().tolist()):
             return True
     return False
 
