@@ -1,0 +1,183 @@
+"""Public docstrings say what a caller must know: arguments, errors, and the shapes of arrays in kernels.
+
+What is still missing is counted per folder in docstrings_left.json; a count may only go down.
+``python -m tests.test_docstrings`` prints each place and writes lower counts.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.fast
+
+ROOT = Path(__file__).parents[1]
+LEFT = Path(__file__).with_name("docstrings_left.json")
+FLOORS = ("decoder", "spark", "expectations", "infra", "dags", "bench")
+ARGUMENTS_THAT_NEED_WORDS = 3
+# A dtype (int64, uint8, bool) and, in the same docstring, a shape: (n,), [n], "one per row", "values", ….
+_DTYPE = re.compile(r"\b(u?int(8|16|32|64)|float(32|64)|bool|bytes?)\b")
+_SHAPE = re.compile(
+    r"\((\w+|[\w *+-]+), ?\w*\)|\[[\w +*-]+\]|\bper (row|value|message|column|change|field)\b", re.I
+)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """One thing that a docstring does not say."""
+
+    path: str
+    line: int
+    function: str
+    section: str  # "Args:", "Raises:", "shapes"
+
+    @property
+    def folder(self) -> str:
+        """The floor and its room, as ``spark/copy``."""
+        return "/".join(Path(self.path).parts[:2]) if self.path.count("/") > 1 else self.path.split("/")[0]
+
+
+def missing(source: str, path: str) -> Iterator[Missing]:
+    """Yield what the public docstrings of one module do not say.
+
+    Args:
+        source: the module's text.
+        path: where it is, for the report.
+    """
+    for function in _public_functions(ast.parse(source).body):
+        text = ast.get_docstring(function) or ""
+        if not _inherits(function):
+            for section in _sections(function, text):
+                yield Missing(path, function.lineno, function.name, section)
+
+
+def _public_functions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
+    for node in body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from _public_functions(node.body)
+        elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            yield node
+
+
+def _sections(function: ast.FunctionDef, text: str) -> Iterator[str]:
+    if _is_kernel(function):
+        if not (_DTYPE.search(text) and _SHAPE.search(text)):
+            yield "shapes"
+        return
+    if len(_arguments(function)) >= ARGUMENTS_THAT_NEED_WORDS and "Args:" not in text:
+        yield "Args:"
+    if _raises(function) and "Raises:" not in text:
+        yield "Raises:"
+
+
+def _arguments(function: ast.FunctionDef) -> list[str]:
+    given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    return [argument.arg for argument in given if argument.arg not in {"self", "cls"}]
+
+
+def _decorators(function: ast.FunctionDef) -> set[str]:
+    calls = (d.func if isinstance(d, ast.Call) else d for d in function.decorator_list)
+    return {node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in calls}
+
+
+def _inherits(function: ast.FunctionDef) -> bool:
+    """What a library calls has the library's arguments; `--help` is made of a command's own."""
+    return bool(
+        _decorators(function) & {"override", "overload", "command", "callback", "task", "field_validator"}
+    )
+
+
+def _is_kernel(function: ast.FunctionDef) -> bool:
+    return bool(_decorators(function) & {"compiled", "inlined", "njit"})
+
+
+def _raises(function: ast.FunctionDef) -> bool:
+    """Does its own body raise an error that is named (`raise X(…)`)?  Nested functions count as their own."""
+    return any(
+        isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) for node in _own_nodes(function.body)
+    )
+
+
+def _own_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    todo: list[ast.AST] = list(body)
+    while todo:
+        node = todo.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.Lambda | ast.ClassDef):
+            todo.extend(ast.iter_child_nodes(node))
+
+
+def everything_missing() -> list[Missing]:
+    """Return what is missing in all floors, in the order of the files."""
+    return [
+        lack
+        for floor in FLOORS
+        for path in sorted((ROOT / floor).rglob("*.py"))
+        for lack in missing(path.read_text(), path.relative_to(ROOT).as_posix())
+    ]
+
+
+def _counts(lacks: list[Missing]) -> dict[str, int]:
+    return dict(sorted(Counter(lack.folder for lack in lacks).items()))
+
+
+def test_docstrings_say_arguments_errors_and_shapes() -> None:
+    """A public function with three arguments says them, one that raises its errors, a kernel its arrays."""
+    lacks, before = everything_missing(), json.loads(LEFT.read_text())
+    more = {folder: count for folder, count in _counts(lacks).items() if count > before.get(folder, 0)}
+    assert more == {}, "\n".join(_line(lack) for lack in lacks if lack.folder in more)
+
+
+@pytest.mark.parametrize(
+    ("source", "section"),
+    [
+        ("def copy(a, b, c):\n    '''Copy.'''", "Args:"),
+        ("def copy(a):\n    '''Copy.'''\n    if a:\n        raise ValueError(a)", "Raises:"),
+        ("@njit\ndef fold(a):\n    '''Fold the keys.'''", "shapes"),
+        ("class A:\n    def copy(self, a, b, *, c):\n        '''Copy.'''", "Args:"),
+    ],
+)
+def test_what_is_missing_is_found(source: str, section: str) -> None:
+    assert [lack.section for lack in missing(source, "decoder/copy/a.py")] == [section]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def _copy(a, b, c):\n    '''Copy.'''",
+        "def copy(a, b, c):\n    '''Copy.\n\n    Args:\n        a: rows.\n    '''",
+        "def copy(a):\n    '''Copy.'''\n    def inner():\n        raise ValueError(a)\n    return inner",
+        "@njit\ndef fold(a):\n    '''Fold keys: int64, one per row.'''",
+        "def copy(a):\n    '''Copy.'''\n    raise",
+    ],
+)
+def test_what_is_said_is_enough(source: str) -> None:
+    assert list(missing(source, "decoder/copy/a.py")) == []
+
+
+def _line(lack: Missing) -> str:
+    return f"{lack.path}:{lack.line}: {lack.function} does not say {lack.section}"
+
+
+def _write() -> int:
+    lacks = everything_missing()
+    sys.stdout.write("".join(_line(lack) + "\n" for lack in lacks))
+    now = _counts(lacks)
+    before = json.loads(LEFT.read_text()) if LEFT.exists() else now
+    if any(count > before.get(folder, 0) for folder, count in now.items()):
+        sys.stderr.write("more than before; the counts stay\n")
+        return 1
+    LEFT.write_text(json.dumps(now, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_write())
