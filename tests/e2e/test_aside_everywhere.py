@@ -15,6 +15,7 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import ProtocolError, SourceError
 from slotlake.infra.cli.main import main
 from slotlake.spark.catalog.rest import RestPointers
+from tests.catalogs import postgres_uri
 from tests.conftest import Database, fresh_database
 from tests.e2e.aside_causes import BAD, encoded_database, five_rows
 from tests.e2e.oracle import assert_equal, pipeline_file
@@ -101,7 +102,7 @@ def test_every_catalog(
     with ExitStack() as stack:
         uri: Callable[[], str] = {
             "sqlite": lambda: f"sqlite:///{tmp_path}/lake.db",
-            "postgresql": lambda: _sqlalchemy(stack.enter_context(fresh_database(database.server))),
+            "postgresql": lambda: postgres_uri(stack.enter_context(fresh_database(database.server))),
         }.get(catalog, lambda: str(request.getfixturevalue("rest")))
         five_rows(database, "good", "bad", "bag", "late")
         database.execute(
@@ -137,10 +138,6 @@ def test_every_catalog(
         assert pipeline.verify().equal
         held = pipeline.query("SELECT id, v FROM bad__history WHERE valid_to_lsn IS NULL ORDER BY id").rows
         assert list(held) == [("1", "followed"), ("4", "followed"), ("5", "followed"), ("6", "followed")]
-
-
-def _sqlalchemy(database: Database) -> str:
-    return database.server.url(database.name).replace("postgresql://", "postgresql+psycopg://", 1)
 
 
 KILLED_AT = {

@@ -19,6 +19,7 @@ import pytest
 from slotlake import Pipeline
 from slotlake.spark.catalog.rest import RestPointers
 from slotlake.spark.read.point import Cut
+from tests.catalogs import postgres_uri
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import pipeline_file, source_rows
 from tests.e2e.test_backfill import _replayed
@@ -61,7 +62,7 @@ def shop(
         uri = f"sqlite:///{tmp_path}/lake.db"
         if request.param == "postgresql":
             catalog = stack.enter_context(fresh_database(pg))
-            uri = pg.url(catalog.name).replace("postgresql://", "postgresql+psycopg://", 1)
+            uri = postgres_uri(catalog)
         elif request.param != "sqlite":
             uri = request.getfixturevalue("rest")
         file = pipeline_file(tmp_path, database, TABLES, uri=uri, name=f"b{database.name}")

@@ -15,7 +15,8 @@ import pytest
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.infra.joining import joining
 from slotlake.infra.local.postgres import temporary_postgres
-from slotlake.spark.catalog.rest import RestPointers
+from tests import catalogs
+from tests.catalogs import lake_options
 from tests.conftest import Database, fresh_database
 from tests.decoder.servers.standby import SLOT, replayed_to, standby_of
 from tests.e2e.joining_kinds import BY_KEY, KINDS, Joining
@@ -234,7 +235,7 @@ def test_restored(connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
-@pytest.mark.parametrize("catalog", ["postgresql", "rest", "per_table"])
+@pytest.mark.parametrize("catalog", catalogs.KINDS)
 def test_catalogs(
     pg: Any,
     connect: str,
@@ -246,16 +247,8 @@ def test_catalogs(
     """Also killed before and in the publication; histories and change logs beside the mirrors."""
     with ExitStack() as stack:
         database = stack.enter_context(fresh_database(pg))
-        if catalog == "postgresql":
-            lake = stack.enter_context(fresh_database(pg))
-            uri = pg.url(lake.name).replace("postgresql://", "postgresql+psycopg://", 1)
-        else:
-            uri = request.getfixturevalue("rest")
-        lines = "lake:\n"
-        if catalog == "per_table":
-            monkeypatch.setattr(RestPointers, "together", False)
-            lines += "  publish: per_table\n"
-        made = _joining(stack, database, tmp_path, connect, "plain", uri=uri, extra=MODES, lake=lines)
+        lake = lake_options(stack, catalog, pg, request, monkeypatch)
+        made = _joining(stack, database, tmp_path, connect, "plain", extra=MODES, **lake)
         made.half()
         made.pipeline.pull()
         for failpoint in ("publish.after_swap", "init.before_publish", "join.published"):

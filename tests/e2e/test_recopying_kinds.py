@@ -12,7 +12,8 @@ import pytest
 
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.infra.joining import recopying
-from slotlake.spark.catalog.rest import RestPointers
+from tests import catalogs
+from tests.catalogs import lake_options
 from tests.conftest import Database, fresh_database
 from tests.e2e.joining_kinds import BY_KEY, KINDS
 from tests.e2e.joins import BIG, LONG, ended_at, ready
@@ -162,7 +163,7 @@ def test_dropped(database: Database, connect: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
-@pytest.mark.parametrize("catalog", ["postgresql", "rest", "per_table"])
+@pytest.mark.parametrize("catalog", catalogs.KINDS)
 def test_catalogs(
     pg: Any,
     connect: str,
@@ -174,16 +175,8 @@ def test_catalogs(
     """Also killed before and in the publication; histories and change logs beside the mirrors."""
     with ExitStack() as stack:
         database = stack.enter_context(fresh_database(pg))
-        if catalog == "postgresql":
-            lake = stack.enter_context(fresh_database(pg))
-            uri = pg.url(lake.name).replace("postgresql://", "postgresql+psycopg://", 1)
-        else:
-            uri = request.getfixturevalue("rest")
-        lines = "lake:\n"
-        if catalog == "per_table":
-            monkeypatch.setattr(RestPointers, "together", False)
-            lines += "  publish: per_table\n"
-        made = recopying_of(stack, database, tmp_path, connect, uri=uri, extra=MODES, lake=lines)
+        lake = lake_options(stack, catalog, pg, request, monkeypatch)
+        made = recopying_of(stack, database, tmp_path, connect, extra=MODES, **lake)
         made.half()
         for failpoint in ("publish.after_swap", "recopy.staged", "join.published"):
             made.change()

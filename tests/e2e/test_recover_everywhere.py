@@ -17,6 +17,7 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.infra.local.postgres import temporary_postgres
 from slotlake.spark.catalog.rest import RestPointers
+from tests.catalogs import postgres_uri
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import pipeline_file
 from tests.e2e.test_beside import mirrors, past
@@ -43,7 +44,7 @@ def shop(
         database = stack.enter_context(fresh_database(servers(version)))
         uri: Callable[[], str] = {
             "sqlite": lambda: f"sqlite:///{tmp_path}/lake.db",
-            "postgresql": lambda: _sqlalchemy(stack.enter_context(fresh_database(servers(version)))),
+            "postgresql": lambda: postgres_uri(stack.enter_context(fresh_database(servers(version)))),
         }.get(catalog, lambda: str(request.getfixturevalue("rest")))
         database.execute(SETUP)
         file = pipeline_file(tmp_path, database, TABLES, uri=uri(), name=f"r{database.name}")
@@ -65,10 +66,6 @@ def shop(
         pipeline = stack.enter_context(Pipeline.open(file))
         pipeline.init()
         yield Shop(database, pipeline, other), days
-
-
-def _sqlalchemy(database: Database) -> str:
-    return database.server.url(database.name).replace("postgresql://", "postgresql+psycopg://", 1)
 
 
 def test_what_is_wrong_is_told_and_mended(shop: tuple[Shop, list[str]]) -> None:

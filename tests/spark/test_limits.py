@@ -25,6 +25,7 @@ from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.run import StatementTooLongError, run
 from slotlake.spark.names import LakeName
+from tests.catalogs import postgres_uri
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.spark.lake_lab import Lab, insert, relation
@@ -38,10 +39,6 @@ def silent() -> Iterator[int]:
     """A port that takes connections and never says a word."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
-
-
-def _postgresql(database: Database) -> str:
-    return database.server.url(database.name).replace("postgresql://", "postgresql+psycopg://", 1)
 
 
 def test_a_rest_catalog_that_never_answers(silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +65,7 @@ def test_a_catalog_server_that_freezes(
 ) -> None:
     """It acknowledges what it gets, and says nothing."""
     monkeypatch.setattr(catalog_sql, "SILENT_SECONDS", 1.0)
-    lake = LakeSettings("lake", _postgresql(database), f"file://{tmp_path}/w", "shop")
+    lake = LakeSettings("lake", postgres_uri(database), f"file://{tmp_path}/w", "shop")
     with open_catalog(lake) as catalog:
         catalog.make_namespace("shop")
         [(pid,)] = database.execute(
@@ -88,7 +85,7 @@ def test_a_pointer_that_someone_else_has_locked(
 ) -> None:
     monkeypatch.setattr(catalog_sql, "LOCK_SECONDS", 1)
     monkeypatch.setattr(catalog_jdbc, "SILENT_SECONDS", 2)
-    lake = LakeSettings("lake", _postgresql(database), f"file://{tmp_path}/w", "shop")
+    lake = LakeSettings("lake", postgres_uri(database), f"file://{tmp_path}/w", "shop")
     lab = Lab.on(session, lake)
     lab.init({ITEMS: [{"id": "1", "v": "a"}]})
     batch = lab.batch(insert(ITEMS, id="2", v="b"))

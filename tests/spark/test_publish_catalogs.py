@@ -27,7 +27,7 @@ from slotlake.spark.publish.swap import load
 from slotlake.spark.read.point import Cut
 from slotlake.spark.read.query import query
 from slotlake.spark.tables.schema import TableSchema
-from tests.conftest import Database
+from tests.catalogs import postgres_uri
 from tests.spark.lake_lab import PIPELINE, Lab, insert, relation, update, write_rows
 
 ONE = relation("one", ["id"], id="int8", n="numeric", v="int4")
@@ -41,7 +41,7 @@ def anywhere(request: pytest.FixtureRequest, session: Any, tmp_path: Path) -> La
     """A lake on each kind of catalog."""
     uri: Callable[[], str] = {
         "sqlite": lambda: f"sqlite:///{tmp_path}/catalog.db",
-        "postgresql": lambda: _sqlalchemy(request.getfixturevalue("database")),
+        "postgresql": lambda: postgres_uri(request.getfixturevalue("database")),
         "rest": lambda: str(request.getfixturevalue("rest")),
     }[request.param]
     return Lab.on(session, _lake(uri(), tmp_path))
@@ -55,10 +55,6 @@ def on_rest(session: Any, rest: str, tmp_path: Path) -> Lab:
 def _lake(uri: str, folder: Path) -> LakeSettings:
     namespace = "s" + "".join(c for c in folder.name if c.isalnum())
     return LakeSettings("lake", uri, f"file://{folder}/warehouse", namespace, KeepPoints(3))
-
-
-def _sqlalchemy(database: Database) -> str:
-    return database.server.url(database.name).replace("postgresql://", "postgresql+psycopg://", 1)
 
 
 def test_a_life_on_each_kind_of_catalog(anywhere: Lab) -> None:

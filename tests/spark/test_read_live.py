@@ -18,6 +18,7 @@ import pytest
 from slotlake import Pipeline
 from slotlake.infra.local.postgres import USER
 from slotlake.infra.local.rest_catalog import LocalRestCatalog
+from tests.catalogs import postgres_uri
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 
@@ -57,7 +58,7 @@ def test_no_reader_sees_a_broken_cut(kind: str, database: Database, session: Any
         with LocalRestCatalog(tmp_path / "rest") as server:
             _read_while_writing(database, tmp_path, server.uri, reads_min=50)
     elif kind == "postgresql":
-        url = database.server.url(database.name).replace("postgresql://", "postgresql+psycopg://", 1)
+        url = postgres_uri(database)
         _read_while_writing(database, tmp_path, url, reads_min=200)
     else:
         _read_while_writing(database, tmp_path, f"sqlite:///{tmp_path}/lake.db", reads_min=200)
