@@ -77,7 +77,8 @@ class Reader(Closes):
 
     def _ask(self, line: str) -> str:
         stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None and stdout is not None
+        assert stdin is not None
+        assert stdout is not None
         stdin.write(f"{line}\n")
         stdin.flush()
         answer = stdout.readline()

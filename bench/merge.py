@@ -126,10 +126,14 @@ class _Race:
         data = self._folder / "warehouse" / NAMESPACE / "orders" / "data"
         for statement in (
             f"CREATE NAMESPACE lake.{NAMESPACE}_peer",
-            f"CREATE TABLE {_THEIRS} USING iceberg TBLPROPERTIES ({', '.join(kept)}) "
-            f"AS SELECT * FROM {_OURS} WHERE false",
-            f"CALL lake.system.add_files(table => '{_THEIRS}', source_table => '`parquet`.`{data}`', "
-            "check_duplicate_files => false)",
+            (
+                f"CREATE TABLE {_THEIRS} USING iceberg TBLPROPERTIES ({', '.join(kept)}) "
+                f"AS SELECT * FROM {_OURS} WHERE false"
+            ),
+            (
+                f"CALL lake.system.add_files(table => '{_THEIRS}', source_table => '`parquet`.`{data}`', "
+                "check_duplicate_files => false)"
+            ),
         ):
             session.sql(statement).collect()
 

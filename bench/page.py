@@ -19,9 +19,11 @@ def markdown(told: Mapping[str, Any]) -> str:
     """The table, and the machine above it, of a document as ``slotlake bench --json`` writes it."""
     machine = told["machine"]
     lines = [
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}; "
-        f"Python {machine['python']}, PostgreSQL {machine['postgres']}; commit {machine['commit']}, "
-        f"{machine['taken']}, load before the start {machine['load']}.",
+        (
+            f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}; "
+            f"Python {machine['python']}, PostgreSQL {machine['postgres']}; commit {machine['commit']}, "
+            f"{machine['taken']}, load before the start {machine['load']}."
+        ),
         "",
         "| benchmark | what | against | ours | theirs | ratio (lowest to highest) | wanted | aim |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",

@@ -97,7 +97,8 @@ def _peer() -> tuple[str, Callable[[], Reader]]:
     # The module alone: the package itself asks for a database driver, which decoding does not need.
     file = Path(found.submodule_search_locations[0]) / "decoders.py"
     specification = importlib.util.spec_from_file_location("slotlake_bench_pypgoutput", file)
-    assert specification is not None and specification.loader is not None
+    assert specification is not None
+    assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules[specification.name] = module  # its dataclasses look themselves up
     specification.loader.exec_module(module)

@@ -76,8 +76,7 @@ def compare_chosen(
     chosen = SourceTable(connection, replace(table, row_filter=_both(table.row_filter, condition.text)))
     theirs = [chosen.hashes(None)]
     ours, strangers = _of_the_lake(connection, table, cut, condition, np.unique(theirs[0][0]))
-    for part in _parts(strangers):
-        theirs.append(_with_keys(connection, table, key, part).hashes(None))
+    theirs += [_with_keys(connection, table, key, part).hashes(None) for part in _parts(strangers)]
     source = np.concatenate([k for k, _ in theirs]), np.concatenate([r for _, r in theirs])
     found = differing_rows(source, ours)
     differing = np.array([hashed for _, hashed, _ in found], np.int64)

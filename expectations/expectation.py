@@ -54,7 +54,7 @@ class ReconciliationMetric(TableMetricProvider):  # type: ignore[misc]
 
     @metric_value(engine=PandasExecutionEngine)  # type: ignore[untyped-decorator]
     def _pandas(
-        cls,
+        cls,  # noqa: N805 - Great Expectations calls it with the class
         execution_engine: PandasExecutionEngine,
         metric_domain_kwargs: dict[str, Any],
         metric_value_kwargs: dict[str, Any],

@@ -45,7 +45,8 @@ def _in_process(file: PipelineFile, lake: LakeSettings, closing: ExitStack) -> S
     from slotlake.infra.local.runtime import spark_runtime
     from slotlake.spark.session import open_session
 
-    running = SparkContext._active_spark_context is not None  # one of the program's own is not ours to stop
+    # A session of the program's own is not ours to stop.
+    running = SparkContext._active_spark_context is not None  # noqa: SLF001 - there is no public question
     runtime = spark_runtime()
     os.environ.update(runtime.environment())
     session = open_session(

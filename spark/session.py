@@ -160,7 +160,7 @@ def is_alive(session: SparkSession) -> bool:
     remote = _remotes.get(session)
     try:
         if remote is None:
-            return not session.sparkContext._jsc.sc().isStopped()
+            return not session.sparkContext._jsc.sc().isStopped()  # noqa: SLF001 - no public question
         place = urlsplit(remote)  # before PySpark's client tries again and again
         where = place.hostname or "localhost", place.port or _CONNECT_PORT
         socket.create_connection(where, _CONNECT_SECONDS).close()

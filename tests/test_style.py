@@ -93,12 +93,12 @@ def _places(pattern: re.Pattern[str]) -> list[str]:
     ]
 
 
-def test_the_search_finds_the_project():
+def test_the_search_finds_the_project() -> None:
     names = {_name(path) for path in _files()}
     assert {"slotlake", ".ci/run", "pyproject.toml", "decoder/lsn.py", "tests/test_style.py"} <= names
 
 
-def test_lines_and_files_are_short():
+def test_lines_and_files_are_short() -> None:
     long_lines = [
         f"{_name(path)}:{number}"
         for path in _sources()
@@ -116,7 +116,7 @@ def test_lines_and_files_are_short():
     assert long_files == []
 
 
-def test_functions_are_short():
+def test_functions_are_short() -> None:
     found = []
     for path in _modules():
         for node in ast.walk(_tree(path)):
@@ -128,16 +128,16 @@ def test_functions_are_short():
     assert found == []
 
 
-def test_every_module_says_what_it_owns():
+def test_every_module_says_what_it_owns() -> None:
     assert [_name(path) for path in _modules() if not ast.get_docstring(_tree(path))] == []
 
 
-def test_names_say_something():
+def test_names_say_something() -> None:
     shunned = [_name(path) for path in _sources() if {path.stem, *path.parent.parts} & FOLDER_NAMES_SHUNNED]
     assert shunned == []
 
 
-def test_a_spark_session_is_never_called_like_the_package():
+def test_a_spark_session_is_never_called_like_the_package() -> None:
     found = []
     for path in (
         source for source in _sources() if "decoder" not in source.relative_to(ROOT).parts
@@ -161,7 +161,7 @@ def _words(path: Path) -> set[str]:
     return found
 
 
-def test_no_module_is_dead():
+def test_no_module_is_dead() -> None:
     named_in: dict[str, set[Path]] = {}
     for path in (path for path in _files() if path.suffix in {"", ".py", ".toml", ".sh", ".md"}):
         for word in _words(path):
@@ -177,19 +177,19 @@ def test_no_module_is_dead():
     assert dead == []
 
 
-def test_nothing_is_left_over():
+def test_nothing_is_left_over() -> None:
     assert _places(LEFTOVERS) == []
 
 
-def test_no_registry_is_named():
+def test_no_registry_is_named() -> None:
     assert _places(REGISTRIES) == []
 
 
-def test_no_path_of_one_machine_is_named():
+def test_no_path_of_one_machine_is_named() -> None:
     assert _places(MACHINE_PATHS) == []
 
 
-def test_the_lock_file_pins_every_package_by_hash_and_leaves_out_what_breaks_spark():
+def test_the_lock_file_pins_every_package_by_hash_and_leaves_out_what_breaks_spark() -> None:
     text = (ROOT / "infra" / "requirements.txt").read_text()
     entries = re.split(r"\n(?=[A-Za-z0-9])", text)[1:]
     assert len(entries) > 100
@@ -198,7 +198,7 @@ def test_the_lock_file_pins_every_package_by_hash_and_leaves_out_what_breaks_spa
     assert not re.search(r"^-", text, re.MULTILINE), "no index, no link: these name a host"
 
 
-def test_every_wanted_package_is_locked():
+def test_every_wanted_package_is_locked() -> None:
     wanted = re.findall(r"^([A-Za-z0-9._-]+)", (ROOT / "infra" / "requirements.in").read_text(), re.MULTILINE)
     locked = set(
         re.findall(r"^([A-Za-z0-9._-]+)==", (ROOT / "infra" / "requirements.txt").read_text(), re.MULTILINE)
@@ -206,7 +206,7 @@ def test_every_wanted_package_is_locked():
     assert {name.lower().replace("_", "-") for name in wanted} - locked == set()
 
 
-def test_every_folder_of_modules_is_a_package_under_one_name():
+def test_every_folder_of_modules_is_a_package_under_one_name() -> None:
     links = {path.name: path.resolve() for path in (ROOT / "src" / "slotlake").iterdir() if path.is_symlink()}
     assert links == {name: ROOT / name for name in (*FLOORS, "dags", "docs")}
     folders = {path.parent for path in _modules()}
@@ -214,11 +214,11 @@ def test_every_folder_of_modules_is_a_package_under_one_name():
 
 
 @pytest.mark.parametrize("floor", FLOORS)
-def test_a_floor_has_few_files_at_its_top(floor):
+def test_a_floor_has_few_files_at_its_top(floor: str) -> None:
     assert len(list((ROOT / floor).glob("*.py"))) <= TOP_FILES_MAX[floor]
 
 
-def test_no_import_leads_back():
+def test_no_import_leads_back() -> None:
     """No module is imported, at whatever depth and time, by what it imports itself."""
     imports = {_dotted(path): _imported(path) for path in _modules()}
     order = TopologicalSorter({name: found & imports.keys() for name, found in imports.items()})
@@ -243,7 +243,7 @@ def _imported(path: Path) -> set[str]:
     return found - {_dotted(path)}
 
 
-def test_imports_point_one_way():
+def test_imports_point_one_way() -> None:
     done = _python("from importlinter.cli import lint_imports_command as run; run()", "--no-cache")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -263,7 +263,7 @@ def _dags() -> list[Path]:
     return sorted((ROOT / "dags").glob("*.py"))
 
 
-def test_dag_files_are_named_for_what_they_are():
+def test_dag_files_are_named_for_what_they_are() -> None:
     """Airflow has their folder on its path, where another name could hide a package of the user's.
 
     One is not theirs: `__init__.py`, which makes the folder a package for `from slotlake.dags import *`.
@@ -276,7 +276,7 @@ def test_dag_files_are_named_for_what_they_are():
 
 
 @pytest.mark.parametrize("path", _dags(), ids=lambda path: path.name)
-def test_a_dag_file_is_thin_and_light(path):
+def test_a_dag_file_is_thin_and_light(path: Path) -> None:
     tree = _tree(path)
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}

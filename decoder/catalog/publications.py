@@ -214,7 +214,7 @@ WITH keys AS MATERIALIZED (
     SELECT i.indrelid, i.indkey, i.indisprimary, i.indisreplident FROM pg_index i
     WHERE i.indrelid = ANY (%(tables)s) AND (i.indisprimary OR i.indisreplident) AND {ENFORCED}
 )"""
-    + """
+    """
 SELECT a.attrelid, a.attname, a.atttypid, a.atttypmod, a.attnotnull, bn.nspname, bt.typname,
        coalesce(a.attnum = ANY (pk.indkey), false), coalesce(a.attnum = ANY (ri.indkey), false),
        a.atthasmissing OR a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> ''

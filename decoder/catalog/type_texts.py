@@ -31,8 +31,10 @@ OBJECT_KINDS = {
     "regoperator": ("pg_operator", "true"),
     "regtype": (
         "pg_type",
-        "NOT EXISTS (SELECT FROM pg_class r WHERE r.oid IN (x.typrelid, (SELECT e.typrelid FROM pg_type e "
-        "WHERE e.oid = x.typelem)) AND r.relpersistence = 't')",
+        (
+            "NOT EXISTS (SELECT FROM pg_class r WHERE r.oid IN (x.typrelid, "
+            "(SELECT e.typrelid FROM pg_type e WHERE e.oid = x.typelem)) AND r.relpersistence = 't')"
+        ),
     ),
     "regconfig": ("pg_ts_config", "true"),
     "regdictionary": ("pg_ts_dict", "true"),

@@ -81,7 +81,8 @@ class _Parts:
     def append(self, table: pa.Table) -> None:
         if self._writer is None or self._schema is None or not _holds(self._schema, table.schema):
             self._next_part(table.schema)
-        assert self._writer is not None and self._schema is not None
+        assert self._writer is not None
+        assert self._schema is not None
         self._writer.write_table(_fitted(table, self._schema))
         self.rows += table.num_rows
 

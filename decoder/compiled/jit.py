@@ -42,7 +42,7 @@ def compiled(function: F) -> F:
     """Compile on first call; the type checker keeps seeing the plain function."""
     made = numba.njit(cache=True, nogil=True)(function)
     kernels[f"{function.__module__}.{function.__qualname__}"] = made
-    return cast(F, made)
+    return cast("F", made)
 
 
 def inlined(function: F) -> F:
@@ -50,7 +50,7 @@ def inlined(function: F) -> F:
 
     Not kept on disk by itself: a caller that is compiled anew could not take it in from there.
     """
-    return cast(F, numba.njit(nogil=True, forceinline=True)(function))
+    return cast("F", numba.njit(nogil=True, forceinline=True)(function))
 
 
 def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -1,8 +1,8 @@
-"""COPY's binary format, taken apart column by column.
+r"""COPY's binary format, taken apart column by column.
 
 Grammar (COPY manual page, "Binary Format"):
 
-    file   = "PGCOPY\\n\\377\\r\\n\\0"  int32 flags  int32 extension_length  extension  row*  int16 -1
+    file   = "PGCOPY\n\377\r\n\0"  int32 flags  int32 extension_length  extension  row*  int16 -1
     row    = int16 field_count  field*
     field  = int32 length  bytes            length -1: NULL
 

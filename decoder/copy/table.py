@@ -159,7 +159,7 @@ class _Sum:
             self._progress(CopyProgress(self._table.quoted, self._rows, self._bytes, seconds))
 
 
-class _Stopped(Exception):
+class _Stopped(Exception):  # noqa: N818 - a signal between threads, not an error
     """Another part has failed."""
 
 
@@ -221,7 +221,7 @@ class CopyCrew:
         for job in jobs:
             try:
                 self._futures[job].result()
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - it, or the first failure, is raised
                 raise self._failure or error from None
 
     def _work(self, job: CopyJob) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from slotlake.decoder.errors import ConsumerError, SlotlakeError
 from slotlake.decoder.lsn import format_lsn
@@ -46,7 +46,7 @@ class Delivery:
         )
         self._refused: set[int | None] = set()
 
-    def __enter__(self) -> Delivery:
+    def __enter__(self) -> Self:
         self._call("startup", (self._startup,), None, self._startup.start_lsn)
         return self
 
@@ -109,7 +109,7 @@ class Delivery:
             return None
         try:
             return getattr(self._consumer, name)(*arguments)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a consumer's code may raise anything
             self._fail(name, event, lsn, error)
 
     def _fail(self, name: str, event: Event | None, lsn: int, error: Exception) -> NoReturn:

@@ -104,7 +104,9 @@ class Gathering:
     def _announce(self) -> None:
         if not self._open:
             begun = self._begun
-            assert begun is not None and begun.commit_lsn is not None and begun.commit_time is not None
+            assert begun is not None
+            assert begun.commit_lsn is not None
+            assert begun.commit_time is not None
             self._write_begin(begun, begun.commit_lsn, begun.commit_time)
             self._open = True
 

@@ -1,6 +1,6 @@
-"""A file of raw messages: what a slot sent, byte for byte, to be decoded again anywhere.
+r"""A file of raw messages: what a slot sent, byte for byte, to be decoded again anywhere.
 
-    file    = "slotlake raw 1\\n" header record* end
+    file    = "slotlake raw 1\n" header record* end
     record  = kind:1 byte  length:u32  body:length bytes          integers big-endian
     header    'h' JSON: plugin, options, start_lsn, server_version, two_phase
     message   'w' lsn:u64 payload            lsn as in XLogData's start
@@ -19,7 +19,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from slotlake.decoder.errors import ProtocolError, SlotlakeError
 from slotlake.decoder.plugins.catalog import RecordedCatalog, table_facts
@@ -74,7 +74,7 @@ class RecordingWriter:
     def _record(self, kind: bytes, body: bytes) -> None:
         self._file.write(_HEAD.pack(kind, len(body)) + body)
 
-    def __enter__(self) -> RecordingWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

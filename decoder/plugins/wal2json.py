@@ -1,4 +1,4 @@
-"""Reads wal2json (versions 2.3 to 2.6), format 1 and format 2; told apart by what comes.
+r"""Reads wal2json (versions 2.3 to 2.6), format 1 and format 2; told apart by what comes.
 
 Format 1, a transaction a message, or in parts with write-in-chunks (its JSON then is cut anywhere
 between two changes):
@@ -14,7 +14,7 @@ Format 2, a JSON object a message, by its "action": B begin, C commit, I insert,
 truncate (one table), M message; with "xid", "timestamp", "origin", "lsn", "nextlsn", "schema", "table",
 "columns" and "identity": [{"name", "type", "typeoid", "position", "value"}], "pk".
 
-Values are JSON strings of the text, except: numbers and booleans as such, bytea hex without its ``\\x``,
+Values are JSON strings of the text, except: numbers and booleans as such, bytea hex without its ``\x``,
 NaN and the infinities of number types as null unless numeric-data-types-as-string.  Unchanged TOASTed
 columns are left out.  The identity of an update is there also when it did not change.  Format 1
 tells neither truncations, nor the commit record's start, nor NULLs of an old tuple.

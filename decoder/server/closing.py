@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import TypeVar
-
-_Self = TypeVar("_Self", bound="Closes")
+from typing import Self
 
 
 class Closes(ABC):
@@ -16,7 +14,7 @@ class Closes(ABC):
     def close(self) -> None:
         """Let go of what is held."""
 
-    def __enter__(self: _Self) -> _Self:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -141,7 +141,8 @@ def identity_of(connection: psycopg.Connection[Any], dsn: str) -> ServerIdentity
     """:func:`identify` over a replication connection that is open already."""
     row = connection.execute("IDENTIFY_SYSTEM").fetchone()
     level = connection.execute("SHOW wal_level").fetchone()
-    assert row is not None and level is not None
+    assert row is not None
+    assert level is not None
     if level[0] != "logical":
         raise SourceError(
             f"the server's wal_level is {level[0]!r}; logical decoding needs 'logical'",
@@ -158,7 +159,7 @@ def identity_of(connection: psycopg.Connection[Any], dsn: str) -> ServerIdentity
     )
 
 
-class source_errors:
+class source_errors:  # noqa: N801 - used as a function: `with source_errors(…):`
     """Turn whatever psycopg raises inside into one SourceError (the chain is cut: it holds the dsn).
 
     Args:
@@ -182,7 +183,7 @@ class source_errors:
             failure.__context__ = None
 
 
-class source_session:
+class source_session:  # noqa: N801 - used as a function: `with source_session(…):`
     """An ordinary session at the source, as `connect`, that ends with its block; errors are SourceErrors.
 
     Args:

@@ -1,8 +1,8 @@
-"""Rows of a binary COPY of (lsn, message), made into what a replication connection would have carried.
+r"""Rows of a binary COPY of (lsn, message), made into what a replication connection would have carried.
 
 Grammar (COPY manual page, "Binary Format"; each row is one CopyData, the first also holds the header):
 
-    header  = "PGCOPY\\n\\377\\r\\n\\0"  int32 flags = 0  int32 extension_length  extension
+    header  = "PGCOPY\n\377\r\n\0"  int32 flags = 0  int32 extension_length  extension
     row     = int16 2  int32 8  int64 lsn  int32 length  message
     trailer = int16 -1
 

@@ -88,7 +88,7 @@ def parse_moment(slices: Slices, kind: pa.DataType) -> Parsed:
 
 
 def parse_bytea(slices: Slices, _: pa.DataType) -> Parsed:
-    """``\\x`` and two hexadecimal digits a byte."""
+    r"""``\x`` and two hexadecimal digits a byte."""
     present = slices.present
     offsets = np.zeros(len(slices) + 1, dtype=np.int64)
     np.cumsum(np.where(present, np.maximum(slices.length.astype(np.int64) - 2, 0) // 2, 0), out=offsets[1:])

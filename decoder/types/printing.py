@@ -72,7 +72,7 @@ def print_float(values: pa.Array) -> pa.Array:
 
 
 def print_bytea(values: pa.Array) -> pa.Array:
-    """``\\x`` and two hexadecimal digits a byte."""
+    r"""``\x`` and two hexadecimal digits a byte."""
     slices = slices_of(values)
     offsets = np.zeros(len(slices) + 1, dtype=np.int64)
     np.cumsum(np.where(slices.present, 2 + 2 * slices.length.astype(np.int64), 0), out=offsets[1:])

@@ -274,7 +274,7 @@ def print_float(
 
 @compiled
 def print_hex(data: Bytes, start: Ints, length: Lengths, offsets: Ints, out: Bytes) -> None:
-    """Bytes to ``\\x…``; ``offsets`` (n+1) already follow from the lengths."""
+    r"""Bytes to ``\x…``; ``offsets`` (n+1) already follow from the lengths."""
     for i in range(len(length)):
         if length[i] < 0:
             continue

@@ -122,7 +122,7 @@ def _copy(data: Bytes, start: Ints, length: Lengths, offsets: Ints, out: Bytes) 
     for i in range(count):
         offsets[i] = at
         fetch_ahead(data, start[min(i + AHEAD, count - 1)])
-        size = length[i] if length[i] > 0 else 0
+        size = length[i] if length[i] > 0 else 0  # noqa: FURB136 - one comparison for numba, not a call
         copy_bytes(data, start[i], start[i] + size, data_end, out, at, out_end)
         at += size
     offsets[count] = at

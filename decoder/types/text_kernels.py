@@ -243,7 +243,7 @@ def _nibble(letter: int) -> int:
 
 @compiled
 def parse_hex(data: Bytes, start: Ints, length: Lengths, offsets: Ints, out: Bytes) -> int:
-    """``\\x…`` to bytes; ``offsets`` (n+1) already follow from the lengths."""
+    r"""``\x…`` to bytes; ``offsets`` (n+1) already follow from the lengths."""
     count = len(length)
     data, start, length, offsets, out = bare(data), bare(start), bare(length), bare(offsets), bare(out)
     for i in range(count):

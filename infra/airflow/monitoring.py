@@ -72,7 +72,7 @@ def paused(
     dag = f"cdc_sync_{name}"
     try:
         is_paused = bool(task_instance.get_dag(dag).is_paused)
-    except Exception:
+    except Exception:  # noqa: BLE001 - Airflow does not say what it raises; an unknown DAG is not paused
         return []
     lag = report["lag_seconds"]
     if not is_paused or (lag is not None and lag <= patience_seconds):

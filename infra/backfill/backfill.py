@@ -75,7 +75,7 @@ def backfill(pipeline: OpenPipeline, wanted: Wanted, progress: Progressing) -> B
         lsn = run.at_one_point(tables)
     except ApplyError:
         # A filter that no longer fits a table holds up the very batches that lead to the copy.
-        if conditions or wanted.dry_run or not any([_drop(pipeline, table, _filtered) for table in tables]):
+        if conditions or wanted.dry_run or not _drop_filtered(pipeline, tables):
             raise
         lsn = run.at_one_point(tables)
     if not wanted.dry_run:
@@ -274,8 +274,10 @@ def _make_way(pipeline: OpenPipeline, table: SourceTable) -> None:
     _drop(pipeline, table, lambda held: held.selection != wanted.selection)
 
 
-def _filtered(held: TableSchema) -> bool:
-    return bool(held.selection)
+def _drop_filtered(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> bool:
+    """Drop every one of these tables that the lake has under a row filter; return whether there was one."""
+    dropped = [_drop(pipeline, table, lambda stored: bool(stored.selection)) for table in tables]
+    return any(dropped)
 
 
 def _drop(pipeline: OpenPipeline, table: SourceTable, when: Callable[[TableSchema], bool]) -> bool:

@@ -53,7 +53,8 @@ def lines(wanted: Wanted) -> Iterator[dict[str, Any]]:
 
 
 def _from_slot(wanted: Wanted, consumer: Consumer) -> Iterator[int]:
-    assert wanted.dsn is not None and wanted.slot is not None
+    assert wanted.dsn is not None
+    assert wanted.slot is not None
     dsn = resolve_secret(wanted.dsn, "--dsn")
     publications = wanted.publications
     if wanted.plugin == "pgoutput" and not publications:

@@ -159,7 +159,7 @@ def _run(arguments: list[str] | None) -> int:
         return _say("interrupted; running the same command again is safe", INTERRUPTED)
     except BrokenPipeError:
         raise
-    except Exception:
+    except Exception:  # noqa: BLE001 - the last resort of the command
         traceback.print_exc()
         return _say("this is a defect of slotlake itself; nothing was confirmed to the server", DEFECT)
     return outcome if isinstance(outcome, int) else 0

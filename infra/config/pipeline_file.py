@@ -252,7 +252,7 @@ def _airflow_connection(connection_id: str, where: str) -> str:
         from airflow.sdk import BaseHook
 
         uri = str(BaseHook.get_connection(connection_id).get_uri())
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - each secrets backend of Airflow has errors of its own
         raise PipelineFileError(
             f"the Airflow connection {connection_id!r} cannot be read ({type(error).__name__})",
             where=where,

@@ -26,6 +26,8 @@ _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 
 
 class Section(BaseModel):
+    """A part of the pipeline file: unknown keys and values of another type are refused."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 

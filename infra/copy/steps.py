@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 
-class CopyStep(str):
+class CopyStep(str):  # noqa: SLOT000 - it has a dict: one step a table
     """A step's name that knows more: the state a table is in, what has come of it and how fast.
 
     Two steps of one table are equal whatever else they know: a display shows them in one place.

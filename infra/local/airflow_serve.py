@@ -98,7 +98,7 @@ def _fork(
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - a forked child must never return
         import traceback
 
         traceback.print_exc()

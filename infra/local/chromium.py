@@ -123,7 +123,9 @@ def _fetch(folder: Path) -> None:
 
 def _without_chromium(status: str) -> str:
     """The packages of the machine but Chromium's: those hidden from PATH are to be fetched too."""
-    packages = (part for part in status.split("\n\n") if not re.search(r"^Package: chromium", part, re.M))
+    packages = (
+        part for part in status.split("\n\n") if not re.search(r"^Package: chromium", part, re.MULTILINE)
+    )
     return "\n\n".join(packages)
 
 

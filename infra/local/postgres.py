@@ -125,7 +125,7 @@ class EmbeddedPostgres:
         return f"postgresql://{USER}:{self.password}@127.0.0.1:{self.port}/{database}"
 
     def program(self, name: str) -> str:
-        """Path of a client program: psql, pgbench, pg_recvlogical, pg_dump …
+        """Path of a client program: psql, pgbench, pg_recvlogical, pg_dump and others.
 
         Raises:
             SetupError: the wheel has no such program.

@@ -73,7 +73,8 @@ class Comparison:
 
     def changes(self, connection: psycopg.Connection[Any], cut: Cut) -> Iterator[RowChange]:
         """The rows that differ, as changes."""
-        assert self.source is not None and self.found is not None
+        assert self.source is not None
+        assert self.found is not None
         takes = _taken(self.source)
         names = [column.name for column in self.source.columns]
         by_kind: dict[str, dict[int, int]] = {}

@@ -211,7 +211,8 @@ def _reshape(pipeline: OpenPipeline, snapshot: ExportedSnapshot, found: Sequence
     schemas, _ = schemas_at(pipeline, snapshot, [each.source for each in kept if each.source is not None])
     now = []
     for each in kept:
-        assert each.source is not None and each.held is not None
+        assert each.source is not None
+        assert each.held is not None
         schema, held = schemas[each.source], each.held
         numbers = {column.name: column.number for column in schema.columns}
         columns = tuple(

@@ -129,7 +129,7 @@ class _Server:
         self._stream.at(pipeline.position())
 
     def serve(self, listener: Listener) -> None:
-        handle = listener._listener._socket  # type: ignore[attr-defined]  # there is no other way to wait
+        handle = listener._listener._socket  # type: ignore[attr-defined]  # noqa: SLF001 - the only way to wait
         while not self._stopped:
             ready, _, _ = select.select([handle], [], [], self._stream.wait_seconds)
             if ready:

@@ -100,7 +100,7 @@ class RestPointers(Catalog):
 
         By its list of what it can do; one that gives none is asked, with a request that changes nothing.
         """
-        listed = self._rest._supported_endpoints
+        listed = self._rest._supported_endpoints  # noqa: SLF001 - pyiceberg asks, but does not tell
         if listed >= DEFAULT_ENDPOINTS and listed <= DEFAULT_ENDPOINTS | VIEW_ENDPOINTS:
             return not _lacks(self._post(_TOGETHER, {"table-changes": []}))
         return any(e.http_method.value == "POST" and e.path.endswith(_TOGETHER) for e in listed)
@@ -229,7 +229,8 @@ class RestPointers(Catalog):
     def _post(self, path: str, body: dict[str, Any]) -> Response:
         with _explained(self.lake):
             # pyiceberg has no call of its own for this request.
-            answer: Response = self._rest._session.post(self._rest.url(path, prefixed=True), json=body)
+            session = self._rest._session  # noqa: SLF001
+            answer: Response = session.post(self._rest.url(path, prefixed=True), json=body)
             return answer
 
     def _require_done(self, answer: Response, names: Sequence[LakeName]) -> None:

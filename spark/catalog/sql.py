@@ -47,10 +47,10 @@ class _Bounded(psycopg.Connection[Any]):
             return super().wait(gen, interval, SILENT_SECONDS if timeout is None else timeout)
         except psycopg.errors.QueryCanceled:
             raise
-        except psycopg.OperationalError as error:
+        except psycopg.OperationalError:
             if self.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
                 self.close()  # it waits for an answer still: nothing else can be said over it
-            raise error
+            raise
 
 
 class _PatientCatalog(SqlCatalog):

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -74,7 +75,7 @@ class Amendment:
         lake_files.make_directory(amendment.target.directory)
         return amendment
 
-    def __enter__(self) -> Amendment:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: object) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -119,7 +120,7 @@ class InitialCopy:
             raise
         return copy
 
-    def __enter__(self) -> InitialCopy:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: object) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -77,7 +78,7 @@ class Replacement:
         lake_files.remove_tree(lake_files.control_directory(*parts))
         return cls(session, lake, Copied(schema, lake_files.control_directory(*parts), 0, "asked for"), name)
 
-    def __enter__(self) -> Replacement:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: object) -> None:

@@ -133,7 +133,7 @@ def walk(
     *,
     skip: bool = False,
 ) -> Walked:
-    """Apply all changes in order to the dense keys 0, 1, …
+    """Apply all changes in order to the dense keys 0, 1, 2 and so on.
 
     Args:
         op: int8 per change, 'I' 'U' 'D'.

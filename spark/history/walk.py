@@ -113,7 +113,7 @@ def walk(
     *,
     skip: bool = False,
 ) -> Events:
-    """Follow all changes of the dense keys 0, 1, …
+    """Follow all changes of the dense keys 0, 1, 2 and so on.
 
     Args:
         changes: per change: op (int8), new and old key (int64, -1 for none), whether its tuples show the

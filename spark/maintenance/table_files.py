@@ -132,7 +132,7 @@ def _path(location: str) -> str:
     return str(lake_files.local_path(location))
 
 
-class _explained:
+class _explained:  # noqa: N801 - used as a function: `with _explained(…):`
     """An error of reading, as one of the lake's."""
 
     def __init__(self, where: str) -> None:

@@ -182,7 +182,8 @@ def with_point(
             **_waiting(point, table.metadata),
         },
     )
-    (added,) = (update.snapshot for update in changes._updates if isinstance(update, AddSnapshotUpdate))
+    updates = changes._updates  # noqa: SLF001 - it has no other way to say what it would commit
+    (added,) = (update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate))
     snapshot = json.loads(added.model_dump_json(by_alias=True, exclude_none=True))
     grown = {
         **table.metadata,

@@ -33,7 +33,8 @@ def trim(catalog: Catalog, commits: Loaded) -> int:
     told = {key: value for key, value in point.items() if key.startswith("slotlake.")}
     changes = Transaction(alone(commits))
     changes.delete(f"position < {oldest}", snapshot_properties=told)
-    made = [update.snapshot for update in changes._updates if isinstance(update, AddSnapshotUpdate)]
+    updates = changes._updates  # noqa: SLF001 - it has no other way to say what it would commit
+    made = [update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate)]
     added = [json.loads(snapshot.model_dump_json(by_alias=True, exclude_none=True)) for snapshot in made]
     grown = {
         **commits.metadata,

@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import types as T
+from pyspark.sql import types as T  # noqa: N812 - Spark's own short name
 
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.lsn import format_lsn

@@ -58,7 +58,7 @@ def java_view(session: SparkSession, java: Callable[[], str] = path_java) -> Any
     Raises:
         SetupError: the session is remote, and no Java is here.
     """
-    return _beside(java()).jvm if is_remote(session) else session._jvm
+    return _beside(java()).jvm if is_remote(session) else session._jvm  # noqa: SLF001 - Spark's own parser
 
 
 def parse(java: Any, sql: str) -> Any:

@@ -43,7 +43,8 @@ def strict(kind: str, work: Work, parts: list[Typed]) -> Typed:
 def connected(parts: list[Typed], *, ends_with: bool, all_run: bool = False) -> Typed:
     """AND (``ends_with`` false) and OR (true): the first part that says so decides; else NULL wins.
 
-    ``all_run``: every part is evaluated for every row."""
+    ``all_run``: every part is evaluated for every row.
+    """
 
     def run(frame: Frame) -> Vector:
         values, null = np.full(frame.size, not ends_with), np.zeros(frame.size, np.bool_)

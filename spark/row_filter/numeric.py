@@ -27,7 +27,7 @@ _DISPLAY_SCALE_MAX = 1000  # NUMERIC_MAX_DISPLAY_SCALE
 
 
 class EvaluationError(Exception):
-    """PostgreSQL's own error for a row: division by zero, a value out of range, …"""
+    """PostgreSQL's own error for a row: such as a division by zero or a value out of range."""
 
 
 def scale_of(value: Decimal) -> int:
@@ -148,7 +148,8 @@ def _integers(left: Decimal, right: Decimal, scale: int) -> tuple[int, int]:
     """Two integers whose quotient is left / right * 10^scale."""
     (sign_left, digits_left, exponent_left) = left.as_tuple()
     (sign_right, digits_right, exponent_right) = right.as_tuple()
-    assert isinstance(exponent_left, int) and isinstance(exponent_right, int)
+    assert isinstance(exponent_left, int)
+    assert isinstance(exponent_right, int)
     shift = exponent_left - exponent_right + scale
     numerator = int("".join(map(str, digits_left))) * (-1 if sign_left else 1)
     denominator = int("".join(map(str, digits_right))) * (-1 if sign_right else 1)
@@ -191,7 +192,7 @@ def printed(value: Decimal) -> str:
         return "NaN"
     if value.is_infinite():
         return "Infinity" if value > 0 else "-Infinity"
-    return format(value if value else value.copy_abs(), "f")  # PostgreSQL has no negative zero
+    return format(value or value.copy_abs(), "f")  # PostgreSQL has no negative zero
 
 
 class _Order:

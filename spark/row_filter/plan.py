@@ -165,7 +165,7 @@ class Compiler:
         return strict(found[0], found[1], [left, right])
 
     def _prefixed(self, node: Node, part: Typed) -> Typed:
-        works: dict[str, Work] = {kind: np.negative for kind in FLOATS}
+        works: dict[str, Work] = dict.fromkeys(FLOATS, np.negative)
         works |= {kind: _negative(kind) for kind in INTEGERS}
         works["numeric"] = lambda values: np.array([negated(value) for value in values] + [None], object)[:-1]
         if node.value == "+" and part.kind in works:

@@ -281,7 +281,7 @@ def _columns(chosen: Selection, relation: BatchRelation, rows: pa.Table) -> Chan
     names = [relation.columns[i].name for i in wanted]
     key = tuple(relation.key) if set(relation.key) <= set(names) else ()
     reduced: Any = dataclasses.replace(
-        cast(Any, relation), columns=tuple(relation.columns[i] for i in wanted), key=key
+        cast("Any", relation), columns=tuple(relation.columns[i] for i in wanted), key=key
     )
     if chosen.identified and set(fold_key(relation)) - set(names):
         raise ApplyError(

@@ -170,7 +170,7 @@ def _holds(old: LakeColumn, new: LakeColumn) -> bool:
 
 
 def promotes(old: str, new: str) -> bool:
-    """Can Iceberg widen a field of one Spark type to the other? (Table spec, "Schema Evolution".)"""
+    """Return whether Iceberg can widen a Spark type to the other (table spec, "Schema Evolution")."""
     before, after = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
     if before and after:
         return before[2] == after[2] and int(before[1]) < int(after[1])

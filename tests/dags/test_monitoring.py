@@ -21,9 +21,16 @@ source: {dsn: "postgresql://u:p@127.0.0.1:1/db", publications: [p], slot: s}
 lake: {uri: "sqlite:///lake.db", warehouse: warehouse, namespace: n}
 """
 QUIET = {
-    **{"state": "ready", "alarms": [], "warnings": [], "last_consistent_lsn": "0/1", "lag_seconds": 1.5},
-    **{"lag_bytes": 10, "retained_wal_bytes": 1 << 20, "safe_wal_size": None, "wal_bytes_per_second": 3.0},
-    **{"seconds_to_invalidation": None},
+    "state": "ready",
+    "alarms": [],
+    "warnings": [],
+    "last_consistent_lsn": "0/1",
+    "lag_seconds": 1.5,
+    "lag_bytes": 10,
+    "retained_wal_bytes": 1 << 20,
+    "safe_wal_size": None,
+    "wal_bytes_per_second": 3.0,
+    "seconds_to_invalidation": None,
 }
 
 
@@ -125,7 +132,7 @@ def _collector() -> Iterator[tuple[int, list[bytes]]]:
             self.send_response(200)
             self.end_headers()
 
-        def log_message(self, format: str, *args: Any) -> None:
+        def log_message(self, *_: Any) -> None:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Collector)

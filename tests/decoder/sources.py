@@ -43,7 +43,8 @@ def through_sql(monkeypatch: pytest.MonkeyPatch, window_bytes: int) -> None:
 def confirmed_flush(source: SourceSettings) -> int:
     with connect(source.dsn) as connection:
         state = inspect_slot(connection, source.slot)
-    assert state is not None and state.confirmed_flush_lsn is not None
+    assert state is not None
+    assert state.confirmed_flush_lsn is not None
     return state.confirmed_flush_lsn
 
 
@@ -78,8 +79,8 @@ def _changes(batch: Batch, of: str | None) -> list[dict[str, Any]]:
             if f"u{i}" in table.column_names:
                 columns[f"u{i}"] = table[f"u{i}"].to_pylist()
         width = len(relation.columns)
-        for values in zip(*columns.values(), strict=True):
-            changes.append({"width": width, **dict(zip(columns, values, strict=True))})
+        rows = zip(*columns.values(), strict=True)
+        changes += [{"width": width, **dict(zip(columns, values, strict=True))} for values in rows]
     return changes
 
 

@@ -50,7 +50,8 @@ def refused(kind: type[SlotlakeError], match: str, call: object, *arguments: obj
     error = caught.value
     shown = str(error) + "".join(traceback.format_exception(error))
     assert PASSWORD not in shown
-    assert error.where and error.way_out, "what, where, way out"
+    assert error.where, "what, where, way out"
+    assert error.way_out, "what, where, way out"
     return error
 
 

@@ -245,7 +245,8 @@ def test_tables_of_different_types_share_their_parsing(
         rows.append(Insert(8, ("infinity" if n == 3 else f"2026-01-0{n + 1}", str(-n))))
     chunk = decode(*transaction(1000, RelationMessage(ITEM), RelationMessage(dated), *rows))
     items, days = chunk.rows.values()
-    assert items["seq"].to_pylist() == [0, 2, 4, 6] and days["seq"].to_pylist() == [1, 3, 5, 7]
+    assert items["seq"].to_pylist() == [0, 2, 4, 6]
+    assert days["seq"].to_pylist() == [1, 3, 5, 7]
     assert items["n0"].to_pylist() == [0, 1, 2, 3]
     assert items["n1"].to_pylist() == ["item 0", "item 1", None, "item 3"]
     assert days["n1"].to_pylist() == [0, -1, -2, -3]
@@ -275,7 +276,8 @@ def test_tables_alike_are_read_together_and_have_only_what_each_needs() -> None:
     assert by_name["t4"].schema.names == [*fixed, "o0", "o1", "xn1", "xo1"]
     assert by_name["t1"]["n0"].to_pylist() == [10, 11, 12, None]
     assert by_name["t5"]["op"].to_pylist() == [ord(letter) for letter in "IIIT"]
-    assert by_name["t2"]["xo1"].to_pylist() == ["infinity"] * 3 and by_name["t3"]["o0"].to_pylist() == [
+    assert by_name["t2"]["xo1"].to_pylist() == ["infinity"] * 3
+    assert by_name["t3"]["o0"].to_pylist() == [
         0,
         1,
         2,

@@ -13,7 +13,7 @@ from slotlake.decoder.copy.table import CopyCrew, CopyJob
 from slotlake.decoder.errors import SourceError
 from slotlake.decoder.server.source import connect
 from slotlake.decoder.slots.slot import create_slot
-from tests.conftest import Database
+from tests.conftest import Database, Servers
 from tests.decoder.sources import settings
 from tests.decoder.test_bad_input_source import refused, role
 from tests.decoder.test_copy import Place, copied, texts
@@ -80,11 +80,11 @@ def test_partitions_are_read_by_themselves_if_the_role_may(database: Database, t
                 assert list(copy)
 
 
-def test_a_server_without_ranges_reads_whole_tables(servers, tmp_path: Path) -> None:
+def test_a_server_without_ranges_reads_whole_tables(servers: Servers, tmp_path: Path) -> None:
     """Before 14 a condition on ctid reads all of the table: a part would cost as much as the whole."""
 
     class Old:
-        class info:
+        class info:  # noqa: N801 - psycopg's name of it
             server_version = 130000
 
         def __init__(self, connection: psycopg.Connection) -> None:

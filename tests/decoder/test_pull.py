@@ -394,7 +394,8 @@ def test_wal_does_not_pile_up(database: Database, tmp_path: Path) -> None:
         assert confirmed_flush(source) == position
         with connect(source.dsn) as connection:
             state = inspect_slot(connection, source.slot)
-        assert state is not None and state.retained_bytes is not None
+        assert state is not None
+        assert state.retained_bytes is not None
         retained.append(state.retained_bytes)
     one_round = 1000 * 100 * 32 // 20
     assert max(retained[2:]) < 40 * one_round

@@ -20,7 +20,8 @@ def started(connection: psycopg.Connection[Any], query: str) -> None:
         select.select([pgconn.socket], [], [])
         pgconn.consume_input()
     result = pgconn.get_result()
-    assert result is not None and result.status == psycopg.pq.ExecStatus.COPY_OUT
+    assert result is not None
+    assert result.status == psycopg.pq.ExecStatus.COPY_OUT
 
 
 def contents(connection: psycopg.Connection[Any], *, plain: bool) -> list[bytes]:

@@ -37,7 +37,8 @@ def test_what_is_printed_today_and_what_is_not(database: Database) -> None:
     for statement in SETUP.split(";\n"):
         database.execute(statement)
     types = _texts(database)
-    assert len(types) == 18 and types["cs"][1] >= {'{there,NULL,"\\"Odd \\"\\"name, {x}\\""}'}
+    assert len(types) == 18
+    assert types["cs"][1] >= {'{there,NULL,"\\"Odd \\"\\"name, {x}\\""}'}
     with connect(database.dsn) as connection:
         assert unprinted(connection, dict(types.values())) == {}
         gone = {"c": "their", "cs": "{there,their}", "d": "off", "ds": "{far.off,their}", "dd": "{their}"}

@@ -34,7 +34,7 @@ def test_what_changes_a_text_and_what_does_not(database: Database) -> None:
     columns = database.execute(
         "SELECT attname, atttypid::bigint FROM pg_attribute WHERE attrelid = 't'::regclass AND attnum > 0"
     )
-    types = {name: oid for name, oid in columns}
+    types = dict(columns)
     with connect(database.dsn) as connection:
         before = printed_by(connection, types.values())
         assert {name for name, oid in types.items() if oid not in before} == {"plain", "words"}

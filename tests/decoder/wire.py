@@ -78,7 +78,8 @@ def _control(message: Message) -> bytes:
         case StreamAbort(xid, subxid, None, None):
             return b"A" + struct.pack(">II", xid, subxid)
         case StreamAbort(xid, subxid, lsn, time):
-            assert lsn is not None and time is not None
+            assert lsn is not None
+            assert time is not None
             return b"A" + struct.pack(">IIQq", xid, subxid, lsn, time - EPOCH_MICROSECONDS)
         case _:
             return _two_phase(message)

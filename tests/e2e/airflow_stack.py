@@ -39,7 +39,7 @@ class Stack:
     warned: Path
 
     def dag(self, kind: str) -> str:
-        """The DAG's name: ``sync``, ``bootstrap``, …"""
+        """The DAG's name, from ``sync``, ``bootstrap`` and so on."""
         return f"cdc_{kind}_{self.name}"
 
     def rows(self, table: str, namespace: str = "") -> list[tuple[str | None, ...]]:
@@ -122,8 +122,10 @@ class Stack:
     def run_again(
         self, kind: str, run: str, tasks: list[str], *, attempt: int, everything: bool = False
     ) -> None:
-        """Clear tasks (or the whole run) and wait until these have run again: right after clearing, the run
-        may still be called a success."""
+        """Clear tasks (or the whole run) and wait until these have run again.
+
+        Right after clearing, the run may still be called a success.
+        """
         self.client.clear(self.dag(kind), run, None if everything else tasks)
 
         def done() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -34,8 +35,11 @@ class Told:
         assert PASSWORD not in self.text
 
 
+Command = Callable[..., Told]  # its arguments are those of the command line
+
+
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]):
+def run(capsys: pytest.CaptureFixture[str]) -> Command:
     def run_command(*arguments: str | Path) -> Told:
         code = main([str(argument) for argument in arguments])
         captured = capsys.readouterr()
@@ -59,7 +63,7 @@ def _with_dsn(file: Path, dsn: str) -> Path:
     return file
 
 
-def test_help_without_arguments(run) -> None:
+def test_help_without_arguments(run: Command) -> None:
     told = run()
     assert told.code == 0
     for command in (
@@ -77,13 +81,13 @@ def test_help_without_arguments(run) -> None:
         assert command in told.text
 
 
-def test_usage(run) -> None:
+def test_usage(run: Command) -> None:
     run("nonsense").expect(2, "nonsense")
     run("sync").expect(2, "PIPELINE.yaml")
     run("sync", "--no-such-option", "x").expect(2, "--no-such-option")
 
 
-def test_pipeline_file(run, shop: Path, tmp_path: Path) -> None:
+def test_pipeline_file(run: Command, shop: Path, tmp_path: Path) -> None:
     run("sync", tmp_path / "none.yaml").expect(2, "no such pipeline file")
     good = shop.read_text()
     for bad, part in [
@@ -101,12 +105,12 @@ def test_pipeline_file(run, shop: Path, tmp_path: Path) -> None:
         run("sync", shop).expect(2, part)
 
 
-def test_unreachable_source(run, shop: Path) -> None:
+def test_unreachable_source(run: Command, shop: Path) -> None:
     for host, port in [("127.0.0.1", 1), ("no-such-host.invalid", 5432)]:
         run("init", _with_dsn(shop, f"postgresql://u:{PASSWORD}@{host}:{port}/d")).expect(3, host)
 
 
-def test_refused_by_source(run, shop: Path, database: Database) -> None:
+def test_refused_by_source(run: Command, shop: Path, database: Database) -> None:
     port = database.server.port
     run("init", _with_dsn(shop, f"postgresql://slotlake:{PASSWORD}@127.0.0.1:{port}/{database.name}")).expect(
         3, "does not accept the user or the password"
@@ -124,17 +128,17 @@ def test_refused_by_source(run, shop: Path, database: Database) -> None:
             admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
 
 
-def test_publication_missing_and_no_tables_named(run, shop: Path) -> None:
+def test_publication_missing_and_no_tables_named(run: Command, shop: Path) -> None:
     shop.write_text(shop.read_text().split("tables:")[0])
     run("init", shop).expect(3, "publication")
 
 
-def test_not_initialised(run, shop: Path) -> None:
+def test_not_initialised(run: Command, shop: Path) -> None:
     for command in ("sync", "verify"):
         run(command, shop).expect(7, "slotlake init")
 
 
-def test_slot_of_another(run, shop: Path, database: Database) -> None:
+def test_slot_of_another(run: Command, shop: Path, database: Database) -> None:
     slot = f"slotlake_{database.name}_shop"
     database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [slot])
     run("init", shop).expect(4, "exists already", slot)
@@ -142,7 +146,7 @@ def test_slot_of_another(run, shop: Path, database: Database) -> None:
     assert still == [(1,)]
 
 
-def test_lake_that_cannot_be_had(run, shop: Path, tmp_path: Path) -> None:
+def test_lake_that_cannot_be_had(run: Command, shop: Path, tmp_path: Path) -> None:
     good = shop.read_text()
     warehouse_line = next(line for line in good.splitlines() if "warehouse:" in line)
     (tmp_path / "a_file").write_text("")
@@ -157,7 +161,7 @@ def test_lake_that_cannot_be_had(run, shop: Path, tmp_path: Path) -> None:
         run("init", shop).expect(code)
 
 
-def test_two_at_once(run, shop: Path) -> None:
+def test_two_at_once(run: Command, shop: Path) -> None:
     from slotlake.infra.config.pipeline_file import load_pipeline
     from slotlake.infra.lock import exclusive
 
@@ -170,7 +174,8 @@ def test_two_at_once(run, shop: Path) -> None:
             timeout=60,
         )
     assert holder.returncode == 9, holder.stderr
-    assert "at work" in holder.stderr and "Traceback" not in holder.stderr
+    assert "at work" in holder.stderr
+    assert "Traceback" not in holder.stderr
 
 
 def test_no_java(shop: Path, tmp_path: Path) -> None:
@@ -191,10 +196,12 @@ def test_no_java(shop: Path, tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.returncode == 10, done.stderr
-    assert "Java" in done.stderr and "what to do:" in done.stderr and "Traceback" not in done.stderr
+    assert "Java" in done.stderr
+    assert "what to do:" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
-def test_no_password_in_status_or_decode(run, database: Database, shop: Path) -> None:
+def test_no_password_in_status_or_decode(run: Command, database: Database, shop: Path) -> None:
     told = run("status", shop, "--json")
     assert told.code == 0
     assert database.server.password not in told.text
@@ -203,7 +210,7 @@ def test_no_password_in_status_or_decode(run, database: Database, shop: Path) ->
     assert database.server.password not in wrong.text
 
 
-def test_wal_level(run, tmp_path: Path) -> None:
+def test_wal_level(run: Command, tmp_path: Path) -> None:
     from slotlake.infra.local.postgres import temporary_postgres
 
     with temporary_postgres(version=18, conf={"wal_level": "replica"}) as server:

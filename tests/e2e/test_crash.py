@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -86,7 +86,7 @@ class Watcher(threading.Thread):
                 self.torn.append((cut.position, balance, delta))
             self.stopped.wait(0.1)
 
-    def __enter__(self) -> Watcher:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

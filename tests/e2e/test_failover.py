@@ -107,7 +107,9 @@ def test_a_promoted_standby_takes_over_and_then_one_that_lacks_changes(
         with Pipeline.open(file, remote=connect) as pipeline:
             pipeline.init()
             slot = pipeline.status().slot
-            assert slot is not None and slot["failover"] and not slot["synced"]
+            assert slot is not None
+            assert slot["failover"]
+            assert not slot["synced"]
             synchronized(database, SLOT)
             write(database, 1000)
             pipeline.sync()
@@ -140,7 +142,8 @@ def test_a_promoted_standby_takes_over_and_then_one_that_lacks_changes(
             assert pipeline.verify().equal
             assert (tmp_path / ".slotlake/shop/changelog" / str(pulled.batch)).is_dir()
             origin = lake_origin(pipeline)
-            assert origin is not None and origin.timeline == 2
+            assert origin is not None
+            assert origin.timeline == 2
             _what_the_new_primary_lacks(stack, standby, database, pipeline, file, connect)
 
 
@@ -188,7 +191,8 @@ def _what_the_new_primary_lacks(
         for again in (moved.sync, moved.pull, moved.verify):
             with pytest.raises(HistoryError, match=f"the lake is at {lost.lsn} of timeline 2") as told:
                 again()
-            assert "slotlake recover" in told.value.way_out and not told.value.retryable
+            assert "slotlake recover" in told.value.way_out
+            assert not told.value.retryable
             assert told.value.exit_code == 3
         write(database, 8000)
         assert batch.batch is not None, "one that is of the dead timeline must not be taken for the source's"

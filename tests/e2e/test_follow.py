@@ -121,6 +121,6 @@ def test_it_notices_that_its_connection_broke(database: Database, pipeline: Pipe
         for _ in range(2):  # the first may be the one that learns it
             try:
                 pipeline.sync()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - it is judged
                 assert getattr(error, "retryable", False), error
         assert_equal(database, pipeline, TABLES)

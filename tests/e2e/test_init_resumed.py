@@ -146,7 +146,8 @@ def test_killed_again_and_again(
         assert received["public.big"] >= received_bytes(pipeline, "big") > PART_BYTES
         write(database, 3)
         status = pipeline.status()
-        assert status.copy is not None and status.copy["process"] is None
+        assert status.copy is not None
+        assert status.copy["process"] is None
         assert any("unfinished" in warning for warning in status.warnings)
         report = pipeline.init()
         written = {copy.table: copy for copy in report.tables}

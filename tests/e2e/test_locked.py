@@ -102,7 +102,8 @@ def test_nothing_waits(
             assert pipeline.backfill("other", where="id > 3").rows == 7
             if HELD[how]:
                 report = pipeline.verify()
-                assert report.tables["public.other"].equal and report.tables["public.joins"].equal
+                assert report.tables["public.other"].equal
+                assert report.tables["public.joins"].equal
                 assert report.tables["public.held"].totals == {"locked at the source, and not compared": 1}
                 with pytest.raises(LockedError, match="locked"):
                     pipeline.backfill("held")
@@ -110,4 +111,5 @@ def test_nothing_waits(
                 assert pipeline.verify().equal
             holder.execute("ROLLBACK")
         pipeline.sync()
-        assert pipeline.verify().equal and pipeline.status().set_aside == []
+        assert pipeline.verify().equal
+        assert pipeline.status().set_aside == []

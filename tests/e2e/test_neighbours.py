@@ -35,7 +35,7 @@ def test_two_pipelines_on_one_database(
         second.init()
         database.execute("INSERT INTO a VALUES (2); INSERT INTO b VALUES (2); INSERT INTO c VALUES (2)")
         first.sync()
-        assert [row for row in second.rows("public.b")] == [("1",)]  # each at its own pace
+        assert list(second.rows("public.b")) == [("1",)]  # each at its own pace
         second.sync()
         assert_equal(database, first, ["a", "b"])
         assert_equal(database, second, ["b", "c"])
@@ -133,7 +133,7 @@ def _subscribed(subscriber: Database, publisher: Database) -> Iterator[None]:
 
 
 def _ids(database: Database) -> set[int]:
-    return {id for (id,) in database.execute("SELECT id FROM t")}
+    return {number for (number,) in database.execute("SELECT id FROM t")}
 
 
 def _until(true: Callable[[], bool]) -> None:

@@ -93,7 +93,8 @@ def test_through_the_root_and_by_leaf(database: Database, session: Any, tmp_path
             if number == 0:  # a partition that was born empty needs no copy
                 assert (_rewritten(root), _rewritten(leaf)) == (0, 0)
         assert {when: found for when, found in wrong.items() if any(found)} == {}
-        assert root.verify().equal and leaf.verify().equal
+        assert root.verify().equal
+        assert leaf.verify().equal
 
 
 def _different(database: Database, pipeline: Any, tables: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-# ruff: noqa: E501  (a statement is read as a line)
+# ruff: noqa: E501, ISC004  (a statement is read as a line)
 """What is published of a source changes: generated columns, children, tables that move, partitions that come and go."""
 
 from __future__ import annotations

@@ -42,13 +42,17 @@ def test_the_others_go_on(database: Database, connect: str, tmp_path: Path) -> N
             assert status.slot is not None
             assert status.slot["confirmed_flush_lsn"] == status.last_consistent_lsn
             (told,) = status.set_aside
-            assert (told["cause"], told["tries"]) == ("again", 0) and there in told["copied"]
-            assert status.alarms == [] and any(there in each for each in status.warnings)
+            assert (told["cause"], told["tries"]) == ("again", 0)
+            assert there in told["copied"]
+            assert status.alarms == []
+            assert any(there in each for each in status.warnings)
             entry = next(each for each in status.tables if each.table == BIG)
-            assert entry.copied is not None and entry.copied["ranges_done"] == number
+            assert entry.copied is not None
+            assert entry.copied["ranges_done"] == number
             if number == 3:
                 verified = made.pipeline.verify()
-                assert verified.tables[SMALL].equal and not verified.tables[BIG].equal
+                assert verified.tables[SMALL].equal
+                assert not verified.tables[BIG].equal
                 assert verified.tables[BIG].totals == {"set aside, and not followed": 1}
         assert number > 4
         made.equal()
@@ -140,7 +144,8 @@ def test_several_at_once_and_one_that_joins(database: Database, connect: str, tm
             assert_equal(database, made.pipeline, ["small"])
             if len(resumed) == 2 and added:
                 break
-        assert set(resumed) == {BIG, "public.beside"} and added == ["public.third"]
+        assert set(resumed) == {BIG, "public.beside"}
+        assert added == ["public.third"]
         assert_equal(database, made.pipeline, ["beside", "big", "small", "third"])
         made.tables |= {"beside": "beside", "third": "third"}
         made.sound()
@@ -174,9 +179,11 @@ def test_resumed_and_brought_back(database: Database, connect: str, tmp_path: Pa
         assert made.pipeline.status().set_aside[0]["cause"] == "on_conflict"
         made.change()
         report = made.pipeline.resume("big")
-        assert report.copying.startswith("1 of ") and report.rows == 0
+        assert report.copying.startswith("1 of ")
+        assert report.rows == 0
         (told,) = made.pipeline.status().set_aside
-        assert told["cause"] == "again" and "because" in told["what"]
+        assert told["cause"] == "again"
+        assert "because" in told["what"]
         made.change()
         assert ranges(made.pipeline) == 1
         made.pipeline.sync()
@@ -184,7 +191,8 @@ def test_resumed_and_brought_back(database: Database, connect: str, tmp_path: Pa
         made.seconds(60.0)
         made.change()
         report = made.pipeline.resume("big")
-        assert report.copying == "" and report.rows > 1000
+        assert report.copying == ""
+        assert report.rows > 1000
         made.pipeline.sync()
         made.sound()
 
@@ -210,7 +218,8 @@ def test_a_copy_that_fails_half_way(database: Database, connect: str, tmp_path: 
             database.execute(f"GRANT SELECT ON big TO {role}")
             made.change()
             assert "over several syncs" in made.pipeline.sync().set_aside[BIG]
-            assert ranges(made.pipeline) == 3 and made.pipeline.status().alarms == []
+            assert ranges(made.pipeline) == 3
+            assert made.pipeline.status().alarms == []
             made.joined()
             made.sound()
     finally:

@@ -226,7 +226,7 @@ def _ended(day: Day, when: str, *, done: bool | None) -> None:
         assert left == [], when
         cut = Cut.latest(pipeline.lake)
         names = [column.name for column in cut.schema("accounts").live]
-        versions = [b for b in cut.open_versions("accounts", names) or ()]
+        versions = list(cut.open_versions("accounts", names) or ())
         assert sum(batch.num_rows for batch in versions) == cut.count("accounts"), when
 
 

@@ -43,10 +43,12 @@ CHANGES = {
     "a column with a constant": Change(
         "constant",
         (
-            "INSERT INTO {t} VALUES (70, 'early', 1); ALTER TABLE {t} ADD c numeric(8,2) DEFAULT 1.5, "
-            "ADD d text[] DEFAULT '{{a,\"b, c\"}}', ADD e timestamptz DEFAULT '2020-01-01 00:00+00', "
-            "ADD h boolean DEFAULT true, ADD k bytea DEFAULT '\\x00ff'; "
-            "ALTER TABLE {t} ALTER c SET DEFAULT 9; INSERT INTO {t} (id) VALUES (71)",
+            (
+                "INSERT INTO {t} VALUES (70, 'early', 1); ALTER TABLE {t} ADD c numeric(8,2) DEFAULT 1.5, "
+                "ADD d text[] DEFAULT '{{a,\"b, c\"}}', ADD e timestamptz DEFAULT '2020-01-01 00:00+00', "
+                "ADD h boolean DEFAULT true, ADD k bytea DEFAULT '\\x00ff'; "
+                "ALTER TABLE {t} ALTER c SET DEFAULT 9; INSERT INTO {t} (id) VALUES (71)"
+            ),
             "UPDATE {t} SET a = 'n' WHERE id = 9; ALTER TABLE {t} ADD g text DEFAULT 'it''s'; INSERT INTO {t} (id) VALUES (72)",
         ),
         False,
@@ -97,16 +99,20 @@ CHANGES = {
     "made anew": Change(
         "remade",
         (
-            "DROP TABLE {t}; CREATE TABLE {t} (id int PRIMARY KEY, a text, b int); "
-            "INSERT INTO {t} VALUES (3, 'new', 3); ALTER PUBLICATION shop ADD TABLE {t}",
+            (
+                "DROP TABLE {t}; CREATE TABLE {t} (id int PRIMARY KEY, a text, b int); "
+                "INSERT INTO {t} VALUES (3, 'new', 3); ALTER PUBLICATION shop ADD TABLE {t}"
+            ),
         ),
         True,
     ),
     "out of the publication and back": Change(
         "absent",
         (
-            "ALTER PUBLICATION shop DROP TABLE {t}; UPDATE {t} SET a = 'unseen' WHERE id = 5; "
-            "ALTER PUBLICATION shop ADD TABLE {t}",
+            (
+                "ALTER PUBLICATION shop DROP TABLE {t}; UPDATE {t} SET a = 'unseen' WHERE id = 5; "
+                "ALTER PUBLICATION shop ADD TABLE {t}"
+            ),
         ),
         True,
     ),
@@ -118,8 +124,10 @@ CHANGES = {
     "a parent of others": Change(
         "parent",
         (
-            "CREATE TABLE child (c int) INHERITS (parent); INSERT INTO child VALUES (100, 'not the parent''s', 1, 1); "
-            "ALTER TABLE {t} ADD d text; UPDATE {t} SET d = 'both' WHERE id IN (3, 100)",
+            (
+                "CREATE TABLE child (c int) INHERITS (parent); INSERT INTO child VALUES (100, 'not the parent''s', 1, 1); "
+                "ALTER TABLE {t} ADD d text; UPDATE {t} SET d = 'both' WHERE id IN (3, 100)"
+            ),
         ),
         False,
     ),

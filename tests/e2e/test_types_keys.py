@@ -62,7 +62,7 @@ def source(database_on: Callable[[Any], Database]) -> Iterator[Database]:
     """A server with ICU, citext and libxml."""
     made = database_on(15)
     made.execute(SETUP)
-    yield made
+    return made
 
 
 def test_the_text_of_a_key_is_its_identity(source: Database, session: Any, tmp_path: Path) -> None:

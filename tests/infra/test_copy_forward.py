@@ -78,7 +78,8 @@ def test_ranges_of_three_snapshots_become_the_last_one(database: Database, tmp_p
         batch = pulled(source, tmp_path / "log", start, until=cut.lsn)
         for table in tables:
             keys = named_keys(batch, table)
-            assert keys is not None and keys.num_rows
+            assert keys is not None
+            assert keys.num_rows
             stale = stale_keys(table, keys)
             places = [[column.name for column in table.columns].index(name) for name in table.key]
             rows = texts(table, first[table] + second[table] + third[table])

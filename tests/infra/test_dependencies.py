@@ -97,21 +97,21 @@ def _allowed(file: str) -> set[str]:
     return _names().union(*(_names(extra) for extra in extras))
 
 
-def test_what_is_imported_is_declared_in_the_core_or_in_the_extra_of_its_folder():
+def test_what_is_imported_is_declared_in_the_core_or_in_the_extra_of_its_folder() -> None:
     assert sorted({(file, package) for file, package in _imports() if package not in _allowed(file)}) == []
 
 
-def test_what_is_declared_is_needed():
+def test_what_is_declared_is_needed() -> None:
     declared = _names() | _names("airflow") | _names("demo") | _names("bench")
     assert declared - {package for _, package in _imports()} == set(NOT_IMPORTED)
 
 
 @pytest.mark.parametrize("package", ["pytest", "hypothesis", "ruff", "mypy", "apache-airflow", "duckdb"])
-def test_the_core_has_nothing_that_only_some_need(package: str):
+def test_the_core_has_nothing_that_only_some_need(package: str) -> None:
     assert package not in _names()
 
 
-def test_the_locked_versions_are_in_the_ranges_and_in_the_file_they_come_from():
+def test_the_locked_versions_are_in_the_ranges_and_in_the_file_they_come_from() -> None:
     locked = dict(
         re.findall(r"^([a-z0-9._-]+)==(\S+)", (ROOT / "infra" / "requirements.txt").read_text(), re.MULTILINE)
     )

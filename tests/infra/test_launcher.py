@@ -133,17 +133,17 @@ def _uv(checkout: Checkout, action: str = "") -> Path:
 
 
 @pytest.fixture
-def checkout(tmp_path):
+def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
 
 
 @pytest.fixture
-def quick(checkout):
+def quick(checkout: Checkout) -> Checkout:
     _uv(checkout)
     return checkout
 
 
-def test_the_first_run_sets_up_and_all_later_ones_only_run(checkout):
+def test_the_first_run_sets_up_and_all_later_ones_only_run(checkout: Checkout) -> None:
     code, out, err = checkout.run("status", "a b", "--json", PYTHONPATH="elsewhere", PYTHONHOME="nowhere")
     assert code == 0, err
     assert '"arguments": ["status", "a b", "--json"]' in out
@@ -161,7 +161,7 @@ SYSTEM_PYTHON = Path("/usr/bin/python3")
 
 
 @pytest.mark.skipif(not SYSTEM_PYTHON.exists(), reason="the system brings no Python")
-def test_the_systems_own_python_will_do(quick):
+def test_the_systems_own_python_will_do(quick: Checkout) -> None:
     """Often the oldest patch version there is; 3.11.2 on Debian 12."""
     if subprocess.run(
         [SYSTEM_PYTHON, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"], check=False
@@ -172,25 +172,25 @@ def test_the_systems_own_python_will_do(quick):
     assert '"arguments": ["status"]' in out
 
 
-def test_a_changed_lock_file_is_another_environment(quick):
+def test_a_changed_lock_file_is_another_environment(quick: Checkout) -> None:
     quick.run()
     quick.lock.write_text(quick.lock.read_text() + "# changed\n")
     assert "making the environment" in quick.run()[2]
     assert len(quick.environments()) == 2
 
 
-def test_tests_run_in_the_checkout_and_their_exit_code_is_the_launchers(quick):
+def test_tests_run_in_the_checkout_and_their_exit_code_is_the_launchers(quick: Checkout) -> None:
     code, out, _ = quick.run("test", "tests/x.py", "-q")
     assert (code, out) == (5, f"pytest tests/x.py -q {quick.root}\n")
 
 
-def test_a_whole_run_takes_two_processes(quick):
+def test_a_whole_run_takes_two_processes(quick: Checkout) -> None:
     count = min(2, os.cpu_count())
     _, out, _ = quick.run("test", "--durations=3")
     assert out == f"pytest -n {count} --dist loadfile --durations=3 {quick.root}\n"
 
 
-def test_a_link_to_the_launcher_works_from_anywhere(quick, tmp_path):
+def test_a_link_to_the_launcher_works_from_anywhere(quick: Checkout, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").symlink_to(quick.root / "slotlake")
     done = subprocess.run(
         [str(tmp_path / "elsewhere")], env=quick.variables(), capture_output=True, cwd="/", check=False
@@ -198,7 +198,7 @@ def test_a_link_to_the_launcher_works_from_anywhere(quick, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_file_that_is_not_the_locked_one_is_refused(checkout):
+def test_a_file_that_is_not_the_locked_one_is_refused(checkout: Checkout) -> None:
     _wheel(checkout.wheels, "tiny", {"tiny.py": "evil = True"})
     code, out, err = checkout.run()
     assert (code, out) == (10, "")
@@ -214,7 +214,7 @@ def _wait_for(path: Path) -> None:
         time.sleep(0.05)
 
 
-def test_uv_is_used_when_there_is_one_and_pip_when_it_fails(checkout):
+def test_uv_is_used_when_there_is_one_and_pip_when_it_fails(checkout: Checkout) -> None:
     _uv(checkout, "")
     assert "with uv" in checkout.run()[2]
     shutil.rmtree(checkout.environments()[0])
@@ -225,7 +225,7 @@ def test_uv_is_used_when_there_is_one_and_pip_when_it_fails(checkout):
     assert "with pip" in err
 
 
-def test_two_at_once_make_one_environment(checkout):
+def test_two_at_once_make_one_environment(checkout: Checkout) -> None:
     calls = _uv(checkout, "sleep 1")
     first, second = checkout.start(), checkout.start()
     results = [process.communicate(timeout=60) for process in (first, second)]
@@ -234,7 +234,7 @@ def test_two_at_once_make_one_environment(checkout):
     assert sum("waiting for another slotlake" in err for _, err in results) == 1
 
 
-def test_a_killed_set_up_is_waited_for_and_done_again(checkout):
+def test_a_killed_set_up_is_waited_for_and_done_again(checkout: Checkout) -> None:
     calls = _uv(checkout, "echo $$ > pid; sleep 30 & wait")
     killed = checkout.start()
     _wait_for(checkout.home / "pid")
@@ -258,7 +258,7 @@ def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_ctrl_c_ends_the_set_up_with_a_line(checkout):
+def test_ctrl_c_ends_the_set_up_with_a_line(checkout: Checkout) -> None:
     _uv(checkout, "touch there; sleep 30 & wait")
     process = subprocess.Popen(
         [str(checkout.root / "slotlake")],
@@ -278,7 +278,7 @@ def test_ctrl_c_ends_the_set_up_with_a_line(checkout):
 
 
 @pytest.mark.parametrize("home", [None, "/dev/null/home"])
-def test_without_a_usable_home_the_checkout_holds_the_environment(quick, home):
+def test_without_a_usable_home_the_checkout_holds_the_environment(quick: Checkout, home: str | None) -> None:
     variables = quick.variables()
     del variables["HOME"]
     if home:
@@ -289,13 +289,13 @@ def test_without_a_usable_home_the_checkout_holds_the_environment(quick, home):
     assert made == {"env-", "numb"}
 
 
-def test_a_home_asked_for_that_cannot_be_written_is_an_error(checkout):
+def test_a_home_asked_for_that_cannot_be_written_is_an_error(checkout: Checkout) -> None:
     code, _, err = checkout.run(SLOTLAKE_HOME="/dev/null/x")
     assert code == 10
     assert "SLOTLAKE_HOME" in err
 
 
-def test_a_python_that_fails_or_is_too_old_is_passed_over(quick):
+def test_a_python_that_fails_or_is_too_old_is_passed_over(quick: Checkout) -> None:
     real = (quick.bin / "python3").resolve()
     quick.program("python3", "echo 'not installed' >&2; exit 127")
     quick.program("python3.13", "echo; exit 0")
@@ -303,7 +303,7 @@ def test_a_python_that_fails_or_is_too_old_is_passed_over(quick):
     assert quick.run()[0] == 0
 
 
-def test_without_any_python_one_clear_message(checkout):
+def test_without_any_python_one_clear_message(checkout: Checkout) -> None:
     checkout.program("python3", "exit 127")
     code, out, err = checkout.run()
     assert (code, out) == (10, "")
@@ -311,7 +311,7 @@ def test_without_any_python_one_clear_message(checkout):
     assert "what to do:" in err
 
 
-def test_too_little_room_is_told_beforehand(monkeypatch, tmp_path):
+def test_too_little_room_is_told_beforehand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from slotlake.infra.launch import environment
     from slotlake.infra.launch.errors import LaunchError
 
@@ -321,7 +321,7 @@ def test_too_little_room_is_told_beforehand(monkeypatch, tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
-def test_help_of_test_is_the_commands_and_options_are_pytests(quick):
+def test_help_of_test_is_the_commands_and_options_are_pytests(quick: Checkout) -> None:
     assert '"arguments": ["test", "--help"]' in quick.run("test", "--help")[1]
     assert quick.run("test", "tests", "--help")[1].startswith("pytest tests --help")
 
@@ -335,7 +335,9 @@ def _with_loops(checkout: Checkout, text: str) -> None:
 NOTED = "import sys, os; open(os.environ['HOME'] + '/compiled', 'a').write(' '.join(sys.argv[1:]) + '\\n')"
 
 
-def test_loops_are_compiled_once_for_their_contents_wherever_they_lie(quick, tmp_path):
+def test_loops_are_compiled_once_for_their_contents_wherever_they_lie(
+    quick: Checkout, tmp_path: Path
+) -> None:
     _with_loops(quick, NOTED)
     assert "compiling" in quick.run()[2]
     assert sorted((quick.home / "compiled").read_text().splitlines()) == ["0 2", "1 2"]
@@ -347,7 +349,7 @@ def test_loops_are_compiled_once_for_their_contents_wherever_they_lie(quick, tmp
     assert "compiling" in quick.run()[2]
 
 
-def test_loops_that_cannot_be_compiled_cost_time_only(quick):
+def test_loops_that_cannot_be_compiled_cost_time_only(quick: Checkout) -> None:
     _with_loops(quick, "raise SystemExit('no compiler here')")
     for _ in range(2):
         code, _, err = quick.run()

@@ -16,6 +16,7 @@ from slotlake.decoder.errors import SetupError
 from slotlake.infra.local import postgres
 from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from slotlake.infra.local.postgres_archives import install
+from tests.conftest import Servers
 
 pytestmark = pytest.mark.server
 
@@ -33,7 +34,7 @@ def _processes_naming(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("version", [18, 16])
-def test_a_server_starts_takes_password_logins_and_is_set_for_logical_decoding(version):
+def test_a_server_starts_takes_password_logins_and_is_set_for_logical_decoding(version: int) -> None:
     with temporary_postgres(version=version) as server:
         with psycopg.connect(server.dsn()) as connection:
             row = connection.execute("SELECT current_setting('server_version_num')::int / 10000").fetchone()
@@ -44,14 +45,14 @@ def test_a_server_starts_takes_password_logins_and_is_set_for_logical_decoding(v
             assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_wrong_password_is_refused_over_tcp_and_socket(pg):
+def test_a_wrong_password_is_refused_over_tcp_and_socket(pg: EmbeddedPostgres) -> None:
     for unix_socket in (False, True):
         dsn = pg.dsn(unix_socket=unix_socket).replace(pg.password, "wrong")
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
             psycopg.connect(dsn)
 
 
-def test_the_password_is_on_no_command_line_and_in_no_log(pg):
+def test_the_password_is_on_no_command_line_and_in_no_log(pg: EmbeddedPostgres) -> None:
     done = subprocess.run(
         [pg.program("psql"), "-XAtc", "SELECT 42"],
         env=pg.client_environment(), capture_output=True, text=True, check=True,
@@ -62,7 +63,7 @@ def test_the_password_is_on_no_command_line_and_in_no_log(pg):
     assert pg.password not in pg.log.read_text()
 
 
-def test_restart_keeps_port_and_data_and_immediate_recovers():
+def test_restart_keeps_port_and_data_and_immediate_recovers() -> None:
     with temporary_postgres(conf={"work_mem": "7MB"}) as server:
         port = server.port
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
@@ -81,7 +82,7 @@ def test_restart_keeps_port_and_data_and_immediate_recovers():
             assert connection.execute("SELECT n FROM kept").fetchall() == [(1,)]
 
 
-def test_another_process_finds_the_server_and_ends_it_and_nothing_is_left():
+def test_another_process_finds_the_server_and_ends_it_and_nothing_is_left() -> None:
     folder = Path(tempfile.mkdtemp(prefix="slotlake-test-pg-"))
     server = EmbeddedPostgres(folder, dies_with_parent=True).start()
     try:
@@ -99,7 +100,7 @@ def test_another_process_finds_the_server_and_ends_it_and_nothing_is_left():
     assert not folder.exists()
 
 
-def test_a_bad_setting_is_told_with_the_servers_own_words():
+def test_a_bad_setting_is_told_with_the_servers_own_words() -> None:
     folder = Path(tempfile.mkdtemp(prefix="slotlake-test-pg-"))
     server = EmbeddedPostgres(folder, conf={"shared_buffers": "plenty"})
     try:
@@ -110,7 +111,7 @@ def test_a_bad_setting_is_told_with_the_servers_own_words():
         server.remove()
 
 
-def test_a_folder_that_nobody_cannot_enter_is_refused_up_front(tmp_path):
+def test_a_folder_that_nobody_cannot_enter_is_refused_up_front(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     (closed / "pg").mkdir()
@@ -118,7 +119,7 @@ def test_a_folder_that_nobody_cannot_enter_is_refused_up_front(tmp_path):
         postgres._check_reachable(closed / "pg")
 
 
-def test_it_ends_with_the_process_that_started_it_even_a_killed_one():
+def test_it_ends_with_the_process_that_started_it_even_a_killed_one() -> None:
     code = (
         "import time\n"
         "from slotlake.infra.local.postgres import temporary_postgres\n"
@@ -142,7 +143,7 @@ def test_it_ends_with_the_process_that_started_it_even_a_killed_one():
     assert not server.folder.exists()
 
 
-def test_a_port_taken_meanwhile_is_given_up_for_another():
+def test_a_port_taken_meanwhile_is_given_up_for_another() -> None:
     with temporary_postgres() as server:
         port = server.port
         server.stop()
@@ -157,13 +158,13 @@ def test_a_port_taken_meanwhile_is_given_up_for_another():
 
 
 @pytest.mark.parametrize("version", [14, 15, 17])
-def test_a_server_of_each_other_version_comes_from_an_archive(servers, version):
+def test_a_server_of_each_other_version_comes_from_an_archive(servers: Servers, version: int) -> None:
     with psycopg.connect(servers(version).dsn()) as connection:
         row = connection.execute("SELECT current_setting('server_version_num')::int / 10000").fetchone()
         assert row == (version,)
 
 
-def test_an_archived_server_has_contrib_modules():
+def test_an_archived_server_has_contrib_modules() -> None:
     with (
         temporary_postgres(contrib=True) as server,
         psycopg.connect(server.dsn(), autocommit=True) as connection,
@@ -173,6 +174,6 @@ def test_an_archived_server_has_contrib_modules():
         assert connection.execute(slot).fetchone() is not None
 
 
-def test_an_archive_that_is_not_there_is_named(tmp_path):
+def test_an_archive_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="no archive of PostgreSQL 9 for this machine"):
         install(9, tmp_path)

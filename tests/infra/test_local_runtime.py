@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from slotlake.decoder.errors import SetupError
 from slotlake.infra.local import jars as jars_module
@@ -22,7 +25,7 @@ TOOLS = ("sh", "bash", "env", "dirname", "cat")
 
 
 @pytest.fixture
-def bare_path(tmp_path, monkeypatch):
+def bare_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A PATH with a shell and no Java."""
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -47,13 +50,15 @@ def _fake_java(folder: Path, version: str) -> Path:
     ("version", "fits"),
     [("17.0.15", True), ("21", True), ("25.0.1", False), ("1.8.0_402", False), ("11.0.2", False)],
 )
-def test_only_a_java_that_spark_runs_on_is_taken(tmp_path, bare_path, monkeypatch, version, fits):
+def test_only_a_java_that_spark_runs_on_is_taken(
+    tmp_path: Path, bare_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, fits: bool
+) -> None:
     _fake_java(tmp_path / "jdk", version)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     assert find_java().bundled is not fits
 
 
-def test_a_java_on_path_is_taken_and_a_broken_one_is_not(tmp_path, bare_path):
+def test_a_java_on_path_is_taken_and_a_broken_one_is_not(tmp_path: Path, bare_path: Path) -> None:
     program = _fake_java(tmp_path / "jdk", "21.0.1")
     (bare_path / "java").symlink_to(program)
     assert find_java() == Java(tmp_path / "jdk", 21, bundled=False)
@@ -61,7 +66,9 @@ def test_a_java_on_path_is_taken_and_a_broken_one_is_not(tmp_path, bare_path):
     assert find_java().bundled
 
 
-def test_without_any_java_the_error_says_what_was_looked_at(tmp_path, bare_path, monkeypatch):
+def test_without_any_java_the_error_says_what_was_looked_at(
+    tmp_path: Path, bare_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _fake_java(tmp_path / "jdk", "25")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     monkeypatch.setattr("slotlake.infra.local.java._bundled", lambda: None)
@@ -71,7 +78,7 @@ def test_without_any_java_the_error_says_what_was_looked_at(tmp_path, bare_path,
     assert "JAVA_HOME" in caught.value.way_out
 
 
-def test_the_wheels_java_runs_without_the_module_that_it_lacks(bare_path):
+def test_the_wheels_java_runs_without_the_module_that_it_lacks(bare_path: Path) -> None:
     java = find_java()
     assert java.bundled
     command = [
@@ -85,7 +92,9 @@ def test_the_wheels_java_runs_without_the_module_that_it_lacks(bare_path):
     assert "given = a b" in done.stderr
 
 
-def test_certificates_of_the_system_reach_java(tmp_path, bare_path, monkeypatch):
+def test_certificates_of_the_system_reach_java(
+    tmp_path: Path, bare_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pem = _self_signed_certificate()
     bundle = tmp_path / "bundle.pem"
     broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
@@ -100,12 +109,12 @@ def test_certificates_of_the_system_reach_java(tmp_path, bare_path, monkeypatch)
     assert [found.certificate.subject.rfc4514_string() for found in certificates] == ["CN=company authority"]
 
 
-def test_the_users_own_options_for_java_are_kept(bare_path):
+def test_the_users_own_options_for_java_are_kept(bare_path: Path) -> None:
     found = environment(find_java(), {"SPARK_SUBMIT_OPTS": "-Dmine=1"})
     assert found["SPARK_SUBMIT_OPTS"].startswith("-Dmine=1")
 
 
-def test_the_locked_jars_are_here_and_are_what_the_lock_says():
+def test_the_locked_jars_are_here_and_are_what_the_lock_says() -> None:
     import hashlib
 
     paths = jars(find_java())
@@ -115,17 +124,17 @@ def test_the_locked_jars_are_here_and_are_what_the_lock_says():
 
 
 @pytest.fixture
-def repository(tmp_path, monkeypatch):
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A Maven repository on loopback that serves one jar, named by an ivysettings file."""
     folder = tmp_path / "repository" / "org" / "example" / "thing" / "1.0"
     folder.mkdir(parents=True)
     (folder / "thing-1.0.jar").write_bytes(b"a jar")
 
     class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *arguments, **options):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, directory=str(tmp_path / "repository"), **options)
 
-        def log_message(self, *arguments):
+        def log_message(self, *arguments: Any) -> None:
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -143,11 +152,13 @@ def repository(tmp_path, monkeypatch):
     server.server_close()
 
 
-def _one_jar(monkeypatch, sha256):
+def _one_jar(monkeypatch: pytest.MonkeyPatch, sha256: str) -> None:
     monkeypatch.setattr(jars_module, "locked_jars", lambda: [Jar("org.example", "thing", "1.0", sha256)])
 
 
-def test_a_jar_is_fetched_once_through_the_given_settings(repository, monkeypatch):
+def test_a_jar_is_fetched_once_through_the_given_settings(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import hashlib
 
     _one_jar(monkeypatch, hashlib.sha256(b"a jar").hexdigest())
@@ -160,14 +171,18 @@ def test_a_jar_is_fetched_once_through_the_given_settings(repository, monkeypatc
     assert sorted(path.name for path in first[0].parent.iterdir()) == ["fetch.lock", "thing-1.0.jar"]
 
 
-def test_a_jar_with_another_digest_is_thrown_away(repository, monkeypatch, tmp_path):
+def test_a_jar_with_another_digest_is_thrown_away(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     _one_jar(monkeypatch, "0" * 64)
     with pytest.raises(SetupError, match="not the pinned one"):
         jars(find_java())
     assert not list((tmp_path / "home" / "jars").glob("*.jar"))
 
 
-def test_a_jar_that_is_not_there_is_one_clear_error(repository, monkeypatch):
+def test_a_jar_that_is_not_there_is_one_clear_error(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _one_jar(monkeypatch, "0" * 64)
     (repository / "thing-1.0.jar").unlink()
     with pytest.raises(SetupError, match="could not be fetched") as caught:
@@ -176,7 +191,7 @@ def test_a_jar_that_is_not_there_is_one_clear_error(repository, monkeypatch):
     assert "thing" in caught.value.where
 
 
-def test_proxy_variables_are_told_to_java(monkeypatch):
+def test_proxy_variables_are_told_to_java(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
     assert jars_module._proxy_options() == []
@@ -184,7 +199,7 @@ def test_proxy_variables_are_told_to_java(monkeypatch):
     assert jars_module._proxy_options() == ["-Dhttps.proxyHost=proxy.example", "-Dhttps.proxyPort=3128"]
 
 
-def test_a_spark_session_runs_and_writes_an_iceberg_table(session, tmp_path):
+def test_a_spark_session_runs_and_writes_an_iceberg_table(session: SparkSession, tmp_path: Path) -> None:
     session.conf.set("spark.sql.catalog.runtime_test", "org.apache.iceberg.spark.SparkCatalog")
     session.conf.set("spark.sql.catalog.runtime_test.type", "hadoop")
     session.conf.set("spark.sql.catalog.runtime_test.warehouse", f"file://{tmp_path}")

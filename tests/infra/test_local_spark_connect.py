@@ -13,6 +13,7 @@ import pytest
 
 from slotlake.decoder.errors import SetupError
 from slotlake.infra.local.process import command_line, group_alive
+from slotlake.infra.local.runtime import SparkRuntime
 from slotlake.infra.local.spark_connect import LocalSparkConnect
 
 pytestmark = pytest.mark.server
@@ -33,7 +34,7 @@ print([row.n for row in session.sql("SELECT n FROM lake.a.t").collect()])
 
 def _client(
     server: LocalSparkConnect, warehouse: Path, environment: dict[str, str]
-) -> subprocess.CompletedProcess:
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", CLIENT, server.remote, f"file://{warehouse}"],
         env={**os.environ, **environment},
@@ -44,7 +45,9 @@ def _client(
     )
 
 
-def test_a_server_is_used_found_by_another_and_ended_without_a_trace(spark_runtime, tmp_path):
+def test_a_server_is_used_found_by_another_and_ended_without_a_trace(
+    spark_runtime: SparkRuntime, tmp_path: Path
+) -> None:
     server = LocalSparkConnect(tmp_path / "spark", spark_runtime, cores=2, dies_with_parent=True)
     with server:
         pid = server.pid()
@@ -65,7 +68,9 @@ def test_a_server_is_used_found_by_another_and_ended_without_a_trace(spark_runti
     assert not (tmp_path / "spark" / "scratch").exists()
 
 
-def test_it_ends_with_the_process_that_started_it_even_a_killed_one(spark_runtime, tmp_path):
+def test_it_ends_with_the_process_that_started_it_even_a_killed_one(
+    spark_runtime: SparkRuntime, tmp_path: Path
+) -> None:
     code = (
         "import sys, pathlib, time\n"
         "from slotlake.infra.local.runtime import spark_runtime\n"
@@ -89,7 +94,7 @@ def test_it_ends_with_the_process_that_started_it_even_a_killed_one(spark_runtim
     assert not command_line(pid)
 
 
-def test_a_server_that_cannot_start_shows_its_log(spark_runtime, tmp_path):
+def test_a_server_that_cannot_start_shows_its_log(spark_runtime: SparkRuntime, tmp_path: Path) -> None:
     server = LocalSparkConnect(tmp_path / "spark", spark_runtime, memory="nonsense")
     with pytest.raises(SetupError, match="did not start") as caught:
         server.start()

@@ -32,7 +32,8 @@ def test_a_mark_lives_as_long_as_its_process(tmp_path: Path, where: Sequence[str
     assert not is_marked(mark)
     command = [*where, sys.executable, "-P", "-c", AT_WORK, str(mark)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdin is not None
         process.stdout.readline()
         assert is_marked(mark)
         process.stdin.close()

@@ -72,8 +72,10 @@ def test_refused_nothing_is_left_of_the_batch(lab: Lab) -> None:
     batch = lab.batch(insert(OTHER, id="1"), *gone_wrong())
     with pytest.raises(ApplyError) as caught:
         lab.apply(batch, "fail")
-    assert "update_missing 2" in caught.value.what and "public.items" in caught.value.where
-    assert "on_conflict" in caught.value.way_out and "moved" not in str(caught.value)
+    assert "update_missing 2" in caught.value.what
+    assert "public.items" in caught.value.where
+    assert "on_conflict" in caught.value.way_out
+    assert "moved" not in str(caught.value)
     for table in ("items", "another"):
         assert summary_of(lab, table, catalog_metadata.STAGE) == summary_of(lab, table)
     left = lake_files.control_directory(lab.lake, PIPELINE, batch.name)
@@ -99,7 +101,8 @@ def test_a_lake_equal_to_the_source_meets_nothing(lab: Lab) -> None:
     for applied in lab.apply(batch, "fail").tables.values():
         assert not applied.conflicts
     lab.publish(batch)
-    assert len(lab.rows("items")) == 3 and lab.rows("bag") == [("1", None)]
+    assert len(lab.rows("items")) == 3
+    assert lab.rows("bag") == [("1", None)]
     truncated = [truncate(ITEMS), insert(ITEMS, **item(1)), delete(ITEMS, id="1")]
     assert lab.conflicts(*truncated, choice="fail") == {}
 

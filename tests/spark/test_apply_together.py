@@ -51,9 +51,7 @@ def test_small_ones_meet_and_large_ones_are_alone(lab: Lab, two_hands: None) -> 
     assert found["large"][1] is lab.session
     assert found["first"][1] is not found["second"][1], "each has the properties of its own snapshots"
     assert most["large"] == 1
-    assert {
-        name: session for name, session in done(lab.session, lab.lake, jobs).values()
-    }.keys() == jobs.keys()
+    assert dict(done(lab.session, lab.lake, jobs).values()).keys() == jobs.keys()
 
 
 def test_what_fails_ends_what_others_do(lab: Lab, two_hands: None) -> None:

@@ -83,7 +83,8 @@ def test_every_action_has_its_form() -> None:
         ("D", 4, None, False, None),
         ("D", 5, None, False, None),
     ]
-    assert folded.key == ("id",) and not folded.truncated
+    assert folded.key == ("id",)
+    assert not folded.truncated
 
 
 def test_optional_columns_are_there_only_when_needed() -> None:
@@ -123,7 +124,9 @@ def test_after_a_truncate_untouched_keys_are_missing() -> None:
 
 def test_only_a_truncate_leaves_no_rows() -> None:
     folded = one(("I", (1, "a")), ("T",))
-    assert folded.truncated and folded.rows.num_rows == 0 and "n1" in folded.rows.column_names
+    assert folded.truncated
+    assert folded.rows.num_rows == 0
+    assert "n1" in folded.rows.column_names
 
 
 def test_collisions_and_missing_rows_are_counted() -> None:
@@ -186,7 +189,8 @@ def test_versions_that_alternate_are_folded_in_the_order_of_their_changes() -> N
     whole = Relation(ORDERS.columns, replica_identity="f")
     before_and_after = pa.concat_tables([changes(("I", (1, "a"))), changes(("I", (1, "c")), first=2)])
     (folded,) = fold([(ORDERS, before_and_after), (whole, changes(("D", (1, "a")), first=1))])
-    assert actions(folded) == [("I", 1, "c", False, None)] and not folded.counts.conflicts
+    assert actions(folded) == [("I", 1, "c", False, None)]
+    assert not folded.counts.conflicts
 
 
 def test_a_key_that_changes_in_the_batch_cuts_it() -> None:
@@ -201,7 +205,9 @@ def test_a_batch_before_a_truncate_is_not_cut() -> None:
     by_note = Relation((Column("id"), Column("note", TEXT, in_key=True)), ("note",), "i")
     after = changes(("T",), ("I", (2, "b")), first=2)
     (folded,) = fold([(ORDERS, changes(("I", (1, "a")))), (by_note, after)])
-    assert folded.key == ("note",) and folded.truncated and folded.counts.changes == 3
+    assert folded.key == ("note",)
+    assert folded.truncated
+    assert folded.counts.changes == 3
 
 
 KEYLESS = Relation((Column("id"), Column("note", TEXT)), (), "d", table="history")
@@ -209,7 +215,8 @@ KEYLESS = Relation((Column("id"), Column("note", TEXT)), (), "d", table="history
 
 def test_a_table_without_a_key_only_grows() -> None:
     (folded,) = fold([(KEYLESS, changes(("I", (1, "a")), ("T",), ("I", (2, "b")), ("I", (2, "b"))))])
-    assert folded.truncated and folded.key == ()
+    assert folded.truncated
+    assert folded.key == ()
     assert actions(folded) == [("I", 2, "b", False, None)] * 2
 
 
@@ -217,7 +224,8 @@ def test_a_table_without_a_key_only_grows() -> None:
 def test_rows_without_a_key_cannot_be_changed(message: tuple[Any, ...]) -> None:
     with pytest.raises(ApplyError) as caught:
         fold([(KEYLESS, changes(("I", (1, "a")), message))])
-    assert "public.history" in str(caught.value) and "primary key" in str(caught.value)
+    assert "public.history" in str(caught.value)
+    assert "primary key" in str(caught.value)
 
 
 def test_a_delete_that_names_other_columns_than_the_key_is_refused() -> None:

@@ -130,7 +130,8 @@ def test_columns_that_change_in_the_batch_cut_it() -> None:
     before, after = [Message("D", None, (1, "a"))], [Message("I", (1, "a", 5))]
     first, second = fold([(BAG, table(before)), (WIDER, table(after, 1))])
     assert (first.rows["remove"].to_pylist(), second.rows["add"].to_pylist()) == ([1], [1])
-    assert len(first.columns) == 2 and len(second.columns) == 3
+    assert len(first.columns) == 2
+    assert len(second.columns) == 3
 
 
 def test_without_the_whole_old_row_there_is_no_telling_which() -> None:

@@ -67,7 +67,8 @@ def test_names_as_documented(schema: str, table: str, expected: LakeName) -> Non
 
 def test_names_of_63_odd_bytes_fit_every_catalog() -> None:
     name = lake_table("shop", "." * 63, "/" * 63)
-    assert len(name.table) <= 200 and len(name.namespace) <= 255
+    assert len(name.table) <= 200
+    assert len(name.namespace) <= 255
     assert source_table("shop", name) == ("." * 63, "/" * 63)
 
 

@@ -42,7 +42,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Two to four points in a table, four in a past file."""
     for name, value in (("LIVE", 2), ("_LIVE_MAX", 4), ("_SNAPSHOTS_MAX", 6), ("_FILE_POINTS", 4)):
         monkeypatch.setattr(past, name, value)
-    yield
+    return
 
 
 def _metadata(lab: Lab, table: str) -> Metadata:

@@ -291,7 +291,7 @@ class _Lesser:
                     config["endpoints"] = [e for e in listed if "transactions" not in e and " /" in e]
                 return json.dumps(config).encode()
 
-            do_GET = do_POST = do_HEAD = do_DELETE = _pass
+            do_GET = do_POST = do_HEAD = do_DELETE = _pass  # noqa: N815 - http.server's names
 
             def log_message(self, *_: Any) -> None:
                 pass

@@ -136,7 +136,8 @@ def _duckdb() -> Any:
     connection = duckdb.connect()
     for name in ("avro", "iceberg"):
         package = importlib.util.find_spec(f"duckdb_extension_{name}")
-        assert package is not None and package.origin is not None
+        assert package is not None
+        assert package.origin is not None
         (file,) = Path(package.origin).parent.rglob(f"{name}.duckdb_extension")
         connection.execute(f"LOAD '{file}'")
     connection.execute("SET enable_external_file_cache = false")

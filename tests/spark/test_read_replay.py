@@ -37,8 +37,10 @@ HISTORY = [
     [
         "UPDATE items SET id = 102 WHERE id = 101",
         "UPDATE items SET v = 'moved' WHERE id = 102; INSERT INTO log VALUES (2), (2)",
-        "BEGIN; UPDATE odd.names SET a = -1 WHERE a = 1; UPDATE odd.names SET a = 1 WHERE a = 2;"
-        " UPDATE odd.names SET a = 2 WHERE a = -1; COMMIT",
+        (
+            "BEGIN; UPDATE odd.names SET a = -1 WHERE a = 1; UPDATE odd.names SET a = 1 WHERE a = 2;"
+            " UPDATE odd.names SET a = 2 WHERE a = -1; COMMIT"
+        ),
         "TRUNCATE log; INSERT INTO log VALUES (3)",
     ],
     [

@@ -182,7 +182,8 @@ def test_what_is_refused(sample: Sample, expression: str, told: str | None) -> N
         return
     with pytest.raises(PipelineFileError, match=told) as error:
         read()
-    assert error.value.where and error.value.way_out
+    assert error.value.where
+    assert error.value.way_out
 
 
 def test_collations(sample: Sample) -> None:

@@ -136,7 +136,8 @@ def test_generated_columns_and_column_lists(server: EmbeddedPostgres, tmp_path: 
         way = pull if plugin == "pgoutput" else pull_rows
         batches.append(way(source, "test", tmp_path / plugin, start=parse_lsn(start)))  # type: ignore[operator]
     assert tables(batches[0]) == tables(batches[1])
-    assert "secret" not in repr(tables(batches[1])) and len(tables(batches[1])) == 2
+    assert "secret" not in repr(tables(batches[1]))
+    assert len(tables(batches[1])) == 2
 
 
 def test_what_does_not_fit_the_catalog_is_refused(server: EmbeddedPostgres, tmp_path: Path) -> None:
@@ -197,13 +198,17 @@ def _encoded(
     callback: str, transaction: Transaction | None, body: Any, described: dict[int, Any]
 ) -> Iterator[bytes]:
     if callback == "begin":
-        assert transaction is not None and transaction.commit_lsn and transaction.commit_time
+        assert transaction is not None
+        assert transaction.commit_lsn
+        assert transaction.commit_time
         yield encode.begin(transaction, transaction.commit_lsn, transaction.commit_time)
         if transaction.origin:
             yield encode.origin(transaction.origin)
     elif callback == "commit":
-        assert transaction is not None and transaction.commit_lsn
-        assert transaction.end_lsn and transaction.commit_time
+        assert transaction is not None
+        assert transaction.commit_lsn
+        assert transaction.end_lsn
+        assert transaction.commit_time
         yield encode.commit(transaction.commit_lsn, transaction.end_lsn, transaction.commit_time)
     elif isinstance(body, Message):
         yield encode.message(body)

@@ -30,7 +30,8 @@ MANDATORY = ("begin", "change", "commit")
 
 def test_only_begin_change_and_commit_are_mandatory() -> None:
     capabilities = capabilities_of(with_callbacks(*MANDATORY))
-    assert not capabilities.streaming and not capabilities.two_phase
+    assert not capabilities.streaming
+    assert not capabilities.two_phase
     for missing in MANDATORY:
         with pytest.raises(ConsumerError, match=f"requires the callback {missing}"):
             capabilities_of(with_callbacks(*(name for name in MANDATORY if name != missing)))
@@ -63,7 +64,8 @@ def test_both_families_need_stream_prepare() -> None:
     with pytest.raises(ConsumerError, match="stream_prepare"):
         capabilities_of(with_callbacks(*both))
     capabilities = capabilities_of(with_callbacks(*both, "stream_prepare"))
-    assert capabilities.streaming and capabilities.two_phase
+    assert capabilities.streaming
+    assert capabilities.two_phase
 
 
 def row(xid: int, *, lsn: int = 0x15A3F20) -> Event:
@@ -109,7 +111,8 @@ def test_a_failure_names_callback_transaction_and_position(callback: str) -> Non
     assert f"in callback {callback}, transaction 752, at {at}" in str(error)
     assert (error.callback, error.xid) == (callback, 752)
     assert isinstance(error.__cause__, KeyError)
-    assert "4711" not in str(error) and "test_consumer.py, line" in str(error)
+    assert "4711" not in str(error)
+    assert "test_consumer.py, line" in str(error)
 
 
 def test_an_error_of_our_own_keeps_its_kind_and_gets_the_context() -> None:

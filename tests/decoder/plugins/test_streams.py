@@ -222,4 +222,5 @@ def test_binary_values_become_the_same_text(database: Database) -> None:
         collecting = Collecting()
         read_slot(replace(source, binary=binary), collecting)
         shown.append(told(collecting.seen))
-    assert len(shown[0]) == 6 and shown[0] == shown[1]
+    assert len(shown[0]) == 6
+    assert shown[0] == shown[1]

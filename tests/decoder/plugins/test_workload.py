@@ -23,7 +23,8 @@ PUBLISHED = {
 def from_file(path: Path) -> list[Seen]:
     collecting = Collecting()
     assert read_file(path, collecting) > 10
-    assert collecting.startup_told is not None and collecting.ended
+    assert collecting.startup_told is not None
+    assert collecting.ended
     return collecting.seen
 
 

@@ -46,7 +46,8 @@ def test_a_failover_slot_of_17(tmp_path: Path) -> None:
         with create_slot(plain) as snapshot, connect(server.dsn()) as connection:
             start = snapshot.lsn
             state = inspect_slot(connection, "kept")
-            assert state is not None and not state.failover
+            assert state is not None
+            assert not state.failover
         standby = stack.enter_context(standby_of(server, keeps_slots=True))
         primary.execute("INSERT INTO t VALUES (1, 'a')")
         # Asked for by name, a slot that is there already is made so.
@@ -64,7 +65,8 @@ def test_a_failover_slot_of_17(tmp_path: Path) -> None:
             with connect(standby.dsn()) as connection:
                 state = inspect_slot(connection, "kept")
             time.sleep(0.1)
-        assert state.synced and state.failover
+        assert state.synced
+        assert state.failover
         with pytest.raises(SlotError, match="is a standby, and the slot its copy"):
             pull(there, "x", tmp_path, start=batches[-1].end_lsn)
         with pytest.raises(SourceError, match="a standby cannot make a slot with failover"):
@@ -77,7 +79,8 @@ def test_a_failover_slot_of_17(tmp_path: Path) -> None:
         after = promoted(standby)
         after.execute("INSERT INTO t VALUES (3, 'd')")
         joined = require_history(standby.dsn(), origin, lsn)
-        assert joined.server.timeline == 2 and joined.history[1] > lsn
+        assert joined.server.timeline == 2
+        assert joined.history[1] > lsn
         second = pull(there, "x", tmp_path, start=lsn)
         assert second.manifest["timeline"] == 2
         assert replayed([*batches, second], {}) == rows(after)

@@ -32,7 +32,8 @@ def test_pending_from_before_the_slot_to_after_a_crash(
     _prepare(database, gid, 1)
     with pytest.raises(SlotError, match=f"prepared transaction '{gid}'") as told:
         create_slot(source, wait_seconds=0.5)
-    assert told.value.retryable and "ROLLBACK PREPARED 'gid'" in told.value.way_out
+    assert told.value.retryable
+    assert "ROLLBACK PREPARED 'gid'" in told.value.way_out
     with connect(database.dsn) as connection:
         assert inspect_slot(connection, source.slot) is None
 
@@ -66,7 +67,8 @@ def test_pending_from_before_the_slot_to_after_a_crash(
     confirm(source, batches[-1].end_lsn)
     with connect(database.dsn) as connection:
         state = inspect_slot(connection, source.slot)
-    assert state is not None and state.confirmed_flush_lsn == batches[-1].end_lsn
+    assert state is not None
+    assert state.confirmed_flush_lsn == batches[-1].end_lsn
 
 
 def _prepare(database: Database, gid: str, number: int) -> None:

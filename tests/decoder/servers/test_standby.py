@@ -97,7 +97,8 @@ def test_a_standby_serves_slot_snapshot_pull_and_confirmation(
         state = inspect_slot(connection, source.slot)
     assert state is not None
     assert state.confirmed_flush_lsn == second.end_lsn
-    assert state.restart_lsn is not None and state.restart_lsn > start
+    assert state.restart_lsn is not None
+    assert state.restart_lsn > start
     assert pull(source, "test", tmp_path, start=second.end_lsn).transactions == 0
     assert drop_slot(source)
 
