@@ -26,7 +26,7 @@ ARGUMENTS_THAT_NEED_WORDS = 3
 # A dtype (int64, uint8, bool) and, in the same docstring, a shape: (n,), [n], "one per row", "values", ….
 _DTYPE = re.compile(r"\b(u?int(8|16|32|64)|float(32|64)|bool|bytes?)\b")
 _SHAPE = re.compile(
-    r"\((\w+|[\w *+-]+), ?\w*\)|\[[\w +*-]+\]|\bper (row|value|message|column|change|field)\b", re.I
+    r"\((\w+|[\w *+-]+), ?\w*\)|\[[\w +*-]+\]|\bper (row|value|message|column|change|field)\b", re.IGNORECASE
 )
 
 
