@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,7 +164,7 @@ def test_paths_named_in_a_page_exist(page: str) -> None:
 
 
 def _write() -> int:
-    now = {"words": words_left(), "lines": long_lines(), "names": names_left()}
+    now: dict[str, Any] = {"words": words_left(), "lines": long_lines(), "names": names_left()}
     if LEFT.exists():
         before = json.loads(LEFT.read_text())
         more = [*_more(now["words"], before["words"]), *_more(now["names"], before["names"])]

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -122,7 +123,7 @@ def test_functions_are_short() -> None:
         for node in ast.walk(_tree(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 body = node.body[1:] if ast.get_docstring(node) is not None else node.body
-                lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0
+                lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
                 if lines > FUNCTION_LINES_MAX:
                     found.append(f"{_name(path)}:{node.lineno} {node.name}: {lines}")
     assert found == []
@@ -137,6 +138,10 @@ def test_names_say_something() -> None:
     assert shunned == []
 
 
+def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+
+
 def test_a_spark_session_is_never_called_like_the_package() -> None:
     found = []
     for path in (
@@ -144,8 +149,8 @@ def test_a_spark_session_is_never_called_like_the_package() -> None:
     ):  # no session
         functions = [node for node in ast.walk(_tree(path)) if isinstance(node, ast.FunctionDef)]
         for node in (inner for function in functions for inner in ast.walk(function)):
-            stored = isinstance(node, ast.Name) and node.id == "spark" and isinstance(node.ctx, ast.Store)
-            if stored or (isinstance(node, ast.arg) and node.arg == "spark"):
+            name = node.arg if isinstance(node, ast.arg) else node.id if _is_stored(node) else ""
+            if isinstance(node, ast.Name | ast.arg) and name == "spark":
                 found.append(f"{_name(path)}:{node.lineno}")
     assert found == []
 

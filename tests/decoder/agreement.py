@@ -195,7 +195,7 @@ def _texts(version: Relation, table: pa.Table, i: int, kind: str) -> list[Any]:
         assert f"x{kind}{i}" not in table.column_names
         return [None] * table.num_rows
     exact = table[f"x{kind}{i}"] if f"x{kind}{i}" in table.column_names else None
-    texts = to_text(table[f"{kind}{i}"], exact, version.columns[i].type).to_pylist()
+    texts: list[Any] = to_text(table[f"{kind}{i}"], exact, version.columns[i].type).to_pylist()
     if kind == "n" and f"u{i}" in table.column_names:
         assert True in table[f"u{i}"].to_pylist()
         for row, unchanged in enumerate(table[f"u{i}"].to_pylist()):

@@ -27,6 +27,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -108,9 +109,7 @@ class Fuzzer:
     def _plain_round(self, options: Options, mutants: list[Stream]) -> None:
         binary, together = options.binary, []
         for mutant in mutants:
-            found = self._guarded(
-                options, mutant, lambda s=mutant: upto(s, lambda p: plain(p, binary=binary))
-            )
+            found = self._guarded(options, mutant, partial(upto, mutant, partial(plain, binary=binary)))
             if found is None:
                 self.report.note("plain", options, mutant, None)
                 continue
@@ -124,7 +123,7 @@ class Fuzzer:
                 self._judged(options, stream)
             else:
                 other = self._guarded(
-                    options, stream, lambda s=stream: refusal(lambda: decoded(s, binary=binary))
+                    options, stream, partial(refusal, partial(decoded, stream, binary=binary))
                 )
                 if other and other[0]:
                     self._find(options, stream, "plain: taken, columnar: refused")
@@ -155,12 +154,12 @@ class Fuzzer:
             cuts = None
             if self._draw.random() < _CUT:
                 cuts = [self._draw.randrange(len(mutant) + 1) for _ in range(self._draw.randrange(1, 4))]
-            found = self._guarded(options, mutant, lambda s=mutant, c=cuts: comes_out(options, s, c))
+            found = self._guarded(options, mutant, partial(comes_out, options, mutant, cuts))
             refused, stream, whole = found if found is not None else (None, mutant, None)
             self.report.note("assembled", options, stream, refused)
             if not whole:
                 continue
-            values = self._guarded(options, stream, lambda w=whole: refusal(lambda: plain(w, binary=binary)))
+            values = self._guarded(options, stream, partial(refusal, partial(plain, whole, binary=binary)))
             if values is not None and not values[0]:
                 together.append((stream, whole))
             elif values is not None:

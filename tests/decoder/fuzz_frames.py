@@ -274,7 +274,8 @@ def _number(data: bytes, at: int, size: int) -> int:
 
 
 def _real_copied(asked: Copied, contents: list[bytes]) -> Meaning:
-    frames, rows, come = CopyFrames(asked.columns), [], 0
+    frames, come = CopyFrames(asked.columns), 0
+    rows: list[tuple[bytes | None, ...]] = []
     for at in range(0, len(contents), asked.piece):
         raw = b"".join(contents[at : at + asked.piece])
         come += len(raw)

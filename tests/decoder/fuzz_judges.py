@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -111,7 +111,7 @@ def comes_out(
     if other and not refused:
         raise FindError(f"the plain reader takes it, the assembler does not: {other}")
     if refused and whole is not None:  # plain transactions pass through: the reader behind has to refuse them
-        other, whole = refusal(lambda: decoded(whole, binary=options.binary))[0], None
+        other, whole = refusal(partial(decoded, whole, binary=options.binary))[0], None
     if refused and not other:
         raise FindError(f"the assembler takes what the plain reader does not: {refused}")
     if whole is not None and _nameless(reference_transactions(whole, binary=options.binary)) != meaning:

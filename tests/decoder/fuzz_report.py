@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tests.decoder.agreement import Stream
@@ -68,10 +69,14 @@ def write_corpus(report: Report, folder: Path) -> int:
         name = re.sub(r"[^a-z0-9]+", "-", what.lower()).strip("-")[:60]
         path = folder / f"{_LETTERS.get(tag, 'other')}-{name}.hex"
         if not path.exists():
-            small = minimised(stream, lambda s, o=asked, k=(tag, what): _reason(o, s) == k)
+            small = minimised(stream, partial(_refused_for, asked, (tag, what)))
             write_case(path, asked, small, f"{tag}: {what}")
             new += 1
     return new
+
+
+def _refused_for(asked: Asked, reason: tuple[str, str], stream: Stream) -> bool:
+    return _reason(asked, stream) == reason
 
 
 def _reason(asked: Asked, stream: Stream) -> tuple[str, str]:

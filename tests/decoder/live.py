@@ -63,12 +63,12 @@ class LiveSlot:
     def catch_up(self, until: int) -> None:
         """Read until everything before ``until`` was decoded."""
         while True:
-            length, data = self.connection.pgconn.get_copy_data(1)
+            length, message = self.connection.pgconn.get_copy_data(1)
             assert length >= 0, self.connection.pgconn.get_error_message()
             if length == 0:
                 self._wait()
                 continue
-            data = bytes(data)
+            data = bytes(message)
             if data[:1] == b"w":
                 self.stream.append((struct.unpack(">Q", data[1:9])[0], data[25:]))
             else:

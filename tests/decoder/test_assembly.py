@@ -128,7 +128,7 @@ def test_damage_in_what_is_prepared_is_found_before_it_is_kept(
 @pytest.mark.parametrize("field", range(5))
 def test_prepare_and_begin_prepare_agree_in_every_field(field: int, tmp_path: Path) -> None:
     others = (0x101, 0x141, TIME + 1, 701, "another")
-    fields = (*PREPARED[:field], others[field], *PREPARED[field + 1 :])
+    fields: list[Any] = [*PREPARED[:field], others[field], *PREPARED[field + 1 :]]
     stream = [encode(BeginPrepare(*PREPARED)), encode(Prepare(*fields))]
     assert "prepare and begin prepare disagree on the" in refused(stream, tmp_path)
 
@@ -153,7 +153,8 @@ def test_what_only_the_whole_stream_tells(tmp_path: Path) -> None:
     )
     assert "a part of transaction 700" in refused([*streamed(ROW), encode(StreamStart(701, True))], tmp_path)
     assert "prepared already" in refused([*prepared(ROW), *prepared(ROW)], tmp_path)
-    in_session = [*map(encode, [BEGIN, PLAIN_DESCRIBED, COMMIT, START]), ROW_BYTES]
+    described: list[Message] = [BEGIN, PLAIN_DESCRIBED, COMMIT, START]
+    in_session = [*map(encode, described), ROW_BYTES]
     assert "relation 7 was not described" in refused(in_session, tmp_path)
     again = encode(Streamed(700, ROW))
     gone = [encode(START), encode(Streamed(701, RelationMessage(TABLE))), encode(STOP), *open_again, again]

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -55,7 +56,7 @@ def refused(kind: type[SlotlakeError], match: str, call: object, *arguments: obj
     return error
 
 
-def dsn(**parts: object) -> str:
+def dsn(**parts: Any) -> str:
     return psycopg.conninfo.make_conninfo("", **{"password": PASSWORD, "connect_timeout": 3, **parts})
 
 

@@ -56,6 +56,10 @@ class Place:
     def exact_field_ids(self) -> dict[str, int]:
         return {column.name: 2 * i + 2 for i, column in enumerate(self.table.columns)}
 
+    @property
+    def inner_ids(self) -> dict[str, list[int]]:
+        return {}
+
 
 def copied(database: Database, directory: Path, **more: Any) -> tuple[SourceTable, list[CopiedFile]]:
     """Copy the one table of publication p."""

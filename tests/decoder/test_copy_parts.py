@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -87,7 +88,7 @@ def test_a_server_without_ranges_reads_whole_tables(servers: Servers, tmp_path: 
         class info:  # noqa: N801 - psycopg's name of it
             server_version = 130000
 
-        def __init__(self, connection: psycopg.Connection) -> None:
+        def __init__(self, connection: psycopg.Connection[Any]) -> None:
             self.execute = connection.execute
 
     with psycopg.connect(servers(14).dsn(), autocommit=True) as connection:
@@ -98,7 +99,8 @@ def test_a_server_without_ranges_reads_whole_tables(servers: Servers, tmp_path: 
         try:
             [table] = source_tables(connection, ("p",))
             assert len(plan_parts(connection, [table], part_bytes=50_000)[table]) > 3
-            [part] = plan_parts(Old(connection), [table], part_bytes=50_000)[table]
+            old: Any = Old(connection)
+            [part] = plan_parts(old, [table], part_bytes=50_000)[table]
             assert part.condition is None
         finally:
             connection.execute("DROP PUBLICATION p; DROP TABLE t")

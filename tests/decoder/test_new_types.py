@@ -115,9 +115,13 @@ def test_only_unknown_types_are_asked_for(
     asked: list[object] = []
     with puller(database, tmp_path, binary=True) as binary:
         import slotlake.decoder.catalog.source_types as module
+        from slotlake.decoder.types.catalog import load_types
 
-        real = module.load_types
-        monkeypatch.setattr(module, "load_types", lambda *each: (asked.append(each), real(*each))[1])
+        def asking(*arguments: Any) -> Any:
+            asked.append(arguments)
+            return load_types(*arguments)
+
+        monkeypatch.setattr(module, "load_types", asking)
         database.execute("INSERT INTO before VALUES (1)")
         next_batches(database, [binary])
         assert asked == []

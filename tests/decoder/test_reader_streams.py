@@ -258,7 +258,7 @@ def test_a_name_whose_outcome_was_filtered_may_be_used_again() -> None:
 
 
 def test_a_description_of_a_streamed_and_prepared_transaction_holds_with_its_outcome() -> None:
-    streamed = [START, Streamed(700, RelationMessage(WIDE)), STOP, StreamPrepare(*PREPARED)]
+    streamed: list[Message] = [START, Streamed(700, RelationMessage(WIDE)), STOP, StreamPrepare(*PREPARED)]
     reader = reader_after(*streamed, CommitPrepared(0x180, 0x1C0, TIME, 700, "the gid"))
     assert reader.relations == {7: WIDE}
     assert reader_after(*streamed, ANY["r"]).relations == {}
@@ -275,7 +275,7 @@ def test_a_description_holds_for_its_stream_at_once_and_for_all_with_its_commit(
 
 @pytest.mark.parametrize("end", [StreamAbort(700, 700, 1, TIME), StreamPrepare(*PREPARED)])
 def test_a_description_goes_with_a_stream_that_is_not_committed(end: Message) -> None:
-    streamed = [START, Streamed(700, RelationMessage(WIDE)), STOP]
+    streamed: list[Message] = [START, Streamed(700, RelationMessage(WIDE)), STOP]
     reader = reader_after(BEGIN, RelationMessage(NARROW), COMMIT, *streamed, end)
     assert reader.relations == {7: NARROW}
     assert reader.streams == {}
@@ -311,7 +311,14 @@ def test_nested_subtransactions_drop_exactly_their_own_in_any_order() -> None:
     rows = [Streamed(xid, Insert(7, (str(n),))) for n, xid in enumerate([700, 701, 702, 701, 700, 703, 702])]
     for gone in itertools.permutations([701, 702]):
         aborts = [StreamAbort(700, xid, 1, TIME) for xid in gone]
-        messages = [START, DESCRIBED, *rows, STOP, *aborts, StreamCommit(700, 0x200, 0x240, TIME)]
+        messages: list[Message] = [
+            START,
+            DESCRIBED,
+            *rows,
+            STOP,
+            *aborts,
+            StreamCommit(700, 0x200, 0x240, TIME),
+        ]
         (found,) = reference_transactions([(0, encode(m)) for m in messages], **ALL)
         assert isinstance(found, Transaction)
         assert [c.message.new for c in found.changes if isinstance(c.message, Insert)] == [

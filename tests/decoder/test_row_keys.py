@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.conftest import Database
-from tests.decoder.test_pull import pulled, slotted
+from tests.decoder.sources import pulled, slotted
 
 
 def test_a_primary_key_that_is_newer_than_a_change_is_none(database: Database, tmp_path: Path) -> None:

@@ -60,8 +60,10 @@ def contents(batch: Batch) -> list[tuple[Any, ...]]:
             )
     messages = batch.message_table()
     for row in messages.to_pylist() if messages is not None else []:
-        number = transactions[row["txn"]]["commit_lsn"] if row["txn"] is not None else None
-        found.append((row["seq"], number, row["transactional"], row["lsn"], row["prefix"], row["content"]))
+        commit_lsn = transactions[row["txn"]]["commit_lsn"] if row["txn"] is not None else None
+        found.append(
+            (row["seq"], commit_lsn, row["transactional"], row["lsn"], row["prefix"], row["content"])
+        )
     return sorted(found, key=lambda change: change[0])
 
 
@@ -176,7 +178,7 @@ def test_a_server_that_fails_at_streaming_is_read_without(
 def test_prepared_transactions_across_batches(
     database: Database, sessions: list[psycopg.Connection[Any]], tmp_path: Path
 ) -> None:
-    modes = {"plain": {"streaming": "off"}}
+    modes: dict[str, dict[str, Any]] = {"plain": {"streaming": "off"}}
     for name in ("off", "on", "parallel"):
         modes[f"two_{name}"] = {"streaming": name, "two_phase": True}
     twins = Twins(database, tmp_path, modes)
@@ -255,7 +257,10 @@ pull(source, "test", Path(sys.argv[3]), start=int(sys.argv[4]))
 def test_killed_while_a_transaction_is_prepared(
     database: Database, sessions: list[psycopg.Connection[Any]], tmp_path: Path, failpoint: str
 ) -> None:
-    modes = {"plain": {"streaming": "off"}, "two_on": {"streaming": "on", "two_phase": True}}
+    modes: dict[str, dict[str, Any]] = {
+        "plain": {"streaming": "off"},
+        "two_on": {"streaming": "on", "two_phase": True},
+    }
     twins = Twins(database, tmp_path, modes)
     one, *_ = sessions
     fill(one, "a", 1, 3000)

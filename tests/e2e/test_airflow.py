@@ -21,7 +21,8 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.errors import SetupError
-from slotlake.infra.local.airflow import CHECKOUT, LocalAirflow
+from slotlake.infra.launch.folders import CHECKOUT
+from slotlake.infra.local.airflow import LocalAirflow
 from slotlake.infra.local.chromium import find_chromium
 from slotlake.infra.local.postgres import EmbeddedPostgres
 from tests.e2e.airflow_stack import Stack

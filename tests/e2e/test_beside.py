@@ -230,7 +230,7 @@ def mirrors(pipeline: Any, expected: dict[str, Counter[Any]]) -> dict[str, Any]:
 
 def past(pipeline: Any, points: Points, tables: list[str]) -> dict[str, Any]:
     """Each point by `rows`, by the history and by the change log, where it is not what the source held."""
-    found = {}
+    found: dict[str, Any] = {}
     for table in tables:
         told = _told(pipeline, pipeline.lake, table)
         for lsn, held in points.items():

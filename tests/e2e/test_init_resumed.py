@@ -224,7 +224,9 @@ def test_drop_ends_it(
     file = pipeline_file(tmp_path, database, [])
     with Pipeline.open(file, remote=connect) as pipeline:
         interrupted(pipeline, monkeypatch, "init.part_done:3")
-        assert pipeline.status().copy["slot"] == pipeline.source.slot
+        copying = pipeline.status().copy
+        assert copying is not None
+        assert copying["slot"] == pipeline.source.slot
         pipeline.drop()
         assert pipeline.status().copy is None
         assert record(pipeline) == {}

@@ -120,10 +120,9 @@ class Told:
                 kept = next(r for r in rows if self._same(r, named))
                 rows.remove(kept)
             if op in "RIU":
-                unsent = unchanged if kept else None  # a row that enters a filter: its copy follows
-                rows.append(
-                    [kept[i] if f'"{self.names[i]}"' in (unsent or "") else v for i, v in enumerate(new)]
-                )
+                unsent = (unchanged or "") if kept else ""  # a row that enters a filter: its copy follows
+                before = kept or new
+                rows.append([before[i] if f'"{self.names[i]}"' in unsent else v for i, v in enumerate(new)])
         return Counter(map(tuple, rows))
 
     def _same(self, row: Any, named: Any) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from slotlake import Pipeline
 from slotlake.decoder.changelog.batches import Batch, batches
 from slotlake.decoder.lsn import format_lsn
-from slotlake.spark.merge.run import field_types
+from slotlake.spark.merge.fields import field_types
 from slotlake.spark.publish import sidecar as annex
 from slotlake.spark.read.point import Cut
 from slotlake.spark.replay.scratch import scratch_of

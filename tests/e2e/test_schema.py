@@ -14,7 +14,7 @@ import pytest
 from slotlake import Pipeline
 from slotlake.decoder.changelog.batches import Batch, batches
 from slotlake.decoder.lsn import format_lsn, parse_lsn
-from slotlake.spark.merge.run import field_types
+from slotlake.spark.merge.fields import field_types
 from slotlake.spark.publish import sidecar as annex
 from slotlake.spark.read.point import Cut
 from slotlake.spark.replay.scratch import scratch_of
@@ -247,7 +247,7 @@ def _remember(database: Database, pipeline: Any, tables: list[str], past: dict[s
 
 
 def _differing_at(pipeline: Any, known: dict[str, Rows], lsn: str) -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for table, (names, rows) in known.items():
         try:
             actual = Counter(tuple(row) for row in pipeline.rows(table, columns=names, at=lsn))

@@ -7,7 +7,7 @@ bytes, not by the type's operator), so the text is the identity.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ DELETE FROM numbers WHERE k = 2; DELETE FROM icu WHERE k = 'a'; UPDATE ci SET k 
 
 
 @pytest.fixture
-def source(database_on: Callable[[Any], Database]) -> Iterator[Database]:
+def source(database_on: Callable[[Any], Database]) -> Database:
     """A server with ICU, citext and libxml."""
     made = database_on(15)
     made.execute(SETUP)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.copy.files import CopiedFile
@@ -69,7 +70,7 @@ def test_a_damaged_or_missing_file_is_not_whole(tmp_path: Path) -> None:
 
 
 def test_states_as_another_process_reads_them(tmp_path: Path) -> None:
-    told: list[tuple[str, int, int | None]] = []
+    told: list[tuple[CopyStep, int, int | None]] = []
     states = CopyStates(tmp_path, 0x1_0000_0010, lambda *of: told.append(of))
     states.expect(TableProgress("public.t", rows_estimated=100, ranges=2))
     states.move("public.t", "copied")
@@ -79,7 +80,9 @@ def test_states_as_another_process_reads_them(tmp_path: Path) -> None:
     assert found["process"] is not None
     assert [step.state for step, _, _ in told] == ["copied"]
     ended(tmp_path)
-    assert read(tmp_path)["process"] is None
+    found = read(tmp_path)
+    assert found is not None
+    assert found["process"] is None
     assert json.loads((tmp_path / "copy.json").read_text())["tables"]
     states.forget()
     assert read(tmp_path) is None
@@ -91,7 +94,8 @@ def test_the_first_chunk_took_time(tmp_path: Path) -> None:
     states.expect(TableProgress('public."T t"', rows_estimated=2000))
     table = SourceTable(7, "public", "T t", "r", "d", (), (), (), None, updates=True, deletes=True)
     time.sleep(0.05)
-    states.took(CopyJob(table, None, PARTS[0], "copy"), 1000, 8)
+    nowhere: Any = None
+    states.took(CopyJob(table, nowhere, PARTS[0], "copy"), 1000, 8)
     assert 0 < rates[0] < 20_000
 
 

@@ -88,7 +88,8 @@ def test_added_and_seen() -> None:
 
 @pytest.mark.parametrize("kept", ["missing", "default"])
 def test_added_with_a_default(kept: str) -> None:
-    now = catalog({**BEFORE, 4: ("c", "text", "8")}, **{kept: {4}})
+    numbers: dict[str, Any] = {kept: {4}}
+    now = catalog({**BEFORE, 4: ("c", "text", "8")}, **numbers)
     assert (
         found(now, message(id="int4", a="text", b="money", c="text")).copy
         == "column c was added with a default"

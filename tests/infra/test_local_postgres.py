@@ -14,7 +14,7 @@ import pytest
 
 from slotlake.decoder.errors import SetupError
 from slotlake.infra.local import postgres
-from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
+from slotlake.infra.local.postgres import EmbeddedPostgres, Version, temporary_postgres
 from slotlake.infra.local.postgres_archives import install
 from tests.conftest import Servers
 
@@ -34,7 +34,7 @@ def _processes_naming(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("version", [18, 16])
-def test_a_server_starts_takes_password_logins_and_is_set_for_logical_decoding(version: int) -> None:
+def test_a_server_starts_takes_password_logins_and_is_set_for_logical_decoding(version: Version) -> None:
     with temporary_postgres(version=version) as server:
         with psycopg.connect(server.dsn()) as connection:
             row = connection.execute("SELECT current_setting('server_version_num')::int / 10000").fetchone()
@@ -158,7 +158,7 @@ def test_a_port_taken_meanwhile_is_given_up_for_another() -> None:
 
 
 @pytest.mark.parametrize("version", [14, 15, 17])
-def test_a_server_of_each_other_version_comes_from_an_archive(servers: Servers, version: int) -> None:
+def test_a_server_of_each_other_version_comes_from_an_archive(servers: Servers, version: Version) -> None:
     with psycopg.connect(servers(version).dsn()) as connection:
         row = connection.execute("SELECT current_setting('server_version_num')::int / 10000").fetchone()
         assert row == (version,)

@@ -162,7 +162,7 @@ def test_a_jar_is_fetched_once_through_the_given_settings(
     import hashlib
 
     _one_jar(monkeypatch, hashlib.sha256(b"a jar").hexdigest())
-    said = []
+    said: list[str] = []
     first = jars(find_java(), say=said.append)
     (repository / "thing-1.0.jar").unlink()
     assert jars(find_java(), say=said.append) == first

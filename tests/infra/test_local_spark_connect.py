@@ -51,6 +51,7 @@ def test_a_server_is_used_found_by_another_and_ended_without_a_trace(
     server = LocalSparkConnect(tmp_path / "spark", spark_runtime, cores=2, dies_with_parent=True)
     with server:
         pid = server.pid()
+        assert pid is not None
         done = _client(server, tmp_path / "warehouse", server.client_environment())
         assert done.stdout == "[2]\n", done.stderr
         refused = _client(server, tmp_path / "other", {"SPARK_CONNECT_AUTHENTICATE_TOKEN": "wrong"})

@@ -6,6 +6,7 @@ import json
 import sys
 from typing import Any
 
+from slotlake.decoder.changelog.batches import BatchRelation
 from slotlake.decoder.failpoints import reach
 from slotlake.spark.copy.initial import InitialCopy
 from slotlake.spark.lake import LakeSettings
@@ -13,7 +14,6 @@ from slotlake.spark.session import open_session
 from slotlake.spark.tables.schema import TableSchema
 from tests.spark.lake_lab import (
     PIPELINE,
-    BatchRelation,
     HandBatch,
     Lab,
     delete,

@@ -132,7 +132,7 @@ class Expressions:
             )
 
         compared = one("=", "<>", "<", "<=", ">", ">=")
-        return self.random.choice([
+        tests: list[Callable[[], str]] = [
             lambda: f"({v()} {compared} {v()})",
             lambda: f"({v()} {compared} {v()})",
             lambda: f"({v()} {compared} {v()})",
@@ -145,4 +145,5 @@ class Expressions:
             lambda: f"starts_with({v('text')}, {v('text')})",
             lambda: f"({v('date')} {compared} {v('timestamp')})",
             lambda: f"({v('integer')} {compared} {v('numeric')})",
-        ])()  # fmt: skip
+        ]  # fmt: skip
+        return self.random.choice(tests)()

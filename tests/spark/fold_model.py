@@ -45,6 +45,10 @@ class Column:
     def typmod(self) -> int:
         return -1
 
+    @property
+    def type_name(self) -> str:
+        return ""
+
 
 @dataclass(frozen=True)
 class Relation:
@@ -53,6 +57,9 @@ class Relation:
     replica_identity: str = "d"
     schema: str = "public"
     table: str = "t"
+    relation_id: int = 1
+    ordinal: int = 0
+    rows: int = 0
 
 
 def relation(key: Sequence[str], columns: str, identity: str = "d") -> Relation:

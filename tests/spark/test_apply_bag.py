@@ -66,7 +66,7 @@ def test_what_a_killed_run_adds_between_two_statements_is_not_published(
 
 
 def test_rows_are_told_apart_as_postgresql_prints_them(lab: Lab) -> None:
-    values = [
+    values: list[dict[str, str | None]] = [
         {"f": "0"}, {"f": "-0"}, {"f": "NaN"}, {"f": "Infinity"}, {"n": "1.0"}, {"n": "1.00"},
         {"d": "infinity"}, {"d": "-infinity"}, {"d": "2024-01-01"}, {"t": ""}, {"t": None}, {"t": "é"},
     ]  # fmt: skip

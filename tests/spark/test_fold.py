@@ -24,6 +24,7 @@ class Column:
     type_oid: int = INT8
     in_key: bool = False
     typmod: int = -1
+    type_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ class Relation:
     replica_identity: str = "d"
     schema: str = "public"
     table: str = "orders"
+    relation_id: int = 1
+    ordinal: int = 0
+    rows: int = 0
 
 
 ORDERS = Relation((Column("id", in_key=True), Column("note", TEXT)))

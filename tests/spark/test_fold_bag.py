@@ -28,6 +28,7 @@ class Column:
     type_oid: int
     in_key: bool = True
     typmod: int = -1
+    type_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,9 @@ class Relation:
     replica_identity: str = "f"
     schema: str = "public"
     table: str = "bag"
+    relation_id: int = 1
+    ordinal: int = 0
+    rows: int = 0
 
 
 BAG = Relation((Column("v", 20), Column("t", 25)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -38,11 +37,10 @@ _NOW = Care(Grace(unused=0.0, orphan=0.0))
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two to four points in a table, four in a past file."""
     for name, value in (("LIVE", 2), ("_LIVE_MAX", 4), ("_SNAPSHOTS_MAX", 6), ("_FILE_POINTS", 4)):
         monkeypatch.setattr(past, name, value)
-    return
 
 
 def _metadata(lab: Lab, table: str) -> Metadata:

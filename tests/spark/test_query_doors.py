@@ -316,7 +316,7 @@ def _is_kept_out(lab: Lab, folder: Path, statements: list[str]) -> None:
     secret = folder / "secret.csv"
     secret.write_text("s3cret content\n")
     table = lab.lake.warehouse_path / "shop" / "orders"
-    passed = []
+    passed: list[tuple[str, object]] = []
     for hostile in statements:
         sql = _with(hostile, {"d": folder / "out", "f": secret, "t": table, "name": "stolen"})
         try:

@@ -73,7 +73,7 @@ def test_deleted_rows_stay_deleted_over_many_batches(lab: Lab) -> None:
         for i in gone:
             del expected[i]
         expected |= dict.fromkeys(changed, f"b{number}")
-    assert dict(lab.rows("many")) == expected
+    assert {row[0]: row[1] for row in lab.rows("many")} == expected
     by_spark = lab.session.sql("SELECT CAST(id AS STRING), v FROM lake.shop.many").collect()
     assert {row[0]: row[1] for row in by_spark} == expected
 

@@ -24,11 +24,10 @@ def test_all_of_them_in_each_kind_of_table(lab: Lab) -> None:
     for table in (keyed, bag):
         whole = table is bag
         changed = [_row(1, "x"), _row(22, "w2")]
+        unsent = {} if whole else {"w": UNCHANGED}
         lab.sync(
             update(table, rows[1] if whole else None, **changed[0]),
-            update(
-                table, rows[2] if whole else {"id": "2"}, **changed[1] | ({} if whole else {"w": UNCHANGED})
-            ),
+            update(table, rows[2] if whole else {"id": "2"}, **{**changed[1], **unsent}),
             delete(table, **rows[0] if whole else {"id": "0"}),
             insert(table, **_row(9)),
         )

@@ -13,7 +13,8 @@ from slotlake.decoder.catalog.publications import SourceTable, source_tables
 from slotlake.decoder.copy.table import copy_query
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.server.source import connect
-from slotlake.infra.config.pipeline_file import PipelineFile, TableSection
+from slotlake.infra.config.pipeline_file import PipelineFile
+from slotlake.infra.config.sections import TableSection
 from slotlake.infra.local.postgres import Version
 from slotlake.infra.selection.tables import (
     SelectedTable,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from slotlake.infra.config.pipeline_file import PipelineFile
 from slotlake.infra.local.postgres import EmbeddedPostgres
 from slotlake.infra.selection.tables import SelectedTable, selected
 from slotlake.spark.row_filter.selection import taken
+from slotlake.spark.tables import shapes
 from tests.conftest import Database, drop_database
 from tests.e2e.scenarios import big
 from tests.spark.filtered_tables import CHOSEN, FILTERED, WHOLE, histories, run, setup
@@ -78,7 +79,7 @@ def _pulled(database: Database, folder: Path, publications: tuple[str, ...], sta
     return pull(_source(database, publications), "test", folder / publications[0], start=start, until=end)
 
 
-def _changes(relation: BatchRelation, rows: pa.Table) -> list[dict[str, Any]]:
+def _changes(relation: shapes.BatchRelation, rows: pa.Table) -> list[dict[str, Any]]:
     """Each change in PostgreSQL's text: what it does, by which row, and what it does not show."""
     images: dict[str, list[dict[str, Any]]] = {}
     for side in "no":
@@ -103,7 +104,9 @@ def _changes(relation: BatchRelation, rows: pa.Table) -> list[dict[str, Any]]:
     return found
 
 
-def _by_table(changes: dict[str, list[tuple[BatchRelation, pa.Table]]]) -> dict[str, list[dict[str, Any]]]:
+def _by_table(
+    changes: Mapping[str, Sequence[tuple[shapes.BatchRelation, pa.Table]]],
+) -> dict[str, list[dict[str, Any]]]:
     return {
         table: [change for relation, rows in versions for change in _changes(relation, rows)]
         for table, versions in changes.items()

@@ -13,7 +13,7 @@ from slotlake.infra.local.rest_catalog import LocalRestCatalog
 from slotlake.spark.apply.stage import apply_batch
 from slotlake.spark.copy.initial import InitialCopy
 from slotlake.spark.lake import LakeSettings
-from slotlake.spark.merge.run import field_types
+from slotlake.spark.merge.fields import field_types
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.publication import publish_batch
 from slotlake.spark.publish.sidecar import Annex, Copied

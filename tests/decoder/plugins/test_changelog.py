@@ -134,7 +134,7 @@ def test_generated_columns_and_column_lists(server: EmbeddedPostgres, tmp_path: 
     for plugin, start in zip(("pgoutput", "test_decoding"), starts, strict=True):
         source = SourceSettings(server.dsn(), ("g",), f"g_{plugin}", plugin=plugin)
         way = pull if plugin == "pgoutput" else pull_rows
-        batches.append(way(source, "test", tmp_path / plugin, start=parse_lsn(start)))  # type: ignore[operator]
+        batches.append(way(source, "test", tmp_path / plugin, start=parse_lsn(start)))
     assert tables(batches[0]) == tables(batches[1])
     assert "secret" not in repr(tables(batches[1]))
     assert len(tables(batches[1])) == 2
@@ -182,7 +182,8 @@ def test_what_is_encoded_reads_back() -> None:
     """Every event of the workload, through the encoder and pgoutput's own reader."""
     collecting = Collecting()
     read_file(HERE / "pg15" / "pgoutput.slraw", collecting)
-    reader, described = PgoutputReader(), {}
+    reader = PgoutputReader()
+    described: dict[Any, Any] = {}
     found: list[Any] = []
     for callback, transaction, body in collecting.seen:
         payloads = list(_encoded(callback, transaction, body, described))

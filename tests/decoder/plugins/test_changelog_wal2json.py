@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -54,9 +55,9 @@ class Sources:
                 cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
-    def batch(self, plugin: str, folder: Path, until: int | None = None, **more: int) -> Batch:
+    def batch(self, plugin: str, folder: Path, until: int | None = None, **more: Any) -> Batch:
         way = pull if plugin == "pgoutput" else pull_rows
-        made: Batch = way(  # type: ignore[operator]
+        made = way(
             self._sources[plugin], "test", folder / plugin, start=self._starts[plugin], until=until, **more
         )
         made.verify()

@@ -69,4 +69,4 @@ def test_public_names_are_there() -> None:
     for name in decoder.__all__:
         assert getattr(decoder, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = decoder.nothing  # type: ignore[attr-defined]
+        _ = decoder.nothing
