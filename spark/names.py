@@ -120,7 +120,7 @@ def belongs(namespace: str, to: str) -> bool:
     return namespace == to or (namespace.startswith(f"{to}__") and not is_copying(namespace))
 
 
-def beside(mirror: LakeName, suffix: str) -> LakeName:
+def derived_table_name(mirror: LakeName, suffix: str) -> LakeName:
     """A table that is kept beside a mirror."""
     return LakeName(mirror.namespace, mirror.table + suffix)
 

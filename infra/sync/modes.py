@@ -28,7 +28,7 @@ def begin_modes(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
     """
     from slotlake.spark.catalog.open import open_catalog
     from slotlake.spark.names import lake_table
-    from slotlake.spark.publish.derived_tables import tables_beside
+    from slotlake.spark.publish.derived_tables import derived_table_names
 
     file, lake = pipeline.file, pipeline.lake
     asked = [file.mode, *(section.mode or () for section in file.tables.values())]
@@ -39,7 +39,7 @@ def begin_modes(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
     lacking = {}
     aside = {each.source_name for each in tables_aside(pipeline).values()}
     for table, modes in wanted_modes(file, _mirrors(lake.namespace, names)).items():
-        held = tables_beside(names, lake_table(lake.namespace, *parse_postgres_name(table)))
+        held = derived_table_names(names, lake_table(lake.namespace, *parse_postgres_name(table)))
         missing = [mode for mode in modes if mode not in held]
         if missing and table not in aside:
             lacking[table] = missing

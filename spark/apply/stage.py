@@ -22,16 +22,16 @@ from slotlake.spark.apply import together as apply_together
 from slotlake.spark.apply.together import Job
 from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.copy.replace import stage_copy
-from slotlake.spark.fold.batch import stretches
+from slotlake.spark.fold.batch import segment_folds
 from slotlake.spark.fold.conflicts import Choices, Conflicts
-from slotlake.spark.history.freed_names import freed
-from slotlake.spark.history.modes import Fed, feed
+from slotlake.spark.history.modes import MirrorChanges, stage_derived_changes
+from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.follow import constants, followed
 from slotlake.spark.merge.run import Staged, Work, stage, stage_shape
 from slotlake.spark.names import LakeName, postgres_name
 from slotlake.spark.publish.commits import Point
-from slotlake.spark.publish.derived_tables import load_beside
+from slotlake.spark.publish.derived_tables import load_derived_tables
 from slotlake.spark.publish.publication import folded_at, is_pending, point_of, remove_folded, touched
 from slotlake.spark.publish.sidecar import NOTHING, Annex, Copied
 from slotlake.spark.publish.swap import Loaded, load, require_owner, reset_stage, still_lack
@@ -183,10 +183,10 @@ def _targets(
         if name not in pointers:
             continue
         mirror = load(pointers, name)
-        beside: Mapping[str, Loaded] = load_beside(pointers, name)
+        beside: Mapping[str, Loaded] = load_derived_tables(pointers, name)
         for table in (mirror, *beside.values()):
             require_owner(table, pipeline)
-        mirror, beside = freed(catalog, mirror, beside)
+        mirror, beside = rename_reserved_columns(catalog, mirror, beside)
         lacking = still_lack((mirror, *beside.values()), point, start)
         found += [_Target(mirror, beside, lacking)] if lacking else []
     return found
@@ -225,12 +225,14 @@ def _apply_table(
     if target.mirror in target.lacking and not changes:
         stage_shape(work, schema)
     elif target.mirror in target.lacking:
-        staged = stage(work, schema, stretches(changes), choice, constants(schema, annex))
+        staged = stage(work, schema, segment_folds(changes), choice, constants(schema, annex))
     for mode, table in target.beside.items():
         if table in target.lacking:
             reach("apply.between_modes")
             names = settled(schema, schema_of(work.table.metadata, work.table.name)).names
-            feed(replace(work, table=table), mode, Fed(schema, names, changes), batch, choice)
+            stage_derived_changes(
+                replace(work, table=table), mode, MirrorChanges(schema, names, changes), batch, choice
+            )
     return TableApplied(
         source_table=schema.source_name,
         changes=sum(relation.rows for relation in relations),

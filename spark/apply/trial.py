@@ -18,7 +18,7 @@ from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.fold.conflicts import Choices
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName, postgres_name
-from slotlake.spark.publish.derived_tables import load_beside
+from slotlake.spark.publish.derived_tables import load_derived_tables
 from slotlake.spark.publish.sidecar import Annex
 from slotlake.spark.publish.swap import load, reset_stage
 from slotlake.spark.read.point import Cut, Pinned
@@ -110,4 +110,4 @@ def _forget(lake: LakeSettings, names: Collection[LakeName]) -> None:
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
         for name in names:
-            reset_stage(catalog, [load(pointers, name), *load_beside(pointers, name).values()])
+            reset_stage(catalog, [load(pointers, name), *load_derived_tables(pointers, name).values()])

@@ -22,15 +22,15 @@ from slotlake.decoder.failpoints import reach
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import load, load_one
 from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.history.freed_names import freed
-from slotlake.spark.history.modes import MODES, shaped
-from slotlake.spark.history.modes_begin import copy_of
+from slotlake.spark.history.modes import MODES, with_mirror_fields
+from slotlake.spark.history.new_tables import copy_source
+from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.bounds import Markers, value_range
 from slotlake.spark.merge.run import Work, run_statements, shape, view_of
 from slotlake.spark.names import LakeName, quote
 from slotlake.spark.publish.commits import Point
-from slotlake.spark.publish.derived_tables import load_beside
+from slotlake.spark.publish.derived_tables import load_derived_tables
 from slotlake.spark.publish.place import CopyTarget, companions_in
 from slotlake.spark.publish.sidecar import Copied
 from slotlake.spark.publish.swap import require_owner, reset_stage
@@ -69,7 +69,7 @@ class Amendment:
             pointers = catalog.pointers()
             table = load(pointers, name)
             require_owner(table, pipeline)
-            table, _ = freed(catalog, table, load_beside(pointers, name))
+            table, _ = rename_reserved_columns(catalog, table, load_derived_tables(pointers, name))
         amendment = cls(session, lake, name, schema_of(table.metadata, name))
         lake_files.remove_tree(amendment._directory)
         lake_files.make_directory(amendment.target.directory)
@@ -95,7 +95,7 @@ class Amendment:
         with open_catalog(self._lake) as catalog:
             pointers = catalog.pointers()
             table = load(pointers, self._name)
-            beside = load_beside(pointers, self._name)
+            beside = load_derived_tables(pointers, self._name)
             reset_stage(catalog, [table, *beside.values()])
         work = Work(self._session, self._lake, point, table, self._directory)
         files = sorted(self.target.directory.glob("*.parquet"))
@@ -206,8 +206,8 @@ def _require_fewer(work: Work, fewer: int) -> None:
 
 def _stage_beside(work: Work, mode: str, schema: TableSchema, came: _Rows, gone: _Rows) -> None:
     reach("apply.between_modes")
-    work = shaped(work, mode, schema, {})
-    at = copy_of(work.lake, work.table, quote(came.view), work.point)
+    work = with_mirror_fields(work, mode, schema, {})
+    at = copy_source(work.lake, work.table, quote(came.view), work.point)
     source = replace(at, fields=frozenset(came.fields))
     branch = f"{work.table.name.sql(work.lake.catalog)}.branch_stage"
     # A row that the mirror lacked, and should not have, is there in what is kept beside it.

@@ -24,7 +24,12 @@ from slotlake.spark.catalog.open import Catalog, Move, check_lake, open_catalog
 from slotlake.spark.catalog.tags import tagged
 from slotlake.spark.copy.again import forget
 from slotlake.spark.copy.files import with_files
-from slotlake.spark.history.modes_begin import Beside, fill, stage_left, wanted_beside
+from slotlake.spark.history.new_tables import (
+    NewDerivedTable,
+    fill_derived_table,
+    missing_derived_tables,
+    stage_leftover_tables,
+)
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.run import run
 from slotlake.spark.names import LakeName, copying
@@ -72,7 +77,7 @@ class InitialCopy:
         lake: LakeSettings,
         pipeline: str,
         tables: Sequence[TableSchema],
-        beside: Sequence[Beside],
+        beside: Sequence[NewDerivedTable],
     ) -> None:
         self._session = session
         self._lake = lake
@@ -106,7 +111,7 @@ class InitialCopy:
         """
         check_lake(lake)
         with open_catalog(lake) as catalog:
-            copy = cls(session, lake, pipeline, tables, wanted_beside(catalog, tables, modes))
+            copy = cls(session, lake, pipeline, tables, missing_derived_tables(catalog, tables, modes))
             copy._refuse_existing(catalog)
             copy._kept = kept
             clear_leftovers(catalog, pipeline, {*copy._names, *hidden_tables(catalog)}, kept or {})
@@ -182,8 +187,8 @@ class InitialCopy:
                 "a table was not copied", where=f"table {missing[0]}", way_out="run the copy again"
             )
         for each in self._beside.values():
-            fill(self._session, self._lake, each, self._tables.get(each.mirror), point)
-        left = stage_left(self._session, self._lake, self._tables, point)
+            fill_derived_table(self._session, self._lake, each, self._tables.get(each.mirror), point)
+        left = stage_leftover_tables(self._session, self._lake, self._tables, point)
         with open_catalog(self._lake) as catalog:
             hidden = {name: load(catalog.pointers(), copying(name)) for name in self._names}
             snapshots = {name: catalog_metadata.ref(t.metadata, MAIN) or 0 for name, t in hidden.items()}

@@ -21,13 +21,13 @@ from slotlake.decoder.failpoints import reach
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.copy.again import named
-from slotlake.spark.history.freed_names import freed
-from slotlake.spark.history.modes_begin import take_copy
+from slotlake.spark.history.new_tables import take_copy
+from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.run import Work, run_statements, shape, stage_shape
 from slotlake.spark.names import LakeName, quote
 from slotlake.spark.publish.commits import Point
-from slotlake.spark.publish.derived_tables import load_beside
+from slotlake.spark.publish.derived_tables import load_derived_tables
 from slotlake.spark.publish.place import CopyTarget, companions_in
 from slotlake.spark.publish.sidecar import Copied
 from slotlake.spark.publish.swap import Loaded, Published, load, publish_tables, require_owner, reset_stage
@@ -103,7 +103,7 @@ class Replacement:
         with open_catalog(self._lake) as catalog:
             pointers = catalog.pointers()
             table = load(pointers, self._name)
-            table, beside = freed(catalog, table, load_beside(pointers, self._name))
+            table, beside = rename_reserved_columns(catalog, table, load_derived_tables(pointers, self._name))
             reset_stage(catalog, [table, *beside.values()])
         work = Work(self._session, self._lake, point, table, self._copied.directory)
         stage_copy(work, self._copied, beside)

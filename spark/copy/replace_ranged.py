@@ -29,13 +29,13 @@ from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.copy.again import named
 from slotlake.spark.copy.files import with_files
 from slotlake.spark.copy.replace import insert_rows, places, stage_copy
-from slotlake.spark.history.freed_names import freed
+from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.fields import field_changes
 from slotlake.spark.merge.run import Work, run, run_steps
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.commits import RUN, STEPS, Point
-from slotlake.spark.publish.derived_tables import load_beside
+from slotlake.spark.publish.derived_tables import load_derived_tables
 from slotlake.spark.publish.place import CopyTarget, companions_in, field_ids, inner_ids
 from slotlake.spark.publish.sidecar import EXACT_IDS, Copied
 from slotlake.spark.publish.swap import publish_tables, require_owner, reset_stage, steps_staged
@@ -89,7 +89,7 @@ class RangedReplacement:
                 pointers = catalog.pointers()
                 table = load(pointers, name)
                 require_owner(table, self._point.pipeline)
-                table, _ = freed(catalog, table, load_beside(pointers, name))
+                table, _ = rename_reserved_columns(catalog, table, load_derived_tables(pointers, name))
             for change in field_changes(table, self._lake.catalog, _shape(table, schema)):
                 run(self._session, table, change)
             for entry in _place(self._lake, name).glob("*"):
@@ -114,7 +114,9 @@ class RangedReplacement:
         name = schema.lake_name(self._lake.namespace)
         with open_catalog(self._lake) as catalog:
             pointers = catalog.pointers()
-            table, beside = freed(catalog, load(pointers, name), load_beside(pointers, name))
+            table, beside = rename_reserved_columns(
+                catalog, load(pointers, name), load_derived_tables(pointers, name)
+            )
             reset_stage(catalog, [table, *beside.values()])
         work = Work(self._session, self._lake, self._point, table, copied.directory.with_name(_KEYS))
         content = _register_files if _fits(table.metadata, copied, stale) else insert_rows

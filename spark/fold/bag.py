@@ -43,21 +43,24 @@ def bag_codes(merged: Merged) -> KeyCodes:
 
 
 def fold_bag(
-    merged: Merged, codes: KeyCodes, held: Array, *, skip: bool = False
+    merged: Merged, codes: KeyCodes, lake_counts: Array, *, skip: bool = False
 ) -> tuple[pa.Table, tuple[int, ...]]:
     """Fold all changes.
 
     Args:
-        held: int64 per code, how many such rows the lake has; -1 for enough.
+        lake_counts: int64 per code, how many such rows the lake has; -1 for enough.
         skip: see `spark.fold.conflicts`.
 
     Returns:
         Per distinct row that goes or comes: ``remove`` and ``add`` (int64; remove first), ``n<i>`` and
         ``xn<i>`` as in a fold by key; and conflicts as `fold_walk.walk_bag` has them.
     """
-    remove, add, conflicts = walk_bag(merged.op, codes.new, codes.old, held, skip=skip)
-    acted = np.flatnonzero((remove > 0) | (add > 0))
-    arrays: dict[str, pa.Array] = {"remove": pa.array(remove[acted]), "add": pa.array(add[acted])}
+    remove, add, conflicts = walk_bag(merged.op, codes.new, codes.old, lake_counts, skip=skip)
+    changed_codes = np.flatnonzero((remove > 0) | (add > 0))
+    arrays: dict[str, pa.Array] = {
+        "remove": pa.array(remove[changed_codes]),
+        "add": pa.array(add[changed_codes]),
+    }
     for position in range(len(merged.columns)):
-        arrays.update(merged.take(position, codes.representative[acted]))
+        arrays.update(merged.take(position, codes.representative[changed_codes]))
     return pa.table(arrays), conflicts

@@ -37,7 +37,7 @@ from slotlake.spark.fold.columns import OLD_NONE, Merged, fold_key, is_bag, merg
 from slotlake.spark.fold.conflicts import Conflicts
 from slotlake.spark.fold.keys import KeyCodes, codes_of
 from slotlake.spark.fold.segments import Segment, segments
-from slotlake.spark.fold.walk import EMPTY, HELD, UNTOUCHED, Array, Walked, chase, walk
+from slotlake.spark.fold.walk import EMPTY, IN_LAKE, UNTOUCHED, Array, Walked, chase, walk
 from slotlake.spark.tables.shapes import BatchColumn, BatchRelation
 
 INSERT, UPDATE, DELETE = b"IUD"
@@ -92,7 +92,7 @@ class Folded:
     bag: bool = False
 
 
-class Stretch:
+class SegmentFold:
     """Changes of one table that name their row by the same columns, ready to be folded.
 
     Raises:
@@ -121,7 +121,7 @@ class Stretch:
         _require_identity(merged, positions)
         return codes_of([merged.values[position] for position in positions], merged.old != OLD_NONE)
 
-    def asked(self) -> pa.Table:
+    def lookup_rows(self) -> pa.Table:
         """What to ask the lake before folding for one that may not have all that the changes count on.
 
         Returns:
@@ -132,19 +132,19 @@ class Stretch:
         if codes is None or self.truncated:
             return pa.table({"code": pa.array([], pa.int64())})
         olds = codes.old[codes.old >= 0]
-        named = olds if self.bag else np.concatenate([codes.new[merged.op != DELETE], olds])
-        wanted = np.unique(named)
-        arrays: dict[str, pa.Array] = {"code": pa.array(wanted)}
+        named_codes = olds if self.bag else np.concatenate([codes.new[merged.op != DELETE], olds])
+        lookup_codes = np.unique(named_codes)
+        arrays: dict[str, pa.Array] = {"code": pa.array(lookup_codes)}
         for position in range(len(merged.columns)) if self.bag else map(merged.position, self.key):
-            arrays.update(merged.take(position, codes.representative[wanted]))
+            arrays.update(merged.take(position, codes.representative[lookup_codes]))
         return pa.table(arrays)
 
-    def fold(self, held: Mapping[int, int] | None = None, *, skip: bool = False) -> Folded:
+    def fold(self, lake_counts: Mapping[int, int] | None = None, *, skip: bool = False) -> Folded:
         """What the changes come to.
 
         Args:
-            held: how many rows the lake holds of what was `asked`, by code; none of those left out. When
-                nothing is known, the lake has what the first change of each key counts on.
+            lake_counts: code of `lookup_rows` → how many such rows the lake holds; a missing code means 0.
+                None: the lake is assumed to have the row that the first change of each key needs.
             skip: pass over changes that meet what they should not (see `spark.fold.conflicts`).
         """
         changes = self._segment.changes
@@ -152,22 +152,22 @@ class Stretch:
             rows = _plain_inserts(self._merged)
             return self._folded(rows, FoldCounts(changes, Conflicts()), np.zeros(rows.num_rows, np.int64))
         if self.bag:
-            state = self._state(-1, held)
+            state = self._state(-1, lake_counts)
             rows, conflicts = fold_bag(self._merged, self._codes, state, skip=skip)
             return self._folded(rows, FoldCounts(changes, Conflicts(*conflicts)), rows["remove"].to_numpy())
-        state = self._state(UNTOUCHED, held)
-        if held is not None or self.truncated:
-            state = np.where(state > 0, HELD, EMPTY)
+        state = self._state(UNTOUCHED, lake_counts)
+        if lake_counts is not None or self.truncated:
+            state = np.where(state > 0, IN_LAKE, EMPTY)
         rows, walked = _fold_keyed(self._merged, self.key, self._codes, state, skip)
         counts = FoldCounts(changes, Conflicts(*walked.conflicts))
         return self._folded(rows, counts, walked.expected.astype(np.int64))
 
-    def _state(self, unknown: int, held: Mapping[int, int] | None) -> Array:
+    def _state(self, initial: int, lake_counts: Mapping[int, int] | None) -> Array:
         assert self._codes is not None
-        known = self.truncated or held is not None
-        state = np.full(self._codes.count, 0 if known else unknown, np.int64)
-        if held and not self.truncated:
-            state[list(held)] = list(held.values())
+        answered = self.truncated or lake_counts is not None
+        state = np.full(self._codes.count, 0 if answered else initial, np.int64)
+        if lake_counts and not self.truncated:
+            state[list(lake_counts)] = list(lake_counts.values())
         return state
 
     def _folded(self, rows: pa.Table, counts: FoldCounts, expected: Array) -> Folded:
@@ -175,7 +175,7 @@ class Stretch:
         return Folded(merged.table, merged.columns, key, self.truncated, rows, counts, expected, self.bag)
 
 
-def stretches(changes: Sequence[tuple[BatchRelation, pa.Table]]) -> list[Stretch]:
+def segment_folds(changes: Sequence[tuple[BatchRelation, pa.Table]]) -> list[SegmentFold]:
     """All changes of one table in a batch, to be folded and applied one after the other.
 
     Args:
@@ -187,12 +187,12 @@ def stretches(changes: Sequence[tuple[BatchRelation, pa.Table]]) -> list[Stretch
     Raises:
         ApplyError: a row was updated or deleted that nothing names.
     """
-    return [Stretch(segment) for segment in segments(changes)]
+    return [SegmentFold(segment) for segment in segments(changes)]
 
 
 def fold(changes: Sequence[tuple[BatchRelation, pa.Table]]) -> list[Folded]:
     """The same folded, for a lake that has all that the changes count on."""
-    return [stretch.fold() for stretch in stretches(changes)]
+    return [segment_fold.fold() for segment_fold in segment_folds(changes)]
 
 
 def _require_inserts(merged: Merged) -> None:

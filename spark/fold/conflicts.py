@@ -57,10 +57,10 @@ class Conflicts:
 
     def properties(self, before: Conflicts) -> dict[str, str]:
         """For the snapshot that a batch makes; ``before``: what the table had met until then."""
-        found = {CONFLICTS_PROPERTY: self} if self else {}
+        by_property = {CONFLICTS_PROPERTY: self} if self else {}
         total = before + self
-        found |= {CONFLICTS_TOTAL_PROPERTY: total} if total else {}
-        return {name: json.dumps(which.counts) for name, which in found.items()}
+        by_property |= {CONFLICTS_TOTAL_PROPERTY: total} if total else {}
+        return {name: json.dumps(which.counts) for name, which in by_property.items()}
 
     @classmethod
     def total_in(cls, summaries: Iterable[Mapping[str, Any]]) -> Conflicts:
@@ -85,11 +85,11 @@ class Choices:
         return self.tables.get((schema, table), self.default)
 
 
-def refused(table: str, found: Conflicts) -> ApplyError:
+def conflict_error(table: str, conflicts: Conflicts) -> ApplyError:
     """The error of the choice ``fail``."""
-    counted = ", ".join(f"{kind} {count}" for kind, count in found.counts.items())
+    counts_text = ", ".join(f"{kind} {count}" for kind, count in conflicts.counts.items())
     error = ApplyError(
-        f"the batch meets rows in the lake that the source did not have, or lacks some: {counted}",
+        f"the batch meets rows in the lake that the source did not have, or lacks some: {counts_text}",
         where=f"table {table}, on_conflict: fail",
         way_out=f"take the table anew: slotlake backfill --table '{table}' after setting on_conflict: apply "
         "(or skip) for it, which lets this batch pass; nothing of the batch was applied",

@@ -38,29 +38,31 @@ def segments(changes: Sequence[Part]) -> list[Segment]:
     if not changes:
         return []
     changes = sorted(changes, key=_last_seq)
-    given = sum(rows.num_rows for _, rows in changes)
+    rows_total = sum(rows.num_rows for _, rows in changes)
     last_truncate = max(_last_truncate(rows) for _, rows in changes)
     parts = [(relation, _between(rows, last_truncate + 1, None)) for relation, rows in changes]
-    cuts = _cuts(parts, [frozenset(naming(relation)) for relation, _ in parts])
-    stretches = [tuple(parts)]
-    if len(cuts) > 1:
-        stretches = [_stretch(parts, low, end) for low, end in zip(cuts, [*cuts[1:], None], strict=True)]
-    left_out = given - sum(rows.num_rows for _, rows in parts)
+    starts = _segment_starts(parts, [frozenset(naming(relation)) for relation, _ in parts])
+    part_groups = [tuple(parts)]
+    if len(starts) > 1:
+        part_groups = [
+            _parts_between(parts, low, end) for low, end in zip(starts, [*starts[1:], None], strict=True)
+        ]
+    left_out = rows_total - sum(rows.num_rows for _, rows in parts)
     return [
-        Segment(stretch, last_truncate >= 0 and not number, _rows(stretch) + (0 if number else left_out))
-        for number, stretch in enumerate(stretches)
+        Segment(group, last_truncate >= 0 and not number, _rows(group) + (0 if number else left_out))
+        for number, group in enumerate(part_groups)
     ]
 
 
-def unbroken(changes: Sequence[Part]) -> list[tuple[Part, ...]]:
+def segments_with_truncates(changes: Sequence[Part]) -> list[tuple[Part, ...]]:
     """Cut a table's changes likewise, with all TRUNCATEs left among them."""
     if not changes:
         return []
     changes = sorted(changes, key=_last_seq)
-    cuts = _cuts(changes, [frozenset(naming(relation)) for relation, _ in changes])
-    if len(cuts) == 1:
+    starts = _segment_starts(changes, [frozenset(naming(relation)) for relation, _ in changes])
+    if len(starts) == 1:
         return [tuple(changes)]
-    return [_stretch(changes, low, end) for low, end in zip(cuts, [*cuts[1:], None], strict=True)]
+    return [_parts_between(changes, low, end) for low, end in zip(starts, [*starts[1:], None], strict=True)]
 
 
 def _rows(parts: Sequence[Part]) -> int:
@@ -77,8 +79,8 @@ def _last_seq(part: Part) -> float:
 
 
 def _last_truncate(rows: pa.Table) -> int:
-    found = np.flatnonzero(rows.column("op").to_numpy() == TRUNCATE)
-    return int(_seq(rows)[found[-1]]) if len(found) else -1
+    truncates = np.flatnonzero(rows.column("op").to_numpy() == TRUNCATE)
+    return int(_seq(rows)[truncates[-1]]) if len(truncates) else -1
 
 
 def _between(rows: pa.Table, low: int, high: int | None) -> pa.Table:
@@ -88,7 +90,7 @@ def _between(rows: pa.Table, low: int, high: int | None) -> pa.Table:
     return rows if stop - start == len(seq) else rows.slice(start, stop - start)
 
 
-def _cuts(parts: Sequence[Part], keys: Sequence[frozenset[tuple[Any, ...]]]) -> list[int]:
+def _segment_starts(parts: Sequence[Part], keys: Sequence[frozenset[tuple[Any, ...]]]) -> list[int]:
     """The ``seq`` at which each stretch begins."""
     if len(set(keys)) == 1:
         return [0]
@@ -101,6 +103,6 @@ def _cuts(parts: Sequence[Part], keys: Sequence[frozenset[tuple[Any, ...]]]) -> 
     return [0, *(int(seq[order][at]) for at in changed)]
 
 
-def _stretch(parts: Sequence[Part], low: int, high: int | None) -> tuple[Part, ...]:
-    cut = ((relation, _between(rows, low, high)) for relation, rows in parts)
-    return tuple(part for part in cut if part[1].num_rows)
+def _parts_between(parts: Sequence[Part], low: int, high: int | None) -> tuple[Part, ...]:
+    between = ((relation, _between(rows, low, high)) for relation, rows in parts)
+    return tuple(part for part in between if part[1].num_rows)

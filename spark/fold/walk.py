@@ -19,7 +19,7 @@ from slotlake.decoder.compiled.jit import Ints, compiled, frozen, inlined
 _INSERT, _UPDATE, _DELETE = b"IUD"
 _ACTION_DELETE, _ACTION_WHOLE, _ACTION_IN_PLACE, _ACTION_MOVED = b"DIUM"
 # Below EMPTY: what the lake holds under the key stays as it is.
-UNTOUCHED, EMPTY, HELD = -2, -1, -3
+UNTOUCHED, EMPTY, IN_LAKE = -2, -1, -3
 _BATCH = -1
 _INSERT_EXISTS, _UPDATE_EXISTS, _UPDATE_MISSING, _DELETE_MISSING = 0, 1, 2, 3
 
@@ -50,15 +50,15 @@ class Walked:
 
 
 @inlined
-def _is_held(row: int) -> bool:
-    return row >= 0 or row == HELD
+def _holds_row(row: int) -> bool:
+    return row >= 0 or row == IN_LAKE
 
 
 @compiled
 def _apply(
     changes: tuple[Array, Ints, Ints, Array],
     skip: bool,
-    at: Ints,
+    row_at: Ints,
     expected: Array,
     rows: tuple[Ints, Ints, Ints],
     tallies: Ints,
@@ -68,44 +68,44 @@ def _apply(
     for i in range(len(op)):
         new = key_new[i]
         if op[i] == _INSERT:
-            held = _is_held(at[new])
-            tallies[_INSERT_EXISTS] += held
-            if not (held and skip):
-                at[new] = i
+            occupied = _holds_row(row_at[new])
+            tallies[_INSERT_EXISTS] += occupied
+            if not (occupied and skip):
+                row_at[new] = i
                 origin[i] = _BATCH
                 last[i] = i
             continue
         key = key_old[i] if key_old[i] >= 0 else new
-        row = at[key]
+        row = row_at[key]
         expected[key] |= row == UNTOUCHED
         if op[i] == _DELETE:
             tallies[_DELETE_MISSING] += row == EMPTY
-            at[key] = EMPTY
+            row_at[key] = EMPTY
             continue
         tallies[_UPDATE_MISSING] += row == EMPTY
         if row == EMPTY and (skip or not whole[i]):
             continue
         if new != key:
-            held = _is_held(at[new])
-            tallies[_UPDATE_EXISTS] += held
-            if held and skip:
+            occupied = _holds_row(row_at[new])
+            tallies[_UPDATE_EXISTS] += occupied
+            if occupied and skip:
                 continue
-            at[key] = EMPTY
+            row_at[key] = EMPTY
         if row >= 0:
             previous[i] = last[row]
         else:
             origin[i] = _BATCH if row == EMPTY else key
             row = i
         last[row] = i
-        at[new] = row
+        row_at[new] = row
 
 
 @compiled
-def _collect(at: Ints, state: Ints, origin: Ints, action: Array, key_code: Ints, row_origin: Ints) -> int:
+def _collect(row_at: Ints, state: Ints, origin: Ints, action: Array, key_code: Ints, row_origin: Ints) -> int:
     """Fill in the keys to act on; how many they are."""
     out = 0
-    for key in range(len(at)):
-        row = at[key]
+    for key in range(len(row_at)):
+        row = row_at[key]
         if row < EMPTY or (row == EMPTY and state[key] == EMPTY):
             continue
         key_code[out] = key
@@ -144,19 +144,19 @@ def walk(
         skip: pass over changes that meet what they should not; else apply them as far as they tell.
     """
     changes, keys = len(op), len(state)
-    at = np.array(state, np.int64)
-    expected = at == HELD
+    row_at = np.array(state, np.int64)
+    expected = row_at == IN_LAKE
     origin = np.full(changes, _BATCH, np.int64)
     last = np.full(changes, -1, np.int64)
     previous = np.full(changes, -1, np.int64)
     tallies = np.zeros(4, np.int64)
-    given = (frozen(op), frozen(key_new), frozen(key_old), frozen(whole))
-    _apply(given, skip, at, expected, (origin, last, previous), tallies)
+    compiled_changes = (frozen(op), frozen(key_new), frozen(key_old), frozen(whole))
+    _apply(compiled_changes, skip, row_at, expected, (origin, last, previous), tallies)
     action, key_code = np.empty(keys, np.int8), np.empty(keys, np.int64)
     row_origin = np.empty(keys, np.int64)
-    count = _collect(at, frozen(np.asarray(state, np.int64)), origin, action, key_code, row_origin)
+    count = _collect(row_at, frozen(np.asarray(state, np.int64)), origin, action, key_code, row_origin)
     key_code = key_code[:count]
-    rows = at[key_code]
+    rows = row_at[key_code]
     row_last = np.where(rows >= 0, last[np.maximum(rows, 0)], -1) if changes else rows
     conflicts = tuple(int(tally) for tally in tallies)
     return Walked(
@@ -166,13 +166,13 @@ def walk(
 
 @compiled
 def _count(
-    changes: tuple[Array, Ints, Ints], held: Ints, skip: bool, net: Ints, low: Ints, tallies: Ints
+    changes: tuple[Array, Ints, Ints], lake_counts: Ints, skip: bool, net: Ints, low: Ints, tallies: Ints
 ) -> None:
     op, row_new, row_old = changes
     for i in range(len(op)):
         if op[i] != _INSERT:
             old = row_old[i]
-            if held[old] >= 0 and held[old] + net[old] <= 0:
+            if lake_counts[old] >= 0 and lake_counts[old] + net[old] <= 0:
                 tallies[_DELETE_MISSING if op[i] == _DELETE else _UPDATE_MISSING] += 1
                 if skip:
                     continue
@@ -184,21 +184,21 @@ def _count(
 
 
 def walk_bag(
-    op: Array, row_new: Array, row_old: Array, held: Array, *, skip: bool = False
+    op: Array, row_new: Array, row_old: Array, lake_counts: Array, *, skip: bool = False
 ) -> tuple[Array, Array, tuple[int, ...]]:
     """Count how many of each distinct row 0, 1, … go from the lake and come to it.
 
     Args:
         row_new, row_old: int64 per change: which row; -1 where there is no such tuple.
-        held: int64 per distinct row: how many the lake has; -1 for as many as are asked of it.
+        lake_counts: int64 per distinct row: how many the lake has; -1 for as many as are asked of it.
 
     Returns:
         Rows to remove, and rows to add after that, per distinct row (a row that is removed and comes back
         counts in both); and the conflicts, as `walk` has them.
     """
-    net, low = np.zeros(len(held), np.int64), np.zeros(len(held), np.int64)
+    net, low = np.zeros(len(lake_counts), np.int64), np.zeros(len(lake_counts), np.int64)
     tallies = np.zeros(4, np.int64)
-    _count((frozen(op), frozen(row_new), frozen(row_old)), frozen(held), skip, net, low, tallies)
+    _count((frozen(op), frozen(row_new), frozen(row_old)), frozen(lake_counts), skip, net, low, tallies)
     return -low, net - low, tuple(int(tally) for tally in tallies)
 
 

@@ -53,10 +53,10 @@ def change_rows(
     )
     txn = rows["txn"].to_numpy()
     arrays = {"seq": pa.array(_numbered(rows["seq"].to_numpy(), txn))}
-    taken = transactions.take(pa.array(txn))
-    arrays |= {name: taken[source] for name, source in FROM_TRANSACTION.items()}
-    kept = rows.drop_columns(["seq", "txn"])
-    return pa.table(arrays | {name: kept[name] for name in kept.column_names})
+    of_transaction = transactions.take(pa.array(txn))
+    arrays |= {name: of_transaction[source] for name, source in FROM_TRANSACTION.items()}
+    columns = rows.drop_columns(["seq", "txn"])
+    return pa.table(arrays | {name: columns[name] for name in columns.column_names})
 
 
 def _numbered(seq: Array, txn: Array) -> Array:
@@ -99,9 +99,9 @@ def _unchanged(merged: Merged, columns: Sequence[str]) -> pa.Array:
     names: list[str] = []
     for position, column in enumerate(columns):
         unsent = _unsent(merged, position)
-        found = np.flatnonzero(unsent) if unsent is not None else np.empty(0, np.int64)
-        rows.append(found)
-        names += [column] * len(found)
+        unsent_rows = np.flatnonzero(unsent) if unsent is not None else np.empty(0, np.int64)
+        rows.append(unsent_rows)
+        names += [column] * len(unsent_rows)
     which = np.concatenate(rows) if rows else np.empty(0, np.int64)
     order = np.argsort(which, kind="stable")
     counts = np.bincount(which, minlength=len(merged.op))
@@ -113,16 +113,18 @@ def _unchanged(merged: Merged, columns: Sequence[str]) -> pa.Array:
 
 def _values(merged: Merged, position: int, column: LakeColumn, number: int) -> dict[str, pa.Array]:
     changes = len(merged.op)
-    at = np.arange(changes)
-    new = np.where(np.isin(merged.op, _SHOWS_NEW), at, -1)
+    numbers = np.arange(changes)
+    new = np.where(np.isin(merged.op, _SHOWS_NEW), numbers, -1)
     unchanged = merged.unchanged[position]
     if unchanged is not None:
-        new = np.where(unchanged, np.where(merged.carried[position], at + changes, -1), new)
-    old = np.where((merged.old != OLD_NONE) & merged.carried[position], at + changes, -1)
+        new = np.where(unchanged, np.where(merged.carried[position], numbers + changes, -1), new)
+    old = np.where((merged.old != OLD_NONE) & merged.carried[position], numbers + changes, -1)
     arrays: dict[str, pa.Array] = {}
     for side, source in (("n", new), ("o", old)):
-        found = merged.take(position, source)
-        typed, exact = _retyped(found[f"n{position}"], found.get(f"xn{position}"), merged, position, column)
+        columns = merged.take(position, source)
+        typed, exact = _retyped(
+            columns[f"n{position}"], columns.get(f"xn{position}"), merged, position, column
+        )
         if side == "n" or typed.null_count < changes or exact is not None:
             arrays[f"{side}{number}"] = typed
         if exact is not None and exact.null_count < changes:

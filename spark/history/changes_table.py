@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from slotlake.spark.names import LakeName, literal, quote
-from slotlake.spark.publish.derived_tables import Field, Source, create, fields_of, present, timestamp
+from slotlake.spark.publish.derived_tables import Field, Source, column_types, create, fields_of, timestamp
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import LakeColumn, TableSchema
 
@@ -85,18 +85,18 @@ def amended(metadata: Metadata, target: str, came: Source, touched: str, key: Se
         touched: the view of these keys, those of the rows that come among them; ``key``: its columns,
             fields of the mirror.
     """
-    names = _inner(present(metadata)["old"])
+    names = _inner(column_types(metadata)["old"])
     row = _row([(name, quote(name) if name in key else "NULL") for name in names])
     at, when = f"{came.position}L, {came.position}L", timestamp(came.time)
-    going = (
+    key_deletes = (
         f"INSERT INTO {target} ({_COPY}, old_row, old) "
         f"SELECT 'D', {at}, -1L, {when}, 'key', {row} FROM {quote(touched)}"
     )
-    return [going, _rows_of(metadata, target, came)]
+    return [key_deletes, _rows_of(metadata, target, came)]
 
 
 def _rows_of(metadata: Metadata, target: str, source: Source) -> str:
-    names = _inner(present(metadata)["new"])
+    names = _inner(column_types(metadata)["new"])
     row = _row([(name, quote(name) if name in source.fields else "NULL") for name in names])
     at, when = f"{source.position}L, {source.position}L", timestamp(source.time)
     return f"INSERT INTO {target} ({_COPY}, new) SELECT 'R', {at}, 0L, {when}, {row} FROM {source.name}"
@@ -105,14 +105,14 @@ def _rows_of(metadata: Metadata, target: str, source: Source) -> str:
 def appended(schema: TableSchema, metadata: Metadata, target: str, rows: pa.Table, view: str) -> str:
     """The SQL that adds the changes of a batch, which are in a view as `change_rows` gives them."""
     numbers = {field.name: _number(schema, field) for field in fields_of(schema)}
-    given = set(rows.column_names)
+    view_columns = set(rows.column_names)
     images = []
     for image, side in _SIDES.items():
-        names = _inner(present(metadata)[image])
-        held = [(name, numbers.get(name, "{}").format(side)) for name in names]
-        row = _row([(name, f"s.{value}" if value in given else "NULL") for name, value in held])
-        shown = "s.has_new" if image == "new" else "s.old_row IS NOT NULL"
-        images.append(f"CASE WHEN {shown} THEN {row} END")
+        names = _inner(column_types(metadata)[image])
+        fields = [(name, numbers.get(name, "{}").format(side)) for name in names]
+        row = _row([(name, f"s.{value}" if value in view_columns else "NULL") for name, value in fields])
+        has_image = "s.has_new" if image == "new" else "s.old_row IS NOT NULL"
+        images.append(f"CASE WHEN {has_image} THEN {row} END")
     columns = ", ".join([*_COLUMNS, *_SIDES])
     values = ", ".join([*(f"s.{column}" for column in _COLUMNS), *images])
     return f"INSERT INTO {target} ({columns}) SELECT {values} FROM {quote(view)} AS s"

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from slotlake.spark.fold.batch import Stretch
+from slotlake.spark.fold.batch import SegmentFold
 from slotlake.spark.fold.columns import Array, Part, is_bag
-from slotlake.spark.fold.segments import TRUNCATE, Segment, unbroken
+from slotlake.spark.fold.segments import TRUNCATE, Segment, segments_with_truncates
 from slotlake.spark.fold.walk import chase
 from slotlake.spark.history.walk import Events, walk, walk_bag
 from slotlake.spark.tables.shapes import BatchColumn
@@ -32,7 +32,7 @@ class Versions:
             row ``code``, the ``number``-th oldest).  If false: a version begins, with values ``n<i>``,
             ``xn<i>``; where ``u<i>`` is true the value is that of the open version of the key ``m*``.
             ``from_lsn``, ``from_time``, ``to_lsn``, ``to_time``; NULL where there is none.
-        asked: of a bag, the distinct rows of which versions end: ``code``, ``n<i>``, ``xn<i>``.
+        lookup_rows: of a bag, the distinct rows of which versions end: ``code``, ``n<i>``, ``xn<i>``.
         truncated: LSN and time at which all versions that are open still, and no row closes, end.
     """
 
@@ -40,7 +40,7 @@ class Versions:
     key: tuple[str, ...]
     bag: bool
     rows: pa.Table
-    asked: pa.Table | None
+    lookup_rows: pa.Table | None
     truncated: tuple[int, Any] | None
 
     @property
@@ -49,25 +49,25 @@ class Versions:
         return int(np.count_nonzero(self.rows["close"].to_numpy(zero_copy_only=False)))
 
 
-class HistoryStretch(Stretch):
+class HistoryFold(SegmentFold):
     """Changes that name their row by the same columns, TRUNCATEs among them."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
-        kept = [(relation, rows.filter(_is(rows, TRUNCATE, other=True))) for relation, rows in parts]
-        cut = [rows.filter(_is(rows, TRUNCATE)) for _, rows in parts]
-        changes = sum(rows.num_rows for _, rows in kept)
-        super().__init__(Segment((*kept, *_widest(kept)), truncated=False, changes=changes))
-        seq, self._txn = _in_order([rows for _, rows in kept])
-        cut_seq, cut_txn = _in_order(cut)
-        self._cuts = (np.searchsorted(seq, cut_seq), cut_txn)
+        row_changes = [(relation, rows.filter(_is(rows, TRUNCATE, other=True))) for relation, rows in parts]
+        truncates = [rows.filter(_is(rows, TRUNCATE)) for _, rows in parts]
+        changes = sum(rows.num_rows for _, rows in row_changes)
+        super().__init__(Segment((*row_changes, *_widest(row_changes)), truncated=False, changes=changes))
+        seq, self._txn = _in_order([rows for _, rows in row_changes])
+        truncate_seq, truncate_txn = _in_order(truncates)
+        self._truncates = (np.searchsorted(seq, truncate_seq), truncate_txn)
 
     def versions(
-        self, held: Mapping[int, int] | None, transactions: pa.Table, *, skip: bool = False
+        self, open_counts: Mapping[int, int] | None, transactions: pa.Table, *, skip: bool = False
     ) -> Versions:
         """What the changes do to a history whose open versions are the lake's rows.
 
         Args:
-            held: how many open versions there are of what was `asked`, by code; none of those left out.
+            open_counts: code of `lookup_rows` → how many open versions there are; a missing code means 0.
             transactions: as `decoder.changelog.batches.Batch.transaction_table` has them.
         """
         merged, codes = self._merged, self._codes
@@ -75,31 +75,34 @@ class HistoryStretch(Stretch):
             return self._appended(transactions)
         if self.bag:
             counted = walk_bag(
-                (merged.op, codes.new, codes.old, self._txn), self._cuts, self._state(0, held), skip=skip
+                (merged.op, codes.new, codes.old, self._txn),
+                self._truncates,
+                self._state(0, open_counts),
+                skip=skip,
             )
-            return self._counted(counted, self._state(0, held), transactions)
-        there = self._state(0, held) > 0
-        given = (merged.op, codes.new, codes.old, merged.whole, self._txn)
-        return self._followed(walk(given, self._cuts, there, skip=skip), there, transactions)
+            return self._counted(counted, self._state(0, open_counts), transactions)
+        has_open = self._state(0, open_counts) > 0
+        changes = (merged.op, codes.new, codes.old, merged.whole, self._txn)
+        return self._followed(walk(changes, self._truncates, has_open, skip=skip), has_open, transactions)
 
-    def asking(self, asked: pa.Table) -> Versions:
-        """No versions, but the columns of what is `asked`."""
-        return Versions(self._merged.columns, self.key, self.bag, asked, None, None)
+    def without_versions(self, lookup: pa.Table) -> Versions:
+        """No versions: only the columns of a table from `lookup_rows`."""
+        return Versions(self._merged.columns, self.key, self.bag, lookup, None, None)
 
     def _appended(self, transactions: pa.Table) -> Versions:
         """Of a table without a key all changes are inserts."""
         begun = np.arange(len(self._merged.op))
-        ends = np.searchsorted(self._cuts[0], begun, side="right")
-        until = np.append(self._cuts[1], -1)[ends]
+        ends = np.searchsorted(self._truncates[0], begun, side="right")
+        until = np.append(self._truncates[1], -1)[ends]
         begun = begun[until != self._txn]
         arrays = {"close": pa.array(np.zeros(len(begun), np.bool_))}
         arrays |= _times(transactions, self._txn[begun], until[begun])
         return self._made(arrays, begun, transactions)
 
-    def _counted(self, events: Events, held: Array, transactions: pa.Table) -> Versions:
+    def _counted(self, events: Events, open_counts: Array, transactions: pa.Table) -> Versions:
         assert self._codes is not None
         representative = self._codes.representative
-        ended, ending, opened, until = _paired(events, held, self._cuts[1])
+        ended, ending, opened, until = _paired(events, open_counts, self._truncates[1])
         nothing = np.full(len(ended), -1, np.int64)
         begun = np.concatenate([nothing, events.txn[opened]])
         codes = events.key[ended]
@@ -110,16 +113,16 @@ class HistoryStretch(Stretch):
         }
         arrays |= _times(transactions, begun, np.concatenate([events.txn[ended], until]))
         distinct = np.unique(codes)
-        asked: dict[str, pa.Array] = {"code": pa.array(distinct)}
+        lookup: dict[str, pa.Array] = {"code": pa.array(distinct)}
         for position in range(len(self._merged.columns)):
-            asked |= self._merged.take(position, representative[distinct])
+            lookup |= self._merged.take(position, representative[distinct])
         source = np.concatenate([nothing, representative[events.key[opened]]])
-        return self._made(arrays, source, transactions, pa.table(asked))
+        return self._made(arrays, source, transactions, pa.table(lookup))
 
-    def _followed(self, events: Events, held: Array, transactions: pa.Table) -> Versions:
+    def _followed(self, events: Events, has_open: Array, transactions: pa.Table) -> Versions:
         merged, codes = self._merged, self._codes
         assert codes is not None
-        closes = np.flatnonzero(events.first & held[events.key])
+        closes = np.flatnonzero(events.first & has_open[events.key])
         begins = np.flatnonzero(events.last >= 0)
         arrays = {"close": pa.array(np.arange(len(closes) + len(begins)) < len(closes))}
         begun = np.concatenate([np.full(len(closes), -1, np.int64), events.txn[begins]])
@@ -132,8 +135,8 @@ class HistoryStretch(Stretch):
             source, unchanged = last, merged.unchanged[position]
             if unchanged is not None:
                 source = chase(last, events.previous, unchanged, merged.carried[position])
-                kept = np.concatenate([nothing >= 0, (source < 0) & (origin >= 0)])
-                arrays |= {f"u{position}": pa.array(kept)} if kept.any() else {}
+                from_lake = np.concatenate([nothing >= 0, (source < 0) & (origin >= 0)])
+                arrays |= {f"u{position}": pa.array(from_lake)} if from_lake.any() else {}
             head = ended if position in keys else nothing
             arrays |= merged.take(position, np.concatenate([head, source]))
         came = np.concatenate([nothing, np.where(origin >= 0, codes.representative[origin], -1)])
@@ -149,23 +152,23 @@ class HistoryStretch(Stretch):
         arrays: dict[str, pa.Array],
         source: Array,
         transactions: pa.Table,
-        asked: pa.Table | None = None,
+        lookup: pa.Table | None = None,
     ) -> Versions:
         for position in range(len(self._merged.columns)):
             arrays |= self._merged.take(position, source)
         when = self._truncated(transactions)
-        return Versions(self._merged.columns, (), self.bag, pa.table(arrays), asked, when)
+        return Versions(self._merged.columns, (), self.bag, pa.table(arrays), lookup, when)
 
     def _truncated(self, transactions: pa.Table) -> tuple[int, Any] | None:
-        if not len(self._cuts[1]):
+        if not len(self._truncates[1]):
             return None
-        first = int(self._cuts[1][0])
+        first = int(self._truncates[1][0])
         return transactions["end_lsn"][first].as_py(), transactions["commit_time"][first].as_py()
 
 
-def history_stretches(changes: Sequence[Part]) -> list[HistoryStretch]:
+def history_folds(changes: Sequence[Part]) -> list[HistoryFold]:
     """All changes of one table in a batch, to be folded and applied one after the other."""
-    return [HistoryStretch(parts) for parts in unbroken(changes)]
+    return [HistoryFold(parts) for parts in segments_with_truncates(changes)]
 
 
 def _is(rows: pa.Table, op: int, *, other: bool = False) -> pa.Array:
@@ -186,14 +189,14 @@ def _widest(parts: Sequence[Part]) -> list[Part]:
     """A version with the columns of all, if the newest lacks some: versions from before had them."""
     relation: Any = parts[-1][0]
     names = {column.name for column in relation.columns}
-    gone: dict[str, Any] = {c.name: c for older, _ in parts for c in older.columns if c.name not in names}
-    if not gone or is_bag(relation):
+    missing: dict[str, Any] = {c.name: c for older, _ in parts for c in older.columns if c.name not in names}
+    if not missing or is_bag(relation):
         return []
-    past = (replace(column, in_key=False) for column in gone.values())
+    past = (replace(column, in_key=False) for column in missing.values())
     return [(replace(relation, columns=(*relation.columns, *past)), parts[-1][1].slice(0, 0))]
 
 
-def _paired(events: Events, held: Array, truncating: Array) -> tuple[Array, Array, Array, Array]:
+def _paired(events: Events, open_counts: Array, truncating: Array) -> tuple[Array, Array, Array, Array]:
     """Of a bag: which copies of a row begin and end, the oldest ending first.
 
     A transaction ends or begins as many as it leaves less or more; one that truncates ends all there were.
@@ -202,18 +205,22 @@ def _paired(events: Events, held: Array, truncating: Array) -> tuple[Array, Arra
         The events that end a copy which the lake has, and which of its copies (1 is the oldest); the events
         that begin one, and the transaction that ends it (-1: none).
     """
-    before = np.where(events.first, held[events.key], np.append(0, events.last[:-1])[: len(events.key)])
+    before = np.where(
+        events.first, open_counts[events.key], np.append(0, events.last[:-1])[: len(events.key)]
+    )
     change = events.last - before
-    anew = np.isin(events.txn, truncating)
-    opens = np.repeat(np.arange(len(change)), np.where(anew, events.last, np.maximum(change, 0)))
-    closes = np.repeat(np.arange(len(change)), np.where(anew, before, np.maximum(-change, 0)))
+    truncates = np.isin(events.txn, truncating)
+    opens = np.repeat(np.arange(len(change)), np.where(truncates, events.last, np.maximum(change, 0)))
+    closes = np.repeat(np.arange(len(change)), np.where(truncates, before, np.maximum(-change, 0)))
     closed = events.key[closes]
     rank = _rank(closed)
-    ours = rank >= held[closed]
+    in_batch = rank >= open_counts[closed]
     until = np.full(len(opens), -1, np.int64)
-    place = np.searchsorted(events.key[opens], closed[ours]) + rank[ours] - held[closed[ours]]
-    until[place] = events.txn[closes[ours]]
-    return closes[~ours], rank[~ours] + 1, opens, until
+    place = (
+        np.searchsorted(events.key[opens], closed[in_batch]) + rank[in_batch] - open_counts[closed[in_batch]]
+    )
+    until[place] = events.txn[closes[in_batch]]
+    return closes[~in_batch], rank[~in_batch] + 1, opens, until
 
 
 def _rank(keys: Array) -> Array:

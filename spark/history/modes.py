@@ -22,12 +22,12 @@ from slotlake.spark.fold.conflicts import OnConflict
 from slotlake.spark.history import changes_table
 from slotlake.spark.history import table as history_table
 from slotlake.spark.history.changes_rows import change_rows
-from slotlake.spark.history.fold import HistoryStretch, history_stretches
+from slotlake.spark.history.fold import HistoryFold, history_folds
 from slotlake.spark.merge.represented import as_kept
 from slotlake.spark.merge.run import Work, answered, run, run_statements, run_steps, view_of
 from slotlake.spark.merge.sql import Target
 from slotlake.spark.names import LakeName
-from slotlake.spark.publish.derived_tables import Source, fields_of, following, nothing_new
+from slotlake.spark.publish.derived_tables import Source, empty_insert, field_changes, fields_of
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import LakeColumn, TableSchema
 from slotlake.spark.tables.shapes import ChangeBatch
@@ -62,7 +62,7 @@ MODES: Mapping[str, Mode] = {"append": changes_table, "history": history_table}
 
 
 @dataclass(frozen=True)
-class Fed:
+class MirrorChanges:
     """What a batch has for a mirror.
 
     Attributes:
@@ -76,7 +76,9 @@ class Fed:
     parts: Sequence[Part]
 
 
-def feed(work: Work, mode: str, fed: Fed, batch: ChangeBatch, choice: OnConflict) -> None:
+def stage_derived_changes(
+    work: Work, mode: str, changes: MirrorChanges, batch: ChangeBatch, choice: OnConflict
+) -> None:
     """Stage a batch's changes in a table beside the mirror.
 
     Args:
@@ -85,19 +87,19 @@ def feed(work: Work, mode: str, fed: Fed, batch: ChangeBatch, choice: OnConflict
     Raises:
         LakeError: Spark failed.
     """
-    work = shaped(work, mode, fed.schema, fed.names)
+    work = with_mirror_fields(work, mode, changes.schema, changes.names)
     if mode == "append":
-        _append(work, fed, batch)
+        _append(work, changes, batch)
     else:
-        _versions(work, fed, batch, choice)
+        _versions(work, changes, batch, choice)
 
 
-def shaped(work: Work, mode: str, schema: TableSchema, names: Mapping[str, str]) -> Work:
+def with_mirror_fields(work: Work, mode: str, schema: TableSchema, names: Mapping[str, str]) -> Work:
     """The same work, on a table that has all the fields that the mirror has."""
     table, kind = work.table, MODES[mode]
-    wanted = fields_of(replace(schema, columns=tuple(map(kind.column_here, schema.columns))))
+    mirror_fields = fields_of(replace(schema, columns=tuple(map(kind.column_here, schema.columns))))
     plan = {kind.field_here(old): kind.field_here(new) for old, new in names.items()}
-    changes = following(table.metadata, kind.IMAGES, wanted, plan)
+    changes = field_changes(table.metadata, kind.IMAGES, mirror_fields, plan)
     if not changes:
         return work
     for change in changes:
@@ -106,50 +108,57 @@ def shaped(work: Work, mode: str, schema: TableSchema, names: Mapping[str, str])
         return replace(work, table=load_one(catalog, table.name))
 
 
-def _append(work: Work, fed: Fed, batch: ChangeBatch) -> None:
-    schema = fed.schema
-    rows = change_rows(schema, fed.parts, batch.transaction_table(), fed.names)
+def _append(work: Work, changes: MirrorChanges, batch: ChangeBatch) -> None:
+    schema = changes.schema
+    rows = change_rows(schema, changes.parts, batch.transaction_table(), changes.names)
     name, catalog = work.table.name, work.lake.catalog
     if rows is None:
-        run_statements(work, [nothing_new(name, catalog)])
+        run_statements(work, [empty_insert(name, catalog)])
         return
     with view_of(work, rows, changes_table.view_schema(schema, rows)) as view:
         branch = f"{name.sql(catalog)}.branch_stage"
         run_statements(work, [changes_table.appended(schema, work.table.metadata, branch, rows, view)])
 
 
-def _versions(work: Work, fed: Fed, batch: ChangeBatch, choice: OnConflict) -> None:
-    schema, parts = fed.schema, fed.parts
+def _versions(work: Work, changes: MirrorChanges, batch: ChangeBatch, choice: OnConflict) -> None:
+    schema, parts = changes.schema, changes.parts
     name, catalog = work.table.name, work.lake.catalog
-    stretches = history_stretches([part for part in parts if part[1].num_rows])
-    if not stretches:
-        run_statements(work, [nothing_new(name, catalog)])
+    segments = history_folds([part for part in parts if part[1].num_rows])
+    if not segments:
+        run_statements(work, [empty_insert(name, catalog)])
         return
     transactions = batch.transaction_table()
-    for number, stretch in enumerate(stretches):
-        versions = stretch.versions(_held(work, schema, stretch), transactions, skip=choice == "skip")
+    for number, segment in enumerate(segments):
+        versions = segment.versions(
+            _open_version_counts(work, schema, segment), transactions, skip=choice == "skip"
+        )
         target = history_table.target_of(name, catalog, schema, work.table.metadata, versions)
-        if versions.asked is not None:
-            versions = replace(versions, asked=as_kept(target.columns, versions.asked))
-        final = number == len(stretches) - 1
-        with _view(work, target, target.fold.rows) as view, _view(work, target, versions.asked) as asked:
-            sql = history_table.statements(target, versions, view, asked)
+        if versions.lookup_rows is not None:
+            versions = replace(versions, lookup_rows=as_kept(target.columns, versions.lookup_rows))
+        final = number == len(segments) - 1
+        with (
+            _view(work, target, target.fold.rows) as view,
+            _view(work, target, versions.lookup_rows) as lookup_view,
+        ):
+            sql = history_table.statements(target, versions, view, lookup_view)
             if final:
                 run_statements(work, sql, alone=not number, markers=target.markers)
             else:
                 run_steps(work, sql, target.markers)
 
 
-def _held(work: Work, schema: TableSchema, stretch: HistoryStretch) -> dict[int, int] | None:
+def _open_version_counts(work: Work, schema: TableSchema, segment: HistoryFold) -> dict[int, int] | None:
     """How many open versions there are of what a stretch asks for, by code."""
-    asked = stretch.asked()
-    if not asked.num_rows:
+    lookup = segment.lookup_rows()
+    if not lookup.num_rows:
         return None
     target = history_table.target_of(
-        work.table.name, work.lake.catalog, schema, work.table.metadata, stretch.asking(asked)
+        work.table.name, work.lake.catalog, schema, work.table.metadata, segment.without_versions(lookup)
     )
     with _view(work, target, target.fold.rows) as view:
-        answer = answered(work, history_table.question(target, target.fold.rows, view), target.markers)
+        answer = answered(
+            work, history_table.open_versions_query(target, target.fold.rows, view), target.markers
+        )
     return dict(zip(answer["code"].to_pylist(), answer["held"].to_pylist(), strict=True))
 
 

@@ -26,7 +26,7 @@ from slotlake.spark.history.fold import Versions
 from slotlake.spark.merge.bag_sql import alias_of, bag_join
 from slotlake.spark.merge.sql import Target, key_range, same_key
 from slotlake.spark.names import LakeName, quote
-from slotlake.spark.publish.derived_tables import Source, create, fields_of, present, timestamp
+from slotlake.spark.publish.derived_tables import Source, column_types, create, fields_of, timestamp
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import TableSchema
 
@@ -37,23 +37,23 @@ __all__ = [
     "copied",
     "definition",
     "field_here",
-    "question",
+    "open_versions_query",
     "statements",
     "target_of",
     "view_schema",
 ]
 IMAGES: Sequence[str] = ()
-_GIVEN = {"from_lsn": "bigint", "to_lsn": "bigint", "from_time": "timestamp", "to_time": "timestamp"}
+_VALIDITY = {"from_lsn": "bigint", "to_lsn": "bigint", "from_time": "timestamp", "to_time": "timestamp"}
 
 
-def _here(schema: TableSchema) -> TableSchema:
+def _derived_schema(schema: TableSchema) -> TableSchema:
     return replace(schema, columns=tuple(map(column_here, schema.columns)))
 
 
 def definition(name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str) -> str:
     """The SQL that makes the table."""
     columns = [f"{quote(column)} {kind}" for column, kind in _OWN.items()]
-    columns += [field.definition for field in fields_of(_here(schema))]
+    columns += [field.definition for field in fields_of(_derived_schema(schema))]
     options = {"mode": "history", "pipeline": pipeline, "location": location, "partitioned": _OPEN}
     return create(name, catalog, columns, options)
 
@@ -71,7 +71,7 @@ def copied(metadata: Metadata, target: str, source: Source) -> list[str]:
 
 def _beginning(metadata: Metadata, target: str, source: Source) -> str:
     own = {field_here(field): field for field in sorted(source.fields)}
-    names = [name for name in present(metadata) if name in own]
+    names = [name for name in column_types(metadata) if name in own]
     into = ", ".join(["valid_from_lsn", "valid_from_time", _OPEN, *map(quote, names)])
     when = timestamp(source.time)
     rows = ", ".join([f"{source.position}L", when, "true", *(quote(own[name]) for name in names)])
@@ -103,34 +103,34 @@ def target_of(
     Args:
         schema: the mirror's shape after the changes.
     """
-    schema = _here(schema)
+    schema = _derived_schema(schema)
     rows, counts = versions.rows, FoldCounts(versions.rows.num_rows, Conflicts())
     fold = Folded(
         str(name), versions.columns, versions.key, False, rows, counts, np.empty(0, np.int64), versions.bag
     )
-    held = present(metadata)
-    companions = frozenset(c.exact_name for c in schema.columns if c.exact_name in held)
+    fields = column_types(metadata)
+    companions = frozenset(c.exact_name for c in schema.columns if c.exact_name in fields)
     return Target.of(name, catalog, schema, fold, companions)
 
 
-def question(target: Target, asked: pa.Table, view: str) -> str:
+def open_versions_query(target: Target, lookup: pa.Table, view: str) -> str:
     """The query for how many open versions there are of what was asked: (code, held)."""
     if target.fold.bag:
-        pairs = bag_join(target, asked, view, "code", where=[_OPEN])
+        pairs = bag_join(target, lookup, view, "code", where=[_OPEN])
     else:
-        condition = " AND ".join([f"l.{_OPEN}", *same_key(target, "l"), *key_range(target, asked, "l")])
+        condition = " AND ".join([f"l.{_OPEN}", *same_key(target, "l"), *key_range(target, lookup, "l")])
         pairs = f"{target.branch} AS l JOIN {quote(view)} AS s ON {condition}"
     return f"SELECT s.code AS code, count(*) AS held FROM {pairs} GROUP BY s.code"
 
 
-def statements(target: Target, versions: Versions, view: str, asked_view: str) -> list[str]:
+def statements(target: Target, versions: Versions, view: str, lookup_view: str) -> list[str]:
     """The statements that end and begin versions; the last one completes the table.
 
     Args:
-        view: of the versions' rows; ``asked_view``: of a bag, of what is asked.
+        view: of the versions' rows; ``lookup_view``: of a bag, of what is asked.
     """
     names, values = (", ".join(side) for side in zip(*_inserted(target), strict=True))
-    source = _source(target, versions, view, asked_view)
+    source = _source(target, versions, view, lookup_view)
     if not versions.closes:
         adding = f"INSERT INTO {target.branch} ({names}) SELECT {values} FROM {source} AS s"
         return [*_truncating(target, versions), adding]
@@ -167,7 +167,7 @@ def _truncating(target: Target, versions: Versions) -> list[str]:
 
 def view_schema(target: Target, rows: pa.Table) -> str:
     """DDL of the columns of a view of rows."""
-    kinds = {**_GIVEN, "close": "boolean", "code": "bigint", "number": "bigint"}
+    kinds = {**_VALIDITY, "close": "boolean", "code": "bigint", "number": "bigint"}
     for i, column in enumerate(target.columns):
         kinds |= {f"n{i}": column.kept.spark, f"m{i}": column.kept.spark, f"u{i}": "boolean"}
         kinds |= {f"xn{i}": "string", f"xm{i}": "string"}
@@ -176,37 +176,37 @@ def view_schema(target: Target, rows: pa.Table) -> str:
 
 def _inserted(target: Target) -> list[tuple[str, str]]:
     """(column, value of ``s``) of a version that begins."""
-    found = [(f"valid_{name}", f"s.{name}") for name in _GIVEN] + [(_OPEN, "s.to_lsn IS NULL")]
-    found += [
-        (name, f"s.{given}") for i in range(len(target.columns)) for given, _, name in target.pair(i, "n")
+    values = [(f"valid_{name}", f"s.{name}") for name in _VALIDITY] + [(_OPEN, "s.to_lsn IS NULL")]
+    values += [
+        (name, f"s.{source}") for i in range(len(target.columns)) for source, _, name in target.pair(i, "n")
     ]
-    return found + [(name, f"s.p{number}") for number, name in enumerate(_past(target))]
+    return values + [(name, f"s.p{number}") for number, name in enumerate(_past(target))]
 
 
 def _past(target: Target) -> list[str]:
     """Fields of columns that the changes say nothing of."""
     names = [name for column in target.past for name in (column.lake_name, column.exact_name)]
-    kept = {column.lake_name for column in target.past} | target.companions
-    return [quote(name) for name in names if name in kept]
+    existing = {column.lake_name for column in target.past} | target.companions
+    return [quote(name) for name in names if name in existing]
 
 
-def _source(target: Target, versions: Versions, view: str, asked_view: str) -> str:
+def _source(target: Target, versions: Versions, view: str, lookup_view: str) -> str:
     """The rows: with what versions keep of the open one that they come from, or the place of what ends."""
     moved = any(f"m{i}" in target.given for i, _ in target.keys)
-    selected = ["s.close AS close", *(f"s.{name} AS {name}" for name in _GIVEN)]
+    selected = ["s.close AS close", *(f"s.{name} AS {name}" for name in _VALIDITY)]
     needed = [name for i, _ in target.keys for _, _, name in target.pair(i, "m")] if moved else []
     for i in range(len(target.columns)):
-        for given, value, name in target.pair(i, "n"):
-            kept = moved and f"u{i}" in target.given
-            taken = f"CASE WHEN s.u{i} THEN o.{name} ELSE {value} END" if kept else value
-            selected.append(f"{taken} AS {given}")
-            needed += [name] if kept else []
+        for source_name, value, name in target.pair(i, "n"):
+            from_open = moved and f"u{i}" in target.given
+            expression = f"CASE WHEN s.u{i} THEN o.{name} ELSE {value} END" if from_open else value
+            selected.append(f"{expression} AS {source_name}")
+            needed += [name] if from_open else []
     past = _past(target)
     selected += [f"{f'o.{name}' if moved else 'NULL'} AS p{number}" for number, name in enumerate(past)]
     joined = _open_version(target, [*needed, *past]) if moved else ""
     if versions.bag and versions.closes:
         selected += ["d.f AS f", "d.p AS p"]
-        joined = _places(target, versions, asked_view)
+        joined = _places(target, versions, lookup_view)
     return f"(SELECT {', '.join(selected)} FROM {quote(view)} AS s{joined})"
 
 
@@ -216,15 +216,20 @@ def _open_version(target: Target, names: Sequence[str]) -> str:
     return f" LEFT JOIN {lake} AS o ON {' AND '.join(same_key(target, 'o', 'm'))}"
 
 
-def _places(target: Target, versions: Versions, asked_view: str) -> str:
+def _places(target: Target, versions: Versions, lookup_view: str) -> str:
     """Where the open versions lie that end: of those that are alike, the oldest first."""
-    assert versions.asked is not None
-    asked = replace(target, given=frozenset(versions.asked.column_names))
-    found = bag_join(
-        asked, versions.asked, asked_view, "code", where=[_OPEN], also=["valid_from_lsn AS began"]
+    assert versions.lookup_rows is not None
+    lookup_target = replace(target, given=frozenset(versions.lookup_rows.column_names))
+    pairs = bag_join(
+        lookup_target,
+        versions.lookup_rows,
+        lookup_view,
+        "code",
+        where=[_OPEN],
+        also=["valid_from_lsn AS began"],
     )
     numbered = (
         "SELECT l.f, l.p, s.code, "
-        f"row_number() OVER (PARTITION BY s.code ORDER BY l.began, l.f, l.p) AS number FROM {found}"
+        f"row_number() OVER (PARTITION BY s.code ORDER BY l.began, l.f, l.p) AS number FROM {pairs}"
     )
     return f" LEFT JOIN ({numbered}) AS d ON s.close AND s.code = d.code AND s.number = d.number"

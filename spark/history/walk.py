@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slotlake.decoder.compiled.jit import Ints, compiled, frozen, inlined
-from slotlake.spark.fold.walk import EMPTY, HELD, Array
+from slotlake.spark.fold.walk import EMPTY, IN_LAKE, Array
 
 _INSERT, _UPDATE, _DELETE = b"IUD"
 _BATCH = -1
@@ -42,74 +42,76 @@ class Events:
 
 
 @inlined
-def _note(out: tuple[Ints, Ints, Ints, Ints], found: int, key: int, txn: int, last: int, origin: int) -> int:
-    out[0][found], out[1][found], out[2][found], out[3][found] = key, txn, last, origin
-    return found + 1
+def _write_event(
+    out: tuple[Ints, Ints, Ints, Ints], count: int, key: int, txn: int, last: int, origin: int
+) -> int:
+    out[0][count], out[1][count], out[2][count], out[3][count] = key, txn, last, origin
+    return count + 1
 
 
 @compiled
-def _empty(at: Ints, txn: int, out: tuple[Ints, Ints, Ints, Ints], found: int) -> int:
-    for key in range(len(at)):
-        if at[key] != EMPTY:
-            at[key] = EMPTY
-            found = _note(out, found, key, txn, -1, _BATCH)
-    return found
+def _end_all_rows(row_at: Ints, txn: int, out: tuple[Ints, Ints, Ints, Ints], count: int) -> int:
+    for key in range(len(row_at)):
+        if row_at[key] != EMPTY:
+            row_at[key] = EMPTY
+            count = _write_event(out, count, key, txn, -1, _BATCH)
+    return count
 
 
 @inlined
-def _passes(op: int, there: bool, whole: bool, blocked: bool, skip: bool) -> bool:
+def _is_passed_over(op: int, occupied: bool, whole: bool, target_occupied: bool, skip: bool) -> bool:
     """Is the change passed over: it meets what it should not, and there is nothing it could do then?"""
     if op == _INSERT:
-        return skip and there
-    if not there:
+        return skip and occupied
+    if not occupied:
         return op == _DELETE or skip or not whole
-    return op == _UPDATE and blocked and skip
+    return op == _UPDATE and target_occupied and skip
 
 
 @compiled
 def _walk(
     changes: tuple[Array, Ints, Ints, Array, Ints],
-    cuts: tuple[Ints, Ints],
+    truncates: tuple[Ints, Ints],
     skip: bool,
-    at: Ints,
+    row_at: Ints,
     rows: tuple[Ints, Ints, Ints],
     out: tuple[Ints, Ints, Ints, Ints],
 ) -> int:
     """Write down what a key holds each time that it is written to; how often that was."""
     op, key_new, key_old, whole, txn = changes
     origin, last, previous = rows
-    found = cut = 0
+    count = next_truncate = 0
     for i in range(len(op)):
-        while cut < len(cuts[0]) and cuts[0][cut] == i:
-            found = _empty(at, cuts[1][cut], out, found)
-            cut += 1
+        while next_truncate < len(truncates[0]) and truncates[0][next_truncate] == i:
+            count = _end_all_rows(row_at, truncates[1][next_truncate], out, count)
+            next_truncate += 1
         new = key_new[i]
         key = key_old[i] if op[i] != _INSERT and key_old[i] >= 0 else new
-        row = at[key]
-        if _passes(op[i], row != EMPTY, whole[i], new != key and at[new] != EMPTY, skip):
+        row = row_at[key]
+        if _is_passed_over(op[i], row != EMPTY, whole[i], new != key and row_at[new] != EMPTY, skip):
             continue
         if op[i] == _DELETE or (new != key and row != EMPTY):
-            at[key] = EMPTY
-            found = _note(out, found, key, txn[i], -1, _BATCH)
+            row_at[key] = EMPTY
+            count = _write_event(out, count, key, txn[i], -1, _BATCH)
         if op[i] == _DELETE:
             continue
         if op[i] == _UPDATE and row >= 0:
             previous[i] = last[row]
         else:
-            origin[i] = key if op[i] == _UPDATE and row == HELD else _BATCH
+            origin[i] = key if op[i] == _UPDATE and row == IN_LAKE else _BATCH
             row = i
         last[row] = i
-        at[new] = row
-        found = _note(out, found, new, txn[i], i, origin[row])
-    for rest in range(cut, len(cuts[0])):
-        found = _empty(at, cuts[1][rest], out, found)
-    return found
+        row_at[new] = row
+        count = _write_event(out, count, new, txn[i], i, origin[row])
+    for rest in range(next_truncate, len(truncates[0])):
+        count = _end_all_rows(row_at, truncates[1][rest], out, count)
+    return count
 
 
 def walk(
     changes: tuple[Array, Array, Array, Array, Array],
-    cuts: tuple[Array, Array],
-    held: Array,
+    truncates: tuple[Array, Array],
+    in_lake: Array,
     *,
     skip: bool = False,
 ) -> Events:
@@ -118,24 +120,33 @@ def walk(
     Args:
         changes: per change: op (int8), new and old key (int64, -1 for none), whether its tuples show the
             whole row, its transaction (int64).
-        cuts: before which change the table was truncated, and in which transaction.
-        held: bool per key, whether the lake holds a row of it.
+        truncates: before which change the table was truncated, and in which transaction.
+        in_lake: bool per key, whether the lake holds a row of it.
         skip: pass over changes that meet what they should not.
     """
     op, new, old, whole, txn = changes
-    count, keys = len(op), len(held)
-    at = np.where(held, HELD, EMPTY).astype(np.int64)
+    changes_count, keys = len(op), len(in_lake)
+    row_at = np.where(in_lake, IN_LAKE, EMPTY).astype(np.int64)
     rows = (
-        np.full(count, _BATCH, np.int64),
-        np.full(count, -1, np.int64),
-        np.full(count, -1, np.int64),
+        np.full(changes_count, _BATCH, np.int64),
+        np.full(changes_count, -1, np.int64),
+        np.full(changes_count, -1, np.int64),
     )
     # A change writes to two keys at most, and a truncation only ends what a change or the lake put there.
-    out = tuple(np.empty(4 * count + keys, np.int64) for _ in range(4))
-    given = (frozen(op), frozen(new), frozen(old), frozen(whole), frozen(np.asarray(txn, np.int64)))
-    where = (frozen(np.asarray(cuts[0], np.int64)), frozen(np.asarray(cuts[1], np.int64)))
-    found = _walk(given, where, skip, at, rows, (out[0], out[1], out[2], out[3]))
-    key, when, last, origin = (array[:found] for array in out)
+    out = tuple(np.empty(4 * changes_count + keys, np.int64) for _ in range(4))
+    compiled_changes = (
+        frozen(op),
+        frozen(new),
+        frozen(old),
+        frozen(whole),
+        frozen(np.asarray(txn, np.int64)),
+    )
+    compiled_truncates = (
+        frozen(np.asarray(truncates[0], np.int64)),
+        frozen(np.asarray(truncates[1], np.int64)),
+    )
+    count = _walk(compiled_changes, compiled_truncates, skip, row_at, rows, (out[0], out[1], out[2], out[3]))
+    key, when, last, origin = (array[:count] for array in out)
     return _ordered(key, when, last, origin, rows[2])
 
 
@@ -158,47 +169,47 @@ def _ordered(key: Array, txn: Array, last: Array, origin: Array, previous: Array
 @compiled
 def _count(
     changes: tuple[Array, Ints, Ints, Ints],
-    cuts: tuple[Ints, Ints],
+    truncates: tuple[Ints, Ints],
     skip: bool,
-    has: Ints,
+    row_counts: Ints,
     out: tuple[Ints, Ints, Ints, Ints],
 ) -> int:
     """Write down how many of a row there are each time that changes."""
     op, row_new, row_old, txn = changes
-    found = cut = 0
+    count = next_truncate = 0
     for i in range(len(op)):
-        while cut < len(cuts[0]) and cuts[0][cut] == i:
-            found = _take_all(has, cuts[1][cut], out, found)
-            cut += 1
+        while next_truncate < len(truncates[0]) and truncates[0][next_truncate] == i:
+            count = _remove_all_copies(row_counts, truncates[1][next_truncate], out, count)
+            next_truncate += 1
         if op[i] != _INSERT:
             old = row_old[i]
-            if has[old] <= 0 and skip:
+            if row_counts[old] <= 0 and skip:
                 continue
-            if has[old] > 0:
-                has[old] -= 1
-                found = _note(out, found, old, txn[i], has[old], _BATCH)
+            if row_counts[old] > 0:
+                row_counts[old] -= 1
+                count = _write_event(out, count, old, txn[i], row_counts[old], _BATCH)
         if op[i] != _DELETE:
             new = row_new[i]
-            has[new] += 1
-            found = _note(out, found, new, txn[i], has[new], _BATCH)
-    for rest in range(cut, len(cuts[0])):
-        found = _take_all(has, cuts[1][rest], out, found)
-    return found
+            row_counts[new] += 1
+            count = _write_event(out, count, new, txn[i], row_counts[new], _BATCH)
+    for rest in range(next_truncate, len(truncates[0])):
+        count = _remove_all_copies(row_counts, truncates[1][rest], out, count)
+    return count
 
 
 @compiled
-def _take_all(has: Ints, txn: int, out: tuple[Ints, Ints, Ints, Ints], found: int) -> int:
-    for row in range(len(has)):
-        if has[row] > 0:
-            has[row] = 0
-            found = _note(out, found, row, txn, 0, _BATCH)
-    return found
+def _remove_all_copies(row_counts: Ints, txn: int, out: tuple[Ints, Ints, Ints, Ints], count: int) -> int:
+    for row in range(len(row_counts)):
+        if row_counts[row] > 0:
+            row_counts[row] = 0
+            count = _write_event(out, count, row, txn, 0, _BATCH)
+    return count
 
 
 def walk_bag(
     changes: tuple[Array, Array, Array, Array],
-    cuts: tuple[Array, Array],
-    held: Array,
+    truncates: tuple[Array, Array],
+    lake_counts: Array,
     *,
     skip: bool = False,
 ) -> Events:
@@ -206,12 +217,21 @@ def walk_bag(
 
     Args:
         changes: per change: op, new and old row (-1 for none), its transaction.
-        held: int64 per distinct row, how many the lake holds.
+        lake_counts: int64 per distinct row, how many the lake holds.
     """
     op, new, old, txn = changes
-    out = tuple(np.empty(4 * len(op) + len(held), np.int64) for _ in range(4))
-    given = (frozen(op), frozen(new), frozen(old), frozen(np.asarray(txn, np.int64)))
-    where = (frozen(np.asarray(cuts[0], np.int64)), frozen(np.asarray(cuts[1], np.int64)))
-    found = _count(given, where, skip, np.array(held, np.int64), (out[0], out[1], out[2], out[3]))
-    key, when, has, nothing = (array[:found] for array in out)
-    return _ordered(key, when, has, nothing, np.full(len(op), -1, np.int64))
+    out = tuple(np.empty(4 * len(op) + len(lake_counts), np.int64) for _ in range(4))
+    compiled_changes = (frozen(op), frozen(new), frozen(old), frozen(np.asarray(txn, np.int64)))
+    compiled_truncates = (
+        frozen(np.asarray(truncates[0], np.int64)),
+        frozen(np.asarray(truncates[1], np.int64)),
+    )
+    count = _count(
+        compiled_changes,
+        compiled_truncates,
+        skip,
+        np.array(lake_counts, np.int64),
+        (out[0], out[1], out[2], out[3]),
+    )
+    key, when, row_counts, nothing = (array[:count] for array in out)
+    return _ordered(key, when, row_counts, nothing, np.full(len(op), -1, np.int64))

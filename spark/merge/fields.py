@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from slotlake.spark.catalog.base import Loaded
 from slotlake.spark.names import quote
-from slotlake.spark.publish.derived_tables import aside, is_other, types_present
+from slotlake.spark.publish.derived_tables import is_other_type, sql_types, unused_field_name
 from slotlake.spark.tables.change import promotes
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import TableSchema, add_columns, schema_of
@@ -33,7 +33,8 @@ def field_changes(table: Loaded, catalog: str, schema: TableSchema) -> list[str]
         if c.exact and (c.exact_name not in present or c.exact_name in left)
     ]
     changes = [
-        f"ALTER TABLE {name} RENAME COLUMN {quote(field)} TO {quote(aside(field, present))}" for field in left
+        f"ALTER TABLE {name} RENAME COLUMN {quote(field)} TO {quote(unused_field_name(field, present))}"
+        for field in left
     ]
     changes += [add_columns(table.name, catalog, missing)] if missing else []
     return changes + [
@@ -48,9 +49,11 @@ def _left_of_another_type(table: Loaded, schema: TableSchema) -> list[str]:
     known = {name for column in before.columns for name in (column.lake_name, column.exact_name)}
     wanted = {column.lake_name: column.kept.spark for column in schema.live}
     wanted |= {column.exact_name: "string" for column in schema.live if column.exact}
-    present = types_present(table.metadata)
+    present = sql_types(table.metadata)
     return [
         name
         for name, kind in wanted.items()
-        if name not in known and is_other(present.get(name, ""), kind) and not promotes(present[name], kind)
+        if name not in known
+        and is_other_type(present.get(name, ""), kind)
+        and not promotes(present[name], kind)
     ]

@@ -27,7 +27,7 @@ _UPDATED, _DELETED, _INSERTED = (
 )
 
 
-def question(target: Target, asked: pa.Table, view: str) -> str:
+def lake_rows_query(target: Target, asked: pa.Table, view: str) -> str:
     """The query for how many rows the lake holds of what was asked: (code, rows), none where it is 0.
 
     Args:

@@ -20,19 +20,19 @@ from slotlake.decoder.failpoints import reach
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.fold.batch import Folded, Stretch
-from slotlake.spark.fold.conflicts import Conflicts, OnConflict, refused
+from slotlake.spark.fold.batch import Folded, SegmentFold
+from slotlake.spark.fold.conflicts import Conflicts, OnConflict, conflict_error
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.bag_sql import bag_statements
 from slotlake.spark.merge.bounds import Markers
 from slotlake.spark.merge.fields import field_changes, field_types
 from slotlake.spark.merge.follow import Constant
-from slotlake.spark.merge.probe import as_expected, counts_on_the_lake, question
+from slotlake.spark.merge.probe import as_expected, counts_on_the_lake, lake_rows_query
 from slotlake.spark.merge.represented import as_kept
 from slotlake.spark.merge.sql import Target, gathers, statements, view_schema, with_moves_known
 from slotlake.spark.names import literal, quote
 from slotlake.spark.publish.commits import RUN, STEPS, Point
-from slotlake.spark.publish.derived_tables import nothing_new
+from slotlake.spark.publish.derived_tables import empty_insert
 from slotlake.spark.publish.swap import Loaded, reset_stage, steps_staged
 from slotlake.spark.session import bounded
 from slotlake.spark.session_errors import SPARK_ERRORS, StageConflictError, is_conflict, reason
@@ -89,7 +89,7 @@ class Staged:
 def stage(
     work: Work,
     schema: TableSchema,
-    parts: Sequence[Stretch],
+    parts: Sequence[SegmentFold],
     choice: OnConflict,
     constants: Sequence[Constant] = (),
 ) -> Staged:
@@ -121,7 +121,7 @@ def stage(
 def _ask_first(
     work: Work,
     schema: TableSchema,
-    parts: Sequence[Stretch],
+    parts: Sequence[SegmentFold],
     choice: OnConflict,
     before: Conflicts,
     constants: Sequence[Constant],
@@ -136,7 +136,7 @@ def _ask_first(
         fold = part.fold(held, skip=choice == "skip")
         rows, found = rows + fold.rows.num_rows, found + fold.counts.conflicts
         if found and choice == "fail":
-            raise refused(schema.source_name, found)
+            raise conflict_error(schema.source_name, found)
         final = found.properties(before) if part is parts[-1] else None
         _apply(work, with_moves_known(_target(work, schema, fold, companions)), final, alone=alone)
     return Staged(rows, found)
@@ -181,15 +181,15 @@ def fill(work: Work, constants: Sequence[Constant], companions: Collection[str])
         run_steps(work, [f"{merge} {', '.join(taken)}"])
 
 
-def _held(work: Work, target: Target, part: Stretch) -> dict[int, int] | None:
+def _held(work: Work, target: Target, part: SegmentFold) -> dict[int, int] | None:
     """What the lake holds of what a stretch asks for; None if it asks nothing."""
-    asked = part.asked()
+    asked = part.lookup_rows()
     if not asked.num_rows:
         return None
     asked = as_kept(target.columns, asked)
     target = replace(target, given=frozenset(asked.column_names))
     with view_of(work, asked, view_schema(target, asked.column_names)) as view:
-        answer = answered(work, question(target, asked, view), target.markers)
+        answer = answered(work, lake_rows_query(target, asked, view), target.markers)
     return dict(zip(answer["code"].to_pylist(), answer["held"].to_pylist(), strict=True))
 
 
@@ -334,7 +334,7 @@ def stage_shape(work: Work, schema: TableSchema) -> None:
         LakeError: Spark failed.
     """
     shape(work, schema)
-    run_statements(work, [nothing_new(work.table.name, work.lake.catalog)])
+    run_statements(work, [empty_insert(work.table.name, work.lake.catalog)])
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog.base import Loaded, load
-from slotlake.spark.names import CHANGES_SUFFIX, HISTORY_SUFFIX, LakeName, beside, literal, quote
+from slotlake.spark.names import CHANGES_SUFFIX, HISTORY_SUFFIX, LakeName, derived_table_name, literal, quote
 from slotlake.spark.tables.change import promotes
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY, LakeColumn, TableSchema
@@ -25,20 +25,20 @@ MODE_PROPERTY = "slotlake.mode"
 SUFFIXES = {"append": CHANGES_SUFFIX, "history": HISTORY_SUFFIX}
 
 
-def tables_beside(names: Container[LakeName], mirror: LakeName) -> dict[str, LakeName]:
+def derived_table_names(names: Container[LakeName], mirror: LakeName) -> dict[str, LakeName]:
     """The tables that the lake keeps beside a mirror, by mode."""
-    found = {mode: beside(mirror, suffix) for mode, suffix in SUFFIXES.items()}
-    return {mode: name for mode, name in found.items() if name in names}
+    names_by_mode = {mode: derived_table_name(mirror, suffix) for mode, suffix in SUFFIXES.items()}
+    return {mode: name for mode, name in names_by_mode.items() if name in names}
 
 
-def load_beside(pointers: Mapping[LakeName, str], mirror: LakeName) -> dict[str, Loaded]:
+def load_derived_tables(pointers: Mapping[LakeName, str], mirror: LakeName) -> dict[str, Loaded]:
     """The tables that the lake keeps beside a mirror, by mode.
 
     Raises:
         LakeError: a table that has such a name was not made for that.
     """
-    found = {mode: load(pointers, name) for mode, name in tables_beside(pointers, mirror).items()}
-    for mode, table in found.items():
+    tables = {mode: load(pointers, name) for mode, name in derived_table_names(pointers, mirror).items()}
+    for mode, table in tables.items():
         if table.metadata.get("properties", {}).get(MODE_PROPERTY) != mode:
             raise LakeError(
                 "a table is not what its name says",
@@ -46,7 +46,7 @@ def load_beside(pointers: Mapping[LakeName, str], mirror: LakeName) -> dict[str,
                 way_out="move it to another namespace; or, if an earlier version of slotlake made it of a "
                 "source table of that name, make the lake anew",
             )
-    return found
+    return tables
 
 
 @dataclass(frozen=True)
@@ -113,15 +113,15 @@ def create(name: LakeName, catalog: str, definitions: Sequence[str], options: Ma
     )
 
 
-def present(metadata: Metadata) -> dict[str, Any]:
+def column_types(metadata: Metadata) -> dict[str, Any]:
     """Name → Iceberg type, of the table's columns, in its order."""
     current = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
     return {field["name"]: field["type"] for field in current["fields"]}
 
 
-def fields_present(metadata: Metadata) -> frozenset[str]:
+def column_names(metadata: Metadata) -> frozenset[str]:
     """The names of the table's columns."""
-    return frozenset(present(metadata))
+    return frozenset(column_types(metadata))
 
 
 def timestamp(moment: datetime) -> str:
@@ -129,14 +129,14 @@ def timestamp(moment: datetime) -> str:
     return f"TIMESTAMP'{moment.isoformat(sep=' ', timespec='microseconds')}'"
 
 
-def nothing_new(name: LakeName, catalog: str) -> str:
+def empty_insert(name: LakeName, catalog: str) -> str:
     """A statement that makes a snapshot without a row: the point's name must stand on one."""
     branch = f"{name.sql(catalog)}.branch_stage"
     return f"INSERT INTO {branch} SELECT * FROM {branch} WHERE false"
 
 
-def following(
-    metadata: Metadata, images: Sequence[str], wanted: Sequence[Field], names: Mapping[str, str]
+def field_changes(
+    metadata: Metadata, images: Sequence[str], fields: Sequence[Field], names: Mapping[str, str]
 ) -> list[str]:
     """What ALTER TABLE must do so that the table has these fields.
 
@@ -151,38 +151,38 @@ def following(
     known: set[str] = set()
     for image in images or ("",):
         place = f"{quote(image)}." if image else ""
-        held = types_present(metadata, image)
-        known |= {*held, *(field.name for field in wanted)}
-        for field in wanted:
-            present_type, name = held.get(field.name), f"{place}{quote(field.name)}"
+        types = sql_types(metadata, image)
+        known |= {*types, *(field.name for field in fields)}
+        for field in fields:
+            present_type, name = types.get(field.name), f"{place}{quote(field.name)}"
             if present_type is not None and promotes(present_type, field.kind):
                 changes.append(f"ALTER COLUMN {name} TYPE {field.kind}")
-            elif present_type is not None and is_other(present_type, field.kind):
-                changes.append(f"RENAME COLUMN {name} TO {quote(aside(field.name, held))}")
+            elif present_type is not None and is_other_type(present_type, field.kind):
+                changes.append(f"RENAME COLUMN {name} TO {quote(unused_field_name(field.name, types))}")
                 present_type = None
             if present_type is None:
                 changes.append(f"ADD COLUMNS ({place}{field.definition})")
     plan = {old: new for old, new in names.items() if old in known}
-    plan |= {new: aside(new, known) for new in plan.values() if new in known and new not in plan}
+    plan |= {new: unused_field_name(new, known) for new in plan.values() if new in known and new not in plan}
     if plan:
-        told = json.dumps({"names": plan, "gone": [], "inside": list(images)}, ensure_ascii=False)
-        changes.append(f"SET TBLPROPERTIES ('{STAGED_FIELDS_PROPERTY}' = {literal(told)})")
+        plan_json = json.dumps({"names": plan, "gone": [], "inside": list(images)}, ensure_ascii=False)
+        changes.append(f"SET TBLPROPERTIES ('{STAGED_FIELDS_PROPERTY}' = {literal(plan_json)})")
     return changes
 
 
-def aside(name: str, taken: Container[str]) -> str:
+def unused_field_name(name: str, taken: Container[str]) -> str:
     """Another name for a field whose own is needed."""
     names = (f"{name}__dropped{number or ''}" for number in itertools.count())
-    return next(found for found in names if found not in taken)
+    return next(candidate for candidate in names if candidate not in taken)
 
 
-def types_present(metadata: Metadata, image: str = "") -> dict[str, str]:
+def sql_types(metadata: Metadata, image: str = "") -> dict[str, str]:
     """Field → its type as Spark SQL writes it; a list's or a struct's is not told.
 
     Args:
         image: the struct that holds them; none if the table's own columns do.
     """
-    columns = present(metadata)
+    columns = column_types(metadata)
     if image:
         columns = {field["name"]: field["type"] for field in columns[image]["fields"]}
     return {name: _written(kind) if isinstance(kind, str) else "" for name, kind in columns.items()}
@@ -192,6 +192,6 @@ def _written(kind: str) -> str:
     return _SPARK_NAMES.get(kind, kind).replace(" ", "")
 
 
-def is_other(held: str, wanted: str) -> bool:
+def is_other_type(present_kind: str, kind: str) -> bool:
     """Is a type, as `types_present` writes it, another than the wanted one?"""
-    return bool(held) and held != wanted.lower().replace(" ", "")
+    return bool(present_kind) and present_kind != kind.lower().replace(" ", "")

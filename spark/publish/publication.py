@@ -16,7 +16,7 @@ from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName, lake_table, parse_postgres_name, postgres_name
 from slotlake.spark.publish.commits import Point, commits_name
-from slotlake.spark.publish.derived_tables import tables_beside
+from slotlake.spark.publish.derived_tables import derived_table_names
 from slotlake.spark.publish.sidecar import NOTHING, Annex
 from slotlake.spark.publish.swap import (
     Published,
@@ -56,7 +56,7 @@ def publish_batch(lake: LakeSettings, batch: ChangeBatch, pipeline: str, annex: 
         pointers = catalog.pointers()
         held = sorted(name for name in changed if name in pointers)
         # One after another, a mirror that is ahead would hide how what is beside it must change.
-        order = [each for name in held for each in (*tables_beside(pointers, name).values(), name)]
+        order = [each for name in held for each in (*derived_table_names(pointers, name).values(), name)]
     rows = {str(name): sum(relation.rows for relation in changed[name]) for name in held}
     copied = {str(copy.schema.lake_name(lake.namespace)): copy.rows for copy in annex.copies}
     rows |= {name: count for name, count in copied.items() if name in rows}

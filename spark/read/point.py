@@ -27,7 +27,7 @@ from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import COMMITS, LakeName, belongs, lake_table, parse_postgres_name
 from slotlake.spark.publish import aside
 from slotlake.spark.publish.commits import LSN, commits_name, newest_times, position_of, read_points
-from slotlake.spark.publish.derived_tables import tables_beside
+from slotlake.spark.publish.derived_tables import derived_table_names
 from slotlake.spark.publish.past import location_at
 from slotlake.spark.publish.points import choose
 from slotlake.spark.publish.swap import load
@@ -274,7 +274,7 @@ class Cut:
         Raises:
             KeyError: the cut has no such table.
         """
-        found = tables_beside(self.pinned, self.find(table))
+        found = derived_table_names(self.pinned, self.find(table))
         return {mode: name for mode, name in found.items() if self.pinned[name].snapshot is not None}
 
     def _schema(self, name: LakeName) -> TableSchema:

@@ -24,7 +24,7 @@ from slotlake.spark.catalog.tags import tagged
 from slotlake.spark.copy.files import with_manifests_of_its_own
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.removal import drop_tables
-from slotlake.spark.names import COMMITS, LakeName, belongs, beside
+from slotlake.spark.names import COMMITS, LakeName, belongs, derived_table_name
 from slotlake.spark.publish.commits import Point, commits_name, create_commits, with_point
 from slotlake.spark.publish.derived_tables import SUFFIXES
 from slotlake.spark.publish.past import PAST_PROPERTY
@@ -75,7 +75,8 @@ def prepare_scratch(cut: Cut, scratch: LakeSettings, pipeline: str) -> list[str]
         for schema in cut.tables():
             name, live = schema.lake_name(scratch.namespace), cut.find(schema.source_name)
             clones = {name: live} | {
-                beside(name, SUFFIXES[mode]): each for mode, each in cut.beside(schema.source_name).items()
+                derived_table_name(name, SUFFIXES[mode]): each
+                for mode, each in cut.beside(schema.source_name).items()
             }
             for clone, each in clones.items():
                 snapshots[clone] = _clone(catalog, cut.pinned[each], clone, point)

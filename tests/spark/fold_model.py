@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from slotlake.spark.fold.batch import Folded, Stretch, stretches
+from slotlake.spark.fold.batch import Folded, SegmentFold, segment_folds
 
 UNCHANGED = object()
 Row = dict[str, Any]
@@ -205,16 +205,16 @@ def replay(lake: Lake, folded: Folded) -> Lake:
     return after
 
 
-def stretches_of(messages: list[tuple[int, Message]]) -> list[Stretch]:
+def stretches_of(messages: list[tuple[int, Message]]) -> list[SegmentFold]:
     by_relation: dict[Relation, list[tuple[int, Message]]] = {}
     for seq, message in messages:
         by_relation.setdefault(message.relation, []).append((seq, message))
-    return stretches([(relation, table_of(relation, found)) for relation, found in by_relation.items()])
+    return segment_folds([(relation, table_of(relation, found)) for relation, found in by_relation.items()])
 
 
-def fold_known(lake: Lake, stretch: Stretch, skip: bool) -> Folded:
+def fold_known(lake: Lake, stretch: SegmentFold, skip: bool) -> Folded:
     """Ask the lake about every key, then fold."""
-    asked = stretch.asked()
+    asked = stretch.lookup_rows()
     values = {name: decode(asked, "n", stretch.fold(), name) for name in stretch.key if asked.num_rows}
     held = {
         asked["code"][i].as_py(): 1

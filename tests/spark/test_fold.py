@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from slotlake.decoder.errors import ApplyError
-from slotlake.spark.fold.batch import Folded, fold, stretches
+from slotlake.spark.fold.batch import Folded, fold, segment_folds
 from slotlake.spark.fold.conflicts import Conflicts
 
 pytestmark = pytest.mark.fast
@@ -148,11 +148,11 @@ def test_what_the_lake_holds_decides_between_applying_and_skipping() -> None:
         ("U", (6, "f"), (5,)),
         ("U", (1, UNCHANGED), None),
     ]
-    (stretch,) = stretches([(ORDERS, changes(*messages))])
+    (stretch,) = segment_folds([(ORDERS, changes(*messages))])
     first = stretch.fold()
     expected = {row["n0"]: int(first.expected[i]) for i, row in enumerate(first.rows.to_pylist())}
     assert expected == {1: 0, 2: 1, 3: 1, 4: 1, 5: 1, 6: 0}
-    asked = {row["n0"]: row["code"] for row in stretch.asked().to_pylist()}
+    asked = {row["n0"]: row["code"] for row in stretch.lookup_rows().to_pylist()}
     assert sorted(asked) == [1, 2, 3, 4, 5, 6]
     held = {asked[1]: 1, asked[5]: 1, asked[6]: 1}
     found = Conflicts(insert_exists=1, update_exists=1, update_missing=2, delete_missing=1)

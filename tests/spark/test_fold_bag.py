@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotlake.decoder.errors import ApplyError
-from slotlake.spark.fold.batch import Folded, fold, stretches
+from slotlake.spark.fold.batch import Folded, fold, segment_folds
 from slotlake.spark.fold.conflicts import Conflicts
 
 pytestmark = pytest.mark.fast
@@ -158,10 +158,10 @@ def test_what_the_lake_lacks_is_counted_and_applied_or_skipped() -> None:
         Message("I", (1, "a")),
         Message("D", None, (1, "a")),
     ]
-    (stretch,) = stretches([(BAG, table(messages))])
+    (stretch,) = segment_folds([(BAG, table(messages))])
     first = stretch.fold()
-    assert stretch.asked().select(["n0", "n1"]).to_pylist() == [{"n0": 1, "n1": "a"}]
-    (code,) = stretch.asked()["code"].to_pylist()
+    assert stretch.lookup_rows().select(["n0", "n1"]).to_pylist() == [{"n0": 1, "n1": "a"}]
+    (code,) = stretch.lookup_rows()["code"].to_pylist()
     assert int(first.expected.max()) == 3
     found = Conflicts(update_missing=1, delete_missing=1)
     for skip, after in ((False, {(2, "b"): 1}), (True, {})):

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slotlake.decoder.columnar.decoder import TRANSACTIONS_SCHEMA
-from slotlake.spark.history.fold import Versions, history_stretches
+from slotlake.spark.history.fold import Versions, history_folds
 from tests.spark.lake_lab import UNCHANGED, Change, HandBatch, delete, insert, relation, truncate, update
 
 KEYED = relation("t", ["id"], id="int4", v="text", w="text")
@@ -97,8 +97,8 @@ def test_versions_of_a_keyed_table(steps: Sequence[tuple[str, int, int]], lake: 
     open_: dict[str, Any] = {key: (key, *row) for key, row in lake.items()}
     parts, transactions = course.batch()
     found: list[tuple[int, int | None, Any]] = []
-    for stretch in history_stretches(parts):
-        asked = stretch.asked()
+    for stretch in history_folds(parts):
+        asked = stretch.lookup_rows()
         held = {c: int(k in map(int, lake)) for c, k in zip(*_columns(asked, "code", "n0"), strict=True)}
         versions = stretch.versions({c: n for c, n in held.items() if n}, transactions)
         for row in versions.rows.to_pylist():
@@ -148,12 +148,12 @@ def test_versions_of_a_bag(steps: Sequence[tuple[str, int, int]], rows: list[str
     parts, transactions = course.batch()
     found: list[tuple[int, int | None, Any]] = []
     left = Counter(lake)
-    for stretch in history_stretches(parts):
-        asked = stretch.asked()
+    for stretch in history_folds(parts):
+        asked = stretch.lookup_rows()
         held = dict(zip(*_columns(asked, "code", "n0"), strict=True))
         versions = stretch.versions({c: lake[v] for c, v in held.items() if lake[v]}, transactions)
-        assert versions.asked is not None
-        named = dict(zip(*_columns(versions.asked, "code", "n0"), strict=True))
+        assert versions.lookup_rows is not None
+        named = dict(zip(*_columns(versions.lookup_rows, "code", "n0"), strict=True))
         ended: Counter[str] = Counter()
         for row in versions.rows.to_pylist():
             if row["close"]:
@@ -187,7 +187,7 @@ def test_versions_of_a_table_that_nothing_identifies(steps: Sequence[tuple[str, 
     parts, transactions = course.batch()
     found = [
         (row["from_lsn"], row["to_lsn"], (row["n0"],))
-        for stretch in history_stretches(parts)
+        for stretch in history_folds(parts)
         for row in stretch.versions(None, transactions).rows.to_pylist()
     ]
     _agrees(course, found)

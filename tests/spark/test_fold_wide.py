@@ -12,10 +12,10 @@ import pytest
 from slotlake.decoder.compiled import wide
 from slotlake.decoder.types.representations import as_list, form_of
 from slotlake.decoder.types.table import column_type, to_text
-from slotlake.spark.fold.batch import stretches
+from slotlake.spark.fold.batch import segment_folds
 from slotlake.spark.fold.conflicts import Conflicts
 from slotlake.spark.history.changes_rows import change_rows
-from slotlake.spark.history.fold import history_stretches
+from slotlake.spark.history.fold import history_folds
 from slotlake.spark.tables.schema import TableSchema
 from tests.spark.lake_lab import UNCHANGED, Change, HandBatch, delete, insert, relation, update
 
@@ -47,12 +47,16 @@ def _outcome(changes: Sequence[Change]) -> list[Any]:
     batch = HandBatch(0x1000, 0x1100, changes)
     parts = [(relation, batch.relation_table(relation)) for relation in batch.relations]
     found: list[Any] = []
-    for stretch in stretches(parts):
+    for stretch in segment_folds(parts):
         fold = stretch.fold()
-        found += [stretch.asked().to_pylist(), fold.rows.to_pylist(), fold.counts.conflicts == Conflicts()]
-    for history in history_stretches(parts):
+        found += [
+            stretch.lookup_rows().to_pylist(),
+            fold.rows.to_pylist(),
+            fold.counts.conflicts == Conflicts(),
+        ]
+    for history in history_folds(parts):
         versions = history.versions(None, batch.transaction_table())
-        found += [history.asked().to_pylist(), versions.rows.to_pylist()]
+        found += [history.lookup_rows().to_pylist(), versions.rows.to_pylist()]
     [schema] = {TableSchema.of(relation) for relation in batch.relations}
     rows = change_rows(schema, parts, batch.transaction_table(), {})
     return [*found, None if rows is None else rows.to_pylist()]
@@ -93,7 +97,7 @@ def test_more_than_a_gigabyte_of_one_key() -> None:
     changes = [insert(TEXT, k=k, v="1", b=None) for k in keys]
     batch = HandBatch(0x1000, 0x1100, [*changes, update(TEXT, {"k": "old"}, k="new", v=UNCHANGED, b=None)])
     parts = [(relation, batch.relation_table(relation)) for relation in batch.relations]
-    [stretch] = stretches(parts)
+    [stretch] = segment_folds(parts)
     rows = stretch.fold().rows
     assert rows.num_rows == len(keys) + 2
     assert sum(len(key.as_py() or "") for key in rows["n0"]) == len(keys) * len(keys[0]) + 6

@@ -14,12 +14,18 @@ from pyspark.sql import SparkSession
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded, load
 from slotlake.spark.catalog.open import Catalog, open_catalog
-from slotlake.spark.history.modes import MODES, shaped
+from slotlake.spark.history.modes import MODES, with_mirror_fields
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.run import Work, run, run_statements
-from slotlake.spark.names import LakeName, beside, copying, lake_table, parse_postgres_name
+from slotlake.spark.names import LakeName, copying, derived_table_name, lake_table, parse_postgres_name
 from slotlake.spark.publish.commits import Point, commits_name
-from slotlake.spark.publish.derived_tables import SUFFIXES, Source, fields_present, load_beside, tables_beside
+from slotlake.spark.publish.derived_tables import (
+    SUFFIXES,
+    Source,
+    column_names,
+    derived_table_names,
+    load_derived_tables,
+)
 from slotlake.spark.publish.points import COMMITTED
 from slotlake.spark.publish.swap import require_owner, reset_stage
 from slotlake.spark.tables import metadata as catalog_metadata
@@ -27,7 +33,7 @@ from slotlake.spark.tables.schema import TableSchema, schema_of
 
 
 @dataclass(frozen=True)
-class Beside:
+class NewDerivedTable:
     """A table to be made beside a mirror.
 
     Attributes:
@@ -44,31 +50,38 @@ class Beside:
         return MODES[self.mode].definition(name, catalog, self.schema, pipeline, location)
 
 
-def wanted_beside(
+def missing_derived_tables(
     catalog: Catalog, tables: Sequence[TableSchema], modes: Mapping[str, Collection[str]]
-) -> list[Beside]:
+) -> list[NewDerivedTable]:
     """What is to be made: beside tables that are made too, and beside those that are there."""
     if not modes:
         return []
     namespace, pointers = catalog.lake.namespace, catalog.pointers()
-    made = {table.lake_name(namespace): table for table in tables}
-    found = []
+    new_mirrors = {table.lake_name(namespace): table for table in tables}
+    missing = []
     for table in modes:
         mirror = lake_table(namespace, *parse_postgres_name(table))
-        if mirror in made:
-            schema = made[mirror]
+        if mirror in new_mirrors:
+            schema = new_mirrors[mirror]
         elif mirror in pointers:
             schema = schema_of(load(pointers, mirror).metadata, mirror)
         else:
             continue
-        held = tables_beside(pointers, mirror)
-        wanted = [mode for mode in SUFFIXES if mode in modes[table] and mode not in held]
-        found += [Beside(beside(mirror, SUFFIXES[mode]), mode, mirror, schema) for mode in wanted]
-    return found
+        present = derived_table_names(pointers, mirror)
+        missing_modes = [mode for mode in SUFFIXES if mode in modes[table] and mode not in present]
+        missing += [
+            NewDerivedTable(derived_table_name(mirror, SUFFIXES[mode]), mode, mirror, schema)
+            for mode in missing_modes
+        ]
+    return missing
 
 
-def fill(
-    session: SparkSession, lake: LakeSettings, made: Beside, copied: TableSchema | None, point: Point
+def fill_derived_table(
+    session: SparkSession,
+    lake: LakeSettings,
+    derived: NewDerivedTable,
+    copied: TableSchema | None,
+    point: Point,
 ) -> None:
     """Put the mirror's rows into a table that nobody sees yet.
 
@@ -78,17 +91,17 @@ def fill(
     Raises:
         LakeError: Spark failed.
     """
-    mode, hidden = MODES[made.mode], copying(made.name)
+    mode, hidden = MODES[derived.mode], copying(derived.name)
     directory = lake_files.control_directory(lake, point.pipeline, point.batch)
     work = Work(session, lake, point, _load(lake, hidden), directory)
-    table = shaped(work, made.mode, copied or made.schema, {}).table
-    mirror = copying(made.mirror) if copied is not None else made.mirror
-    source = copy_of(lake, _load(lake, mirror), mirror.sql(lake.catalog), point)
+    table = with_mirror_fields(work, derived.mode, copied or derived.schema, {}).table
+    mirror = copying(derived.mirror) if copied is not None else derived.mirror
+    source = copy_source(lake, _load(lake, mirror), mirror.sql(lake.catalog), point)
     for statement in mode.copied(table.metadata, hidden.sql(lake.catalog), source):
         run(session, table, statement)
 
 
-def stage_left(
+def stage_leftover_tables(
     session: SparkSession, lake: LakeSettings, tables: Mapping[LakeName, TableSchema], point: Point
 ) -> list[LakeName]:
     """Stage the copied rows in what an earlier mirror of that name has left beside it; the tables staged.
@@ -98,29 +111,31 @@ def stage_left(
     """
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
-        left = [
+        leftovers = [
             (table, mode, mirror)
             for mirror in tables
-            for mode, table in load_beside(pointers, mirror).items()
+            for mode, table in load_derived_tables(pointers, mirror).items()
         ]
-        for table, _, _ in left:
+        for table, _, _ in leftovers:
             require_owner(table, point.pipeline)
-        reset_stage(catalog, [table for table, _, _ in left])
-    for table, mode, mirror in left:
+        reset_stage(catalog, [table for table, _, _ in leftovers])
+    for table, mode, mirror in leftovers:
         directory = lake_files.control_directory(lake, point.pipeline, point.batch)
-        work = shaped(
+        work = with_mirror_fields(
             Work(session, lake, point, _load(lake, table.name), directory), mode, tables[mirror], {}
         )
         hidden = _load(lake, copying(mirror))
-        source = copy_of(lake, hidden, hidden.name.sql(lake.catalog), point)
+        source = copy_source(lake, hidden, hidden.name.sql(lake.catalog), point)
         branch = f"{table.name.sql(lake.catalog)}.branch_stage"
         run_statements(work, MODES[mode].copied(work.table.metadata, branch, source))
-    return [table.name for table, _, _ in left]
+    return [table.name for table, _, _ in leftovers]
 
 
-def copy_of(lake: LakeSettings, mirror: Loaded, name: str, point: Point) -> Source:
+def copy_source(lake: LakeSettings, mirror: Loaded, name: str, point: Point) -> Source:
     """A mirror's rows as a copy; ``name``: of the table, or of a branch of it, in Spark SQL."""
-    return Source(name, fields_present(mirror.metadata), point.position, point.commit_time or _clock(lake))
+    return Source(
+        name, column_names(mirror.metadata), point.position, point.commit_time or _source_time(lake)
+    )
 
 
 def take_copy(work: Work, mode: str, schema: TableSchema, mirror: LakeName, names: Mapping[str, str]) -> None:
@@ -134,14 +149,16 @@ def take_copy(work: Work, mode: str, schema: TableSchema, mirror: LakeName, name
     Raises:
         LakeError: Spark failed.
     """
-    work = shaped(work, mode, schema, names)
+    work = with_mirror_fields(work, mode, schema, names)
     catalog = work.lake.catalog
-    source = copy_of(work.lake, _load(work.lake, mirror), f"{mirror.sql(catalog)}.branch_stage", work.point)
+    source = copy_source(
+        work.lake, _load(work.lake, mirror), f"{mirror.sql(catalog)}.branch_stage", work.point
+    )
     branch = f"{work.table.name.sql(catalog)}.branch_stage"
     run_statements(work, MODES[mode].copied(work.table.metadata, branch, source))
 
 
-def _clock(lake: LakeSettings) -> datetime:
+def _source_time(lake: LakeSettings) -> datetime:
     """The source's time, as far as the lake knows it."""
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
@@ -149,8 +166,8 @@ def _clock(lake: LakeSettings) -> datetime:
         newest = (
             catalog_metadata.newest_of_a_point(load(pointers, name).metadata) if name in pointers else None
         )
-    told = catalog_metadata.summary(newest).get(COMMITTED)
-    return datetime.fromisoformat(told) if told else datetime.now(UTC)
+    commit_time = catalog_metadata.summary(newest).get(COMMITTED)
+    return datetime.fromisoformat(commit_time) if commit_time else datetime.now(UTC)
 
 
 def _load(lake: LakeSettings, name: LakeName) -> Loaded:

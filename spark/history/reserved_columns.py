@@ -20,8 +20,8 @@ from slotlake.spark.tables.schema import STAGED_SCHEMA_PROPERTY, TableSchema, sc
 from slotlake.spark.tables.settle import STAGED_FIELDS_PROPERTY, with_shape
 
 
-def freed(
-    catalog: Catalog, mirror: Loaded, beside: Mapping[str, Loaded]
+def rename_reserved_columns(
+    catalog: Catalog, mirror: Loaded, derived: Mapping[str, Loaded]
 ) -> tuple[Loaded, Mapping[str, Loaded]]:
     """A table and what is kept beside it, with no column that a reader has of its own.
 
@@ -30,15 +30,15 @@ def freed(
     """
     names = _names(schema_of(mirror.metadata, mirror.name))
     if not names:
-        return mirror, beside
+        return mirror, derived
     shape = _shape(schema_of(mirror.metadata, mirror.name))
     moves = [catalog.prepared(mirror, _renamed(mirror.metadata, names, shape=shape.to_json()))]
-    for mode, table in beside.items():
+    for mode, table in derived.items():
         kind = MODES[mode]
-        inside = {kind.field_here(old): kind.field_here(new) for old, new in names.items()}
-        moves.append(catalog.prepared(table, _renamed(table.metadata, inside, images=kind.IMAGES)))
+        fields = {kind.field_here(old): kind.field_here(new) for old, new in names.items()}
+        moves.append(catalog.prepared(table, _renamed(table.metadata, fields, images=kind.IMAGES)))
     catalog.move(moves)
-    return load_one(catalog, mirror.name), {m: load_one(catalog, t.name) for m, t in beside.items()}
+    return load_one(catalog, mirror.name), {m: load_one(catalog, t.name) for m, t in derived.items()}
 
 
 def _shape(before: TableSchema) -> TableSchema:
@@ -53,8 +53,8 @@ def _names(shape: TableSchema) -> dict[str, str]:
     """Field as it is called → as it is to be called."""
     return {
         old: new
-        for column, freed in zip(shape.columns, _shape(shape).columns, strict=True)
-        for old, new in ((column.lake_name, freed.lake_name), (column.exact_name, freed.exact_name))
+        for column, renamed in zip(shape.columns, _shape(shape).columns, strict=True)
+        for old, new in ((column.lake_name, renamed.lake_name), (column.exact_name, renamed.exact_name))
         if old != new
     }
 
@@ -62,10 +62,10 @@ def _names(shape: TableSchema) -> dict[str, str]:
 def _renamed(
     metadata: Metadata, names: Mapping[str, str], *, shape: str | None = None, images: Sequence[str] = ()
 ) -> Metadata:
-    told: dict[str, str | None] = {
+    properties: dict[str, str | None] = {
         STAGED_FIELDS_PROPERTY: json.dumps(
             {"names": dict(names), "gone": [], "inside": list(images)}, ensure_ascii=False
         ),
         STAGED_SCHEMA_PROPERTY: shape,
     }
-    return with_shape(with_properties(metadata, told), newest_position(metadata) or 0, ())
+    return with_shape(with_properties(metadata, properties), newest_position(metadata) or 0, ())
