@@ -1,61 +1,57 @@
 """Puts a run's figures into docs/benchmarks.md: ``python -m slotlake.bench.page FIGURES.json``.
 
-The page holds the table between two marks; what stands around it is written by hand.
+The page has the figures between two comments; the text around them is written by hand.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+COLUMNS = 120
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 
 
-def markdown(told: Mapping[str, Any]) -> str:
-    """The table, and the machine above it, of a document as ``slotlake bench --json`` writes it."""
-    machine = told["machine"]
-    lines = [
-        (
-            f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}; "
-            f"Python {machine['python']}, PostgreSQL {machine['postgres']}; commit {machine['commit']}, "
-            f"{machine['taken']}, load before the start {machine['load']}."
-        ),
-        "",
-        "| benchmark | what | against | ours | theirs | ratio (lowest to highest) | wanted | aim |",
-        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
+def markdown(document: Mapping[str, Any]) -> str:
+    """The figures as lists, below the machine, of a document that ``slotlake bench --json`` writes."""
+    machine = document["machine"]
+    head = (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}; "
+        f"Python {machine['python']}, PostgreSQL {machine['postgres']}; commit {machine['commit']}, "
+        f"{machine['taken']}, load before the start {machine['load']}."
+    )
+    blocks = [
+        f"\n`{name}`:\n\n" + "\n".join(_item(figure) for figure in figures)
+        for name, figures in document["figures"].items()
     ]
-    for name, figures in told["figures"].items():
-        lines += [_row(name, figure) for figure in figures]
-    lines += ["", "What they are made of (medians):", ""]
-    for name, figures in told["figures"].items():
-        lines += [f"- `{name}`, {figure['what']}: {_parts(figure)}" for figure in figures if figure["parts"]]
-    return "\n".join(lines)
+    return "\n".join([*textwrap.wrap(head, COLUMNS), *blocks])
 
 
-def _row(name: str, figure: Mapping[str, Any]) -> str:
-    cells = [
-        f"`{name}`",
-        figure["what"],
-        figure["peer"],
-        _value(figure["ours_median"], figure["unit"]),
-        _value(figure["theirs_median"], figure["unit"]),
-        f"**{figure['ratio']:.2f}** ({min(figure['ratios']):.2f} to {max(figure['ratios']):.2f})",
-        _number(figure["wanted"]) + (" missed" if figure["reached"] is False else ""),
-        _number(figure["aim"]),
-    ]
-    return f"| {' | '.join(cells)} |"
+def _item(figure: Mapping[str, Any]) -> str:
+    """One figure as an item of a list, in lines that are short enough for a page."""
+    ours, theirs = (_value(figure[name], figure["unit"]) for name in ("ours_median", "theirs_median"))
+    ratio = f"**{figure['ratio']:.2f}** ({min(figure['ratios']):.2f} to {max(figure['ratios']):.2f})"
+    parts = [f"Medians: {_parts(figure)}"] if figure["parts"] else []
+    result = f"{figure['what']}: {ratio}; ours {ours}; {figure['peer']} {theirs}"
+    sentences = [result, *_targets(figure), *parts]
+    text = f"{'. '.join(sentences)}."
+    return textwrap.fill(text, COLUMNS, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _targets(figure: Mapping[str, Any]) -> list[str]:
+    """What is wanted, and what is aimed at beyond that, where there is such a thing."""
+    missed = ", **missed**" if figure["reached"] is False else ""
+    wanted = [] if figure["wanted"] is None else [f"Wanted: {figure['wanted']:.2f}{missed}"]
+    return wanted if figure["aim"] is None else [*wanted, f"Aim: {figure['aim']:.2f}"]
 
 
 def _value(value: float, unit: str) -> str:
     return f"{value:.2f} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
 
 
 def _parts(figure: Mapping[str, Any]) -> str:

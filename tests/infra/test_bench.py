@@ -107,9 +107,9 @@ def test_a_run_takes_the_place_of_the_one_before_on_the_page() -> None:
     assert page.startswith(f"before\n{BEGIN}\na CPU, 2 cores")
     assert page.endswith(f"\n{END}\nafter\n")
     assert "an old run" not in page
-    row = "| work | peer | 100.00 rows/s | 50.00 rows/s | **2.00** (2.00 to 2.00) | 3.00 missed |  |"
-    assert f"| `some_bench` {row}" in page.splitlines()
-    assert "- `some_bench`, work: 1.25 s, alone" in page.splitlines()
+    item = "- work: **2.00** (2.00 to 2.00); ours 100.00 rows/s; peer 50.00 rows/s. Wanted: 3.00, **missed**."
+    assert f"`some_bench`:\n\n{item} Medians: 1.25 s,\n  alone.\n{END}" in page
+    assert max(len(line) for line in page.splitlines()) <= 120
 
 
 def test_the_page_of_the_docs_has_its_marks() -> None:
