@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.seconds
 # What a browser fetches by itself; an ordinary link (<a href>) is followed by people only.
 _LOADED = re.compile(
     r"<(?:script|img|iframe|link)\b[^>]*(?:src|href)=[\"']?(?:https?:)?//[^\s\"'>]+", re.IGNORECASE

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.sources import ROOT, modules, tree
+
 pytestmark = pytest.mark.fast
 
-ROOT = Path(__file__).parents[1]
 LEFT = Path(__file__).with_name("docstrings_left.json")
 FLOORS = ("decoder", "spark", "expectations", "infra", "dags", "bench")
 ARGUMENTS_THAT_NEED_WORDS = 3
@@ -45,14 +46,14 @@ class Missing:
         return "/".join(Path(self.path).parts[:2]) if self.path.count("/") > 1 else self.path.split("/")[0]
 
 
-def missing(source: str, path: str) -> Iterator[Missing]:
+def missing(module: ast.Module, path: str) -> Iterator[Missing]:
     """Yield what the public docstrings of one module do not say.
 
     Args:
-        source: the module's text.
+        module: its syntax tree.
         path: where it is, for the report.
     """
-    for function in _public_functions(ast.parse(source).body):
+    for function in _public_functions(module.body):
         text = ast.get_docstring(function) or ""
         if not _inherits(function):
             for section in _sections(function, text):
@@ -118,10 +119,7 @@ def _own_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
 def everything_missing() -> list[Missing]:
     """Return what is missing in all floors, in the order of the files."""
     return [
-        lack
-        for floor in FLOORS
-        for path in sorted((ROOT / floor).rglob("*.py"))
-        for lack in missing(path.read_text(), path.relative_to(ROOT).as_posix())
+        lack for path in modules(*FLOORS) for lack in missing(tree(path), path.relative_to(ROOT).as_posix())
     ]
 
 
@@ -146,7 +144,7 @@ def test_docstrings_say_arguments_errors_and_shapes() -> None:
     ],
 )
 def test_what_is_missing_is_found(source: str, section: str) -> None:
-    assert [lack.section for lack in missing(source, "decoder/copy/a.py")] == [section]
+    assert [lack.section for lack in missing(ast.parse(source), "decoder/copy/a.py")] == [section]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +158,7 @@ def test_what_is_missing_is_found(source: str, section: str) -> None:
     ],
 )
 def test_what_is_said_is_enough(source: str) -> None:
-    assert list(missing(source, "decoder/copy/a.py")) == []
+    assert list(missing(ast.parse(source), "decoder/copy/a.py")) == []
 
 
 def _line(lack: Missing) -> str:

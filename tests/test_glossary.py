@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
+from tests.sources import ROOT, modules, tree
+
 pytestmark = pytest.mark.fast
 
-ROOT = Path(__file__).parents[1]
 LEFT = Path(__file__).with_name("words_left.json")
 FLOORS = ("decoder", "spark", "expectations", "infra", "dags", "bench")
 LINE_COLUMNS_MAX = 120
@@ -64,7 +65,7 @@ def _help_texts() -> str:
     """What `--help` prints: docstrings and help= of the commands."""
     said = []
     for path in sorted((ROOT / "infra" / "cli").glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.FunctionDef) and node.decorator_list:
                 said.append(ast.get_docstring(node) or "")
             if isinstance(node, ast.keyword) and node.arg == "help" and isinstance(node.value, ast.Constant):
@@ -99,14 +100,14 @@ def names_left() -> dict[str, dict[str, int]]:
     left: dict[str, dict[str, int]] = {}
     for floor in FLOORS:
         counts: Counter[str] = Counter()
-        for path in sorted((ROOT / floor).rglob("*.py")):
+        for path in modules(floor):
             counts.update(word for name in _given(path) for word in NAMES if f"_{word}_" in f"_{name}_")
         left[floor] = {word: counts[word] for word in NAMES if counts[word]}
     return left
 
 
 def _given(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name.lower()
         elif isinstance(node, ast.arg):

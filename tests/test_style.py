@@ -18,7 +18,8 @@ from typing import TypeGuard
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.sources import ROOT, tree
+
 FLOORS = ("decoder", "spark", "expectations", "infra", "bench")
 LINE_COLUMNS_MAX = 110
 FILE_LINES_MAX = 400
@@ -68,11 +69,6 @@ def _found() -> Iterator[Path]:
             yield path
 
 
-@cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
 def _sources() -> list[Path]:
     return [path for path in _files() if path.suffix == ".py"]
 
@@ -120,7 +116,7 @@ def test_lines_and_files_are_short() -> None:
 def test_functions_are_short() -> None:
     found = []
     for path in _modules():
-        for node in ast.walk(_tree(path)):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 body = node.body[1:] if ast.get_docstring(node) is not None else node.body
                 lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
@@ -130,7 +126,7 @@ def test_functions_are_short() -> None:
 
 
 def test_every_module_says_what_it_owns() -> None:
-    assert [_name(path) for path in _modules() if not ast.get_docstring(_tree(path))] == []
+    assert [_name(path) for path in _modules() if not ast.get_docstring(tree(path))] == []
 
 
 def test_names_say_something() -> None:
@@ -147,7 +143,7 @@ def test_a_spark_session_is_never_called_like_the_package() -> None:
     for path in (
         source for source in _sources() if "decoder" not in source.relative_to(ROOT).parts
     ):  # no session
-        functions = [node for node in ast.walk(_tree(path)) if isinstance(node, ast.FunctionDef)]
+        functions = [node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef)]
         for node in (inner for function in functions for inner in ast.walk(function)):
             name = node.arg if isinstance(node, ast.arg) else node.id if _is_stored(node) else ""
             if isinstance(node, ast.Name | ast.arg) and name == "spark":
@@ -160,7 +156,7 @@ def _words(path: Path) -> set[str]:
     text = path.read_text()
     found = set(re.findall(r"\w+(?:\.\w+)+", text))
     if path.suffix == ".py":
-        imports = [node for node in ast.walk(_tree(path)) if isinstance(node, ast.ImportFrom)]
+        imports = [node for node in ast.walk(tree(path)) if isinstance(node, ast.ImportFrom)]
         found |= {node.module or "" for node in imports}
         found |= {f"{node.module}.{alias.name}" for node in imports for alias in node.names}
     return found
@@ -240,7 +236,7 @@ def _dotted(path: Path) -> str:
 def _imported(path: Path) -> set[str]:
     """Modules that a file imports anywhere: at its top, in a function, or for type hints only."""
     found = set()
-    for node in ast.walk(_tree(path)):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
@@ -282,9 +278,11 @@ def test_dag_files_are_named_for_what_they_are() -> None:
 
 @pytest.mark.parametrize("path", _dags(), ids=lambda path: path.name)
 def test_a_dag_file_is_thin_and_light(path: Path) -> None:
-    tree = _tree(path)
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    module = tree(path)
+    imported = {
+        alias.name for node in ast.walk(module) if isinstance(node, ast.Import) for alias in node.names
+    }
+    imported |= {node.module for node in ast.walk(module) if isinstance(node, ast.ImportFrom) and node.module}
     ours = sorted(name for name in imported if name.split(".")[0] == "slotlake")
     assert [
         name for name in imported if name.split(".")[0] in {"pyspark", "numba", "pyarrow", "psycopg"}

@@ -6,7 +6,6 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,10 @@ import pytest
 from slotlake.decoder import errors
 from slotlake.decoder.errors import ProtocolError, SlotlakeError
 from slotlake.decoder.server.refusals import meaning_of
+from tests.sources import ROOT, modules, tree
 
 pytestmark = pytest.mark.fast
 
-ROOT = Path(__file__).parents[1]
 FOLDERS = ("decoder", "spark", "expectations", "infra", "dags")
 # They say for themselves where and how to go on.
 _BY_ITSELF = {"ProtocolError", "ConsumerError", "BulkError"}
@@ -40,24 +39,20 @@ STATES = [
 ]  # fmt: skip
 
 
-@cache
 def _modules() -> list[tuple[Path, ast.Module]]:
-    paths = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
-    return [
-        (path, ast.parse(path.read_text())) for path in paths if "bench" not in path.relative_to(ROOT).parts
-    ]
+    return [(path, tree(path)) for path in modules(*FOLDERS)]
 
 
-def _calls(tree: ast.Module) -> Iterator[tuple[ast.Call, str]]:
-    for node in ast.walk(tree):
+def _calls(module: ast.Module) -> Iterator[tuple[ast.Call, str]]:
+    for node in ast.walk(module):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             yield node, node.func.id
 
 
 def test_every_error_is_made_with_its_place_and_a_way_out() -> None:
     lacking = []
-    for path, tree in _modules():
-        for call, name in _calls(tree):
+    for path, module in _modules():
+        for call, name in _calls(module):
             given = {keyword.arg: keyword.value for keyword in call.keywords}
             if name not in _KINDS or None in given:  # ** gives what another has
                 continue
@@ -72,8 +67,8 @@ def test_every_error_is_made_with_its_place_and_a_way_out() -> None:
 def test_words_that_help_nobody(words: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path, tree in _modules()
-        for node in ast.walk(tree)
+        for path, module in _modules()
+        for node in ast.walk(module)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(words, node.value)
     ]
     assert found == [], _BANNED[words]

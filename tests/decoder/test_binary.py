@@ -189,6 +189,7 @@ def test_a_deep_query_is_printed_without_deep_calls() -> None:
     assert binary_text(data, OIDS["tsquery"]) == "!" * count + "'a'"
 
 
+@pytest.mark.seconds
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.sampled_from(sorted(ALL)), st.data())
 def test_damaged_values_end_in_a_text_or_an_error(oid: int, data: Any) -> None:
@@ -215,6 +216,7 @@ def test_any_bytes_end_in_a_text_or_an_error(oid: int, data: bytes) -> None:
     check(oid, data)
 
 
+@pytest.mark.seconds
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.lists(st.one_of(st.integers(0, 9999), st.sampled_from([0, 0, 10000, 65535])), max_size=12), st.integers(-12, 12),
        st.sampled_from([0, 0, 0x4000, 0xC000, 0xD000, 0xF000, 1]), st.integers(0, 40),

@@ -59,6 +59,7 @@ def transaction(position: int, *inside: Message) -> list[Message]:
     return [Begin(position, TIME, 1), *inside, Commit(position, position + 48, TIME)]
 
 
+@pytest.mark.seconds
 @agreement
 @given(stream=streams(), cuts=st.lists(st.integers(0, 40), max_size=5), partial=st.booleans())
 def test_both_readers_say_the_same_however_the_stream_is_cut(
@@ -75,6 +76,7 @@ def outcome(read: Any, stream: Stream) -> Meaning | None:
     return found
 
 
+@pytest.mark.seconds
 @settings(agreement, max_examples=200)
 @given(stream=streams(), data=st.data())
 def test_both_readers_take_or_refuse_a_damaged_stream_alike(stream: Stream, data: Any) -> None:

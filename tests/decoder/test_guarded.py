@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from slotlake.decoder.columnar.buffer import MessageBuffer
 from tests.decoder.guarded import GuardedKernel, guarded_kernels, kernels
@@ -41,6 +42,7 @@ with guarded_kernels():
 """
 
 
+@pytest.mark.seconds
 def test_one_byte_too_far_ends_the_process() -> None:
     command = [sys.executable, "-P", "-c", _LOOP]
     ended = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True)

@@ -44,6 +44,7 @@ def test_the_generator_makes_every_kind_of_message() -> None:
     assert seen == set("BCORYIUDTMSEcAbPKrp")
 
 
+@pytest.mark.seconds
 @histories
 @given(seed=seeds, steps=st.integers(1, 120), memory_bytes=st.sampled_from([0, 500, 1 << 20]))
 def test_the_assembler_makes_the_same_transactions_however_the_stream_is_cut(

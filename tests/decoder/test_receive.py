@@ -169,6 +169,7 @@ def test_a_nap_grows_while_it_costs_nothing() -> None:
     assert rate > 0.99e8
 
 
+@pytest.mark.seconds
 @pytest.mark.fast
 @pytest.mark.parametrize("room", [5_000, 30_000, 300_000])
 def test_a_nap_stays_short_when_buffers_are_small(room: int) -> None:

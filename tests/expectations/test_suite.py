@@ -80,6 +80,7 @@ def test_the_verdict_and_every_key_are_in_pages_that_load_nothing(tmp_path: Path
     assert [p for p in validation.data_docs.parent.rglob("*") if p.is_file() and p.suffix != ".html"] == []
 
 
+@pytest.mark.seconds
 @pytest.mark.usefixtures("no_network")
 def test_tables_may_come_and_go_and_the_history_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

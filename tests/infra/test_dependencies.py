@@ -8,14 +8,14 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.sources import ROOT, modules, tree
+
 FOLDERS = ("decoder", "spark", "expectations", "infra", "bench", "dags")
 # The longest beginning decides.  A command that needs an extra says so at first (infra/cli/extras.py).
 EXTRAS = {
@@ -72,8 +72,8 @@ def _imports() -> frozenset[tuple[str, str]]:
 
 
 def _found() -> Iterator[tuple[str, str]]:
-    for path in sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
-        for node in _statements(ast.parse(path.read_text())):
+    for path in modules(*FOLDERS):
+        for node in _statements(tree(path)):
             if isinstance(node, ast.Import):
                 modules = [alias.name for alias in node.names]
             else:

@@ -15,7 +15,7 @@ from slotlake.infra.airflow import scheduling
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.config.sections import TableSection
 from slotlake.infra.pipeline_open import lake_settings
-from tests.conftest import ROOT
+from tests.sources import modules, tree
 
 FILE = """name: shop
 source: {dsn: "postgresql://u@h/d", publications: [shop], slot: s}
@@ -104,9 +104,8 @@ def _keys(section: type[BaseModel], place: str = "") -> Iterator[tuple[str, str]
 def test_each_key_is_read_somewhere() -> None:
     read = {
         node.attr
-        for folder in ("decoder", "spark", "expectations", "infra", "dags")
-        for path in (ROOT / folder).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for path in modules("decoder", "spark", "expectations", "infra", "dags")
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.Attribute)
     }
     keys = [*_keys(PipelineFile), *_keys(TableSection, "tables.")]

@@ -82,6 +82,7 @@ def test_spark_redacts_what_a_rest_server_asks_for(session: Any) -> None:
     assert session.sparkContext.getConf().get("spark.redaction.regex") == SENSITIVE_PROPERTIES
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("form", ["--dsn {}", "--dsn={}"])
 def test_a_password_on_the_command_line_does_not_stay_there(form: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:

@@ -238,6 +238,7 @@ def test_a_delete_that_names_other_columns_than_the_key_is_refused() -> None:
         fold([(other, changes(("D", (1,))))])
 
 
+@pytest.mark.seconds
 def test_a_million_changes_fold_within_a_second() -> None:
     random = np.random.default_rng(1)
     count = 1_000_000

@@ -164,6 +164,7 @@ def swap(draw: st.DrawFn, source: Source, held: list[tuple[Any, ...]]) -> None:
 EXAMPLES = int(os.environ.get("SLOTLAKE_FOLD_EXAMPLES", "100"))
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("skip", [False, True])
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(case=histories())
@@ -207,6 +208,7 @@ def arbitrary(draw: st.DrawFn) -> list[Message]:
     return messages
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("skip", [False, True])
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(messages=arbitrary(), lacking=st.sets(st.integers(0, 3)))

@@ -19,6 +19,7 @@ IDENTIFIER = st.text(
 )
 
 
+@pytest.mark.seconds
 @given(IDENTIFIER, IDENTIFIER)
 def test_a_table_name_comes_back(schema: str, table: str) -> None:
     name = lake_table("shop", schema, table)

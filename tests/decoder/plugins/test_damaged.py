@@ -44,6 +44,7 @@ def mutated(payload: bytes, chance: random.Random) -> bytes:
             return payload[:at] + payload[min(at, other) : max(at, other)] + payload[at:]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("way", WAYS)
 def test_mutated_messages(way: str) -> None:
     chance = random.Random(way)
