@@ -34,7 +34,7 @@ from slotlake.decoder.errors import SlotlakeError
 from slotlake.decoder.server.source import connect
 from slotlake.infra.copy.tables import published_tables
 from slotlake.infra.selection.tables import lake_schema
-from slotlake.infra.source.fingerprints import marked, marks_at
+from slotlake.infra.source.fingerprints import fingerprints_at, with_fingerprint
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded, load_one
 from slotlake.spark.catalog.open import open_catalog
@@ -107,13 +107,15 @@ def _place(pipeline: Pipeline, model: str, others: Collection[str]) -> None:
     with open_catalog(pipeline.lake) as catalog:
         like = load_one(catalog, LakeName(NAMESPACE, model))
     tables = [table for table in published_tables(pipeline) if table.table in others]
-    marks = marks_at(pipeline, [table.relation_id for table in tables], None)
+    marks = fingerprints_at(pipeline, [table.relation_id for table in tables], None)
     rows = [
         {
             "catalog_name": pipeline.lake.catalog,
             "table_namespace": NAMESPACE,
             "table_name": table.table,
-            "metadata_location": _metadata_of(like, marked(lake_schema(table), marks[table.relation_id])),
+            "metadata_location": _metadata_of(
+                like, with_fingerprint(lake_schema(table), marks[table.relation_id])
+            ),
         }
         for table in tables
     ]

@@ -64,11 +64,11 @@ class Pipeline(OpenPipeline):
 
     def pull(self, *, progress: Progressing = silent, wait_seconds: float = 0.0) -> PullReport:
         """Write the next change log batch up to the source's position now; or find one written before."""
-        from slotlake.infra.source.wal_notes import note_source
+        from slotlake.infra.source.wal_notes import note_source_position
         from slotlake.infra.sync.catch_up import pull_next
 
         with self.exclusively(wait_seconds):
-            note_source(self)
+            note_source_position(self)
             return pull_next(self, progress)
 
     def apply(self, batch: str, *, wait_seconds: float = 60.0) -> ApplyReport:
@@ -144,11 +144,11 @@ class Pipeline(OpenPipeline):
             key_range: ``A..B`` of the key's first column, ends included.
             dry_run: only say what would change.
         """
-        from slotlake.infra.backfill.backfill import Wanted, backfill
+        from slotlake.infra.backfill.backfill import BackfillRequest, backfill
 
         tables = (table,) if isinstance(table, str) else tuple(table)
         with self.exclusively(60.0):
-            return backfill(self, Wanted(tables, where, key_range, dry_run), progress)
+            return backfill(self, BackfillRequest(tables, where, key_range, dry_run), progress)
 
     def resume(self, table: str, *, progress: Progressing = silent) -> ResumeReport:
         """Copy a table again that was set aside, and follow it from there on (docs/operations.md).

@@ -19,11 +19,11 @@ from slotlake.infra.advance.findings import require_same_content, require_whole
 from slotlake.infra.advance.steps import Totals, apply_named, bring_in, publish_named
 from slotlake.infra.copy.joining_record import note_changes
 from slotlake.infra.reports import PullReport
-from slotlake.infra.schema.evolution import evolved
-from slotlake.infra.selection.aside import set_aside_unreadable, without_the_troubled
+from slotlake.infra.schema.evolution import with_schema_changes
+from slotlake.infra.selection.aside import retry_without_troubled, set_aside_unreadable
 from slotlake.infra.source.history import follow_history
 from slotlake.infra.source.pulling import pull_batch
-from slotlake.infra.source.wal_notes import note_source
+from slotlake.infra.source.wal_notes import note_source_position
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -44,10 +44,10 @@ def advance(
     Raises:
         SlotlakeError: something is wrong with source, slot, lake or change log; the message says what.
     """
-    _end_what_was_begun(pipeline, until)
+    _finish_published_partly(pipeline, until)
     totals = Totals()
     while True:
-        pulled = without_the_troubled(pipeline, lambda: _pull_to(pipeline, until, snapshot, progress))
+        pulled = retry_without_troubled(pipeline, lambda: _pull_to(pipeline, until, snapshot, progress))
         bring_in(pipeline, pulled, totals, progress)
         if pulled.batch is None or pipeline.position() >= until:
             return
@@ -90,7 +90,7 @@ def next_batch(
     """
     batch = pull_batch(pipeline, position, until, progress)
     set_aside_unreadable(pipeline, batch)
-    batch = evolved(pipeline, batch, snapshot, progress)
+    batch = with_schema_changes(pipeline, batch, snapshot, progress)
     set_aside_unreadable(pipeline, batch)
     note_changes(pipeline, batch)
     return batch
@@ -112,7 +112,7 @@ def pull_report(batch: Batch, position: int, started: float) -> PullReport:
     )
 
 
-def _end_what_was_begun(pipeline: OpenPipeline, until: int) -> None:
+def _finish_published_partly(pipeline: OpenPipeline, until: int) -> None:
     """A batch that a killed run has published for some tables only: no other than that can follow it.
 
     Such there are where tables are published one after another.
@@ -130,7 +130,7 @@ def _end_what_was_begun(pipeline: OpenPipeline, until: int) -> None:
 
 
 @contextmanager
-def at_exact_lsn(
+def at_slot_snapshot(
     pipeline: OpenPipeline, timeout_seconds: float, progress: Progressing
 ) -> Iterator[ExportedSnapshot]:
     """Bring the lake exactly to the position of a snapshot of the source, and keep that snapshot.
@@ -139,8 +139,8 @@ def at_exact_lsn(
         SlotError: transactions stayed open for ``timeout_seconds``; the message names them.
     """
     progress("waiting for a snapshot of the source", 0)
-    asked = time.time()
+    asked_at = time.time()
     with create_slot(pipeline.source, temporary=True, wait_seconds=timeout_seconds) as snapshot:
-        note_source(pipeline, snapshot.lsn, asked)
+        note_source_position(pipeline, snapshot.lsn, asked_at)
         advance(pipeline, snapshot.lsn, progress, snapshot)
         yield snapshot

@@ -26,8 +26,8 @@ from slotlake.decoder.slots.slot import check_slot, inspect_slot
 from slotlake.decoder.stream.overlap import contradiction
 from slotlake.infra.process_marks import is_marked, set_mark, unset_mark
 from slotlake.infra.reports import Report
-from slotlake.infra.source import follow
-from slotlake.infra.source.fingerprints import Mark, marks_at
+from slotlake.infra.source import standing_puller
+from slotlake.infra.source.fingerprints import CatalogFingerprint, fingerprints_at
 from slotlake.infra.state_file import StateFile
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Finding(Report):
 
 
 @dataclass(frozen=True)
-class Judged:
+class Diagnosis:
     """All that is wrong, and what was seen on the way.
 
     Attributes:
@@ -69,7 +69,7 @@ class Judged:
         return any(each.repair == repair for each in self.findings)
 
 
-def judge(pipeline: OpenPipeline, *, files: bool = False) -> Judged:
+def judge(pipeline: OpenPipeline, *, files: bool = False) -> Diagnosis:
     """Look at everything; with ``files`` also at every data file.
 
     Raises:
@@ -81,11 +81,11 @@ def judge(pipeline: OpenPipeline, *, files: bool = False) -> Judged:
     damages = look(pipeline.lake, pipeline.name, files=files)
     moved = next((each.position for each in damages if each.position is not None), None)
     position = pipeline.position() if moved is None else moved
-    findings = [_of_lake(each) for each in damages]
-    findings += _of_source(pipeline, position) or _unfinished(pipeline)
+    findings = [_lake_finding(each) for each in damages]
+    findings += _source_findings(pipeline, position) or _recovery_findings(pipeline)
     if not any(each.repair == "renew" for each in findings):
-        findings += _of_pending(pipeline, position)
-    return Judged(position, findings, damages)
+        findings += _pending_findings(pipeline, position)
+    return Diagnosis(position, findings, damages)
 
 
 def require_whole(pipeline: OpenPipeline, *, at_snapshot: bool = False) -> None:
@@ -110,48 +110,48 @@ def require_whole(pipeline: OpenPipeline, *, at_snapshot: bool = False) -> None:
         raise LakeError(damage.what, where=f"table {damage.table}, {pipeline.lake.place}", way_out=WAY_OUT)
 
 
-def note_of(pipeline: OpenPipeline) -> Path:
+def recovery_note(pipeline: OpenPipeline) -> Path:
     """Where a recovery under way says which batch it is to end with."""
     return pipeline.file.state_dir / "recovering.json"
 
 
-def note_begun(pipeline: OpenPipeline, batch: str | None) -> None:
+def note_recovery_begun(pipeline: OpenPipeline, batch: str | None) -> None:
     """Keep in mind that this process has begun a recovery, and by which batch it will be known for done."""
-    StateFile(note_of(pipeline)).write({"batch": batch})
-    set_mark(_mark_of(pipeline))
+    StateFile(recovery_note(pipeline)).write({"batch": batch})
+    set_mark(_lock_path(pipeline))
 
 
-def note_ended(pipeline: OpenPipeline) -> None:
+def note_recovery_ended(pipeline: OpenPipeline) -> None:
     """It is done, or was given up: this process may live on."""
-    unset_mark(_mark_of(pipeline))
+    unset_mark(_lock_path(pipeline))
 
 
-def _mark_of(pipeline: OpenPipeline) -> Path:
-    return note_of(pipeline).with_suffix(".lock")
+def _lock_path(pipeline: OpenPipeline) -> Path:
+    return recovery_note(pipeline).with_suffix(".lock")
 
 
-def _begun(pipeline: OpenPipeline) -> dict[str, str | None] | None:
+def _unfinished_note(pipeline: OpenPipeline) -> dict[str, str | None] | None:
     """The note of a recovery that has not come to its end; None if there is none."""
     from slotlake.spark.maintenance.integrity import newest_batch
 
-    told = StateFile(note_of(pipeline)).mapping()
-    if "batch" not in told:
+    note = StateFile(recovery_note(pipeline)).mapping()
+    if "batch" not in note:
         return None
-    wanted = told["batch"]
-    return None if wanted is not None and newest_batch(pipeline.lake) == wanted else told
+    last_batch = note["batch"]
+    return None if last_batch is not None and newest_batch(pipeline.lake) == last_batch else note
 
 
-def _unfinished(pipeline: OpenPipeline) -> list[Finding]:
+def _recovery_findings(pipeline: OpenPipeline) -> list[Finding]:
     """A recovery that was ended before it was published: its slot is new, and the lake is not."""
-    if _begun(pipeline) is None:
-        note_of(pipeline).unlink(missing_ok=True)  # it was done: the note alone was left
+    if _unfinished_note(pipeline) is None:
+        recovery_note(pipeline).unlink(missing_ok=True)  # it was done: the note alone was left
         return []
     return [Finding("unfinished", _UNFINISHED, "renew")]
 
 
-def _unfinished_by(pipeline: OpenPipeline) -> list[Finding]:
-    """As :func:`_unfinished`, for who only looks: one that is under way is no finding."""
-    if _begun(pipeline) is None or is_marked(_mark_of(pipeline)):
+def _recovery_findings_for_status(pipeline: OpenPipeline) -> list[Finding]:
+    """As :func:`_recovery_findings`, for who only looks: one that is under way is no finding."""
+    if _unfinished_note(pipeline) is None or is_marked(_lock_path(pipeline)):
         return []
     return [Finding("unfinished", _UNFINISHED, "renew")]
 
@@ -162,34 +162,34 @@ def require_same_content(pipeline: OpenPipeline, position: int) -> None:
     Raises:
         HistoryError: it was restored to an earlier state, or a recovery from that was not ended.
     """
-    for finding in _unfinished(pipeline) or _restored(pipeline, position):
+    for finding in _recovery_findings(pipeline) or _restored_findings(pipeline, position):
         raise HistoryError(finding.what, where=redact(pipeline.source.dsn), way_out=WAY_OUT)
 
 
-def _of_lake(damage: Damage) -> Finding:
+def _lake_finding(damage: Damage) -> Finding:
     repair: Repair = "copy" if damage.snapshot is None else "mend"
     return Finding(f"table {damage.kind}", damage.what, repair, [str(damage.table)])
 
 
-def _of_source(pipeline: OpenPipeline, position: int) -> list[Finding]:
+def _source_findings(pipeline: OpenPipeline, position: int) -> list[Finding]:
     from slotlake.infra.source.history import lake_origin
 
     try:
         require_history(pipeline.source.dsn, lake_origin(pipeline), position)
     except HistoryError as error:
         return [Finding("history", error.what, "renew")]
-    found = _of_publications(pipeline) or [*_of_slot(pipeline, position)]
-    return found or [*_restored(pipeline, position)]
+    findings = _publication_findings(pipeline) or [*_slot_findings(pipeline, position)]
+    return findings or [*_restored_findings(pipeline, position)]
 
 
-def _of_publications(pipeline: OpenPipeline) -> list[Finding]:
+def _publication_findings(pipeline: OpenPipeline) -> list[Finding]:
     source = pipeline.source
     with source_session(source.dsn, "looking at the publications") as connection:
         missing = missing_publications(connection, source.publications)
     if missing:
         listed = ", ".join(map(repr, missing))
         return [Finding("publication", f"the source has no publication {listed} any more", "renew")]
-    if _all_left_and_came_back(pipeline):
+    if _all_republished(pipeline):
         what = (
             "the publication was dropped and made again: what it did not publish meanwhile, the stream lacks"
         )
@@ -197,19 +197,31 @@ def _of_publications(pipeline: OpenPipeline) -> list[Finding]:
     return []
 
 
-def _all_left_and_came_back(pipeline: OpenPipeline) -> bool:
+def _all_republished(pipeline: OpenPipeline) -> bool:
     """Is no table published by what it was published by? One alone would be copied again by the next sync."""
     from slotlake.spark.read.point import Cut
 
-    marks = [Mark.from_json(table.mark) for table in Cut.latest(pipeline.lake).tables()]
-    known = {mark.relation_id: mark.members for mark in marks if mark is not None and mark.members}
-    now = {oid: mark.members for oid, mark in marks_at(pipeline, known.keys(), None).items() if mark.members}
-    return bool(now) and all(not known[oid] & members for oid, members in now.items())
+    fingerprints = [CatalogFingerprint.from_json(table.mark) for table in Cut.latest(pipeline.lake).tables()]
+    members_before = {
+        fingerprint.relation_id: fingerprint.members
+        for fingerprint in fingerprints
+        if fingerprint is not None and fingerprint.members
+    }
+    members_now = {
+        oid: fingerprint.members
+        for oid, fingerprint in fingerprints_at(pipeline, members_before.keys(), None).items()
+        if fingerprint.members
+    }
+    return bool(members_now) and all(
+        not members_before[oid] & members for oid, members in members_now.items()
+    )
 
 
-def _of_slot(pipeline: OpenPipeline, position: int) -> Iterator[Finding]:
+def _slot_findings(pipeline: OpenPipeline, position: int) -> Iterator[Finding]:
     source = pipeline.source
-    ours = follow.process(pipeline) is not None or ("stream" in vars(pipeline) and pipeline.stream.connected)
+    ours = standing_puller.process_id(pipeline) is not None or (
+        "stream" in vars(pipeline) and pipeline.stream.connected
+    )
     with source_session(source.dsn, "looking at the slot") as connection:
         try:
             check_slot(connection, source, position=position, wait_seconds=0.0 if ours else None)
@@ -217,12 +229,12 @@ def _of_slot(pipeline: OpenPipeline, position: int) -> Iterator[Finding]:
             if not ours:
                 raise
         except SlotError as error:
-            if not _is_gone(connection, pipeline, position):
+            if not _is_lost(connection, pipeline, position):
                 raise
             yield Finding("slot", error.what, "renew")
 
 
-def _is_gone(connection: psycopg.Connection[Any], pipeline: OpenPipeline, position: int) -> bool:
+def _is_lost(connection: psycopg.Connection[Any], pipeline: OpenPipeline, position: int) -> bool:
     """Is there no slot, or one of ours that is of no use? Somebody else's is not for us to replace."""
     state = inspect_slot(connection, pipeline.source.slot)
     if state is None:
@@ -233,7 +245,7 @@ def _is_gone(connection: psycopg.Connection[Any], pipeline: OpenPipeline, positi
     return ours and (lost or (state.confirmed_flush_lsn or 0) > position)
 
 
-def _restored(pipeline: OpenPipeline, position: int, *, peek: bool = True) -> Iterator[Finding]:
+def _restored_findings(pipeline: OpenPipeline, position: int, *, peek: bool = True) -> Iterator[Finding]:
     """The same cluster on the same timeline, but not what it was: a copy of its disks was put back.
 
     Args:
@@ -256,18 +268,20 @@ def _restored(pipeline: OpenPipeline, position: int, *, peek: bool = True) -> It
         state = inspect_slot(connection, source.slot)
         if state is None or state.lost:
             return
-        told = replace(source, messages=pipeline.pulling.source.messages)
+        source_with_messages = replace(source, messages=pipeline.pulling.source.messages)
         try:
-            other = contradiction(connection, told, state, pipeline.file.changelog_dir, position)
+            difference = contradiction(
+                connection, source_with_messages, state, pipeline.file.changelog_dir, position
+            )
         except (psycopg.errors.ObjectInUse, psycopg.errors.UndefinedObject, ChangeLogError):
             return  # someone reads it now, or the archive cannot be read: nothing to compare
-    if other is not None:
+    if difference is not None:
         yield Finding(
-            "restored", f"{other}: it was restored to an earlier state, and went on from there", "renew"
+            "restored", f"{difference}: it was restored to an earlier state, and went on from there", "renew"
         )
 
 
-def _of_pending(pipeline: OpenPipeline, position: int) -> list[Finding]:
+def _pending_findings(pipeline: OpenPipeline, position: int) -> list[Finding]:
     """A batch that waits to be applied must be what was written; the slot still has its changes."""
     try:
         batch = batch_starting_at(pipeline.file.changelog_dir, position)
@@ -278,7 +292,7 @@ def _of_pending(pipeline: OpenPipeline, position: int) -> list[Finding]:
     return []
 
 
-def known_findings(pipeline: OpenPipeline) -> list[Finding]:
+def quick_findings(pipeline: OpenPipeline) -> list[Finding]:
     """For who only looks, beside runs at work: as :func:`judge`, without slot and change log.
 
     Waits for nobody; what cannot be asked now is left out.
@@ -286,15 +300,15 @@ def known_findings(pipeline: OpenPipeline) -> list[Finding]:
     from slotlake.infra.source.history import lake_origin
     from slotlake.spark.maintenance.integrity import look
 
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
-        found += [_of_lake(damage) for damage in look(pipeline.lake, pipeline.name)]
+        findings += [_lake_finding(damage) for damage in look(pipeline.lake, pipeline.name)]
         position = pipeline.position()
         require_history(pipeline.source.dsn, lake_origin(pipeline), position)
-        found += _of_publications(pipeline) or [*_restored(pipeline, position, peek=False)]
-        found += _unfinished_by(pipeline)
+        findings += _publication_findings(pipeline) or [*_restored_findings(pipeline, position, peek=False)]
+        findings += _recovery_findings_for_status(pipeline)
     except HistoryError as error:
-        found.append(Finding("history", error.what, "renew"))
+        findings.append(Finding("history", error.what, "renew"))
     except SlotlakeError:
-        return found
-    return found
+        return findings
+    return findings

@@ -20,9 +20,9 @@ from slotlake.decoder.slots.confirm import confirm
 from slotlake.infra.advance.findings import require_whole
 from slotlake.infra.config.conflicts import on_conflict
 from slotlake.infra.reports import ApplyReport, ConfirmReport, PublishReport, PullReport
-from slotlake.infra.selection.aside import pass_over, reasons, without_the_troubled
+from slotlake.infra.selection.aside import pass_over, reasons, retry_without_troubled
 from slotlake.infra.selection.types import on_lossy
-from slotlake.infra.source import follow
+from slotlake.infra.source import standing_puller
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -70,8 +70,8 @@ class Totals:
         for table, count in report.tables.items():
             self.tables[table] = self.tables.get(table, 0) + count
         for table, counts in report.conflicts.items():
-            met = self.conflicts.setdefault(table, {})
-            met.update({kind: met.get(kind, 0) + count for kind, count in counts.items()})
+            counts_so_far = self.conflicts.setdefault(table, {})
+            counts_so_far.update({kind: counts_so_far.get(kind, 0) + count for kind, count in counts.items()})
 
 
 def bring_in(pipeline: OpenPipeline, pulled: PullReport, totals: Totals, progress: Progressing) -> None:
@@ -88,7 +88,7 @@ def bring_in(pipeline: OpenPipeline, pulled: PullReport, totals: Totals, progres
         confirm_position(pipeline)
 
 
-def named(pipeline: OpenPipeline, name: str) -> Batch:
+def batch_named(pipeline: OpenPipeline, name: str) -> Batch:
     """A batch of the change log by its name.
 
     Raises:
@@ -111,11 +111,11 @@ def apply_named(pipeline: OpenPipeline, name: str, *, judged: bool = False) -> A
         judged: the lake's tables have been looked at.
     """
     started = time.monotonic()
-    batch = named(pipeline, name)
+    batch = batch_named(pipeline, name)
     batch.verify()
     if not judged:
         require_whole(pipeline)
-    applied = without_the_troubled(pipeline, lambda: _staged(pipeline, batch))
+    applied = retry_without_troubled(pipeline, lambda: _staged(pipeline, batch))
     return ApplyReport(
         batch=name,
         already_published=applied.already_published,
@@ -134,10 +134,10 @@ def _staged(pipeline: OpenPipeline, batch: Batch) -> Applied:
     from slotlake.spark.publish import sidecar as annex
 
     pass_over(pipeline, batch)
-    told = annex.read(batch)
-    refuse_lossy_batch(pipeline.lake, batch, on_lossy(pipeline.file), told)
+    contents = annex.read(batch)
+    refuse_lossy_batch(pipeline.lake, batch, on_lossy(pipeline.file), contents)
     return apply_batch(
-        pipeline.session, pipeline.lake, batch, pipeline.name, on_conflict(pipeline.file), told
+        pipeline.session, pipeline.lake, batch, pipeline.name, on_conflict(pipeline.file), contents
     )
 
 
@@ -147,7 +147,7 @@ def publish_named(pipeline: OpenPipeline, name: str) -> PublishReport:
     from slotlake.spark.publish.publication import publish_batch
 
     started = time.monotonic()
-    batch = named(pipeline, name)
+    batch = batch_named(pipeline, name)
     published = publish_batch(pipeline.lake, batch, pipeline.name, annex.read(batch))
     return PublishReport(
         batch=name,
@@ -161,8 +161,8 @@ def publish_named(pipeline: OpenPipeline, name: str) -> PublishReport:
 def confirm_position(pipeline: OpenPipeline) -> ConfirmReport:
     """Confirm the lake's position to the server, then let go of batches that are old enough."""
     position = pipeline.position()
-    held = "stream" in vars(pipeline) and pipeline.stream.confirm(position)
-    if not (held or follow.confirm(pipeline, position)):
+    confirmed = "stream" in vars(pipeline) and pipeline.stream.confirm(position)
+    if not (confirmed or standing_puller.confirm(pipeline, position)):
         confirm(pipeline.source, position)
     _forget_old_batches(pipeline, position)
     return ConfirmReport(pipeline.source.slot, format_lsn(position))

@@ -19,8 +19,8 @@ from slotlake.decoder.errors import ApplyError, PipelineFileError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.infra.advance.advance import at_exact_lsn
-from slotlake.infra.advance.exact import beside_writers
+from slotlake.infra.advance.advance import at_slot_snapshot
+from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.advance.steps import confirm_position
 from slotlake.infra.backfill.report import BackfillReport, TableBackfilled
 from slotlake.infra.backfill.rows import Difference, amending, compare, stage_rows
@@ -41,7 +41,7 @@ SLOT_WAIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Wanted:
+class BackfillRequest:
     """What is to be read again.
 
     Attributes:
@@ -55,7 +55,7 @@ class Wanted:
     dry_run: bool = False
 
 
-def backfill(pipeline: OpenPipeline, wanted: Wanted, progress: Progressing) -> BackfillReport:
+def backfill(pipeline: OpenPipeline, request: BackfillRequest, progress: Progressing) -> BackfillReport:
     """Make the lake's tables, or the chosen rows of them, equal to the source's at an exact LSN.
 
     A published table that the lake lacks is added, as a whole.
@@ -65,26 +65,26 @@ def backfill(pipeline: OpenPipeline, wanted: Wanted, progress: Progressing) -> B
     """
     started = time.monotonic()
     pipeline.position()  # is there a lake at all?
-    tables = _published(pipeline, wanted.tables)
-    conditions = _conditions(pipeline, tables, wanted)
-    if not conditions and not wanted.dry_run:
+    tables = _published_tables(pipeline, request.tables)
+    conditions = _conditions(pipeline, tables, request)
+    if not conditions and not request.dry_run:
         for table in tables:
-            _make_way(pipeline, table)
-    run = _Run(pipeline, conditions, wanted.dry_run, progress)
+            _drop_if_taken_otherwise(pipeline, table)
+    run = _Run(pipeline, conditions, request.dry_run, progress)
     try:
         lsn = run.at_one_point(tables)
     except ApplyError:
         # A filter that no longer fits a table holds up the very batches that lead to the copy.
-        if conditions or wanted.dry_run or not _drop_filtered(pipeline, tables):
+        if conditions or request.dry_run or not _drop_filtered(pipeline, tables):
             raise
         lsn = run.at_one_point(tables)
-    if not wanted.dry_run:
+    if not request.dry_run:
         confirm_position(pipeline)
     return BackfillReport.of(
         run.done,
         format_lsn(lsn),
         time.monotonic() - started,
-        dry_run=wanted.dry_run,
+        dry_run=request.dry_run,
         where=next((condition.text for condition in conditions.values()), None),
     )
 
@@ -104,7 +104,7 @@ def read_again(
         at_slot: under a snapshot that waits for them, for a table whose place in the publications changed.
     """
     for table in tables:
-        _make_way(pipeline, table)
+        _drop_if_taken_otherwise(pipeline, table)
     run = _Run(pipeline, {}, False, progress, wait_seconds, at_slot=at_slot)
     lsn = run.at_one_point(tables)
     return lsn, sum(each.rows for each in run.done)
@@ -125,18 +125,21 @@ class _Run:
     def at_one_point(self, tables: Sequence[SourceTable]) -> int:
         """Do all of them; the LSN that it was done at."""
         self.done.clear()
-        held = _held(self.pipeline)
-        there = [table for table in tables if (table.schema, table.table) in held]
-        absent = [table for table in tables if table not in there]
+        mirrors = _mirrors(self.pipeline)
+        present = [table for table in tables if (table.schema, table.table) in mirrors]
+        absent = [table for table in tables if table not in present]
         # What is copied for the first time may have joined while transactions of now were open already.
-        exactly = at_exact_lsn if absent or self.at_slot else beside_writers
-        with exactly(self.pipeline, self.wait_seconds, self.progress) as snapshot, ExitStack() as places:
+        at_snapshot = at_slot_snapshot if absent or self.at_slot else at_nonblocking_snapshot
+        with (
+            at_snapshot(self.pipeline, self.wait_seconds, self.progress) as snapshot,
+            ExitStack() as resources,
+        ):
             if self.conditions:  # what was met on the way here may have set one of them aside
                 _refuse_aside(self.pipeline, tables)
             if self.dry_run:
                 self.done += [self._would(table, snapshot) for table in tables]
                 return snapshot.lsn
-            staged = [self._stage(table, snapshot, tables, places) for table in there]
+            staged = [self._stage(table, snapshot, tables, resources) for table in present]
             self._publish([name for names in staged for name in names], snapshot, tables)
             if absent:
                 copies = copy_all(self.pipeline, absent, snapshot, self.progress)
@@ -147,15 +150,15 @@ class _Run:
         condition = self.conditions.get(table)
         if condition is None:
             return would_replace(self.pipeline, table, snapshot, self.progress)
-        found = compare(self.pipeline, table, condition, snapshot, self.progress)
-        return found.report(self.pipeline, dry_run=True)
+        difference = compare(self.pipeline, table, condition, snapshot, self.progress)
+        return difference.report(self.pipeline, dry_run=True)
 
     def _stage(
         self,
         table: SourceTable,
         snapshot: ExportedSnapshot,
         tables: Sequence[SourceTable],
-        places: ExitStack,
+        resources: ExitStack,
     ) -> list[LakeName]:
         point = self._point(snapshot, tables, 0)
         condition = self.conditions.get(table)
@@ -163,12 +166,12 @@ class _Run:
             names, report = stage_whole(self.pipeline, table, snapshot, point, self.progress)
             self.done.append(report)
             return names
-        found: Difference = compare(self.pipeline, table, condition, snapshot, self.progress)
-        self.done.append(found.report(self.pipeline, dry_run=False))
-        if found.is_empty:
+        difference: Difference = compare(self.pipeline, table, condition, snapshot, self.progress)
+        self.done.append(difference.report(self.pipeline, dry_run=False))
+        if difference.is_empty:
             return []
-        amendment = places.enter_context(amending(self.pipeline, found))
-        return stage_rows(self.pipeline, amendment, found, snapshot, point, self.progress)
+        amendment = resources.enter_context(amending(self.pipeline, difference))
+        return stage_rows(self.pipeline, amendment, difference, snapshot, point, self.progress)
 
     def _publish(
         self, names: Sequence[LakeName], snapshot: ExportedSnapshot, tables: Sequence[SourceTable]
@@ -186,13 +189,13 @@ class _Run:
         return copy_point(self.pipeline, snapshot.lsn, "backfill", changes, name)
 
 
-def _published(pipeline: OpenPipeline, names: Sequence[str]) -> list[SourceTable]:
+def _published_tables(pipeline: OpenPipeline, names: Sequence[str]) -> list[SourceTable]:
     named = {_parsed(name) for name in names}
-    tables = {(t.schema, t.table): t for t in published_tables(pipeline, aside_too=named)}
-    found = []
+    tables = {(t.schema, t.table): t for t in published_tables(pipeline, include_aside=named)}
+    chosen = []
     for name in dict.fromkeys(names):
         try:
-            found.append(tables[parse_postgres_name(name)])
+            chosen.append(tables[parse_postgres_name(name)])
         except KeyError:
             listed = ", ".join(sorted(f"{schema}.{table}" for schema, table in tables)) or "none"
             raise PipelineFileError(
@@ -200,9 +203,9 @@ def _published(pipeline: OpenPipeline, names: Sequence[str]) -> list[SourceTable
                 where="--table",
                 way_out=f"name one of those published, as PostgreSQL writes it: {listed}",
             ) from None
-    if not found:
+    if not chosen:
         raise PipelineFileError("no table is named", where="--table", way_out="name at least one")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(chosen))
 
 
 def _parsed(name: str) -> tuple[str, str]:
@@ -217,27 +220,27 @@ def _parsed(name: str) -> tuple[str, str]:
 
 
 def _conditions(
-    pipeline: OpenPipeline, tables: Sequence[SourceTable], wanted: Wanted
+    pipeline: OpenPipeline, tables: Sequence[SourceTable], request: BackfillRequest
 ) -> dict[SourceTable, Condition]:
     """The condition of each table, checked; nothing if whole tables are wanted."""
-    if wanted.where is None and wanted.key_range is None:
+    if request.where is None and request.key_range is None:
         return {}
     refuse_changed(pipeline)
-    held, found = _held(pipeline), {}
+    mirrors, conditions = _mirrors(pipeline), {}
     _refuse_aside(pipeline, tables)
     source = pipeline.source
     with source_session(source.dsn, "checking the condition") as connection:
         for table in tables:
-            there = held.get((table.schema, table.table))
-            if there is None:
+            mirror = mirrors.get((table.schema, table.table))
+            if mirror is None:
                 raise PipelineFileError(
                     f"the lake has no table {table.quoted} yet",
                     where="--where",
                     way_out="run slotlake sync, which copies it; or read it whole, without a condition",
                 )
-            columns = [column.name for column in there.live]
-            found[table] = checked(connection, table, _text(table, wanted), columns)
-    return found
+            columns = [column.name for column in mirror.live]
+            conditions[table] = checked(connection, table, _text(table, request), columns)
+    return conditions
 
 
 def _refuse_aside(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> None:
@@ -252,40 +255,40 @@ def _refuse_aside(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> None
             )
 
 
-def _text(table: SourceTable, wanted: Wanted) -> str:
-    if wanted.key_range is None:
-        return wanted.where or ""
-    keys = range_condition(table, wanted.key_range)
-    return keys if wanted.where is None else f"({wanted.where}) AND {keys}"
+def _text(table: SourceTable, request: BackfillRequest) -> str:
+    if request.key_range is None:
+        return request.where or ""
+    keys = range_condition(table, request.key_range)
+    return keys if request.where is None else f"({request.where}) AND {keys}"
 
 
-def _held(pipeline: OpenPipeline) -> dict[tuple[str, str], TableSchema]:
+def _mirrors(pipeline: OpenPipeline) -> dict[tuple[str, str], TableSchema]:
     from slotlake.spark.read.point import Cut
 
     return {(entry.schema, entry.table): entry for entry in Cut.latest(pipeline.lake).tables()}
 
 
-def _make_way(pipeline: OpenPipeline, table: SourceTable) -> None:
+def _drop_if_taken_otherwise(pipeline: OpenPipeline, table: SourceTable) -> None:
     """Drop the lake's table if it takes something else of the source's: batches are not for it any more.
 
     Its readers miss it until the copy is published; in any other case it is replaced in place instead.
     """
-    wanted = lake_schema(table)
-    _drop(pipeline, table, lambda held: held.selection != wanted.selection)
+    new_schema = lake_schema(table)
+    _drop(pipeline, table, lambda mirror: mirror.selection != new_schema.selection)
 
 
 def _drop_filtered(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> bool:
     """Drop every one of these tables that the lake has under a row filter; return whether there was one."""
-    dropped = [_drop(pipeline, table, lambda stored: bool(stored.selection)) for table in tables]
+    dropped = [_drop(pipeline, table, lambda mirror: bool(mirror.selection)) for table in tables]
     return any(dropped)
 
 
-def _drop(pipeline: OpenPipeline, table: SourceTable, when: Callable[[TableSchema], bool]) -> bool:
+def _drop(pipeline: OpenPipeline, table: SourceTable, condition: Callable[[TableSchema], bool]) -> bool:
     """Drop the lake's table, if it is there and this holds; whether it was dropped."""
     from slotlake.spark.maintenance.removal import drop_tables
 
-    present = _held(pipeline).get((table.schema, table.table))
-    if present is None or not when(present):
+    mirror = _mirrors(pipeline).get((table.schema, table.table))
+    if mirror is None or not condition(mirror):
         return False
-    drop_tables(pipeline.lake, pipeline.name, [present.lake_name(pipeline.lake.namespace)])
+    drop_tables(pipeline.lake, pipeline.name, [mirror.lake_name(pipeline.lake.namespace)])
     return True

@@ -79,7 +79,9 @@ class Range:
 
 
 @kept_private
-def replay(pipeline: OpenPipeline, namespace: str, wanted: Range, progress: Progressing) -> ReplayReport:
+def replay(
+    pipeline: OpenPipeline, namespace: str, chosen_range: Range, progress: Progressing
+) -> ReplayReport:
     """Replay a range into a namespace; what an earlier replay left there goes first.
 
     Raises:
@@ -91,12 +93,12 @@ def replay(pipeline: OpenPipeline, namespace: str, wanted: Range, progress: Prog
 
     started = time.monotonic()
     scratch = scratch_of(pipeline.lake, namespace)
-    begin, rows = _bounds(pipeline, wanted)
+    begin, rows = _bounds(pipeline, chosen_range)
     archived = _archived(pipeline, rows)
     with exclusive(pipeline.file.state_dir / "replay", pipeline.name):
         progress("replay: the lake as it was", 0)
         tables = prepare_scratch(begin, scratch, pipeline.name)
-        batches = rebatched(archived, wanted.transactions) if archived else ()
+        batches = rebatched(archived, chosen_range.transactions) if archived else ()
         counts = _apply_all(pipeline, scratch, batches, progress)
     return ReplayReport(
         namespace=namespace,
@@ -105,7 +107,7 @@ def replay(pipeline: OpenPipeline, namespace: str, wanted: Range, progress: Prog
         archived=len(archived),
         seconds=time.monotonic() - started,
         tables=tables,
-        copied_meanwhile=_copied(rows),
+        copied_meanwhile=_copied_tables(rows),
         **counts,
     )
 
@@ -132,49 +134,51 @@ def extend(
     started = time.monotonic()
     scratch = scratch_of(pipeline.lake, namespace)
     points = kept_points(_commits(pipeline))
-    reached = [point.position for point in points if point.committed <= end]
-    if not reached:
+    positions = [point.position for point in points if point.committed <= end]
+    if not positions:
         nothing = ReplayReport(namespace, "", "", 0, 0, 0, 0, time.monotonic() - started)
         return ExtendReport(**{**asdict(nothing), "covered": False})
     first = max([points[0].position, *(p.position for p in points if p.committed <= start)])
-    last = max(reached)
-    stand = _stand(pipeline, scratch, {point.position for point in points})
-    if stand is None or stand[0] > last or stand[1] < first:
+    last = max(positions)
+    covered = _covered_range(pipeline, scratch, {point.position for point in points})
+    if covered is None or covered[0] > last or covered[1] < first:
         return ExtendReport(**asdict(replay(pipeline, namespace, Range(first, last, None), progress)))
-    last = max(last, stand[1])
-    if first < stand[0]:
+    last = max(last, covered[1])
+    if first < covered[0]:
         return ExtendReport(**asdict(replay(pipeline, namespace, Range(first, last, None), progress)))
-    return _go_on(pipeline, scratch, stand, last, progress)
+    return _extend_from_end(pipeline, scratch, covered, last, progress)
 
 
-def _go_on(
-    pipeline: OpenPipeline, scratch: LakeSettings, stand: tuple[int, int], last: int, progress: Progressing
+def _extend_from_end(
+    pipeline: OpenPipeline, scratch: LakeSettings, covered: tuple[int, int], last: int, progress: Progressing
 ) -> ExtendReport:
     from slotlake.spark.read.point import Cut
     from slotlake.spark.replay.scratch import spare_shared_files
 
     started = time.monotonic()
-    rows = Cut.latest(pipeline.lake).commits(stand[1], pins=False)
+    rows = Cut.latest(pipeline.lake).commits(covered[1], pins=False)
     rows = [row for row in rows if row["position"] <= last]
     archived = _archived(pipeline, rows)
     with exclusive(pipeline.file.state_dir / "replay", pipeline.name):
         spare_shared_files(scratch, pipeline.name)
         counts = _apply_all(pipeline, scratch, archived, progress)
     names = Cut.latest(scratch).pinned
-    done = ReplayReport(
+    report = ReplayReport(
         namespace=scratch.namespace,
-        from_lsn=format_lsn(stand[0]),
-        lsn=format_lsn(archived[-1].end_lsn if archived else stand[1]),
+        from_lsn=format_lsn(covered[0]),
+        lsn=format_lsn(archived[-1].end_lsn if archived else covered[1]),
         archived=len(archived),
         seconds=time.monotonic() - started,
         tables=sorted(str(name) for name in names if name.table != COMMITS),
-        copied_meanwhile=_copied(rows),
+        copied_meanwhile=_copied_tables(rows),
         **counts,
     )
-    return ExtendReport(**{**asdict(done), "went_on": True})
+    return ExtendReport(**{**asdict(report), "went_on": True})
 
 
-def _stand(pipeline: OpenPipeline, scratch: LakeSettings, kept: Container[int]) -> tuple[int, int] | None:
+def _covered_range(
+    pipeline: OpenPipeline, scratch: LakeSettings, point_positions: Container[int]
+) -> tuple[int, int] | None:
     """Where the scratch tables begin and stand; None if there are none, or their begin is kept no more."""
     from slotlake.spark.copy.initial import initialised
     from slotlake.spark.read.point import Cut
@@ -182,9 +186,9 @@ def _stand(pipeline: OpenPipeline, scratch: LakeSettings, kept: Container[int]) 
 
     if not initialised(scratch, owner(pipeline.name)):
         return None
-    cut = Cut.latest(scratch)
-    begin = int(cut.commits(pins=False)[0]["position"])
-    return (begin, cut.position) if begin in kept else None
+    point = Cut.latest(scratch)
+    begin = int(point.commits(pins=False)[0]["position"])
+    return (begin, point.position) if begin in point_positions else None
 
 
 def _apply_all(
@@ -202,17 +206,17 @@ def _apply_all(
     return {"batches": done, "transactions": transactions, "changes": changes}
 
 
-def _copied(rows: Iterable[dict[str, Any]]) -> list[str]:
+def _copied_tables(rows: Iterable[dict[str, Any]]) -> list[str]:
     return sorted({table for row in rows if row["kind"] != "batch" for table in row["changed"]})
 
 
-def _bounds(pipeline: OpenPipeline, wanted: Range) -> tuple[Cut, list[dict[str, Any]]]:
+def _bounds(pipeline: OpenPipeline, chosen_range: Range) -> tuple[Cut, list[dict[str, Any]]]:
     """The lake at the start, and the points behind it up to the end, as rows of `commits`."""
     from slotlake.spark.publish.points import kept_points
     from slotlake.spark.read.point import Cut
 
-    end = Cut.of(pipeline.lake, wanted.end)
-    start = wanted.start
+    end = Cut.of(pipeline.lake, chosen_range.end)
+    start = chosen_range.start
     if start is None:
         start = kept_points(_commits(pipeline))[0].position
     begin = Cut.of(pipeline.lake, start)
@@ -232,7 +236,7 @@ def _commits(pipeline: OpenPipeline) -> Metadata:
 
 def _archived(pipeline: OpenPipeline, rows: list[dict[str, Any]]) -> list[Batch]:
     """The batches that the lake was made of, each the very one."""
-    found = []
+    archived = []
     for row in rows:
         if row["kind"] != "batch":
             continue
@@ -250,8 +254,8 @@ def _archived(pipeline: OpenPipeline, rows: list[dict[str, Any]]) -> list[Batch]
                 where=str(path),
                 way_out="restore the folder from a copy, or replay a range without this batch",
             )
-        found.append(batch)
-    return found
+        archived.append(batch)
+    return archived
 
 
 def _apply(pipeline: OpenPipeline, scratch: Any, batch: Any, owner: str) -> None:
@@ -260,7 +264,7 @@ def _apply(pipeline: OpenPipeline, scratch: Any, batch: Any, owner: str) -> None
     from slotlake.spark.publish import sidecar as annex
     from slotlake.spark.publish.publication import publish_batch
 
-    told = annex.read(batch)
-    refuse_lossy_batch(scratch, batch, on_lossy(pipeline.file), told)
-    apply_batch(pipeline.session, scratch, batch, owner, on_conflict(pipeline.file), told)
-    publish_batch(scratch, batch, owner, told)
+    contents = annex.read(batch)
+    refuse_lossy_batch(scratch, batch, on_lossy(pipeline.file), contents)
+    apply_batch(pipeline.session, scratch, batch, owner, on_conflict(pipeline.file), contents)
+    publish_batch(scratch, batch, owner, contents)

@@ -23,7 +23,7 @@ from slotlake.decoder.errors import LakeError, PipelineFileError, SourceError
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.backfill.report import KEYS_SHOWN_MAX, TableBackfilled
 from slotlake.infra.selection.types import refuse_lossy_copy
-from slotlake.infra.source.fingerprints import marks_at, require_unchanged
+from slotlake.infra.source.fingerprints import fingerprints_at, require_unchanged
 
 if TYPE_CHECKING:
     from slotlake.expectations.chosen import Chosen
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Gone:
+class RemovedRows:
     """What goes from the lake: the typed keys, and how many rows that is; a key may stand there twice."""
 
     keys: pa.Table
@@ -51,29 +51,29 @@ class Difference:
     Attributes:
         key: the columns of the key.
         escaped: as `expectations.shapes.Compared`.
-        gone: what of the lake goes, None if nothing differs.
+        removed: what of the lake goes, None if nothing differs.
     """
 
     table: SourceTable
-    held: TableSchema
-    cut: Cut
+    mirror: TableSchema
+    point: Cut
     key: Sequence[GivenColumn]
     chosen: Chosen
     escaped: bool = False
-    gone: Gone | None = None
+    removed: RemovedRows | None = None
 
     def report(self, pipeline: OpenPipeline, *, dry_run: bool) -> TableBackfilled:
         """The counts; of a dry run the keys too."""
-        found = self.chosen
+        chosen = self.chosen
         return TableBackfilled(
             table=f"{self.table.schema}.{self.table.table}",
-            lake_table=str(self.held.lake_name(pipeline.lake.namespace)),
-            rows=found.rows,
-            inserted=len(found.inserted),
-            changed=len(found.changed),
-            deleted=len(found.deleted),
-            taken=0 if self.gone is None else self.gone.rows,
-            keys=found.named(KEYS_SHOWN_MAX) if dry_run else [],
+            lake_table=str(self.mirror.lake_name(pipeline.lake.namespace)),
+            rows=chosen.rows,
+            inserted=len(chosen.inserted),
+            changed=len(chosen.changed),
+            deleted=len(chosen.deleted),
+            taken=0 if self.removed is None else self.removed.rows,
+            keys=chosen.named(KEYS_SHOWN_MAX) if dry_run else [],
         )
 
     @property
@@ -101,21 +101,21 @@ def compare(
     from slotlake.spark.read.point import Cut
 
     progress(f"compare {table.quoted}", 0)
-    cut = Cut.latest(pipeline.lake)
-    held = cut.schema(table.quoted)
-    _require_same_columns(table, held)
+    point = Cut.latest(pipeline.lake)
+    mirror = point.schema(table.quoted)
+    _require_same_columns(table, mirror)
     with snapshot_session(pipeline.source.dsn, snapshot.snapshot) as connection:
         key = list(given_columns(connection, table.relation_id, table.key).values())
-        compared = Compared.of(table.quoted, table, held, escaped=hashes_escaped(connection))
-        chosen = compare_chosen(connection, compared, cut, condition, key)
-    found = Difference(table, held, cut, key, chosen, compared.escaped)
-    return found if found.is_empty else replace(found, gone=_gone(found))
+        compared = Compared.of(table.quoted, table, mirror, escaped=hashes_escaped(connection))
+        chosen = compare_chosen(connection, compared, point, condition, key)
+    difference = Difference(table, mirror, point, key, chosen, compared.escaped)
+    return difference if difference.is_empty else replace(difference, gone=_removed_rows(difference))
 
 
-def _require_same_columns(table: SourceTable, held: TableSchema) -> None:
-    same = {column.name for column in table.columns} == {column.name for column in held.live}
-    waiting = any(column.unfilled or column.lost for column in held.live)
-    if not same or waiting or tuple(table.key) != tuple(held.key):
+def _require_same_columns(table: SourceTable, mirror: TableSchema) -> None:
+    same_names = {column.name for column in table.columns} == {column.name for column in mirror.live}
+    is_incomplete = any(column.unfilled or column.lost for column in mirror.live)
+    if not same_names or is_incomplete or tuple(table.key) != tuple(mirror.key):
         raise PipelineFileError(
             "the table's columns or key have changed since the lake's was copied",
             where=f"table {table.quoted}",
@@ -128,7 +128,7 @@ def amending(pipeline: OpenPipeline, difference: Difference) -> Iterator[Amendme
     """A place for the rows that come; it goes with the block."""
     from slotlake.spark.copy.amend import Amendment
 
-    name = difference.held.lake_name(pipeline.lake.namespace)
+    name = difference.mirror.lake_name(pipeline.lake.namespace)
     with Amendment.begin(pipeline.session, pipeline.lake, pipeline.name, name) as amendment:
         yield amendment
 
@@ -147,20 +147,20 @@ def stage_rows(
         ChangedMeanwhileError: the table was altered or rewritten meanwhile.
         LakeError: Spark failed.
     """
-    table, chosen, gone = difference.table, difference.chosen, difference.gone
-    assert gone is not None, "nothing differs, so there is nothing to stage"
-    marks = marks_at(pipeline, [table.relation_id], snapshot.snapshot)
-    coming = chosen.of(chosen.inserted, chosen.changed)
-    read = _read(pipeline, amendment, difference, coming, snapshot, progress)
-    require_unchanged(pipeline, marks, [table])
-    if read != coming.num_rows:
+    table, chosen, removed = difference.table, difference.chosen, difference.removed
+    assert removed is not None, "nothing differs, so there is nothing to stage"
+    fingerprints = fingerprints_at(pipeline, [table.relation_id], snapshot.snapshot)
+    new_keys = chosen.of(chosen.inserted, chosen.changed)
+    rows = _read(pipeline, amendment, difference, new_keys, snapshot, progress)
+    require_unchanged(pipeline, fingerprints, [table])
+    if rows != new_keys.num_rows:
         raise SourceError(
             "a row was not found again by its key",
             where=f"table {table.quoted}",
             way_out="read the whole table again, without a condition; nothing was published",
         )
     progress(f"stage {table.quoted}", 0)
-    return amendment.stage(point, gone.keys, gone.rows - read)
+    return amendment.stage(point, removed.keys, removed.rows - rows)
 
 
 def _read(
@@ -190,7 +190,7 @@ def _read(
     return sum(file.rows for file in files)
 
 
-def _gone(difference: Difference) -> Gone:
+def _removed_rows(difference: Difference) -> RemovedRows:
     """The lake's rows that go: all that have such a key, also beside the one that was chosen.
 
     Raises:
@@ -199,36 +199,38 @@ def _gone(difference: Difference) -> Gone:
     from slotlake.expectations.hashing import KEY_SEED, chain, escaped_texts
     from slotlake.spark.copy.amend import EXACT
 
-    wanted = np.concatenate([difference.chosen.changed, difference.chosen.deleted])
-    columns = [difference.held.column(name) for name in difference.table.key]
-    seen: set[int] = set()
+    hashes_to_remove = np.concatenate([difference.chosen.changed, difference.chosen.deleted])
+    columns = [difference.mirror.column(name) for name in difference.table.key]
+    matched_hashes: set[int] = set()
     batches: list[pa.Table] = []
     rows = 0
-    for batch in difference.cut.arrow_batches(difference.table.quoted, [c.name for c in columns]):
-        present = set(batch.schema.names)
+    for batch in difference.point.arrow_batches(difference.table.quoted, [c.name for c in columns]):
+        names = set(batch.schema.names)
         texts = [
             c.kept.text(
-                batch.column(c.name), batch.column(c.name + EXACT) if c.name + EXACT in present else None
+                batch.column(c.name), batch.column(c.name + EXACT) if c.name + EXACT in names else None
             )
             for c in columns
         ]
         texts = [escaped_texts(text) for text in texts] if difference.escaped else texts
         hashes = chain(texts, np.full(batch.num_rows, KEY_SEED, np.int64))
-        found = np.flatnonzero(np.isin(hashes, wanted)).tolist()
-        rows += len(found)
-        first = {int(hashes[i]): i for i in found}
-        here = [i for hashed, i in first.items() if hashed not in seen]
-        seen.update(first)
-        batches.append(pa.Table.from_batches([batch.take(pa.array(here, pa.int64()))]))
-    if len(seen) != len(np.unique(wanted)):  # one that stays would stand beside the one that comes
+        matching_rows = np.flatnonzero(np.isin(hashes, hashes_to_remove)).tolist()
+        rows += len(matching_rows)
+        first_rows = {int(hashes[i]): i for i in matching_rows}
+        new_rows = [i for hashed, i in first_rows.items() if hashed not in matched_hashes]
+        matched_hashes.update(first_rows)
+        batches.append(pa.Table.from_batches([batch.take(pa.array(new_rows, pa.int64()))]))
+    if len(matched_hashes) != len(
+        np.unique(hashes_to_remove)
+    ):  # one that stays would stand beside the one that comes
         raise LakeError(
             "a row to be replaced was not found again by its key in the lake",
             where=f"table {difference.table.quoted}",
             way_out="read the whole table again, without a condition; nothing was published",
         )
     if not batches:
-        return Gone(pa.table({c.name: pa.array([], c.kept.arrow) for c in columns}), 0)
-    return Gone(pa.concat_tables(batches), rows)
+        return RemovedRows(pa.table({c.name: pa.array([], c.kept.arrow) for c in columns}), 0)
+    return RemovedRows(pa.concat_tables(batches), rows)
 
 
 __all__ = ["Difference", "amending", "compare", "stage_rows"]

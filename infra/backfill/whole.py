@@ -33,11 +33,11 @@ def stage_whole(
     """
     from slotlake.spark.copy.replace import Replacement
 
-    schemas, marks = schemas_at(pipeline, snapshot, [table])
+    schemas, fingerprints = schemas_at(pipeline, snapshot, [table])
     schema = schemas[table]
     with Replacement.begin(pipeline.session, pipeline.lake, pipeline.name, schema) as replacement:
         files = copy_into(pipeline, table, snapshot, replacement.target, progress)
-        require_as_copied(pipeline, schemas, marks)
+        require_as_copied(pipeline, schemas, fingerprints)
         names = replacement.stage(point)
     rows = sum(file.rows for file in files)
     lake_name = schema.lake_name(pipeline.lake.namespace)
@@ -52,9 +52,9 @@ def would_replace(
     from slotlake.expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING, NO_TABLE
     from slotlake.spark.read.point import Cut
 
-    cut = Cut.latest(pipeline.lake)
-    given = (pipeline.source.dsn, snapshot.snapshot, [table], cut)
-    report = reconcile(*given, lsn=snapshot.lsn, progress=progress, differences_max=KEYS_SHOWN_MAX)
+    point = Cut.latest(pipeline.lake)
+    sides = (pipeline.source.dsn, snapshot.snapshot, [table], point)
+    report = reconcile(*sides, lsn=snapshot.lsn, progress=progress, differences_max=KEYS_SHOWN_MAX)
     result = report.tables[postgres_name(table.schema, table.table)]
     totals, rows = result.totals, result.source_rows
     if NO_TABLE in totals:

@@ -23,7 +23,7 @@ from slotlake.decoder.slots.slot import drop_slot, inspect_slot
 from slotlake.infra.copy.unfinished import give_up
 from slotlake.infra.joining.recopying import give_up_all
 from slotlake.infra.reports import Report
-from slotlake.infra.source import ddl_trigger, follow
+from slotlake.infra.source import ddl_trigger, standing_puller
 from slotlake.infra.state_file import StateFile
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def drop(pipeline: OpenPipeline, *, lake: bool) -> DropReport:
     if "stream" in vars(pipeline):
         pipeline.stream.end()
     doing = _Doing()
-    doing.done += ["ended the standing puller"] if follow.stop(pipeline) else []
+    doing.done += ["ended the standing puller"] if standing_puller.stop(pipeline) else []
     noted = _noted(pipeline)
     if not noted.get("source"):
         _source(pipeline, doing)

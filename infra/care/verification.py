@@ -11,7 +11,7 @@ from slotlake.decoder.catalog.vanished import vanished
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.expectations.source_side import snapshot_session
-from slotlake.infra.advance.exact import beside_writers
+from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.copy.joining_record import joining_tables
 from slotlake.infra.copy.tables import published_tables
 from slotlake.infra.joining.recopying import how_far
@@ -31,7 +31,7 @@ def verify_at_exact_lsn(pipeline: OpenPipeline, slot_timeout_seconds: float, pro
 
     refuse_changed(pipeline)
     while True:
-        with beside_writers(pipeline, slot_timeout_seconds, progress) as snapshot:
+        with at_nonblocking_snapshot(pipeline, slot_timeout_seconds, progress) as snapshot:
             if not has_unfilled_columns(pipeline):
                 report = _compared(pipeline, snapshot, progress)
                 break

@@ -94,14 +94,14 @@ def pull(
 
 
 def _follow(pipeline: Any, stop: bool) -> None:
-    from slotlake.infra.source import follow
+    from slotlake.infra.source import standing_puller
 
     if stop:
-        ended = follow.stop(pipeline)
+        ended = standing_puller.stop(pipeline)
         typer.echo("ended" if ended else f"no standing puller serves {pipeline.name!r}", err=True)
         return
-    with follow.ended_by_signals():
-        follow.follow(pipeline, lambda line: typer.echo(line, err=True))
+    with standing_puller.ended_by_signals():
+        standing_puller.serve(pipeline, lambda line: typer.echo(line, err=True))
 
 
 @commands.command(rich_help_panel=WORK)

@@ -33,16 +33,16 @@ from slotlake.decoder.stream.options import negotiate
 from slotlake.infra.copy.copying import Attempt
 from slotlake.infra.copy.tables import copy_all, published_tables
 from slotlake.infra.copy.unfinished import (
-    earlier,
+    clean_up_after,
+    earlier_attempt,
     note_making,
     note_position,
+    note_published,
     publications_made,
     record_of,
-    settle,
-    undo,
 )
 from slotlake.infra.reports import InitReport, TableCopy
-from slotlake.infra.selection.aside import is_its_own, reasons, require_columns, set_aside
+from slotlake.infra.selection.aside import is_of_one_table, reasons, require_columns, set_aside
 from slotlake.infra.selection.tables import require_published
 from slotlake.spark.names import parse_postgres_name
 
@@ -55,7 +55,7 @@ _OF_ROWS = (ProtocolError, UnreadableRowsError)
 
 
 def initialise(
-    pipeline: OpenPipeline, progress: Progressing, troubled: Sequence[SlotlakeError] = ()
+    pipeline: OpenPipeline, progress: Progressing, known_errors: Sequence[SlotlakeError] = ()
 ) -> InitReport:
     """Make what is missing; when the lake already has this pipeline's tables, say so and change nothing.
 
@@ -64,13 +64,13 @@ def initialise(
     stops.
 
     Args:
-        troubled: what is known to be wrong with tables.
+        known_errors: what is known to be wrong with tables.
     """
     from slotlake.spark.copy.initial import initialised
 
     started = time.monotonic()
     if initialised(pipeline.lake, pipeline.name):
-        settle(pipeline)
+        note_published(pipeline)
         position = format_lsn(pipeline.position())
         warnings = _slot_missing(pipeline)
         return InitReport(
@@ -79,48 +79,48 @@ def initialise(
     identity = identify(pipeline.source.dsn)
     if pipeline.source.plugin == "pgoutput":
         negotiate(pipeline.source, identity.server_version)
-    attempt = earlier(pipeline, identity)
-    made = list(dict.fromkeys([*publications_made(pipeline), *_publications(pipeline)]))
+    attempt = earlier_attempt(pipeline, identity)
+    new_publications = list(dict.fromkeys([*publications_made(pipeline), *_publications(pipeline)]))
     tables = published_tables(pipeline)
     require_published(pipeline.file, tables)
-    tables, out = without_troubled(pipeline, tables, troubled)
+    tables, errors = without_troubled(pipeline, tables, known_errors)
     if attempt is None:
         _require_room(pipeline)
     pipeline.session  # noqa: B018  start Spark before the slot: no slot is left if it cannot start
     if attempt is None:
-        note_making(pipeline, identity, made)
+        note_making(pipeline, identity, new_publications)
     try:
         copies, lsn = _copied(pipeline, tables, attempt, progress)
     except BaseException as error:
-        undo(pipeline, error)
-        if not isinstance(error, _OF_ROWS) or not is_its_own(pipeline, error):
+        clean_up_after(pipeline, error)
+        if not isinstance(error, _OF_ROWS) or not is_of_one_table(pipeline, error):
             raise
-        return initialise(pipeline, progress, [*out, error])
-    settle(pipeline)
-    for trouble in out:
+        return initialise(pipeline, progress, [*errors, error])
+    note_published(pipeline)
+    for trouble in errors:
         set_aside(pipeline, trouble)
-    report = _report(pipeline, tables, copies, lsn, made, time.monotonic() - started)
+    report = _report(pipeline, tables, copies, lsn, new_publications, time.monotonic() - started)
     return replace(report, set_aside=reasons(pipeline))
 
 
 def without_troubled(
-    pipeline: OpenPipeline, tables: list[SourceTable], troubled: Sequence[SlotlakeError]
+    pipeline: OpenPipeline, tables: list[SourceTable], known_errors: Sequence[SlotlakeError]
 ) -> tuple[list[SourceTable], list[SlotlakeError]]:
     """The tables that can be followed from the start, and what is wrong with the others.
 
     Raises:
         SourceError: a table that cannot be followed is to stop all (`on_trouble: stop`).
     """
-    found = list(troubled)
+    errors = list(known_errors)
     for table in tables:
         try:
             require_columns([table])
         except SourceError as error:
-            if not is_its_own(pipeline, error):
+            if not is_of_one_table(pipeline, error):
                 raise
-            found.append(error)
-    out = {error.table for error in found}
-    return [table for table in tables if (table.schema, table.table) not in out], found
+            errors.append(error)
+    names = {error.table for error in errors}
+    return [table for table in tables if (table.schema, table.table) not in names], errors
 
 
 def _require_room(pipeline: OpenPipeline) -> None:
@@ -161,16 +161,16 @@ def _report(
     tables: list[SourceTable],
     copies: list[TableCopy],
     lsn: int,
-    made: list[str],
+    new_publications: list[str],
     seconds: float,
 ) -> InitReport:
-    warnings = [f"{found.table}: {found.what}; {found.way_out}" for found in unfit_tables(tables)]
+    warnings = [f"{unfit.table}: {unfit.what}; {unfit.way_out}" for unfit in unfit_tables(tables)]
     return InitReport(
         pipeline=pipeline.name,
         already=False,
         lsn=format_lsn(lsn),
         slot=pipeline.source.slot,
-        publications_made=made,
+        publications_made=new_publications,
         tables=copies,
         rows=sum(copy.rows for copy in copies),
         seconds=seconds,
@@ -195,8 +195,8 @@ def make_publications(pipeline: OpenPipeline, connection: psycopg.Connection[Any
         missing = missing_publications(connection, source.publications)
         if missing:  # what cannot be copied is told before anything is made
             named = [sql.Identifier(*table).as_string(None) for table in tables]
-            found = connection.execute("SELECT to_regclass(n)::oid FROM unnest(%s::text[]) n", (named,))
-            require_readable(connection, {int(oid): None for (oid,) in found.fetchall() if oid is not None})
+            rows = connection.execute("SELECT to_regclass(n)::oid FROM unnest(%s::text[]) n", (named,))
+            require_readable(connection, {int(oid): None for (oid,) in rows.fetchall() if oid is not None})
         for name in missing:
             create_publication(connection, name, tables)
         return missing

@@ -25,7 +25,7 @@ from slotlake.decoder.copy.table import CopyCrew, CopyJob
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.infra.copy.forward import changed_keys, fingerprint, key_condition, published_how
+from slotlake.infra.copy.forward import changed_keys, fingerprint, key_condition, publication_state
 from slotlake.infra.copy.record import CopyRecord, Recorded
 from slotlake.infra.copy.states import CopyStates, TableProgress
 from slotlake.infra.reports import TableCopy
@@ -67,7 +67,7 @@ class Attempt:
     only_goes_on: bool = False
     stopped: set[int] = field(default_factory=set)
 
-    def kept(self, schemas: Mapping[SourceTable, TableSchema], namespace: str) -> Kept:
+    def recorded_files(self, schemas: Mapping[SourceTable, TableSchema], namespace: str) -> Kept:
         """Names of the files that an earlier attempt recorded, by lake table."""
         recorded = self.record.tables
         return {
@@ -95,24 +95,24 @@ class _Work:
 
     Attributes:
         done: files that are there, by the number of their range.
-        mark: its `fingerprint`.
-        stale: keys whose rows in them are read again; None when all is read now.
+        fingerprint: its `fingerprint`.
+        stale_keys: keys whose rows in them are read again; None when all is read now.
     """
 
     table: SourceTable
     schema: TableSchema
     target: CopyTarget
-    mark: str
+    fingerprint: str
     parts: list[Part] = field(default_factory=list)
     done: dict[int, list[CopiedFile]] = field(default_factory=dict)
-    stale: pa.Table | None = None
+    stale_keys: pa.Table | None = None
     jobs: list[CopyJob] = field(default_factory=list)
-    again: list[CopiedFile] = field(default_factory=list)
+    reread_files: list[CopiedFile] = field(default_factory=list)
 
     @property
     def files(self) -> list[CopiedFile]:
         """All that the table is made of."""
-        return [file for number in sorted(self.done) for file in self.done[number]] + self.again
+        return [file for number in sorted(self.done) for file in self.done[number]] + self.reread_files
 
 
 def fill_tables(
@@ -124,7 +124,7 @@ def fill_tables(
     attempt: Attempt | None,
 ) -> tuple[list[TableCopy], CopyStates]:
     """Copy tables and register them; the copies are of those that are whole."""
-    how, complete = published_how(pipeline, snapshot.snapshot)
+    how, complete = publication_state(pipeline, snapshot.snapshot)
     works = []
     for table, schema in schemas.items():
         target = copy.target(schema)
@@ -152,17 +152,17 @@ def _plan(
     with source_session(pipeline.source.dsn, "planning the copy") as connection:
         planned = plan_parts(connection, [work.table for work in works])
     recorded = {} if attempt is None else attempt.record.tables
-    grows = attempt is None or not attempt.only_goes_on
+    may_grow = attempt is None or not attempt.only_goes_on
     for work in works:
-        _take_up(work, recorded.get(work.table.relation_id), planned[work.table], grows)
-    kept = [work for work in works if work.done]
-    if attempt is not None and kept and not attempt.only_goes_on:
-        rows = {work.table: sum(file.rows for file in work.files) for work in kept}
+        _resume_recorded(work, recorded.get(work.table.relation_id), planned[work.table], may_grow)
+    resumed = [work for work in works if work.done]
+    if attempt is not None and resumed and not attempt.only_goes_on:
+        rows = {work.table: sum(file.rows for file in work.files) for work in resumed}
         changed = attempt.changed(pipeline, snapshot.lsn, rows, progress)
         reach("init.forwarded")
-        for work in kept:
-            work.stale = changed.get(work.table)
-            if work.stale is None and work.table in changed:
+        for work in resumed:
+            work.stale_keys = changed.get(work.table)
+            if work.stale_keys is None and work.table in changed:
                 work.parts, work.done = planned[work.table], {}
     with source_session(pipeline.source.dsn, "planning the copy") as connection:
         for work in works:
@@ -170,29 +170,29 @@ def _plan(
             work.jobs = _jobs(work, connection)
 
 
-def _take_up(work: _Work, recorded: Recorded | None, planned: list[Part], grows: bool) -> None:
+def _resume_recorded(work: _Work, recorded: Recorded | None, planned: list[Part], may_grow: bool) -> None:
     """Keep what is recorded, whole and still true; partitions that have joined are further ranges.
 
     Args:
-        grows: else those are left to a later attempt.
+        may_grow: else those are left to a later attempt.
     """
     work.parts = planned
-    if recorded is None or recorded.fingerprint != work.mark or not recorded.files:
+    if recorded is None or recorded.fingerprint != work.fingerprint or not recorded.files:
         return
     before, now = json.loads(recorded.partitions or "{}"), json.loads(work.schema.partitions or "{}")
     if any(now.get(leaf) != state for leaf, state in before.items()):
         return
-    known = {part.relation_id: part.relation for part in recorded.parts}
-    if not known.items() <= {part.relation_id: part.relation for part in planned}.items():
+    recorded_parts = {part.relation_id: part.relation for part in recorded.parts}
+    if not recorded_parts.items() <= {part.relation_id: part.relation for part in planned}.items():
         return  # ranges are read by name, and are of what had it
-    if any(str(leaf) in now and str(leaf) not in before for leaf in known):
+    if any(str(leaf) in now and str(leaf) not in before for leaf in recorded_parts):
         return  # it was read, by chance, before it was a partition: its changes were not in the stream yet
-    joined = [part for part in planned if part.relation_id not in known] if grows else []
-    if now != before and work.table.relation_id in known:
+    new_parts = [part for part in planned if part.relation_id not in recorded_parts] if may_grow else []
+    if now != before and work.table.relation_id in recorded_parts:
         return
     first = len(recorded.parts)
-    more = [replace(part, number=first + i) for i, part in enumerate(joined)]
-    work.parts = [*recorded.parts, *more]
+    numbered_parts = [replace(part, number=first + i) for i, part in enumerate(new_parts)]
+    work.parts = [*recorded.parts, *numbered_parts]
     work.done = recorded.whole(work.target.directory)
 
 
@@ -202,16 +202,16 @@ def _note(record: CopyRecord, works: Sequence[_Work]) -> None:
         oid, partitions = work.table.relation_id, work.schema.partitions
         before = recorded.get(oid)
         if before is None or not work.done:
-            record.begin(oid, work.mark, partitions, work.parts)
+            record.begin(oid, work.fingerprint, partitions, work.parts)
         elif len(work.parts) > len(before.parts):
             record.extend(oid, partitions, work.parts[len(before.parts) :])
 
 
 def _clear(work: _Work) -> None:
     """Remove files that the table is not made of."""
-    known = {file.path.name for file in work.files}
+    names = {file.path.name for file in work.files}
     for path in work.target.directory.glob("*"):
-        if path.name not in known:
+        if path.name not in names:
             path.unlink()
 
 
@@ -221,10 +221,10 @@ def _jobs(work: _Work, connection: psycopg.Connection[Any]) -> list[CopyJob]:
         for part in work.parts
         if part.number not in work.done
     ]
-    if work.stale is not None and work.stale.num_rows:
+    if work.stale_keys is not None and work.stale_keys.num_rows:
         again = replace(work.target, directory=make_directory(work.target.again))
-        for at in range(0, work.stale.num_rows, _KEYS_PER_QUERY):
-            condition = key_condition(connection, work.table, work.stale.slice(at, _KEYS_PER_QUERY))
+        for at in range(0, work.stale_keys.num_rows, _KEYS_PER_QUERY):
+            condition = key_condition(connection, work.table, work.stale_keys.slice(at, _KEYS_PER_QUERY))
             jobs.append(
                 CopyJob(work.table, again, whole_part(work.table), f"again-{len(jobs):05d}", condition)
             )
@@ -254,12 +254,12 @@ def _copy(
 ) -> list[TableCopy]:
     copies: list[TableCopy] = []
     by_table = {work.table: work for work in works}
-    kept = {work.table: len(work.done) for work in works}
+    ranges_resumed = {work.table: len(work.done) for work in works}
 
-    def done(job: CopyJob, files: list[CopiedFile]) -> None:
+    def note_done(job: CopyJob, files: list[CopiedFile]) -> None:
         work = by_table[job.table]
         if job.condition is not None:
-            work.again += files
+            work.reread_files += files
             return
         work.done[job.part.number] = files
         if attempt is not None:
@@ -267,29 +267,29 @@ def _copy(
         states.part_done(job)
 
     jobs = [job for work in works for job in work.jobs]
-    given = (pipeline.source.dsn, snapshot.snapshot, jobs)
+    arguments = (pipeline.source.dsn, snapshot.snapshot, jobs)
     begins = (lambda job: True) if attempt is None else attempt.begins
     workers = pipeline.file.copy_workers
-    with CopyCrew(*given, workers=workers, done=done, told=states.took, begins=begins) as crew:
+    with CopyCrew(*arguments, workers=workers, done=note_done, told=states.took, begins=begins) as crew:
         for work in works:
             crew.wait(work.jobs)
             if len(work.done) == len(work.parts) and not (attempt is not None and attempt.only_goes_on):
-                copies.append(_finished(pipeline, copy, work, snapshot, states, kept[work.table]))
+                copies.append(_registered(pipeline, copy, work, snapshot, states, ranges_resumed[work.table]))
     return copies
 
 
-def _finished(
+def _registered(
     pipeline: OpenPipeline,
     copy: Place,
     work: _Work,
     snapshot: ExportedSnapshot,
     states: CopyStates,
-    kept: int,
+    ranges_resumed: int,
 ) -> TableCopy:
     """Register a table whose ranges are there."""
     refuse_lossy_copy(pipeline, work.table, snapshot, work.files)
-    states.move(work.schema.source_name, "copied" if work.stale is None else "catching up")
-    rows = copy.register(work.schema, work.stale)
+    states.move(work.schema.source_name, "copied" if work.stale_keys is None else "catching up")
+    rows = copy.register(work.schema, work.stale_keys)
     reach("init.registered")
     return TableCopy(
         work.schema.source_name,
@@ -297,5 +297,5 @@ def _finished(
         rows,
         len(work.files),
         ranges=len(work.parts),
-        ranges_kept=kept,
+        ranges_kept=ranges_resumed,
     )

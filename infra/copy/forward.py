@@ -75,7 +75,7 @@ def resumable(pipeline: OpenPipeline) -> bool:
     return pipeline.source.plugin == "pgoutput" and pipeline.source.origin == "any"
 
 
-def published_how(pipeline: OpenPipeline, snapshot: str) -> tuple[str, bool]:
+def publication_state(pipeline: OpenPipeline, snapshot: str) -> tuple[str, bool]:
     """The publications as the snapshot has them, and whether each publishes every kind of row change."""
     dsn = pipeline.source.dsn
     with source_session(dsn, "reading the publications") as connection, connection.transaction():
@@ -92,13 +92,13 @@ def all_kinds_published(connection: psycopg.Connection[Any], publications: Seque
     return row is not None and bool(row[1])
 
 
-def fingerprint(published: str, table: SourceTable, schema: TableSchema, target: CopyTarget) -> str:
+def fingerprint(publications: str, table: SourceTable, schema: TableSchema, target: CopyTarget) -> str:
     """What copied files depend on, partitions apart: shape, filter, the table's file, names and field ids."""
     shape = replace(schema, partitions="").to_json()
     ids = sorted({**target.field_ids}.items()) + sorted({**target.exact_field_ids}.items())
     inner = sorted((name, list(parts)) for name, parts in target.inner_ids.items())
-    told = "\n".join(map(str, (published, table, shape, ids, inner)))
-    return hashlib.sha256(told.encode()).hexdigest()
+    text = "\n".join(map(str, (publications, table, shape, ids, inner)))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def changed_keys(
@@ -119,9 +119,9 @@ def changed_keys(
     )
     batch = settings.pull(*positions, tell)
     try:
-        found = {table: named_keys(batch, table) for table in rows}
+        keys = {table: named_keys(batch, table) for table in rows}
         return {
-            table: None if _too_many(found[table], count) else found[table] for table, count in rows.items()
+            table: None if _too_many(keys[table], count) else keys[table] for table, count in rows.items()
         }
     finally:
         # It ends where the lake will begin; nobody applies it.
@@ -140,13 +140,13 @@ def named_keys(batch: Batch, table: Keyed) -> pa.Table | None:
     if not all(_names_rows(version, table) for version in versions):
         return None
     parts = [part for version in versions for part in _named(batch, version, table)]
-    return each_once(parts)
+    return distinct_keys(parts)
 
 
-def each_once(keys: Iterable[pa.Table]) -> pa.Table:
+def distinct_keys(keys: Iterable[pa.Table]) -> pa.Table:
     """All of these keys."""
-    found = pa.concat_tables([pa.table({}), *keys], promote_options="default")
-    return found.group_by(found.column_names).aggregate([]) if found.num_columns else found
+    merged = pa.concat_tables([pa.table({}), *keys], promote_options="default")
+    return merged.group_by(merged.column_names).aggregate([]) if merged.num_columns else merged
 
 
 def _names_rows(version: BatchRelation, table: Keyed) -> bool:
@@ -199,6 +199,6 @@ def key_condition(connection: psycopg.Connection, table: SourceTable, keys: pa.T
         assert row is not None
         lists.append(f"{sql.Literal(values).as_string(connection)}::text[]")
         casts.append(f"u.k{i}::{row[0]}")
-    named = ", ".join(sql.Identifier(name).as_string(connection) for name in table.key)
-    given = ", ".join(f"k{i}" for i in range(len(casts)))
-    return f"({named}) IN (SELECT {', '.join(casts)} FROM unnest({', '.join(lists)}) AS u({given}))"
+    key_columns = ", ".join(sql.Identifier(name).as_string(connection) for name in table.key)
+    aliases = ", ".join(f"k{i}" for i in range(len(casts)))
+    return f"({key_columns}) IN (SELECT {', '.join(casts)} FROM unnest({', '.join(lists)}) AS u({aliases}))"

@@ -27,7 +27,7 @@ from slotlake.decoder.copy.files import CopiedFile
 from slotlake.decoder.copy.parts import Part
 from slotlake.decoder.errors import ChangeLogError
 from slotlake.decoder.failpoints import reach
-from slotlake.infra.copy.forward import each_once, named_keys
+from slotlake.infra.copy.forward import distinct_keys, named_keys
 from slotlake.infra.copy.record import CopyRecord, Recorded, recorded_file
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ class Since:
         return tuple(column.name for column in self.columns)
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> Since:
-        columns = tuple(KeyedBy(*column) for column in told["columns"])
-        return cls(**{**told, "server": tuple(told["server"]), "columns": columns})
+    def read(cls, fields: Mapping[str, Any]) -> Since:
+        columns = tuple(KeyedBy(*column) for column in fields["columns"])
+        return cls(**{**fields, "server": tuple(fields["server"]), "columns": columns})
 
 
 @dataclass
@@ -99,7 +99,7 @@ class Joining:
         return self.since.position <= position <= at
 
 
-class _Kept(Recorded):
+class _RecordedUnread(Recorded):
     """Whose files are taken for what they were when they were recorded, if they are there."""
 
     def whole(self, directory: Path) -> dict[int, list[CopiedFile]]:
@@ -130,22 +130,22 @@ class JoiningRecord(CopyRecord):
     @property
     def joining(self) -> dict[int, Joining]:
         """The tables that are being copied, by relation id."""
-        found: dict[int, Joining] = {}
-        for line in self._told():
+        tables: dict[int, Joining] = {}
+        for line in self._valid_lines():
             if "since" in line:
-                found[line["table"]] = Joining(Since.read(line["since"]))
+                tables[line["table"]] = Joining(Since.read(line["since"]))
             elif "noted" in line:
-                table = found[line["table"]]
+                table = tables[line["table"]]
                 start, end = line["noted"]
                 table.noted.append((start, end))
                 table.keys += [line["keys"]] if line["keys"] else []
                 table.lost |= line["lost"]
-        return found
+        return tables
 
     @property
     def tables(self) -> dict[int, Recorded]:
         """As the base's; their files are not read."""
-        return {oid: _Kept(**vars(table)) for oid, table in super().tables.items()}
+        return {oid: _RecordedUnread(**vars(table)) for oid, table in super().tables.items()}
 
     @property
     def complete(self) -> set[int]:
@@ -176,7 +176,7 @@ class JoiningRecord(CopyRecord):
         if joining.lost:
             return None
         try:
-            return each_once([pq.read_table(self.folder / name) for name in joining.keys])
+            return distinct_keys([pq.read_table(self.folder / name) for name in joining.keys])
         except (OSError, pa.ArrowException):
             return None
 
@@ -192,9 +192,9 @@ class JoiningRecord(CopyRecord):
             self.forget()
 
     def _lines(self) -> list[dict[str, Any]]:
-        return [line for line in self._told() if line.keys() & {"fingerprint", "more", "part"}]
+        return [line for line in self._valid_lines() if line.keys() & {"fingerprint", "more", "part"}]
 
-    def _told(self) -> list[dict[str, Any]]:
+    def _valid_lines(self) -> list[dict[str, Any]]:
         """All lines that hold."""
         lines: list[dict[str, Any]] = []
         for line in super()._lines():

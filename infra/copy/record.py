@@ -71,19 +71,19 @@ class CopyRecord:
     @property
     def tables(self) -> dict[int, Recorded]:
         """The tables recorded, by OID."""
-        found: dict[int, Recorded] = {}
+        tables: dict[int, Recorded] = {}
         for line in self._lines():
             oid = line["table"]
             if "part" in line:
-                found[oid].files[line["part"]] = line["files"]
+                tables[oid].files[line["part"]] = line["files"]
                 continue
             parts = tuple(Part(**part) for part in line["more" if "more" in line else "parts"])
             if "more" in line:
-                parts = (*found[oid].parts, *parts)
-                found[oid] = replace(found[oid], partitions=line["partitions"], parts=parts)
+                parts = (*tables[oid].parts, *parts)
+                tables[oid] = replace(tables[oid], partitions=line["partitions"], parts=parts)
             else:
-                found[oid] = Recorded(line["fingerprint"], line["partitions"], parts)
-        return found
+                tables[oid] = Recorded(line["fingerprint"], line["partitions"], parts)
+        return tables
 
     @property
     def started(self) -> bool:
@@ -92,8 +92,8 @@ class CopyRecord:
 
     def begin(self, table: int, fingerprint: str, partitions: str, parts: Sequence[Part]) -> None:
         """A table is copied in these ranges, none of which is done."""
-        told = {"fingerprint": fingerprint, "partitions": partitions}
-        self._append({"table": table, **told, "parts": [part.as_dict() for part in parts]})
+        fields = {"fingerprint": fingerprint, "partitions": partitions}
+        self._append({"table": table, **fields, "parts": [part.as_dict() for part in parts]})
 
     def extend(self, table: int, partitions: str, parts: Sequence[Part]) -> None:
         """Partitions have joined the table since."""

@@ -25,7 +25,7 @@ from slotlake.infra.state_file import StateFile
 from slotlake.spark.names import postgres_name
 
 FILE = "copy.json"
-_MARK = "copy.lock"
+_LOCK_FILE = "copy.lock"
 _TELL_SECONDS = 0.25
 _WRITE_SECONDS = 1.0
 
@@ -66,7 +66,7 @@ class CopyStates:
         self._begun = time.time()
         self._lsn = format_lsn(lsn)
         self._tables: dict[str, TableProgress] = {}
-        self._told: dict[str, float] = {}
+        self._last_reports: dict[str, float] = {}
         self._started: dict[str, tuple[float, int]] = {}
         self._written = 0.0
         self._last = time.monotonic()
@@ -96,7 +96,7 @@ class CopyStates:
                 self._started[entry.table] = (self._last, before)
                 entry.state = "copying"
             now = self._last = time.monotonic()
-            if now - self._told.get(entry.table, 0.0) >= _TELL_SECONDS:
+            if now - self._last_reports.get(entry.table, 0.0) >= _TELL_SECONDS:
                 self._tell(entry)
             if now - self._written >= _WRITE_SECONDS:
                 self._write()
@@ -109,11 +109,11 @@ class CopyStates:
     def forget(self) -> None:
         """The copy is over."""
         self._file.unlink(missing_ok=True)
-        ended(self._file.parent)
+        unmark_process(self._file.parent)
 
     def _tell(self, entry: TableProgress) -> None:
         now = time.monotonic()
-        self._told[entry.table] = now
+        self._last_reports[entry.table] = now
         begun, before = self._started[entry.table]
         seconds = now - begun if begun else 0.0
         step = CopyStep.of(entry.table, entry.state, entry.bytes, entry.rows - before, seconds)
@@ -121,17 +121,17 @@ class CopyStates:
 
     def _write(self) -> None:
         self._written = time.monotonic()
-        told = {
+        content = {
             "process": os.getpid(),
             "lsn": self._lsn,
             "since": self._begun,
             "tables": [asdict(entry) for entry in self._tables.values()],
         }
         try:
-            StateFile(self._file).write(told)
+            StateFile(self._file).write(content)
         except OSError:
             return  # nobody depends on it
-        set_mark(self._file.with_name(_MARK))
+        set_mark(self._file.with_name(_LOCK_FILE))
 
 
 def _name(job: CopyJob) -> str:
@@ -145,14 +145,14 @@ def _total(entry: TableProgress) -> int | None:
     return max(entry.rows, entry.rows_estimated) if entry.rows_estimated else None
 
 
-def ended(folder: Path) -> None:
+def unmark_process(folder: Path) -> None:
     """The copy is done, or was cut off; the process lives on."""
-    unset_mark(folder / _MARK)
+    unset_mark(folder / _LOCK_FILE)
 
 
 def read(folder: Path) -> Mapping[str, Any] | None:
     """The copy that is, or was, under way: process (None if it has ended), lsn, since, tables; or None."""
-    told = StateFile(folder / FILE).mapping()
-    if "process" not in told:
+    content = StateFile(folder / FILE).mapping()
+    if "process" not in content:
         return None
-    return {**told, "process": told["process"] if is_marked(folder / _MARK) else None}
+    return {**content, "process": content["process"] if is_marked(folder / _LOCK_FILE) else None}

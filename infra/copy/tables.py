@@ -15,12 +15,12 @@ from slotlake.decoder.server.privileges import require_readable
 from slotlake.decoder.server.source import source_errors, source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.config.modes import wanted_modes
-from slotlake.infra.copy.states import ended
+from slotlake.infra.copy.states import unmark_process
 from slotlake.infra.reports import TableCopy
 from slotlake.infra.selection.aside import require_columns, tables_aside
-from slotlake.infra.selection.tables import kept_selections, lake_schema, selected
+from slotlake.infra.selection.tables import lake_schema, lake_selections, selected
 from slotlake.infra.selection.types import refuse_lossy_copy
-from slotlake.infra.source.fingerprints import marked, marks_at, require_unchanged
+from slotlake.infra.source.fingerprints import fingerprints_at, require_unchanged, with_fingerprint
 from slotlake.infra.source.partitions import partitions_at, require_same_partitions
 
 if TYPE_CHECKING:
@@ -35,31 +35,31 @@ if TYPE_CHECKING:
 
 
 def published_tables(
-    pipeline: OpenPipeline, *, to_read: bool = True, aside_too: Collection[tuple[str, str]] = ()
+    pipeline: OpenPipeline, *, to_read: bool = True, include_aside: Collection[tuple[str, str]] = ()
 ) -> list[SourceTable]:
     """The tables that the pipeline's publications publish now, as far as the lake takes them.
 
     Args:
-        aside_too: of those that are set aside, these (schema, table); the others are left out.
+        include_aside: of those that are set aside, these (schema, table); the others are left out.
         to_read: their rows are to be read, which this role must be allowed to; the stream obeys no rights.
 
     Raises:
         SourceError: a publication is missing; or the role may not read all that is published.
     """
     source = pipeline.source
-    out = tables_aside(pipeline).keys() - set(aside_too)
+    excluded = tables_aside(pipeline).keys() - set(include_aside)
     with source_session(source.dsn, "reading the publications") as connection:
-        return published_over(pipeline, connection, out, to_read=to_read)
+        return published_over(pipeline, connection, excluded, to_read=to_read)
 
 
 def published_over(
     pipeline: OpenPipeline,
     connection: psycopg.Connection[Any],
-    out: Collection[tuple[str, str]] = (),
+    excluded: Collection[tuple[str, str]] = (),
     *,
     to_read: bool = True,
 ) -> list[SourceTable]:
-    """`published_tables` over a connection that is open, without the tables ``out`` (schema, table).
+    """`published_tables` over a connection that is open, without the tables ``excluded`` (schema, table).
 
     Raises:
         SourceError: as `published_tables`.
@@ -67,8 +67,8 @@ def published_over(
     source = pipeline.source
     with source_errors(source.dsn, "reading the publications"):
         published = source_tables(connection, source.publications)
-        followed = [table for table in published if (table.schema, table.table) not in out]
-        tables = selected(pipeline.file, connection, followed, kept_selections(pipeline))
+        followed = [table for table in published if (table.schema, table.table) not in excluded]
+        tables = selected(pipeline.file, connection, followed, lake_selections(pipeline))
         if to_read:
             require_readable(connection, {t.relation_id: [c.name for c in t.columns] for t in tables})
         return tables
@@ -89,28 +89,30 @@ def copy_all(
     from slotlake.infra.copy.copying import fill_tables
     from slotlake.spark.copy.initial import InitialCopy
 
-    schemas, marks = schemas_at(pipeline, snapshot, tables)
-    taken = source_clock(pipeline)  # the snapshot was made before: all that it shows was committed by then
+    schemas, fingerprints = schemas_at(pipeline, snapshot, tables)
+    snapshot_time = source_clock(
+        pipeline
+    )  # the snapshot was made before: all that it shows was committed by then
     going_on = attempt is not None and attempt.only_goes_on
     names = [] if going_on else [(table.schema, table.table) for table in tables]
     modes = wanted_modes(pipeline.file, names)
-    given = (pipeline.session, pipeline.lake, pipeline.name, list(schemas.values()))
-    kept = None if attempt is None else attempt.kept(schemas, pipeline.lake.namespace)
+    arguments = (pipeline.session, pipeline.lake, pipeline.name, list(schemas.values()))
+    recorded_files = None if attempt is None else attempt.recorded_files(schemas, pipeline.lake.namespace)
     try:
-        with InitialCopy.begin(*given, modes, kept) as copy:
+        with InitialCopy.begin(*arguments, modes, recorded_files) as copy:
             copies, states = fill_tables(pipeline, copy, schemas, snapshot, progress, attempt)
-            gone = vanished(pipeline.source.dsn, [table.relation_id for table in tables])
-            there = [table for table in tables if table.relation_id not in gone]
-            require_as_copied(pipeline, {table: schemas[table] for table in there}, marks)
-            left = {schemas[table].source_name for table in there}
-            copies = [each for each in copies if each.table in left]
-            whole = {each.table for each in copies}
-            copy.leave_out([schema for schema in schemas.values() if schema.source_name not in whole])
-            if copies or not there:
+            dropped_ids = vanished(pipeline.source.dsn, [table.relation_id for table in tables])
+            remaining = [table for table in tables if table.relation_id not in dropped_ids]
+            require_as_copied(pipeline, {table: schemas[table] for table in remaining}, fingerprints)
+            remaining_names = {schemas[table].source_name for table in remaining}
+            copies = [each for each in copies if each.table in remaining_names]
+            copied_names = {each.table for each in copies}
+            copy.leave_out([schema for schema in schemas.values() if schema.source_name not in copied_names])
+            if copies or not remaining:
                 point = copy_point(pipeline, snapshot.lsn, "copy", sum(c.rows for c in copies))
-                copy.publish(replace(point, commit_time=taken))
+                copy.publish(replace(point, commit_time=snapshot_time))
     except BaseException:
-        ended(pipeline.file.state_dir)
+        unmark_process(pipeline.file.state_dir)
         raise
     for each in copies:
         states.move(each.table, "ready")
@@ -131,19 +133,21 @@ def schemas_at(
     with source_session(dsn, "looking at privileges") as connection:
         require_readable(connection, {t.relation_id: [c.name for c in t.columns] for t in tables})
     partitions = partitions_at(pipeline, snapshot.snapshot, tables)
-    marks = marks_at(pipeline, [table.relation_id for table in tables], snapshot.snapshot)
+    fingerprints = fingerprints_at(pipeline, [table.relation_id for table in tables], snapshot.snapshot)
     schemas = {
-        table: marked(replace(lake_schema(table), partitions=partitions[table]), marks.get(table.relation_id))
+        table: with_fingerprint(
+            replace(lake_schema(table), partitions=partitions[table]), fingerprints.get(table.relation_id)
+        )
         for table in tables
     }
-    return schemas, marks
+    return schemas, fingerprints
 
 
 def require_as_copied(
-    pipeline: OpenPipeline, schemas: Mapping[SourceTable, TableSchema], marks: Mapping[int, TableMark]
+    pipeline: OpenPipeline, schemas: Mapping[SourceTable, TableSchema], fingerprints: Mapping[int, TableMark]
 ) -> None:
     """Raises ChangedMeanwhileError if a table, or a partition of it, is not what `schemas_at` found."""
-    require_unchanged(pipeline, marks, schemas)
+    require_unchanged(pipeline, fingerprints, schemas)
     require_same_partitions(pipeline, {table: schema.partitions for table, schema in schemas.items()})
 
 
@@ -194,11 +198,11 @@ def replace_content(
     """Replace a lake table's rows by those that the snapshot shows; the number of rows."""
     from slotlake.spark.copy.replace import Replacement
 
-    schemas, marks = schemas_at(pipeline, snapshot, [table])
+    schemas, fingerprints = schemas_at(pipeline, snapshot, [table])
     schema = schemas[table]
     with Replacement.begin(pipeline.session, pipeline.lake, pipeline.name, schema) as replacement:
         files = copy_into(pipeline, table, snapshot, replacement.target, progress)
-        require_as_copied(pipeline, schemas, marks)
+        require_as_copied(pipeline, schemas, fingerprints)
         rows = sum(file.rows for file in files)
         replacement.publish(copy_point(pipeline, snapshot.lsn, "backfill", rows, schema.source_name))
     return rows

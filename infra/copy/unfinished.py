@@ -35,33 +35,33 @@ def record_of(pipeline: OpenPipeline) -> CopyRecord:
     return CopyRecord(pipeline.file.state_dir / _FOLDER)
 
 
-def earlier(pipeline: OpenPipeline, server: ServerIdentity) -> Attempt | None:
+def earlier_attempt(pipeline: OpenPipeline, server: ServerIdentity) -> Attempt | None:
     """What can be gone on with; a slot of ours that cannot serve that is dropped.
 
     Raises:
         SlotError: there is a slot of that name that this pipeline did not make.
     """
-    note, record = noted(pipeline), record_of(pipeline)
-    state = _slot(pipeline)
+    note, record = making_note(pipeline), record_of(pipeline)
+    state = _slot_state(pipeline)
     if state is None:
         record.forget()
         return None
-    require_ours(pipeline, state, server)
-    if _serves(pipeline, note, state, server) and record.started:
+    require_own_slot(pipeline, state, server)
+    if _is_resumable(pipeline, note, state, server) and record.started:
         return Attempt(record, parse_lsn(note["lsn"]))
     drop_slot(pipeline.source)
     record.forget()
     return None
 
 
-def require_ours(pipeline: OpenPipeline, state: SlotState, server: ServerIdentity) -> None:
+def require_own_slot(pipeline: OpenPipeline, state: SlotState, server: ServerIdentity) -> None:
     """Make sure that an `init` of this pipeline made the slot.
 
     Raises:
         SlotError: something else made it.
     """
-    if not _ours(pipeline, noted(pipeline), server):
-        raise _foreign(pipeline, state)
+    if not _is_own_slot(pipeline, making_note(pipeline), server):
+        raise _foreign_slot_error(pipeline, state)
 
 
 def note_making(pipeline: OpenPipeline, server: ServerIdentity, publications: list[str]) -> None:
@@ -76,21 +76,21 @@ def note_making(pipeline: OpenPipeline, server: ServerIdentity, publications: li
 
 def note_position(pipeline: OpenPipeline, lsn: int) -> None:
     """The slot is made."""
-    _write(pipeline, {**noted(pipeline), "lsn": format_lsn(lsn)})
+    _write(pipeline, {**making_note(pipeline), "lsn": format_lsn(lsn)})
 
 
-def noted(pipeline: OpenPipeline) -> dict[str, Any]:
+def making_note(pipeline: OpenPipeline) -> dict[str, Any]:
     """The note of an `init` that has not ended; empty if there is none."""
     return StateFile(pipeline.file.state_dir / _MAKING).mapping()
 
 
 def publications_made(pipeline: OpenPipeline) -> list[str]:
     """The publications that `init` made, as it noted them; also one that was cut off."""
-    found = [StateFile(pipeline.file.state_dir / name).mapping() for name in (_MADE, _MAKING)]
-    return list(dict.fromkeys(name for note in found for name in note.get("publications", [])))
+    notes = [StateFile(pipeline.file.state_dir / name).mapping() for name in (_MADE, _MAKING)]
+    return list(dict.fromkeys(name for note in notes for name in note.get("publications", [])))
 
 
-def settle(pipeline: OpenPipeline) -> None:
+def note_published(pipeline: OpenPipeline) -> None:
     """The copy is published; also when the `init` that did it died right after."""
     note = pipeline.file.state_dir / _MAKING
     if note.exists():
@@ -107,16 +107,16 @@ def give_up(pipeline: OpenPipeline) -> list[str]:
     from slotlake.spark.publish.place import clear_unfinished
 
     record = record_of(pipeline)
-    there = bool(noted(pipeline)) or record.started
-    if there:
+    has_remains = bool(making_note(pipeline)) or record.started
+    if has_remains:
         clear_unfinished(pipeline.lake, pipeline.name)
     record.forget()
     for name in (_MAKING, copy_states.FILE):
         (pipeline.file.state_dir / name).unlink(missing_ok=True)
-    return ["removed what an unfinished initial copy had left"] if there else []
+    return ["removed what an unfinished initial copy had left"] if has_remains else []
 
 
-def undo(pipeline: OpenPipeline, error: BaseException) -> None:
+def clean_up_after(pipeline: OpenPipeline, error: BaseException) -> None:
     """After a failure: keep what the next `init` can go on with, else leave nothing.
 
     What waiting or a freed disk helps against keeps what is copied; what a person must change does not.
@@ -137,11 +137,11 @@ def unfinished(pipeline: OpenPipeline) -> dict[str, Any] | None:
     Keys: process (None when it has ended), lsn (where the tables will be), since (seconds of the epoch), slot
     (that it holds, if it is an `init`), tables (`copy_states.TableProgress`, a dictionary each).
     """
-    note, told = noted(pipeline), copy_states.read(pipeline.file.state_dir)
-    if not note and (told is None or told["process"] is None):
+    note, states = making_note(pipeline), copy_states.read(pipeline.file.state_dir)
+    if not note and (states is None or states["process"] is None):
         return _joining(pipeline)
-    found = told or {"process": None, "lsn": note.get("lsn"), "since": None, "tables": []}
-    return {**found, "slot": note.get("slot")}
+    copy = states or {"process": None, "lsn": note.get("lsn"), "since": None, "tables": []}
+    return {**copy, "slot": note.get("slot")}
 
 
 def _joining(pipeline: OpenPipeline) -> dict[str, Any] | None:
@@ -175,18 +175,20 @@ def _write(pipeline: OpenPipeline, note: dict[str, Any]) -> None:
     StateFile(pipeline.file.state_dir / _MAKING).write(note, durable=True)
 
 
-def _slot(pipeline: OpenPipeline) -> SlotState | None:
+def _slot_state(pipeline: OpenPipeline) -> SlotState | None:
     source = pipeline.source
     with source_session(source.dsn) as connection:
         return inspect_slot(connection, source.slot)
 
 
-def _ours(pipeline: OpenPipeline, note: dict[str, Any], server: ServerIdentity) -> bool:
-    wanted = {"slot": pipeline.source.slot, "system_identifier": server.system_identifier}
-    return note.items() >= wanted.items()
+def _is_own_slot(pipeline: OpenPipeline, note: dict[str, Any], server: ServerIdentity) -> bool:
+    expected = {"slot": pipeline.source.slot, "system_identifier": server.system_identifier}
+    return note.items() >= expected.items()
 
 
-def _serves(pipeline: OpenPipeline, note: dict[str, Any], state: SlotState, server: ServerIdentity) -> bool:
+def _is_resumable(
+    pipeline: OpenPipeline, note: dict[str, Any], state: SlotState, server: ServerIdentity
+) -> bool:
     """Does the slot still have all changes since it was made, on the same history, as they are wanted?"""
     if "lsn" not in note or state.lost or state.restart_lsn is None:
         return False
@@ -195,7 +197,7 @@ def _serves(pipeline: OpenPipeline, note: dict[str, Any], state: SlotState, serv
     return same and not moved and resumable(pipeline)
 
 
-def _foreign(pipeline: OpenPipeline, state: SlotState) -> SlotError:
+def _foreign_slot_error(pipeline: OpenPipeline, state: SlotState) -> SlotError:
     return SlotError(
         f"the replication slot {pipeline.source.slot!r} exists already, and this pipeline did not make it",
         where=f"plugin {state.plugin}, database {state.database}",

@@ -14,11 +14,11 @@ from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.infra.copy.joining_record import FOLDER
 from slotlake.infra.copy.tables import copy_all
 from slotlake.infra.joining import over_syncs
-from slotlake.infra.joining.over_syncs import Way, copy_some, let_go
-from slotlake.infra.joining.settled import PLACE, look_ahead
+from slotlake.infra.joining.over_syncs import CopyKind, copy_some, give_up_stale
+from slotlake.infra.joining.settled import PLACE, note_publications
 from slotlake.infra.schema.large_tables import by_size
 from slotlake.infra.selection.aside import require_columns
-from slotlake.infra.selection.tables import published_beside
+from slotlake.infra.selection.tables import newly_published
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -31,23 +31,25 @@ def add_new_tables(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
 
     A table whose beginning is held up by transactions that are open is left to the next run.
     """
-    fresh = _fresh(pipeline)
-    let_go(pipeline, JOINS, {t.relation_id: (t.schema, t.table) for t in fresh}, progress)
-    look_ahead(pipeline, fresh)
-    if not fresh:
+    new_tables = _new_tables(pipeline)
+    give_up_stale(
+        pipeline, JOINING_TABLES, {t.relation_id: (t.schema, t.table) for t in new_tables}, progress
+    )
+    note_publications(pipeline, new_tables)
+    if not new_tables:
         return []
-    ranged = by_size(pipeline, fresh)
-    return copy_some(pipeline, JOINS, ranged, [t for t in fresh if t not in ranged], progress)
+    ranged = by_size(pipeline, new_tables)
+    return copy_some(pipeline, JOINING_TABLES, ranged, [t for t in new_tables if t not in ranged], progress)
 
 
-def how_far(pipeline: OpenPipeline) -> dict[str, str]:
+def progress_by_table(pipeline: OpenPipeline) -> dict[str, str]:
     """The tables that are half copied, as PostgreSQL writes them, and how many ranges are there."""
-    return over_syncs.how_far(pipeline, JOINS)
+    return over_syncs.progress_by_table(pipeline, JOINING_TABLES)
 
 
 def give_up(pipeline: OpenPipeline, relation_ids: Collection[int] | None = None) -> list[str]:
     """Remove what half copied tables have left, of all or of these; the tables."""
-    return over_syncs.give_up(pipeline, JOINS, relation_ids)
+    return over_syncs.give_up(pipeline, JOINING_TABLES, relation_ids)
 
 
 def _clear(pipeline: OpenPipeline, names: Sequence[LakeName]) -> None:
@@ -58,17 +60,17 @@ def _clear(pipeline: OpenPipeline, names: Sequence[LakeName]) -> None:
         clear_leftovers(catalog, pipeline.name, names)
 
 
-JOINS = Way(FOLDER, PLACE, "it was published", copy_all, _clear)
+JOINING_TABLES = CopyKind(FOLDER, PLACE, "it was published", copy_all, _clear)
 
 
-def _fresh(pipeline: OpenPipeline) -> list[SourceTable]:
+def _new_tables(pipeline: OpenPipeline) -> list[SourceTable]:
     """Published tables that the lake does not have and is to have."""
     from slotlake.spark.read.point import Cut
 
     if pipeline.file.new_tables == "ignore":
         return []
-    cut = Cut.latest(pipeline.lake)
-    known = {(table.schema, table.table) for table in cut.tables()}
-    fresh = published_beside(pipeline, known | cut.aside.keys())
-    require_columns(fresh)
-    return fresh
+    point = Cut.latest(pipeline.lake)
+    names = {(table.schema, table.table) for table in point.tables()}
+    new_tables = newly_published(pipeline, names | point.aside.keys())
+    require_columns(new_tables)
+    return new_tables

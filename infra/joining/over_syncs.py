@@ -1,6 +1,6 @@
 """Tables are copied over several syncs, a bounded time in each; the others go on meanwhile.
 
-What is copied is recorded (`infra.copy.joining_record`), under a snapshot of each pull's own, and nothing is
+What is copied is recorded (`infra.copy.joining_record`), under a snapshot of each pull, and nothing is
 held between them: the slot goes on being confirmed, so the keys that each pulled batch changes in such a
 table are noted before the batch is let go of.  When all ranges are there, the lake is brought to a settled
 snapshot, the rows with a noted key are read again there, and the table is published at its LSN
@@ -10,8 +10,8 @@ Two kinds of snapshots serve.  A table begins, and ends, under one at a position
 when nobody is open who may have written to it before it was published (`infra.joining.settled`): so whatever
 commits behind it is in the stream.  Between, any snapshot will do that shows all that the first one did.
 
-`Way` says what differs between tables that join (`infra.joining.joining`) and those that the lake has and
-that are copied again (`infra.joining.recopying`).
+`CopyKind` says what differs between tables that join (`infra.joining.joining`) and those that the lake has
+and that are copied again (`infra.joining.recopying`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.copy.copying import Attempt
 from slotlake.infra.copy.joining_record import Joining, JoiningRecord, KeyedBy, Since
-from slotlake.infra.joining.settled import awaited, settled_snapshot
+from slotlake.infra.joining.settled import open_writers_by_table, settled_snapshot
 from slotlake.infra.source.history import server_origin
 from slotlake.spark.names import lake_table, postgres_name
 
@@ -50,7 +50,7 @@ WAIT_SECONDS = 10.0
 _VISIBLE_WAIT_SECONDS = 2.0
 
 
-class _Time:
+class _TimeBudget:
     """For how long ranges are begun, over all that one pull copies; at least one always is."""
 
     def __init__(self, seconds: float) -> None:
@@ -71,7 +71,7 @@ class _Time:
 
 
 @dataclass(frozen=True)
-class Way:
+class CopyKind:
     """How tables of one kind are copied over several syncs.
 
     Attributes:
@@ -100,9 +100,9 @@ class _Round(Attempt):
     """What one pull copies under one snapshot."""
 
     record: JoiningRecord
-    time: _Time = field(default_factory=lambda: _Time(0.0))
+    time: _TimeBudget = field(default_factory=lambda: _TimeBudget(0.0))
 
-    def kept(self, schemas: Mapping[SourceTable, TableSchema], namespace: str) -> Kept:
+    def recorded_files(self, schemas: Mapping[SourceTable, TableSchema], namespace: str) -> Kept:
         """Also of the joining tables that this round leaves alone."""
         names = {oid: _lake_name(table.since, namespace) for oid, table in self.record.joining.items()}
         return {names[oid]: table.names for oid, table in self.record.tables.items()}
@@ -120,7 +120,7 @@ class _Round(Attempt):
 
 def copy_some(
     pipeline: OpenPipeline,
-    way: Way,
+    kind: CopyKind,
     ranged: Sequence[SourceTable],
     at_once: Sequence[SourceTable],
     progress: Progressing,
@@ -130,76 +130,79 @@ def copy_some(
     Args:
         ranged: are copied range by range; ``at_once``: in one go.
     """
-    time_left = _Time(pipeline.file.source.copy_seconds_per_sync)
-    due, going_on = _due(pipeline, way, ranged)
-    added = _at_slot(pipeline, way, (due, at_once), time_left, progress) if due or at_once else []
-    if going_on and not time_left.over:
-        _between(pipeline, way, going_on, time_left, progress)
-        due, going_on = _due(pipeline, way, going_on)
-        added += _at_slot(pipeline, way, (due, []), time_left, progress) if due else []
-    for table, ranges in how_far(pipeline, way).items():
+    budget = _TimeBudget(pipeline.file.source.copy_seconds_per_sync)
+    due, going_on = _split_by_stage(pipeline, kind, ranged)
+    added = _at_lake_position(pipeline, kind, (due, at_once), budget, progress) if due or at_once else []
+    if going_on and not budget.over:
+        _between_positions(pipeline, kind, going_on, budget, progress)
+        due, going_on = _split_by_stage(pipeline, kind, going_on)
+        added += _at_lake_position(pipeline, kind, (due, []), budget, progress) if due else []
+    for table, ranges in progress_by_table(pipeline, kind).items():
         progress(f"copy {table}: {ranges} are here, the next sync goes on with it", 0)
     return added
 
 
-def how_far(pipeline: OpenPipeline, way: Way) -> dict[str, str]:
+def progress_by_table(pipeline: OpenPipeline, kind: CopyKind) -> dict[str, str]:
     """The tables that are half copied, as PostgreSQL writes them, and how many ranges are there."""
-    record = way.record(pipeline)
-    told = {
-        name: f"0 ranges (open transactions wrote to it before {way.waits}: {who})"
-        for name, who in awaited(pipeline, way.settling).items()
+    record = kind.record(pipeline)
+    progress = {
+        name: f"0 ranges (open transactions wrote to it before {kind.waits}: {who})"
+        for name, who in open_writers_by_table(pipeline, kind.settling).items()
     }
     for relation_id, table in record.joining.items():
         if relation_id in record.tables:
             recorded = record.tables[relation_id]
             name = postgres_name(table.since.schema, table.since.table)
-            told[name] = f"{len(recorded.files):,} of {len(recorded.parts):,} ranges"
-    return told
+            progress[name] = f"{len(recorded.files):,} of {len(recorded.parts):,} ranges"
+    return progress
 
 
-def give_up(pipeline: OpenPipeline, way: Way, relation_ids: Collection[int] | None = None) -> list[str]:
+def give_up(pipeline: OpenPipeline, kind: CopyKind, relation_ids: Collection[int] | None = None) -> list[str]:
     """Remove what half copied tables have left, of all or of these; the tables."""
-    record = way.record(pipeline)
+    record = kind.record(pipeline)
     chosen = {
         oid: table for oid, table in record.joining.items() if relation_ids is None or oid in relation_ids
     }
     if not chosen:
         return []
-    way.clear(pipeline, [_lake_name(table.since, pipeline.lake.namespace) for table in chosen.values()])
+    kind.clear(pipeline, [_lake_name(table.since, pipeline.lake.namespace) for table in chosen.values()])
     for relation_id in chosen:
         record.leave(relation_id)
     return [postgres_name(table.since.schema, table.since.table) for table in chosen.values()]
 
 
-def let_go(
-    pipeline: OpenPipeline, way: Way, there: Mapping[int, tuple[str, str]], progress: Progressing
+def give_up_stale(
+    pipeline: OpenPipeline,
+    kind: CopyKind,
+    current_names: Mapping[int, tuple[str, str]],
+    progress: Progressing,
 ) -> None:
     """Give up what cannot be gone on with: it is not wanted any more, or changes of it were not noted.
 
     Args:
-        there: the tables that are wanted: relation id → schema and name.
+        current_names: the tables that are wanted: relation id → schema and name.
     """
-    joining = way.record(pipeline).joining
+    joining = kind.record(pipeline).joining
     if not joining:
         return
     position, server = pipeline.position(), _server(pipeline)
-    over = {
-        relation_id: why
+    reasons = {
+        relation_id: reason
         for relation_id, table in joining.items()
-        if (why := _hindrance(table, there.get(relation_id), position, server))
+        if (reason := _obstacle(table, current_names.get(relation_id), position, server))
     }
-    for relation_id, why in over.items():
+    for relation_id, reason in reasons.items():
         since = joining[relation_id].since
-        progress(f"copy {postgres_name(since.schema, since.table)}: given up, {why}", 0)
-    give_up(pipeline, way, over)
+        progress(f"copy {postgres_name(since.schema, since.table)}: given up, {reason}", 0)
+    give_up(pipeline, kind, reasons)
 
 
-def _hindrance(
-    joining: Joining, name: tuple[str, str] | None, position: int, server: tuple[str, int]
+def _obstacle(
+    joining: Joining, current_name: tuple[str, str] | None, position: int, server: tuple[str, int]
 ) -> str | None:
     """Why a copy cannot be gone on with."""
     since = joining.since
-    if name != (since.schema, since.table):
+    if current_name != (since.schema, since.table):
         return "the table is here, is not published any more, or is another one by now"
     if since.server != server:
         return "the server is another one, or was promoted"
@@ -208,11 +211,11 @@ def _hindrance(
     return "rows were changed that no key names" if joining.lost else None
 
 
-def _due(
-    pipeline: OpenPipeline, way: Way, tables: Sequence[SourceTable]
+def _split_by_stage(
+    pipeline: OpenPipeline, kind: CopyKind, tables: Sequence[SourceTable]
 ) -> tuple[list[SourceTable], list[SourceTable]]:
     """Those that begin or can end, and those of which ranges are left."""
-    record = way.record(pipeline)
+    record = kind.record(pipeline)
     complete, recorded = record.complete, record.tables
     going_on = [t for t in tables if t.relation_id not in complete and _started(recorded.get(t.relation_id))]
     return [table for table in tables if table not in going_on], going_on
@@ -222,11 +225,11 @@ def _started(recorded: object) -> bool:
     return bool(getattr(recorded, "files", None))
 
 
-def _at_slot(
+def _at_lake_position(
     pipeline: OpenPipeline,
-    way: Way,
+    kind: CopyKind,
     tables: tuple[Sequence[SourceTable], Sequence[SourceTable]],
-    time_left: _Time,
+    budget: _TimeBudget,
     progress: Progressing,
 ) -> list[str]:
     """Begin tables, and publish those that are whole, at a temporary slot's snapshot.
@@ -234,18 +237,18 @@ def _at_slot(
     Args:
         tables: those that begin or can end; and those that are copied in one go.
     """
-    record, (due, at_once) = way.record(pipeline), tables
-    place = way.settling
+    record, (due, at_once) = kind.record(pipeline), tables
+    place = kind.settling
     try:
-        with settled_snapshot(pipeline, [*due, *at_once], WAIT_SECONDS, progress, place) as begun:
-            if begun is None:
+        with settled_snapshot(pipeline, [*due, *at_once], WAIT_SECONDS, progress, place) as start:
+            if start is None:
                 return []
-            snapshot, settled = begun
+            snapshot, settled = start
             record.unrecorded = {table.relation_id for table in at_once}
             visible, server = _visible(pipeline, snapshot), _server(pipeline)
             record.beginning = {t.relation_id: _since(t, snapshot.lsn, visible, server) for t in due}
-            attempt = _Round(record, snapshot.lsn, time=time_left)
-            copies = way.copy(pipeline, settled, snapshot, progress, attempt) if settled else []
+            attempt = _Round(record, snapshot.lsn, time=budget)
+            copies = kind.copy(pipeline, settled, snapshot, progress, attempt) if settled else []
     except ChangedMeanwhileError as error:
         progress(f"{error.where}: {error.what}; the next run begins it again", 0)
         return []
@@ -257,26 +260,30 @@ def _at_slot(
     return added
 
 
-def _between(
-    pipeline: OpenPipeline, way: Way, tables: Sequence[SourceTable], time_left: _Time, progress: Progressing
+def _between_positions(
+    pipeline: OpenPipeline,
+    kind: CopyKind,
+    tables: Sequence[SourceTable],
+    budget: _TimeBudget,
+    progress: Progressing,
 ) -> None:
     """Copy ranges under a snapshot that waits for nobody."""
-    record = way.record(pipeline)
+    record = kind.record(pipeline)
     joining = record.joining
     first = [joining[table.relation_id].since.visible for table in tables]
-    attempt = _Round(record, 0, only_goes_on=True, time=time_left)
+    attempt = _Round(record, 0, only_goes_on=True, time=budget)
     try:
         with _snapshot(pipeline, first) as snapshot:
             if snapshot is None:
                 return
-            way.copy(pipeline, tables, snapshot, progress, attempt)
+            kind.copy(pipeline, tables, snapshot, progress, attempt)
     except ChangedMeanwhileError as error:
         progress(f"{error.where}: {error.what}; the next run begins it again", 0)
         return
     for table in tables:
         if table.relation_id in attempt.stopped:
             progress(f"copy {table.quoted}: given up, the table or its publication was altered", 0)
-    give_up(pipeline, way, attempt.stopped)
+    give_up(pipeline, kind, attempt.stopped)
 
 
 @contextmanager

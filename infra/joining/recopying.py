@@ -19,12 +19,12 @@ from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.copy.copying import Attempt, fill_tables
 from slotlake.infra.copy.joining_record import AGAIN_FOLDER
-from slotlake.infra.copy.states import ended
+from slotlake.infra.copy.states import unmark_process
 from slotlake.infra.copy.tables import copy_point, require_as_copied, schemas_at
 from slotlake.infra.joining import over_syncs
-from slotlake.infra.joining.over_syncs import Way, copy_some
+from slotlake.infra.joining.over_syncs import CopyKind, copy_some
 from slotlake.infra.reports import TableCopy
-from slotlake.infra.schema.findings import drops_columns, explained
+from slotlake.infra.schema.findings import drops_columns, with_copy_reason
 from slotlake.infra.schema.large_tables import by_size, why_of
 from slotlake.infra.selection.aside import tables_aside
 from slotlake.spark.names import postgres_name
@@ -42,18 +42,18 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY 
 """
 
 
-def go_on(pipeline: OpenPipeline, tables: Sequence[SourceTable], progress: Progressing) -> list[str]:
+def copy_more(pipeline: OpenPipeline, tables: Sequence[SourceTable], progress: Progressing) -> list[str]:
     """Copy what there is time for of these tables, which are set aside; those that are whole, and followed.
 
     Raises:
         SlotlakeError: a table cannot be copied; what is copied of the others stays.
     """
-    return copy_some(pipeline, AGAIN, by_size(pipeline, tables), [], progress)
+    return copy_some(pipeline, RECOPIED_TABLES, by_size(pipeline, tables), [], progress)
 
 
-def let_go_of(pipeline: OpenPipeline, progress: Progressing) -> None:
+def give_up_stale(pipeline: OpenPipeline, progress: Progressing) -> None:
     """Give up copies that cannot be gone on with, and those of tables that are not set aside any more."""
-    joining = AGAIN.record(pipeline).joining
+    joining = RECOPIED_TABLES.record(pipeline).joining
     if not joining:
         return
     source, aside = pipeline.source, tables_aside(pipeline)
@@ -61,29 +61,29 @@ def let_go_of(pipeline: OpenPipeline, progress: Progressing) -> None:
         published = published_names(connection, source.publications)
         rows = connection.execute(_NAMES_OF, (list(joining),)).fetchall()
     named = {int(oid): (str(schema), str(table)) for oid, schema, table in rows}
-    there = {oid: name for oid, name in named.items() if name in aside and name in published}
-    over_syncs.let_go(pipeline, AGAIN, there, progress)
+    current_names = {oid: name for oid, name in named.items() if name in aside and name in published}
+    over_syncs.give_up_stale(pipeline, RECOPIED_TABLES, current_names, progress)
 
 
-def how_far(pipeline: OpenPipeline) -> dict[str, str]:
+def progress_by_table(pipeline: OpenPipeline) -> dict[str, str]:
     """The tables that are half copied, as PostgreSQL writes them, and how many ranges are there."""
-    return over_syncs.how_far(pipeline, AGAIN)
+    return over_syncs.progress_by_table(pipeline, RECOPIED_TABLES)
 
 
 def reasons(pipeline: OpenPipeline) -> dict[str, str]:
     """For reports: the tables that are set aside, as PostgreSQL writes them, why, and how far they are."""
     aside = tables_aside(pipeline)
-    ranges = how_far(pipeline) if aside else {}
+    ranges = progress_by_table(pipeline) if aside else {}
     return {each.source_name: each.reason_with(ranges.get(each.source_name)) for each in aside.values()}
 
 
-def lake_rows(pipeline: OpenPipeline, name: Name) -> int:
+def lake_row_count(pipeline: OpenPipeline, name: Name) -> int:
     """How many rows the lake has of a table."""
     from slotlake.spark.read.point import Cut
     from slotlake.spark.tables import metadata as catalog_metadata
 
-    cut = Cut.latest(pipeline.lake)
-    metadata = cut.pinned[cut.find(postgres_name(*name))].metadata
+    point = Cut.latest(pipeline.lake)
+    metadata = point.pinned[point.find(postgres_name(*name))].metadata
     return catalog_metadata.live_rows(catalog_metadata.head(metadata)) or 0
 
 
@@ -91,7 +91,7 @@ def give_up_all(pipeline: OpenPipeline) -> list[str]:
     """Remove what all half copied tables have left, those that join too; the tables."""
     from slotlake.infra.joining import joining
 
-    return joining.give_up(pipeline) + over_syncs.give_up(pipeline, AGAIN)
+    return joining.give_up(pipeline) + over_syncs.give_up(pipeline, RECOPIED_TABLES)
 
 
 def _copy(
@@ -104,41 +104,44 @@ def _copy(
     """As `infra.copy.tables.copy_all`, in place of what the lake has of these tables."""
     from slotlake.spark.copy.replace_ranged import RangedReplacement
 
-    schemas, marks = schemas_at(pipeline, snapshot, tables)
-    whys = {each.source_name: why_of(each) for each in tables_aside(pipeline).values()}
+    schemas, fingerprints = schemas_at(pipeline, snapshot, tables)
+    reasons = {each.source_name: why_of(each) for each in tables_aside(pipeline).values()}
     at = format_lsn(snapshot.lsn)
 
     def final(schema: TableSchema) -> TableSchema:
         name = schema.source_name
         return replace(
-            explained(schema, f"{at}: {whys.get(name, '')}"), drop=drops_columns(pipeline.file, name)
+            with_copy_reason(schema, f"{at}: {reasons.get(name, '')}"),
+            drop=drops_columns(pipeline.file, name),
         )
 
-    others = f"+{len(tables) - 1}" if len(tables) > 1 else ""
-    name = f"{postgres_name(tables[0].schema, tables[0].table)}{others}"
+    suffix = f"+{len(tables) - 1}" if len(tables) > 1 else ""
+    name = f"{postgres_name(tables[0].schema, tables[0].table)}{suffix}"
     point = copy_point(pipeline, snapshot.lsn, "backfill", 0, name)
     place = RangedReplacement(pipeline.session, pipeline.lake, point, final)
     try:
         place.begin(schemas.values())
         copies, states = fill_tables(pipeline, place, schemas, snapshot, progress, attempt)
-        gone = vanished(pipeline.source.dsn, [table.relation_id for table in tables])
-        there = {table: schema for table, schema in schemas.items() if table.relation_id not in gone}
-        require_as_copied(pipeline, there, marks)
-        left = {schema.source_name for schema in there.values()}
-        copies = [each for each in copies if each.table in left]
+        dropped_ids = vanished(pipeline.source.dsn, [table.relation_id for table in tables])
+        remaining = {
+            table: schema for table, schema in schemas.items() if table.relation_id not in dropped_ids
+        }
+        require_as_copied(pipeline, remaining, fingerprints)
+        names = {schema.source_name for schema in remaining.values()}
+        copies = [each for each in copies if each.table in names]
         reach("recopy.staged")
         place.publish({each.table for each in copies})
     except BaseException:
-        ended(pipeline.file.state_dir)
+        unmark_process(pipeline.file.state_dir)
         raise
     for each in copies:
         states.move(each.table, "ready")
     states.forget()
-    _clear(pipeline, [schemas[t].lake_name(pipeline.lake.namespace) for t in tables if _is_one(t, copies)])
+    _clear(pipeline, [schemas[t].lake_name(pipeline.lake.namespace) for t in tables if _is_copied(t, copies)])
     return copies
 
 
-def _is_one(table: SourceTable, copies: Sequence[TableCopy]) -> bool:
+def _is_copied(table: SourceTable, copies: Sequence[TableCopy]) -> bool:
     return any(each.table == postgres_name(table.schema, table.table) for each in copies)
 
 
@@ -148,4 +151,4 @@ def _clear(pipeline: OpenPipeline, names: Sequence[LakeName]) -> None:
     clear(pipeline.lake, names)
 
 
-AGAIN = Way(AGAIN_FOLDER, "settling-again.json", "its copy was to begin", _copy, _clear)
+RECOPIED_TABLES = CopyKind(AGAIN_FOLDER, "settling-again.json", "its copy was to begin", _copy, _clear)

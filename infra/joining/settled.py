@@ -8,8 +8,8 @@ noted; a sync that finds one of them still open leaves the table to the next, wi
 was made when all tables were published already has no such writers.
 
 Invariant: `settled_snapshot` yields a snapshot at the lake's position, and the tables that may begin under
-it.  Where none can be judged (`infra.advance.exact`) it is a slot's, for which the same transactions are
-waited for once.
+it.  Where none can be judged (`infra.advance.nonblocking`) it is a slot's, for which the same
+transactions are waited for once.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.decoder.slots.visible import Shown
 from slotlake.decoder.slots.writers import Membership, memberships, open_writers, publications_text
-from slotlake.infra.advance.advance import at_exact_lsn
-from slotlake.infra.advance.exact import found_beside_writers
+from slotlake.infra.advance.advance import at_slot_snapshot
+from slotlake.infra.advance.nonblocking import enter_nonblocking_snapshot
 from slotlake.infra.state_file import StateFile
 from slotlake.spark.names import postgres_name
 
@@ -42,7 +42,7 @@ WRITERS_WAIT_SECONDS = 0.5
 _AGAIN_SECONDS = 60.0  # on a standby nobody says which transactions are open
 _POLL_SECONDS = 0.05
 PLACE = "settling.json"
-_Told = dict[str, Any]
+_State = dict[str, Any]
 
 
 @contextmanager
@@ -59,48 +59,48 @@ def settled_snapshot(
         slot_wait_seconds: how long transactions may stay open, should the snapshot have to be a slot's.
         place: the file of the pipeline's state in which it is noted for whom they wait.
     """
-    note = _Note(pipeline, place)
-    quiet = note.quiet(tables, progress)
-    with ExitStack() as held:
-        snapshot = found_beside_writers(pipeline, progress, held) if quiet else None
+    note = _WaitingNote(pipeline, place)
+    settled_tables = note.without_writers(tables, progress)
+    with ExitStack() as resources:
+        snapshot = enter_nonblocking_snapshot(pipeline, progress, resources) if settled_tables else None
         if snapshot is not None:
-            same = note.still(pipeline, snapshot, quiet)
-            yield snapshot, [table for table in tables if table in same]
+            unchanged = note.published_as_before(pipeline, snapshot, settled_tables)
+            yield snapshot, [table for table in tables if table in unchanged]
             return
-        if (quiet or not note.judges) and note.slot_may_come():
-            waited = _slot(pipeline, slot_wait_seconds, progress, held, note)
+        if (settled_tables or not note.judges) and note.may_wait_for_slot():
+            waited = _slot_snapshot_or_none(pipeline, slot_wait_seconds, progress, resources, note)
             if waited is not None:
                 yield waited, list(tables)
                 return
         yield None
 
 
-def _slot(
-    pipeline: OpenPipeline, seconds: float, progress: Progressing, held: ExitStack, note: _Note
+def _slot_snapshot_or_none(
+    pipeline: OpenPipeline, seconds: float, progress: Progressing, resources: ExitStack, note: _WaitingNote
 ) -> ExportedSnapshot | None:
     try:
-        return held.enter_context(at_exact_lsn(pipeline, seconds, progress))
+        return resources.enter_context(at_slot_snapshot(pipeline, seconds, progress))
     except SlotError as error:
         if not error.retryable:
             raise
-        note.slot_came_not()
+        note.note_slot_failed()
         return None
 
 
-def awaited(pipeline: OpenPipeline, place: str = PLACE) -> dict[str, str]:
+def open_writers_by_table(pipeline: OpenPipeline, place: str = PLACE) -> dict[str, str]:
     """Tables, as PostgreSQL writes them, that cannot begin yet, and the transactions that they wait for."""
     entries = _read(pipeline, place)["tables"].values()
     return {entry["table"]: ", ".join(entry["open"]) for entry in entries if entry["open"]}
 
 
-def look_ahead(pipeline: OpenPipeline, fresh: Sequence[SourceTable]) -> None:
+def note_publications(pipeline: OpenPipeline, fresh: Sequence[SourceTable]) -> None:
     """Note how the publications are, for tables that are made later; forget tables that join no more."""
-    note = _Note(pipeline)
+    note = _WaitingNote(pipeline)
     if note.forget_others(fresh) or not note.knows_publications:
-        note.look_ahead()
+        note.note_publications()
 
 
-class _Note:
+class _WaitingNote:
     """What is known from sync to sync, in a file of the pipeline's state; only spares waiting.
 
     Attributes:
@@ -108,11 +108,11 @@ class _Note:
     """
 
     def __init__(self, pipeline: OpenPipeline, place: str = PLACE) -> None:
-        self._pipeline, self._place, self._told = pipeline, place, _read(pipeline, place)
-        self._seen: Mapping[int, Membership] = {}
+        self._pipeline, self._place, self._state = pipeline, place, _read(pipeline, place)
+        self._memberships: Mapping[int, Membership] = {}
         self.judges = pipeline.source.plugin == "pgoutput"
 
-    def quiet(self, tables: Sequence[SourceTable], progress: Progressing) -> set[SourceTable]:
+    def without_writers(self, tables: Sequence[SourceTable], progress: Progressing) -> set[SourceTable]:
         """Those to which nobody who is open wrote before they were published."""
         if not self.judges:
             return set()
@@ -122,69 +122,74 @@ class _Note:
                 self.judges = False
             if not self.judges:
                 return set()
-            found = self._looked(connection, tables)
-            until = time.monotonic() + WRITERS_WAIT_SECONDS
-            while found and self._open() and time.monotonic() < until:
+            has_new_tables = self._note_writers(connection, tables)
+            deadline = time.monotonic() + WRITERS_WAIT_SECONDS
+            while has_new_tables and self._any_writer_open() and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
-                self._forget_ended(connection)
+                self._drop_ended_writers(connection)
         self._write()
-        quiet = {table for table in tables if self._is_quiet(table)}
+        settled_tables = {table for table in tables if self._has_no_writers(table)}
         for table in tables:
-            if table not in quiet and table.relation_id in self._seen:
-                who = ", ".join(self._told["tables"][str(table.relation_id)]["open"])
-                progress(f"copy {table.quoted}: waits for who wrote to it before it was published ({who})", 0)
-        return quiet
+            if table not in settled_tables and table.relation_id in self._memberships:
+                writers = ", ".join(self._state["tables"][str(table.relation_id)]["open"])
+                progress(
+                    f"copy {table.quoted}: waits for who wrote to it before it was published ({writers})", 0
+                )
+        return settled_tables
 
-    def _looked(self, connection: psycopg.Connection[Any], tables: Sequence[SourceTable]) -> bool:
+    def _note_writers(self, connection: psycopg.Connection[Any], tables: Sequence[SourceTable]) -> bool:
         """Note who is open; was any table looked at for the first time?"""
         ids = [table.relation_id for table in tables]
-        self._since(connection)
+        self._note_shown(connection)
         # First how they are published, as committed; then who holds them.
-        self._seen = memberships(connection, ids, self._pipeline.source.publications)
-        now, entries = open_writers(connection, ids), self._told["tables"]
+        self._memberships = memberships(connection, ids, self._pipeline.source.publications)
+        writers, entries = open_writers(connection, ids), self._state["tables"]
         server, xmax = self._server(connection), Shown.parse(_snapshot(connection)).xmax
         names = {table.relation_id: postgres_name(table.schema, table.table) for table in tables}
-        fresh = False
-        for oid, how in self._seen.items():
-            known = entries.get(str(oid))
-            if known is None or (known["how"], known["server"]) != (how.text, server):
-                holders = [] if self._born_published(how, xmax) else sorted(now[oid])
-                entry = {"table": names[oid], "how": how.text, "server": server, "open": holders}
+        has_new_writers = False
+        for oid, membership in self._memberships.items():
+            entry_before = entries.get(str(oid))
+            if entry_before is None or (entry_before["how"], entry_before["server"]) != (
+                membership.text,
+                server,
+            ):
+                holders = [] if self._was_made_published(membership, xmax) else sorted(writers[oid])
+                entry = {"table": names[oid], "how": membership.text, "server": server, "open": holders}
                 entries[str(oid)] = entry
-                fresh |= bool(holders)
+                has_new_writers |= bool(holders)
             else:
-                known["open"] = sorted(set(known["open"]) & now[oid])
-        return fresh
+                entry_before["open"] = sorted(set(entry_before["open"]) & writers[oid])
+        return has_new_writers
 
-    def _since(self, connection: psycopg.Connection[Any]) -> None:
+    def _note_shown(self, connection: psycopg.Connection[Any]) -> None:
         """Which transactions had ended when the publications were first seen as they are."""
-        how = publications_text(connection, self._pipeline.source.publications)
-        if self._told["publications"] != how:
-            self._told["publications"], self._told["shown"] = how, _snapshot(connection)
+        publications = publications_text(connection, self._pipeline.source.publications)
+        if self._state["publications"] != publications:
+            self._state["publications"], self._state["shown"] = publications, _snapshot(connection)
 
-    def _born_published(self, how: Membership, xmax: int) -> bool:
+    def _was_made_published(self, membership: Membership, xmax: int) -> bool:
         """Was it made after all tables were seen to be published?"""
-        shown = Shown.parse(self._told["shown"])
-        return how.by_all and how.made is not None and shown.ended_since(how.made, xmax)
+        shown = Shown.parse(self._state["shown"])
+        return membership.by_all and membership.made is not None and shown.ended_since(membership.made, xmax)
 
     def _server(self, connection: psycopg.Connection[Any]) -> str:
         row = connection.execute("SELECT pg_postmaster_start_time()::text").fetchone()
         return "" if row is None else str(row[0])
 
-    def _open(self) -> bool:
-        return any(entry["open"] for entry in self._told["tables"].values())
+    def _any_writer_open(self) -> bool:
+        return any(entry["open"] for entry in self._state["tables"].values())
 
-    def _forget_ended(self, connection: psycopg.Connection[Any]) -> None:
-        now = open_writers(connection, self._seen.keys())
-        for oid in self._seen:
-            entry = self._told["tables"][str(oid)]
+    def _drop_ended_writers(self, connection: psycopg.Connection[Any]) -> None:
+        now = open_writers(connection, self._memberships.keys())
+        for oid in self._memberships:
+            entry = self._state["tables"][str(oid)]
             entry["open"] = sorted(set(entry["open"]) & now[oid])
 
-    def _is_quiet(self, table: SourceTable) -> bool:
+    def _has_no_writers(self, table: SourceTable) -> bool:
         oid = table.relation_id
-        return oid in self._seen and not self._told["tables"][str(oid)]["open"]
+        return oid in self._memberships and not self._state["tables"][str(oid)]["open"]
 
-    def still(
+    def published_as_before(
         self, pipeline: OpenPipeline, snapshot: ExportedSnapshot, tables: set[SourceTable]
     ) -> set[SourceTable]:
         """Those that the snapshot shows to be published as they were when their writers were looked for."""
@@ -195,11 +200,11 @@ class _Note:
                 taken = sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot.snapshot))
                 connection.execute(taken)
                 now = memberships(connection, ids, pipeline.source.publications)
-            return {t for t in tables if now.get(t.relation_id) == self._seen.get(t.relation_id)}
+            return {t for t in tables if now.get(t.relation_id) == self._memberships.get(t.relation_id)}
 
-    def slot_may_come(self) -> bool:
+    def may_wait_for_slot(self) -> bool:
         """Have those ended for whom a slot was waited for in vain?"""
-        failed = self._told["failed"]
+        failed = self._state["failed"]
         if failed is None:
             return True
         waited, shown = failed["at"], Shown.parse(failed["shown"])
@@ -210,29 +215,29 @@ class _Note:
             now = Shown.parse(_snapshot(connection))
         return all(now.shows(xid) for xid in shown.in_progress)
 
-    def slot_came_not(self) -> None:
+    def note_slot_failed(self) -> None:
         """Transactions stayed open."""
         dsn = self._pipeline.source.dsn
         with source_session(dsn, "looking for open transactions") as connection:
             standby = connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
-            self._told["failed"] = {"at": time.time(), "shown": _snapshot(connection), "standby": standby}
+            self._state["failed"] = {"at": time.time(), "shown": _snapshot(connection), "standby": standby}
         self._write()
 
     @property
     def knows_publications(self) -> bool:
-        return bool(self._told["publications"])
+        return bool(self._state["publications"])
 
-    def look_ahead(self) -> None:
+    def note_publications(self) -> None:
         """How the publications are now."""
         dsn = self._pipeline.source.dsn
         with source_session(dsn, "reading the publications") as connection:
             if connection.execute("SELECT pg_is_in_recovery()").fetchone() == (False,):
-                self._since(connection)
+                self._note_shown(connection)
         self._write()
 
     def forget_others(self, tables: Sequence[SourceTable]) -> bool:
         """Were tables noted that are not among these?"""
-        entries = self._told["tables"]
+        entries = self._state["tables"]
         others = entries.keys() - {str(table.relation_id) for table in tables}
         for other in others:
             del entries[other]
@@ -240,7 +245,7 @@ class _Note:
 
     def _write(self) -> None:
         with suppress(OSError):
-            _file(self._pipeline, self._place).write(self._told)
+            _file(self._pipeline, self._place).write(self._state)
 
 
 def _snapshot(connection: psycopg.Connection[Any]) -> str:
@@ -249,10 +254,10 @@ def _snapshot(connection: psycopg.Connection[Any]) -> str:
     return str(row[0])
 
 
-def _read(pipeline: OpenPipeline, place: str) -> _Told:
-    told: _Told = {"publications": "", "shown": "", "tables": {}, "failed": None}
-    read = _file(pipeline, place).mapping()
-    return read if read.keys() == told.keys() else told
+def _read(pipeline: OpenPipeline, place: str) -> _State:
+    empty: _State = {"publications": "", "shown": "", "tables": {}, "failed": None}
+    state = _file(pipeline, place).mapping()
+    return state if state.keys() == empty.keys() else empty
 
 
 def _file(pipeline: OpenPipeline, place: str) -> StateFile:

@@ -64,53 +64,53 @@ class TableRepair(Report):
 
 @dataclass(frozen=True)
 class Comparison:
-    """One table compared; ``source`` is None if it is published no more, ``held`` if the lake lacks it."""
+    """One table compared; ``source`` is None if it is published no more, ``mirror`` if the lake lacks it."""
 
     source: SourceTable | None
-    held: TableSchema | None
+    mirror: TableSchema | None
     repair: TableRepair
-    found: Differing | None = None
+    difference: Differing | None = None
 
-    def changes(self, connection: psycopg.Connection[Any], cut: Cut) -> Iterator[RowChange]:
+    def changes(self, connection: psycopg.Connection[Any], point: Cut) -> Iterator[RowChange]:
         """The rows that differ, as changes."""
         assert self.source is not None
-        assert self.found is not None
-        takes = _taken(self.source)
+        assert self.difference is not None
+        takes = _taken_operations(self.source)
         names = [column.name for column in self.source.columns]
         by_kind: dict[str, dict[int, int]] = {}
-        for kind, key, rows in self.found.found:
+        for kind, key, rows in self.difference.found:
             by_kind.setdefault(kind, {})[key] = rows
-        if not self.found.table.key:
-            yield from self._of_a_bag(connection, cut, by_kind, names)
+        if not self.difference.table.key:
+            yield from self._changes_without_key(connection, point, by_kind, names)
             return
         going = by_kind.get(EXTRA, {}) if "delete" in takes else {}
         changed = by_kind.get(DIFFERENT, {}) if "update" in takes else {}
         coming = by_kind.get(MISSING, {}) if "insert" in takes else {}
-        old = lake_rows(cut, self.found.table, [*going, *changed], names)
+        old = lake_rows(point, self.difference.table, [*going, *changed], names)
         yield from (RowChange(old[key], None) for key in going)
-        for key, row in source_rows(connection, self.found.table, [*changed, *coming], names):
+        for key, row in source_rows(connection, self.difference.table, [*changed, *coming], names):
             yield RowChange(old.get(key), row)
 
-    def _of_a_bag(
+    def _changes_without_key(
         self,
         connection: psycopg.Connection[Any],
-        cut: Cut,
+        point: Cut,
         by_kind: dict[str, dict[int, int]],
         names: Sequence[str],
     ) -> Iterator[RowChange]:
-        assert self.found is not None
+        assert self.difference is not None
         going = by_kind.get(EXTRA, {}) | by_kind.get(DUPLICATED, {})
-        old = lake_rows(cut, self.found.table, list(going), names)
+        old = lake_rows(point, self.difference.table, list(going), names)
         for key, rows in going.items():
             yield from [RowChange(old[key], None)] * rows
         coming = dict(by_kind.get(MISSING, {}))
-        for key, row in source_rows(connection, self.found.table, list(coming), names):
+        for key, row in source_rows(connection, self.difference.table, list(coming), names):
             yield from [RowChange(None, row)] * coming.pop(key, 0)
 
 
 def compare(
     connection: psycopg.Connection[Any],
-    cut: Cut,
+    point: Cut,
     tables: Sequence[SourceTable],
     unreadable: Collection[LakeName],
     progress: Progressing,
@@ -121,77 +121,81 @@ def compare(
         connection: of :func:`expectations.source_side.snapshot_session`, or :func:`session_now`.
         unreadable: lake tables that cannot be compared, because part of them is gone.
     """
-    held = {(table.schema, table.table): table for table in cut.followed()}
+    mirrors = {(table.schema, table.table): table for table in point.followed()}
     sizes = _sizes(connection, [table.relation_id for table in tables])
-    found = []
+    comparisons = []
     for done, table in enumerate(tables):
         progress("compare", done, len(tables))
-        size, lake = sizes.get(table.relation_id, (0, 0)), held.pop((table.schema, table.table), None)
-        found.append(_compared(connection, cut, table, lake, unreadable, size))
+        size, mirror = sizes.get(table.relation_id, (0, 0)), mirrors.pop((table.schema, table.table), None)
+        comparisons.append(_compared(connection, point, table, mirror, unreadable, size))
     progress("compare", len(tables), len(tables))
-    why = "it is not published any more: it stays as it is"
-    gone = [(t, TableRepair(t.source_name, LEFT, why=why)) for t in held.values()]
-    return [*found, *(Comparison(None, table, repair) for table, repair in gone)]
+    reason = "it is not published any more: it stays as it is"
+    unpublished = [(t, TableRepair(t.source_name, LEFT, why=reason)) for t in mirrors.values()]
+    return [*comparisons, *(Comparison(None, table, repair) for table, repair in unpublished)]
 
 
 def _compared(
     connection: psycopg.Connection[Any],
-    cut: Cut,
+    point: Cut,
     table: SourceTable,
-    lake: TableSchema | None,
+    mirror: TableSchema | None,
     unreadable: Collection[LakeName],
     size: tuple[int, int],
 ) -> Comparison:
     name = postgres_name(table.schema, table.table)
-    if lake is None:
+    if mirror is None:
         return Comparison(table, None, TableRepair(name, NEW, *size, why="the lake lacks it"))
-    why = ""
-    if lake.lake_name(cut.lake.namespace) in unreadable:
-        why = "what the lake has of it cannot be read whole"
-    elif _shape(lake.live) != _shape(table.columns) or tuple(lake.key) != tuple(table.key):
-        why = "its columns or its key changed"
-    if why:
-        return Comparison(table, lake, TableRepair(name, WHOLE, *size, why=why))
+    reason = ""
+    if mirror.lake_name(point.lake.namespace) in unreadable:
+        reason = "what the lake has of it cannot be read whole"
+    elif _column_signatures(mirror.live) != _column_signatures(table.columns) or tuple(mirror.key) != tuple(
+        table.key
+    ):
+        reason = "its columns or its key changed"
+    if reason:
+        return Comparison(table, mirror, TableRepair(name, WHOLE, *size, why=reason))
     try:
-        with while_there(connection, Compared.of(name, table, lake)):
-            found = differing(connection, cut, name, table, lake)
+        with while_there(connection, Compared.of(name, table, mirror)):
+            difference = differing(connection, point, name, table, mirror)
     except VanishedError:
-        return Comparison(None, lake, TableRepair(name, LEFT, why="it was dropped: it stays as it is"))
-    if not found.found:
-        return Comparison(table, lake, TableRepair(name, NOTHING), found)
-    why = _why_whole(table, found)
-    if why:
-        whole = TableRepair(name, WHOLE, found.source_rows, size[1], found.counts, why)
-        return Comparison(table, lake, whole, found)
-    rows = found.rows()
-    share = size[1] * rows // max(found.source_rows, 1)
-    return Comparison(table, lake, TableRepair(name, ROWS, rows, min(share, size[1]), found.counts), found)
+        return Comparison(None, mirror, TableRepair(name, LEFT, why="it was dropped: it stays as it is"))
+    if not difference.found:
+        return Comparison(table, mirror, TableRepair(name, NOTHING), difference)
+    reason = _whole_copy_reason(table, difference)
+    if reason:
+        whole = TableRepair(name, WHOLE, difference.source_rows, size[1], difference.counts, reason)
+        return Comparison(table, mirror, whole, difference)
+    rows = difference.rows()
+    share = size[1] * rows // max(difference.source_rows, 1)
+    return Comparison(
+        table, mirror, TableRepair(name, ROWS, rows, min(share, size[1]), difference.counts), difference
+    )
 
 
-def _shape(columns: Sequence[Any]) -> list[tuple[str, int, int]]:
+def _column_signatures(columns: Sequence[Any]) -> list[tuple[str, int, int]]:
     return [(column.name, column.type_oid, column.typmod) for column in columns]
 
 
-def _why_whole(table: SourceTable, found: Differing) -> str:
+def _whole_copy_reason(table: SourceTable, difference: Differing) -> str:
     """Why a table is not mended by rows; "" if it is."""
-    if _taken(table) != frozenset(("insert", "update", "delete")):
+    if _taken_operations(table) != frozenset(("insert", "update", "delete")):
         return ""  # the lake keeps rows that the source has no more: a copy would lose them
     identity = table.replica_identity
     if not table.key and identity != "f":
         return "it has no key, and its replica identity does not name rows"
     if table.key and identity == "n":
         return "its replica identity names no rows"
-    if table.key and found.rows(DUPLICATED):
+    if table.key and difference.rows(DUPLICATED):
         return "the lake has rows of it twice"
-    rows = found.rows()
+    rows = difference.rows()
     if rows > _BY_ROWS_MAX or rows > max(
-        _ALWAYS_BY_ROWS, _WHOLE_SHARE * max(found.source_rows, found.lake_rows)
+        _ALWAYS_BY_ROWS, _WHOLE_SHARE * max(difference.source_rows, difference.lake_rows)
     ):
         return "most of it differs"
     return ""
 
 
-def _taken(table: SourceTable) -> frozenset[str]:
+def _taken_operations(table: SourceTable) -> frozenset[str]:
     """The operations on rows that the lake takes of a table."""
     chosen = Selection.from_json(table.selection) if isinstance(table, SelectedTable) else Selection()
     return frozenset(each for each in ("insert", "update", "delete") if chosen.takes(each))

@@ -14,7 +14,7 @@ from slotlake.decoder.slots.slot import create_slot
 from slotlake.infra.advance.steps import apply_named, confirm_position, publish_named
 from slotlake.infra.copy.tables import published_tables, replace_content
 from slotlake.infra.recover.compare import WHOLE, TableRepair
-from slotlake.infra.schema.evolution import with_copies
+from slotlake.infra.schema.evolution import write_copies
 from slotlake.infra.source.pulling import pull_batch
 from slotlake.spark.names import LakeName, lake_table, postgres_name
 
@@ -36,12 +36,12 @@ def copy_again(
     """
     from slotlake.spark.read.point import Cut
 
-    held = Cut.latest(pipeline.lake).pinned.keys()
+    lake_tables = Cut.latest(pipeline.lake).pinned.keys()
     namespace = pipeline.lake.namespace
     tables = [
         table
         for table in published_tables(pipeline)
-        if (name := lake_table(namespace, table.schema, table.table)) in broken and name in held
+        if (name := lake_table(namespace, table.schema, table.table)) in broken and name in lake_tables
     ]
     if not tables:
         return []
@@ -51,7 +51,7 @@ def copy_again(
         if batch.empty:
             rows = {table: replace_content(pipeline, table, snapshot, progress) for table in tables}
         else:
-            with_copies(pipeline, batch, snapshot, dict.fromkeys(tables, WHY), progress, examined=False)
+            write_copies(pipeline, batch, snapshot, dict.fromkeys(tables, WHY), progress, examined=False)
             applied = apply_named(pipeline, batch.name, judged=True)
             publish_named(pipeline, batch.name)
             names = {table: postgres_name(table.schema, table.table) for table in tables}

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 from slotlake.decoder.catalog.publications import missing_publications
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import source_session
-from slotlake.infra.advance.findings import Finding, Judged, judge
+from slotlake.infra.advance.findings import Diagnosis, Finding, judge
 from slotlake.infra.recover.compare import LEFT, NEW, NOTHING, ROWS, WHOLE, TableRepair, compare, session_now
 from slotlake.infra.reports import Report
 from slotlake.infra.selection.aside import forget_stopped, stopped_by, tables_aside, with_resume
-from slotlake.infra.source import follow
+from slotlake.infra.source import standing_puller
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -67,60 +67,62 @@ def recover(pipeline: OpenPipeline, *, carry_out: bool, progress: Progressing) -
         SourceError, LakeError: a side cannot be asked.
     """
     started = time.monotonic()
-    judged = judge(pipeline, files=True)
-    if not judged.findings:
-        at = format_lsn(judged.position)
+    diagnosis = judge(pipeline, files=True)
+    if not diagnosis.findings:
+        at = format_lsn(diagnosis.position)
         fine = f"nothing is lost: the lake is whole, and the slot still has all changes from {at} on"
-        return RecoverReport(pipeline.name, fine + _troubles(pipeline), [], carried_out=False, lsn=at)
-    diagnosis = "; ".join(finding.what for finding in judged.findings)
-    tables = _planned(pipeline, judged, progress) if not carry_out else []
+        return RecoverReport(
+            pipeline.name, fine + _unmended_troubles(pipeline), [], carried_out=False, lsn=at
+        )
+    summary = "; ".join(finding.what for finding in diagnosis.findings)
+    tables = _planned(pipeline, diagnosis, progress) if not carry_out else []
     if carry_out:
-        judged = _with_commits_mended(pipeline, judged)
-        diagnosis = "; ".join(finding.what for finding in judged.findings)
-        tables = _carry_out(pipeline, judged, progress)
+        diagnosis = _with_commits_mended(pipeline, diagnosis)
+        summary = "; ".join(finding.what for finding in diagnosis.findings)
+        tables = _carry_out(pipeline, diagnosis, progress)
         forget_stopped(pipeline)
     return RecoverReport(
         pipeline.name,
-        diagnosis,
-        _plan(pipeline, judged, tables, carried_out=carry_out),
+        summary,
+        _plan(pipeline, diagnosis, tables, carried_out=carry_out),
         carried_out=carry_out,
-        findings=judged.findings,
+        findings=diagnosis.findings,
         tables=tables,
         rows=sum(table.rows for table in tables),
         bytes=sum(table.bytes for table in tables),
-        lost=_lost(judged),
-        lsn=format_lsn(pipeline.position() if carry_out else judged.position),
+        lost=_losses(diagnosis),
+        lsn=format_lsn(pipeline.position() if carry_out else diagnosis.position),
         seconds=round(time.monotonic() - started, 3),
     )
 
 
-def _troubles(pipeline: OpenPipeline) -> str:
+def _unmended_troubles(pipeline: OpenPipeline) -> str:
     """What no recovery mends: the error that the last sync ended with, and tables set aside."""
     stopped = stopped_by(pipeline)
-    told = [f"the next sync will stop again at {stopped}"] if stopped else []
-    told += [
+    warnings = [f"the next sync will stop again at {stopped}"] if stopped else []
+    warnings += [
         f"table {each.source_name} is set aside ({each.reason}): {with_resume(each.way_out)}"
         for each in tables_aside(pipeline).values()
     ]
-    return "".join(f"; but {each}" for each in told)
+    return "".join(f"; but {each}" for each in warnings)
 
 
-def _planned(pipeline: OpenPipeline, judged: Judged, progress: Progressing) -> list[TableRepair]:
+def _planned(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressing) -> list[TableRepair]:
     """What each table would get if it were done now."""
     from slotlake.infra.copy.tables import published_tables
     from slotlake.spark.read.point import Cut
 
-    if judged.needs("renew"):
-        broken = unreadable(judged.damages)
-        if any(each.position is not None for each in judged.damages):
+    if diagnosis.needs("renew"):
+        broken = unreadable(diagnosis.damages)
+        if any(each.position is not None for each in diagnosis.damages):
             return []  # the lake as it will be compared is not what readers see now
         if unpublished(pipeline):
             return []  # which tables, and which of their rows, nobody can tell before the publication is made
         tables = published_tables(pipeline)
         with session_now(pipeline.source.dsn) as connection:
-            found = compare(connection, Cut.latest(pipeline.lake), tables, broken, progress)
-        return [each.repair for each in found]
-    names = {name for each in judged.findings if each.repair == "copy" for name in each.tables}
+            comparisons = compare(connection, Cut.latest(pipeline.lake), tables, broken, progress)
+        return [each.repair for each in comparisons]
+    names = {name for each in diagnosis.findings if each.repair == "copy" for name in each.tables}
     return [TableRepair(name, WHOLE, why="copied again in place") for name in sorted(names)]
 
 
@@ -137,23 +139,23 @@ def unreadable(damages: Collection[Damage]) -> set[LakeName]:
 
 
 def _plan(
-    pipeline: OpenPipeline, judged: Judged, tables: Sequence[TableRepair], *, carried_out: bool
+    pipeline: OpenPipeline, diagnosis: Diagnosis, tables: Sequence[TableRepair], *, carried_out: bool
 ) -> list[str]:
     lines = [
         f"move {each.table} back to where slotlake left it (snapshot {each.snapshot}); no row is copied"
-        for each in judged.damages
+        for each in diagnosis.damages
         if each.snapshot is not None
     ]
-    if not carried_out and any(each.position is not None for each in judged.damages):
+    if not carried_out and any(each.position is not None for each in diagnosis.damages):
         lines.append("look at the other tables, which its newest row tells of, and mend them likewise")
-    if judged.needs("pull"):
+    if diagnosis.needs("pull"):
         lines.append("move the altered batch aside; the next sync pulls it again, the slot has its changes")
     lines += [
         f"make {each.table} anew beside its mirror"
-        for each in judged.damages
+        for each in diagnosis.damages
         if each.snapshot is None and each.is_beside
     ]
-    if judged.needs("renew"):
+    if diagnosis.needs("renew"):
         lines += _renewal(pipeline, tables, carried_out=carried_out)
     else:
         lines += [f"copy {table.table} again in place, at an exact LSN" for table in tables]
@@ -183,21 +185,21 @@ def _renewal(pipeline: OpenPipeline, tables: Sequence[TableRepair], *, carried_o
     return [*lines, "publish all of it as one consistency point, readers find the tables all the time"]
 
 
-def _lost(judged: Judged) -> list[str]:
+def _losses(diagnosis: Diagnosis) -> list[str]:
     lost = []
-    if judged.needs("renew"):
+    if diagnosis.needs("renew"):
         lost.append(
-            f"what happened between {format_lsn(judged.position)} and the new slot is seen by its net effect "
-            "only: of a row that changed twice the last change, of one that came and went nothing; a history "
+            f"what happened between {format_lsn(diagnosis.position)} and the new slot is seen by its net "
+            "effect only: of a row that changed twice the last change, of one that came and went nothing; a history "
             "and a change log get it as one transaction at the new slot's position (origin slotlake_recover)"
         )
-    if any(finding.kind in ("history", "restored") for finding in judged.findings):
+    if any(finding.kind in ("history", "restored") for finding in diagnosis.findings):
         lost.append(
             "changes that the lake has and the source has not, or not any more, are taken back; histories "
             "and change logs keep the LSNs of before, which may be higher than those to come: ask these by "
             "time (docs/runbook/restored-backup.md)"
         )
-    for each in judged.damages:
+    for each in diagnosis.damages:
         if each.snapshot is None and each.is_beside:
             lost.append(
                 f"what {each.table} told of the past: it begins anew with the rows that there are now"
@@ -207,19 +209,19 @@ def _lost(judged: Judged) -> list[str]:
     return lost
 
 
-def _with_commits_mended(pipeline: OpenPipeline, judged: Judged) -> Judged:
+def _with_commits_mended(pipeline: OpenPipeline, diagnosis: Diagnosis) -> Diagnosis:
     """What is wrong beside, once `commits` is where it was: the other tables are judged by its newest row."""
     from slotlake.spark.maintenance.integrity import mend
 
-    if all(each.position is None for each in judged.damages):
-        return judged
-    mend(pipeline.lake, judged.damages)
-    beside = judge(pipeline, files=True)
-    findings = {each.what: each for each in [*judged.findings, *beside.findings]}
-    return Judged(beside.position, list(findings.values()), [*judged.damages, *beside.damages])
+    if all(each.position is None for each in diagnosis.damages):
+        return diagnosis
+    mend(pipeline.lake, diagnosis.damages)
+    second = judge(pipeline, files=True)
+    findings = {each.what: each for each in [*diagnosis.findings, *second.findings]}
+    return Diagnosis(second.position, list(findings.values()), [*diagnosis.damages, *second.damages])
 
 
-def _carry_out(pipeline: OpenPipeline, judged: Judged, progress: Progressing) -> list[TableRepair]:
+def _carry_out(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressing) -> list[TableRepair]:
     from slotlake.infra.joining.joining import add_new_tables
     from slotlake.infra.recover.copy import copy_again
     from slotlake.infra.recover.renew import renew
@@ -229,34 +231,34 @@ def _carry_out(pipeline: OpenPipeline, judged: Judged, progress: Progressing) ->
     from slotlake.spark.publish.rewind_tables import take_back
 
     pipeline.stream.end()
-    if judged.needs("renew"):
-        follow.stop(pipeline)
-    mend(pipeline.lake, judged.damages)
+    if diagnosis.needs("renew"):
+        standing_puller.stop(pipeline)
+    mend(pipeline.lake, diagnosis.damages)
     take_back(pipeline.lake, pipeline.name)
-    if judged.needs("pull"):
-        _set_aside(pipeline, judged.position)
-    beside = [each.table for each in judged.damages if each.snapshot is None and each.is_beside]
-    if beside:
-        drop_tables(pipeline.lake, pipeline.name, beside)
-    broken = unreadable(judged.damages) - set(beside)
+    if diagnosis.needs("pull"):
+        _rename_altered_batches(pipeline, diagnosis.position)
+    derived = [each.table for each in diagnosis.damages if each.snapshot is None and each.is_beside]
+    if derived:
+        drop_tables(pipeline.lake, pipeline.name, derived)
+    broken = unreadable(diagnosis.damages) - set(derived)
     tables: list[TableRepair] = []
-    if judged.needs("renew"):
-        tables = renew(pipeline, broken, salvage=_salvages(judged), progress=progress)
+    if diagnosis.needs("renew"):
+        tables = renew(pipeline, broken, salvage=_may_apply_waiting(diagnosis), progress=progress)
     elif broken:
         tables = copy_again(pipeline, broken, progress)
-    if broken and not judged.needs("renew"):
+    if broken and not diagnosis.needs("renew"):
         add_new_tables(pipeline, progress)
-    if beside:
+    if derived:
         begin_modes(pipeline, progress)
     return tables
 
 
-def _salvages(judged: Judged) -> bool:
+def _may_apply_waiting(diagnosis: Diagnosis) -> bool:
     """Is what waits in the change log still the source's?"""
-    return all(each.kind == "slot" for each in judged.findings if each.repair == "renew")
+    return all(each.kind == "slot" for each in diagnosis.findings if each.repair == "renew")
 
 
-def _set_aside(pipeline: OpenPipeline, position: int) -> None:
+def _rename_altered_batches(pipeline: OpenPipeline, position: int) -> None:
     """The batch that is to follow is not what was written: another name, so that nothing takes it for one."""
     from slotlake.decoder.changelog.batches import batches
     from slotlake.spark.publish import sidecar as annex

@@ -23,12 +23,12 @@ from slotlake.decoder.server.source import identify, source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot, drop_slot
 from slotlake.decoder.stream.pull import identity_of
 from slotlake.expectations.source_side import snapshot_session
-from slotlake.infra.advance.findings import note_begun, note_ended, note_of
+from slotlake.infra.advance.findings import note_recovery_begun, note_recovery_ended, recovery_note
 from slotlake.infra.advance.steps import apply_named, confirm_position, publish_named
 from slotlake.infra.copy.tables import copy_all, published_tables, schemas_at, source_clock
 from slotlake.infra.joining.recopying import give_up_all
 from slotlake.infra.recover.compare import NEW, ROWS, WHOLE, Comparison, TableRepair, compare
-from slotlake.infra.schema.evolution import evolved, with_copies
+from slotlake.infra.schema.evolution import with_schema_changes, write_copies
 from slotlake.infra.source.history import follow_history
 from slotlake.infra.state_file import StateFile
 from slotlake.spark.names import parse_postgres_name
@@ -56,63 +56,65 @@ def renew(
         SlotError: open transactions hold the new slot up; they are named, and the lake is as it was.
     """
     pipeline.session  # noqa: B018  start Spark before the slot: no slot is made if it cannot start
-    if salvage and not note_of(pipeline).exists():
+    if salvage and not recovery_note(pipeline).exists():
         follow_history(pipeline, pipeline.position())  # what only a failed primary had is not the source's
         _apply_what_waits(pipeline, progress)
-    _publications(pipeline)
+    _make_missing_publications(pipeline)
     for table in give_up_all(pipeline):  # positions up to which its changes are noted may come again
         progress(f"copy {table}: given up, the pipeline is recovered", 0)
-    with _noted(pipeline):
+    with _noted_as_begun(pipeline):
         drop_slot(pipeline.source)
         reach("recover.slot_dropped")
         progress("waiting for a snapshot of the source", 0)
         with create_slot(pipeline.source, wait_seconds=SLOT_WAIT_SECONDS) as snapshot:
             reach("recover.slot_made")
-            found = _bring(pipeline, snapshot, broken, progress)
+            comparisons = _bring_to_snapshot(pipeline, snapshot, broken, progress)
     confirm_position(pipeline)
-    return [each.repair for each in found]
+    return [each.repair for each in comparisons]
 
 
-def _bring(
+def _bring_to_snapshot(
     pipeline: OpenPipeline, snapshot: ExportedSnapshot, broken: Collection[LakeName], progress: Progressing
 ) -> list[Comparison]:
     """Bring the lake to the new slot's snapshot."""
     # At once: what commits while the tables are compared comes behind the recovery by time too.
-    taken = source_clock(pipeline)
-    start = _below(pipeline, snapshot.lsn)
+    snapshot_time = source_clock(pipeline)
+    start = _position_below(pipeline, snapshot.lsn)
     _forget_what_waits(pipeline, start)
-    note_begun(pipeline, batch_name(start, snapshot.lsn))
-    batch, found = _difference(pipeline, (start, taken), snapshot, broken, progress)
+    note_recovery_begun(pipeline, batch_name(start, snapshot.lsn))
+    batch, comparisons = _difference(pipeline, (start, snapshot_time), snapshot, broken, progress)
     reach("recover.batch_written")
     copies = {
-        each.source: each.repair.why for each in found if each.source is not None and each.repair.how == WHOLE
+        each.source: each.repair.why
+        for each in comparisons
+        if each.source is not None and each.repair.how == WHOLE
     }
-    with_copies(pipeline, batch, snapshot, copies, progress)
-    _reshape(pipeline, snapshot, found)
+    write_copies(pipeline, batch, snapshot, copies, progress)
+    _reshape(pipeline, snapshot, comparisons)
     progress("apply", 0)
     apply_named(pipeline, batch.name, judged=True)
     progress("publish", 0)
     publish_named(pipeline, batch.name)
     reach("recover.published")
-    note_of(pipeline).unlink(missing_ok=True)
+    recovery_note(pipeline).unlink(missing_ok=True)
     pipeline.file.dropped_note.unlink(missing_ok=True)  # whoever recovers what was dropped wants it to go on
-    fresh = [each.source for each in found if each.source is not None and each.repair.how == NEW]
-    if fresh and pipeline.file.new_tables == "copy":
-        copy_all(pipeline, fresh, snapshot, progress)
-    return found
+    new_tables = [each.source for each in comparisons if each.source is not None and each.repair.how == NEW]
+    if new_tables and pipeline.file.new_tables == "copy":
+        copy_all(pipeline, new_tables, snapshot, progress)
+    return comparisons
 
 
 @contextmanager
-def _noted(pipeline: OpenPipeline) -> Iterator[None]:
+def _noted_as_begun(pipeline: OpenPipeline) -> Iterator[None]:
     """From here on, and until the batch is published, a recovery is under way."""
-    note_begun(pipeline, None)
+    note_recovery_begun(pipeline, None)
     try:
         yield
     finally:
-        note_ended(pipeline)
+        note_recovery_ended(pipeline)
 
 
-def _below(pipeline: OpenPipeline, lsn: int) -> int:
+def _position_below(pipeline: OpenPipeline, lsn: int) -> int:
     """The lake's position, brought below the new slot's if the source counts from lower numbers again."""
     from slotlake.spark.publish.rewind_position import lower
 
@@ -132,7 +134,7 @@ def _apply_what_waits(pipeline: OpenPipeline, progress: Progressing) -> None:
             if batch is None or batch.end_lsn <= batch.start_lsn:
                 return
             batch.verify()
-            evolved(pipeline, batch, None, progress)
+            with_schema_changes(pipeline, batch, None, progress)
         except SlotlakeError:
             return
         apply_named(pipeline, batch.name)
@@ -151,22 +153,22 @@ def _forget_what_waits(pipeline: OpenPipeline, position: int) -> None:
     forget_from(pipeline.file.changelog_dir, 0)
 
 
-def _publications(pipeline: OpenPipeline) -> None:
+def _make_missing_publications(pipeline: OpenPipeline) -> None:
     """Make those that are missing, and note them as made by us: `drop` is to remove them."""
-    source, made = pipeline.source, StateFile(pipeline.file.state_dir / "made.json")
+    source, note = pipeline.source, StateFile(pipeline.file.state_dir / "made.json")
     tables = [parse_postgres_name(name) for name in pipeline.file.tables]
     with source_session(source.dsn, "making the publication") as connection:
         missing = missing_publications(connection, source.publications)
         for name in missing:
             create_publication(connection, name, tables)
     if missing:
-        told = made.mapping() or {"slot": source.slot, "publications": []}
-        made.write({**told, "publications": sorted({*told["publications"], *missing})})
+        content = note.mapping() or {"slot": source.slot, "publications": []}
+        note.write({**content, "publications": sorted({*content["publications"], *missing})})
 
 
 def _difference(
     pipeline: OpenPipeline,
-    begun: tuple[int, datetime],
+    start: tuple[int, datetime],
     snapshot: ExportedSnapshot,
     broken: Collection[LakeName],
     progress: Progressing,
@@ -174,63 +176,63 @@ def _difference(
     """Compare under the slot's snapshot, and write what is to be changed by rows.
 
     Args:
-        begun: the position that the batch starts from, and when the snapshot was made.
+        position: the position that the batch starts from, and when the snapshot was made.
     """
     from slotlake.spark.read.point import Cut
 
-    source, cut = pipeline.source, Cut.latest(pipeline.lake)
-    start, taken = begun
+    source, point = pipeline.source, Cut.latest(pipeline.lake)
+    position, snapshot_time = start
     server = identify(source.dsn)
     with snapshot_session(source.dsn, snapshot.snapshot) as connection:
-        found = compare(connection, cut, published_tables(pipeline), broken, progress)
+        comparisons = compare(connection, point, published_tables(pipeline), broken, progress)
         rows = [
-            (each.source, each.changes(connection, cut))
-            for each in found
+            (each.source, each.changes(connection, point))
+            for each in comparisons
             if each.source is not None and each.repair.how == ROWS
         ]
         batch = write_difference(
             pipeline.file.changelog_dir,
             identity_of(server, pipeline.name, source),
-            (start, snapshot.lsn),
-            taken,
+            (position, snapshot.lsn),
+            snapshot_time,
             rows,
         )
-    return batch, found
+    return batch, comparisons
 
 
-def _reshape(pipeline: OpenPipeline, snapshot: ExportedSnapshot, found: Sequence[Comparison]) -> None:
+def _reshape(pipeline: OpenPipeline, snapshot: ExportedSnapshot, comparisons: Sequence[Comparison]) -> None:
     """What was compared is exact: keep with it what of the catalog it agrees with now."""
-    from slotlake.infra.source.fingerprints import Mark
+    from slotlake.infra.source.fingerprints import CatalogFingerprint
     from slotlake.spark.publish.shape import reshape
 
-    kept = [
+    compared = [
         each
-        for each in found
-        if each.source is not None and each.held is not None and each.repair.how != WHOLE
+        for each in comparisons
+        if each.source is not None and each.mirror is not None and each.repair.how != WHOLE
     ]
-    schemas, _ = schemas_at(pipeline, snapshot, [each.source for each in kept if each.source is not None])
-    now = []
-    for each in kept:
+    schemas, _ = schemas_at(pipeline, snapshot, [each.source for each in compared if each.source is not None])
+    shapes = []
+    for each in compared:
         assert each.source is not None
-        assert each.held is not None
-        schema, held = schemas[each.source], each.held
+        assert each.mirror is not None
+        schema, mirror = schemas[each.source], each.mirror
         numbers = {column.name: column.number for column in schema.columns}
         columns = tuple(
             c if c.dropped else replace(c, number=numbers[c.name], unfilled=False, lost=False)
-            for c in held.columns
+            for c in mirror.columns
         )
-        before, after = Mark.from_json(held.mark), Mark.from_json(schema.mark)
-        mark = schema.mark
+        before, after = CatalogFingerprint.from_json(mirror.mark), CatalogFingerprint.from_json(schema.mark)
+        fingerprint = schema.mark
         if before is not None and after is not None:
-            mark = replace(after, why=before.why).to_json()
+            fingerprint = replace(after, why=before.why).to_json()
         shaped = replace(
-            held,
+            mirror,
             relation_id=schema.relation_id,
             replica_identity=schema.replica_identity,
             columns=columns,
             partitions=schema.partitions,
-            mark=mark,
+            mark=fingerprint,
         )
-        now += [shaped] if shaped != held else []
-    if now:
-        reshape(pipeline.lake, now)
+        shapes += [shaped] if shaped != mirror else []
+    if shapes:
+        reshape(pipeline.lake, shapes)

@@ -44,30 +44,30 @@ class Altered:
 def altered_tables(batch: Batch) -> dict[int, list[Altered]]:
     """By the table's OID, in order; empty if the trigger told nothing."""
     messages = None if batch.empty else batch.message_table()
-    found: dict[int, list[Altered]] = {}
+    events: dict[int, list[Altered]] = {}
     if messages is None:
-        return found
-    mine = messages.filter(pc.and_(messages["transactional"], pc.equal(messages["prefix"], PREFIX)))
-    for message in mine.select(["seq", "content"]).to_pylist():
-        told = _read(message["content"])
-        if told is not None:
-            oid, columns = told
-            found.setdefault(oid, []).append(Altered(int(message["seq"]), columns))
-    return found
+        return events
+    own_messages = messages.filter(pc.and_(messages["transactional"], pc.equal(messages["prefix"], PREFIX)))
+    for message in own_messages.select(["seq", "content"]).to_pylist():
+        event = _read(message["content"])
+        if event is not None:
+            oid, columns = event
+            events.setdefault(oid, []).append(Altered(int(message["seq"]), columns))
+    return events
 
 
 def _read(content: bytes) -> tuple[int, Columns] | None:
     """Anyone may write such a message: what is not one is passed over."""
     try:
-        told = json.loads(content)
-        columns = {int(n): (str(name), int(kind), int(mod)) for n, name, kind, mod in told["columns"]}
-        return int(told["oid"]), dict(sorted(columns.items()))
+        event = json.loads(content)
+        columns = {int(n): (str(name), int(kind), int(mod)) for n, name, kind, mod in event["columns"]}
+        return int(event["oid"]), dict(sorted(columns.items()))
     except (ValueError, TypeError, KeyError):
         return None
 
 
-def told_numbers(
-    held: TableSchema,
+def proven_numbers(
+    mirror: TableSchema,
     events: Sequence[Altered],
     relations: Sequence[tuple[BatchRelation, Any]],
     now: TableMark,
@@ -75,40 +75,40 @@ def told_numbers(
     """Relation version → column name → attribute number; None if that is not proven.
 
     Args:
-        held: the table as the lake has it, at the batch's start.
+        mirror: the table as the lake has it, at the batch's start.
         events: of this table.
         relations: the relation versions that have rows, each with the ``seq`` of these, ascending.
         now: the catalog behind the batch.
     """
     present = {number: a for number, a in now.attributes.items() if not a.dropped}
-    if not events or held.selection or not all(column.number for column in held.live):
+    if not events or mirror.selection or not all(column.number for column in mirror.live):
         return None
     last = events[-1].columns
     if any(_described(present.get(number)) != column for number, column in last.items()):
         return None
     if any(number not in last and number < max(last, default=0) for number in present):
         return None
-    shapes = _distinct(held, events)
+    shapes = _distinct(mirror, events)
     if any(_leap(before, after) for (_, before), (_, after) in pairwise(shapes)):
         return None
-    found: dict[int, Numbers] = {}
+    numbers: dict[int, Numbers] = {}
     for relation, seqs in relations:
         places = {bisect_right([seq for seq, _ in shapes], int(end)) - 1 for end in (seqs[0], seqs[-1])}
         columns = shapes[places.pop()][1]
-        mine = [(c.name, c.type_oid, c.typmod) for c in relation.columns]
-        if places or mine != list(columns.values()):
+        signatures = [(c.name, c.type_oid, c.typmod) for c in relation.columns]
+        if places or signatures != list(columns.values()):
             return None
-        found[relation.ordinal] = {name: number for number, (name, _, _) in columns.items()}
-    return None if _other_by_that_name(found, last) else found
+        numbers[relation.ordinal] = {name: number for number, (name, _, _) in columns.items()}
+    return None if _other_by_that_name(numbers, last) else numbers
 
 
 def _described(attribute: Any) -> tuple[str, int, int] | None:
     return None if attribute is None else (attribute.name, attribute.type_oid, attribute.typmod)
 
 
-def _distinct(held: TableSchema, events: Sequence[Altered]) -> list[tuple[int, Columns]]:
+def _distinct(mirror: TableSchema, events: Sequence[Altered]) -> list[tuple[int, Columns]]:
     """From where on the table had which columns; a shape that comes back is another entry."""
-    before = {c.number: (c.name, c.type_oid, c.typmod) for c in held.live}
+    before = {c.number: (c.name, c.type_oid, c.typmod) for c in mirror.live}
     shapes: list[tuple[int, Columns]] = [(-1, dict(sorted(before.items())))]
     for event in events:
         if event.columns != shapes[-1][1]:
@@ -124,11 +124,11 @@ def _leap(before: Columns, after: Columns) -> bool:
     return bool(before.keys() - after.keys()) and bool(after.keys() - before.keys())
 
 
-def _other_by_that_name(found: Mapping[int, Numbers], last: Columns) -> bool:
+def _other_by_that_name(numbers_by_version: Mapping[int, Numbers], last: Columns) -> bool:
     """Was a column that is gone called as one that is there? A batch's rows are told apart by name."""
     names = {name: number for number, (name, _, _) in last.items()}
-    seen = [(name, number) for numbers in found.values() for name, number in numbers.items()]
-    return any(number not in last and name in names for name, number in seen)
+    pairs = [(name, number) for numbers in numbers_by_version.values() for name, number in numbers.items()]
+    return any(number not in last and name in names for name, number in pairs)
 
 
 def row_places(batch: Batch, relation: BatchRelation) -> Any:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.publications import SourceTable
-from slotlake.infra.schema.rules import Found, Types
-from slotlake.infra.source.fingerprints import Mark
+from slotlake.infra.schema.rules import Types, Verdict
+from slotlake.infra.source.fingerprints import CatalogFingerprint
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
@@ -25,40 +25,41 @@ class Findings:
     Attributes:
         copies: tables that must be copied again, and why.
         numbers: relation version → column name → attribute number.
-        marks: table as PostgreSQL writes it → what it agrees with after the batch.
+        fingerprints: table as PostgreSQL writes it → what it agrees with after the batch.
         constants: table → new column's attribute number → what rows from before hold.
-        moved: tables whose rows only moved, with what they agree with now; tables that left, noted as such.
-        left: tables that are not published any more, and whose last changes the lake cannot take.
-        published_anew: of the tables to be copied, those whose place in the publications changed.
-        same: of the tables to be copied, those that need not be if no value of theirs changed.
-        promoted: table → attribute number → wider type that the column gets with the batch.
+        new_shapes: shapes to write to the lake at once, of tables whose rows only moved, with the catalog's
+            fingerprint of now, and of tables that left the publications.
+        unpublished: tables that are not published any more, and whose last changes the lake cannot take.
+        republished: of the tables to be copied, those whose place in the publications changed.
+        alternatives: of the tables to be copied, those that need not be if no value of theirs changed.
+        promotions: table → attribute number → wider type that the column gets with the batch.
     """
 
     copies: Mapping[SourceTable, str] = field(default_factory=dict)
     numbers: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    marks: Mapping[str, str] = field(default_factory=dict)
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    moved: Sequence[TableSchema] = ()
-    left: frozenset[str] = frozenset()
-    published_anew: frozenset[Name] = frozenset()
-    same: Mapping[SourceTable, Found] = field(default_factory=dict)
-    promoted: Mapping[SourceTable, Types] = field(default_factory=dict)
+    new_shapes: Sequence[TableSchema] = ()
+    unpublished: frozenset[str] = frozenset()
+    republished: frozenset[Name] = frozenset()
+    alternatives: Mapping[SourceTable, Verdict] = field(default_factory=dict)
+    promotions: Mapping[SourceTable, Types] = field(default_factory=dict)
 
 
-def annex_of(file: PipelineFile, found: Findings) -> Annex:
+def sidecar_of(file: PipelineFile, findings: Findings) -> Annex:
     """What belongs to the batch, but the copies."""
     from slotlake.spark.names import postgres_name
     from slotlake.spark.publish.sidecar import Annex
 
-    names = [*found.marks, *(postgres_name(t.schema, t.table) for t in found.copies)]
+    names = [*findings.fingerprints, *(postgres_name(t.schema, t.table) for t in findings.copies)]
     drops = frozenset(name for name in names if drops_columns(file, name))
-    promoted = {postgres_name(t.schema, t.table): types for t, types in found.promoted.items()}
+    promoted = {postgres_name(t.schema, t.table): types for t, types in findings.promotions.items()}
     return Annex(
-        found.numbers,
-        found.marks,
+        findings.numbers,
+        findings.fingerprints,
         drops=drops,
-        left=found.left,
-        constants=found.constants,
+        left=findings.unpublished,
+        constants=findings.constants,
         promoted=promoted,
     )
 
@@ -71,7 +72,7 @@ def drops_columns(file: PipelineFile, table: str) -> bool:
     return (own.get(table) or file.on_drop) == "drop"
 
 
-def explained(schema: TableSchema, why: str) -> TableSchema:
+def with_copy_reason(schema: TableSchema, reason: str) -> TableSchema:
     """A shape that says when and why its table was copied again."""
-    mark = Mark.from_json(schema.mark)
-    return schema if mark is None else replace(schema, mark=replace(mark, why=why).to_json())
+    fingerprint = CatalogFingerprint.from_json(schema.mark)
+    return schema if fingerprint is None else replace(schema, mark=replace(fingerprint, why=reason).to_json())

@@ -20,7 +20,7 @@ from slotlake.decoder.copy.parts import Part, plan_parts
 from slotlake.decoder.server.source import source_session
 from slotlake.infra.copy.forward import all_kinds_published, resumable
 from slotlake.infra.copy.joining_record import AGAIN_FOLDER, JoiningRecord
-from slotlake.infra.selection.aside import put_aside, stops
+from slotlake.infra.selection.aside import record_aside, stops_all
 from slotlake.infra.selection.tables import lake_schema
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from slotlake.spark.tables.schema import TableSchema
 
 BYTES_PER_SECOND = 25_000_000  # as the server stores them; a copy is rarely slower
-_TOLD = "it is copied again over several syncs"
+_WHAT = "it is copied again over several syncs"
 _BECAUSE = "it was set aside, because"
 _WAY_OUT = (
     "nothing needs to be done: each sync copies more of it, as `slotlake resume` does at once; "
@@ -41,12 +41,12 @@ _WAY_OUT = (
 def by_size(
     pipeline: OpenPipeline,
     tables: Sequence[SourceTable],
-    wanted: Callable[[SourceTable, Sequence[Part]], bool] = lambda table, parts: True,
+    is_wanted: Callable[[SourceTable, Sequence[Part]], bool] = lambda table, parts: True,
 ) -> list[SourceTable]:
     """Those whose copy can be brought forward, the smallest first.
 
     Args:
-        wanted: by the parts that a table is cut into.
+        is_wanted: by the parts that a table is cut into.
     """
     if not resumable(pipeline):
         return []
@@ -57,7 +57,7 @@ def by_size(
         if not all_kinds_published(connection, pipeline.source.publications):
             return []
         planned = plan_parts(connection, keyed)
-        chosen = [table for table in keyed if wanted(table, planned[table])]
+        chosen = [table for table in keyed if is_wanted(table, planned[table])]
         return sorted(chosen, key=lambda table: sum(part.bytes for part in planned[table]))
 
 
@@ -65,24 +65,24 @@ def large(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> list[SourceT
     """Those that take too long for one sync, and can be copied over several."""
     from slotlake.spark.read.point import Cut
 
-    going_on = JoiningRecord(pipeline.file.state_dir / AGAIN_FOLDER).joining.keys()
-    most = pipeline.file.source.copy_seconds_per_sync * BYTES_PER_SECOND
+    begun_tables = JoiningRecord(pipeline.file.state_dir / AGAIN_FOLDER).joining.keys()
+    bytes_max = pipeline.file.source.copy_seconds_per_sync * BYTES_PER_SECOND
 
-    def wanted(table: SourceTable, parts: Sequence[Part]) -> bool:
-        takes_long = len(parts) > 1 and sum(part.bytes for part in parts) > most
-        return takes_long or table.relation_id in going_on
+    def is_wanted(table: SourceTable, parts: Sequence[Part]) -> bool:
+        takes_long = len(parts) > 1 and sum(part.bytes for part in parts) > bytes_max
+        return takes_long or table.relation_id in begun_tables
 
-    asked = [table for table in tables if not stops(pipeline, (table.schema, table.table))]
-    if not asked:
+    candidates = [table for table in tables if not stops_all(pipeline, (table.schema, table.table))]
+    if not candidates:
         return []
-    held = {(each.schema, each.table): each for each in Cut.latest(pipeline.lake).tables()}
-    return by_size(pipeline, [table for table in asked if _takes_the_same(table, held)], wanted)
+    mirrors = {(each.schema, each.table): each for each in Cut.latest(pipeline.lake).tables()}
+    return by_size(pipeline, [table for table in candidates if _takes_the_same(table, mirrors)], is_wanted)
 
 
-def _takes_the_same(table: SourceTable, held: Mapping[Name, TableSchema]) -> bool:
+def _takes_the_same(table: SourceTable, mirrors: Mapping[Name, TableSchema]) -> bool:
     """Is the lake's table one whose rows can be replaced in place?"""
-    there = held.get((table.schema, table.table))
-    return there is not None and there.selection == lake_schema(table).selection
+    mirror = mirrors.get((table.schema, table.table))
+    return mirror is not None and mirror.selection == lake_schema(table).selection
 
 
 def put_off(pipeline: OpenPipeline, copies: Mapping[SourceTable, str]) -> list[SourceTable]:
@@ -91,35 +91,37 @@ def put_off(pipeline: OpenPipeline, copies: Mapping[SourceTable, str]) -> list[S
     Args:
         copies: the tables, and why they are copied.
     """
-    off = large(pipeline, list(copies))
-    if off:
-        put_aside(
+    postponed = large(pipeline, list(copies))
+    if postponed:
+        record_aside(
             pipeline,
             {
                 (table.schema, table.table): (
-                    "again", f"{_TOLD}: {copies[table]}", f"table {table.quoted}", _WAY_OUT,
+                    "again", f"{_WHAT}: {copies[table]}", f"table {table.quoted}", _WAY_OUT,
                 )
-                for table in off
+                for table in postponed
             },
         )  # fmt: skip
-    return off
+    return postponed
 
 
-def without_large(pipeline: OpenPipeline, found: Findings, *, compared: bool) -> Findings:
+def without_large(pipeline: OpenPipeline, findings: Findings, *, compared: bool) -> Findings:
     """What a batch meets, less the copies of large tables, which are set aside.
 
     Args:
         compared: the tables that need no copy if no value of theirs changed are known not to be such.
     """
-    off = put_off(pipeline, {t: why for t, why in found.copies.items() if compared or t not in found.same})
-    if not off:
-        return found
-    names = {(table.schema, table.table) for table in off}
+    postponed = put_off(
+        pipeline, {t: why for t, why in findings.copies.items() if compared or t not in findings.alternatives}
+    )
+    if not postponed:
+        return findings
+    names = {(table.schema, table.table) for table in postponed}
     return replace(
-        found,
-        copies={table: why for table, why in found.copies.items() if table not in off},
-        same={table: each for table, each in found.same.items() if table not in off},
-        published_anew=found.published_anew - names,
+        findings,
+        copies={table: why for table, why in findings.copies.items() if table not in postponed},
+        alternatives={table: each for table, each in findings.alternatives.items() if table not in postponed},
+        republished=findings.republished - names,
     )
 
 
@@ -128,7 +130,7 @@ def put_on_the_way(pipeline: OpenPipeline, tables: Sequence[Aside]) -> None:
     from slotlake.spark.publish.aside_write import write
 
     entries = [
-        replace(each, cause="again", what=f"{_TOLD}: {_BECAUSE} {each.what}", way_out=_WAY_OUT, tries=0)
+        replace(each, cause="again", what=f"{_WHAT}: {_BECAUSE} {each.what}", way_out=_WAY_OUT, tries=0)
         for each in tables
     ]
     if entries:
@@ -137,4 +139,4 @@ def put_on_the_way(pipeline: OpenPipeline, tables: Sequence[Aside]) -> None:
 
 def why_of(each: Aside) -> str:
     """Why a table is copied again."""
-    return each.what.removeprefix(f"{_TOLD}: ")
+    return each.what.removeprefix(f"{_WHAT}: ")

@@ -22,8 +22,8 @@ from slotlake.decoder.failpoints import reach
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.config.conflicts import on_conflict
 from slotlake.infra.copy.tables import copy_point, require_as_copied, schemas_at
-from slotlake.infra.schema.findings import Findings, annex_of
-from slotlake.infra.schema.rules import Found
+from slotlake.infra.schema.findings import Findings, sidecar_of
+from slotlake.infra.schema.rules import Verdict
 from slotlake.infra.selection.tables import comparable
 from slotlake.spark.names import postgres_name
 
@@ -34,7 +34,11 @@ if TYPE_CHECKING:
 
 
 def without_needless_copies(
-    pipeline: OpenPipeline, batch: Batch, found: Findings, snapshot: ExportedSnapshot, progress: Progressing
+    pipeline: OpenPipeline,
+    batch: Batch,
+    findings: Findings,
+    snapshot: ExportedSnapshot,
+    progress: Progressing,
 ) -> Findings:
     """What was found, less the copies of tables that hold what the source holds once columns are widened.
 
@@ -45,40 +49,43 @@ def without_needless_copies(
         ChangedMeanwhileError: a table changed while it was compared; run again.
         VanishedError: a table was dropped meanwhile.
     """
-    tables = comparable(list(found.same))
+    tables = comparable(list(findings.alternatives))
     if not tables:
-        return found
-    schemas, marks = schemas_at(pipeline, snapshot, tables)
-    tried = _promoted(replace(found, copies={}), {table: found.same[table] for table in tables})
+        return findings
+    schemas, fingerprints = schemas_at(pipeline, snapshot, tables)
+    tried = _promoted(replace(findings, copies={}), {table: findings.alternatives[table] for table in tables})
     progress(f"compare {len(tables)} tables with wider columns, before they are copied again", 0)
     equal = _equal(pipeline, batch, tried, snapshot)
-    require_as_copied(pipeline, {table: schemas[table] for table in equal}, marks)
+    require_as_copied(pipeline, {table: schemas[table] for table in equal}, fingerprints)
     reach("evolve.compared")
-    promoted = _promoted(found, {table: found.same[table] for table in equal})
-    return replace(promoted, copies={t: why for t, why in found.copies.items() if t not in equal})
+    promoted = _promoted(findings, {table: findings.alternatives[table] for table in equal})
+    return replace(promoted, copies={t: why for t, why in findings.copies.items() if t not in equal})
 
 
-def widen(pipeline: OpenPipeline, found: Findings, snapshot: ExportedSnapshot) -> None:
+def widen(pipeline: OpenPipeline, findings: Findings, snapshot: ExportedSnapshot) -> None:
     """Publish the wider columns at the lake's position, where no batch does."""
     from slotlake.spark.copy.replace import promote
     from slotlake.spark.read.point import Cut
     from slotlake.spark.tables.change import with_types
 
-    for table, types in found.promoted.items():
-        held = Cut.latest(pipeline.lake).schema(_name(table))
-        schema = replace(with_types(held, types), mark=found.marks[_name(table)])
+    for table, types in findings.promotions.items():
+        mirror = Cut.latest(pipeline.lake).schema(_name(table))
+        schema = replace(with_types(mirror, types), mark=findings.fingerprints[_name(table)])
         point = copy_point(pipeline, snapshot.lsn, "backfill", 0, schema.source_name)
         promote(pipeline.session, pipeline.lake, point, schema)
 
 
-def _promoted(found: Findings, same: Mapping[SourceTable, Found]) -> Findings:
+def _promoted(findings: Findings, same: Mapping[SourceTable, Verdict]) -> Findings:
     """With these tables followed."""
-    numbers = {ordinal: told for each in same.values() for ordinal, told in each.numbers.items()}
+    numbers = {ordinal: named for each in same.values() for ordinal, named in each.numbers.items()}
     return replace(
-        found,
-        numbers={**found.numbers, **numbers},
-        marks={**found.marks, **{_name(table): each.mark for table, each in same.items()}},
-        promoted={table: each.promoted for table, each in same.items()},
+        findings,
+        numbers={**findings.numbers, **numbers},
+        fingerprints={
+            **findings.fingerprints,
+            **{_name(table): each.fingerprint for table, each in same.items()},
+        },
+        promotions={table: each.wider_types for table, each in same.items()},
     )
 
 
@@ -87,10 +94,10 @@ def _equal(
 ) -> Sequence[SourceTable]:
     from slotlake.expectations.same import equal_tables
 
-    tables = list(tried.promoted)
+    tables = list(tried.promotions)
     try:
-        with _with_wider_columns(pipeline, batch, tried) as cut:
-            return equal_tables(pipeline.source.dsn, snapshot.snapshot, tables, cut)
+        with _with_wider_columns(pipeline, batch, tried) as point:
+            return equal_tables(pipeline.source.dsn, snapshot.snapshot, tables, point)
     except (ApplyError, LakeError):  # a conflict, which a copy does not meet; or Spark cannot do it
         return []
 
@@ -102,14 +109,14 @@ def _with_wider_columns(pipeline: OpenPipeline, batch: Batch, tried: Findings) -
     from slotlake.spark.read.point import Cut
 
     changed = {postgres_name(r.schema, r.table) for r in batch.relations if r.rows}
-    names = sorted(changed & {_name(table) for table in tried.promoted})
+    names = sorted(changed & {_name(table) for table in tried.promotions})
     if not names:
         yield Cut.latest(pipeline.lake)
         return
     lake, choices = pipeline.lake, on_conflict(pipeline.file)
-    told = annex_of(pipeline.file, tried)
-    with staged(pipeline.session, lake, batch, pipeline.name, choices, told, names) as cut:
-        yield cut
+    sidecar = sidecar_of(pipeline.file, tried)
+    with staged(pipeline.session, lake, batch, pipeline.name, choices, sidecar, names) as point:
+        yield point
 
 
 def _name(table: SourceTable) -> str:

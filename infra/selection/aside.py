@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 # What a pipeline can be stopped by again and again; slots and files are judged by `recover` itself.
-_COMES_AGAIN = (SourceError, ProtocolError, ApplyError, LakeError)
+_REPEATED_ERRORS = (SourceError, ProtocolError, ApplyError, LakeError)
 
 
 def tables_aside(pipeline: OpenPipeline) -> dict[Name, Aside]:
@@ -58,7 +58,7 @@ def reasons(pipeline: OpenPipeline) -> dict[str, str]:
     return {each.source_name: each.reason for each in tables_aside(pipeline).values()}
 
 
-def without_the_troubled(pipeline: OpenPipeline, step: Callable[[], T]) -> T:
+def retry_without_troubled(pipeline: OpenPipeline, step: Callable[[], T]) -> T:
     """Take a step, again and again, until no table's own trouble keeps it from being taken.
 
     Raises:
@@ -78,8 +78,8 @@ def without_the_troubled(pipeline: OpenPipeline, step: Callable[[], T]) -> T:
 
 def stopped_by(pipeline: OpenPipeline) -> str | None:
     """What the last run of this pipeline here was stopped by and the next one will be, if that is known."""
-    told = _stopped_note(pipeline).mapping().get("told")
-    return None if told is None else str(told)
+    text = _stopped_note(pipeline).mapping().get("told")
+    return None if text is None else str(text)
 
 
 def _stopped_note(pipeline: OpenPipeline) -> StateFile:
@@ -93,29 +93,29 @@ def forget_stopped(pipeline: OpenPipeline) -> None:
 
 def _note_stopped(pipeline: OpenPipeline, error: SlotlakeError) -> None:
     """For `recover` to tell; where it cannot be written, nothing is lost but that."""
-    if error.retryable or not isinstance(error, _COMES_AGAIN):
+    if error.retryable or not isinstance(error, _REPEATED_ERRORS):
         return
     place = f"table {postgres_name(*error.table)}" if error.table else error.where or "no place"
-    told = f"{place}: {error.what}: {error.way_out}"
+    text = f"{place}: {error.what}: {error.way_out}"
     with suppress(OSError):
-        _stopped_note(pipeline).write({"told": told})
+        _stopped_note(pipeline).write({"told": text})
 
 
 def set_aside(pipeline: OpenPipeline, error: SlotlakeError) -> bool:
     """Set the table aside that an error is about; False if it is about none, or is to stop all."""
-    if not is_its_own(pipeline, error) or error.table is None or error.table in tables_aside(pipeline):
+    if not is_of_one_table(pipeline, error) or error.table is None or error.table in tables_aside(pipeline):
         return False
-    put_aside(pipeline, {error.table: (_cause(error), error.what, error.where, error.way_out)})
+    record_aside(pipeline, {error.table: (_cause(error), error.what, error.where, error.way_out)})
     return True
 
 
-def is_its_own(pipeline: OpenPipeline, error: SlotlakeError) -> bool:
+def is_of_one_table(pipeline: OpenPipeline, error: SlotlakeError) -> bool:
     """Is an error one table's trouble alone, and not to stop all?"""
     waiting_helps = error.retryable and not isinstance(error, LockedError)  # which others need not wait for
-    return error.table is not None and not waiting_helps and not stops(pipeline, error.table)
+    return error.table is not None and not waiting_helps and not stops_all(pipeline, error.table)
 
 
-def stops(pipeline: OpenPipeline, table: Name) -> bool:
+def stops_all(pipeline: OpenPipeline, table: Name) -> bool:
     """Is this table's trouble to stop all?"""
     own = {parse_postgres_name(name): section.on_trouble for name, section in pipeline.file.tables.items()}
     return (own.get(table) or pipeline.file.on_trouble) == "stop"
@@ -132,15 +132,17 @@ def set_aside_unreadable(pipeline: OpenPipeline, batch: Batch) -> None:
     if not batch.unreadable:
         return
     followed = {(table.schema, table.table) for table in Cut.latest(pipeline.lake).followed()}
-    found = {name: told for name, told in batch.unreadable.items() if name in followed}
-    for name, (what, where) in found.items():
-        if stops(pipeline, name):
+    unreadable = {name: error for name, error in batch.unreadable.items() if name in followed}
+    for name, (what, where) in unreadable.items():
+        if stops_all(pipeline, name):
             shutil.rmtree(batch.path, ignore_errors=True)
             error = ProtocolError(what, where=where).of(*name)
             error.way_out = _UNREADABLE_STOPS
             raise error
-    if found:
-        put_aside(pipeline, {n: ("value", what, where, _UNREADABLE) for n, (what, where) in found.items()})
+    if unreadable:
+        record_aside(
+            pipeline, {n: ("value", what, where, _UNREADABLE) for n, (what, where) in unreadable.items()}
+        )
 
 
 def with_resume(way_out: str) -> str:
@@ -175,9 +177,9 @@ def pass_over(pipeline: OpenPipeline, batch: Batch) -> None:
 
     names = {(relation.schema, relation.table) for relation in batch.relations if relation.rows}
     names |= {(copy.schema.schema, copy.schema.table) for copy in annex.read(batch).copies}
-    passed = names & tables_aside(pipeline).keys()
-    if passed and batch.start_lsn == pipeline.position():
-        annex.pass_over(batch, {postgres_name(*name) for name in passed})
+    passed_over = names & tables_aside(pipeline).keys()
+    if passed_over and batch.start_lsn == pipeline.position():
+        annex.pass_over(batch, {postgres_name(*name) for name in passed_over})
 
 
 def _cause(error: SlotlakeError) -> Cause:
@@ -188,18 +190,18 @@ def _cause(error: SlotlakeError) -> Cause:
     return "source" if isinstance(error, SourceError) else "copy"
 
 
-def put_aside(pipeline: OpenPipeline, found: Mapping[Name, tuple[Cause, str, str, str]]) -> None:
+def record_aside(pipeline: OpenPipeline, reasons: Mapping[Name, tuple[Cause, str, str, str]]) -> None:
     """Put tables on record as set aside at the lake's position: the cause; what, where, and the way out."""
     from slotlake.spark.publish.aside import Aside
     from slotlake.spark.publish.aside_write import write
     from slotlake.spark.read.point import Cut
 
     position = pipeline.position()
-    held = {(table.schema, table.table) for table in Cut.latest(pipeline.lake).tables()}
-    at = datetime.now(UTC).isoformat(timespec="seconds")
+    mirrors = {(table.schema, table.table) for table in Cut.latest(pipeline.lake).tables()}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
     entries = [
-        Aside(*name, position if name in held else None, at, cause, what, where, way_out)
-        for name, (cause, what, where, way_out) in found.items()
+        Aside(*name, position if name in mirrors else None, now, cause, what, where, way_out)
+        for name, (cause, what, where, way_out) in reasons.items()
     ]
     write(pipeline.lake, pipeline.name, entries)
     reach("aside.written")

@@ -25,7 +25,7 @@ from slotlake.decoder.catalog.publications import (
 from slotlake.decoder.catalog.row_filters import FilterColumn, analysed, filter_columns, partition_identities
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.server.source import source_session
-from slotlake.infra.selection.types import chooses_types, choosing_types, forms_of, types_of
+from slotlake.infra.selection.types import chooses_types, choosing_types, representations_of, types_of
 from slotlake.spark.names import parse_postgres_name, postgres_name
 from slotlake.spark.row_filter.plan import plan
 from slotlake.spark.row_filter.selection import Selection
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 # Pipelines of which neither the file nor the lake chose anything: no need to read all tables' metadata again.
 _CHOOSING_NOTHING: WeakSet[OpenPipeline] = WeakSet()
 # What the lake's tables take, as it was read last: what the same words mean of the same columns.
-_KEPT: WeakKeyDictionary[OpenPipeline, Mapping[tuple[str, str], Selection]] = WeakKeyDictionary()
-_NONE_KEPT: Mapping[tuple[str, str], Selection] = {}
+_LAKE_SELECTIONS: WeakKeyDictionary[OpenPipeline, Mapping[tuple[str, str], Selection]] = WeakKeyDictionary()
+_NO_SELECTIONS: Mapping[tuple[str, str], Selection] = {}
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,17 @@ class SelectedTable(SourceTable):
 
     Attributes:
         selection, types: as `TableSchema` keeps them.
-        forms: of its columns, by name, where they are not as the table of types says.
+        representations: of its columns, by name, where they are not as the table of types says.
     """
 
     selection: str = ""
     types: str = ""
-    forms: tuple[tuple[str, str], ...] = ()
+    representations: tuple[tuple[str, str], ...] = ()
 
 
-def kept_selections(pipeline: OpenPipeline) -> Mapping[tuple[str, str], Selection]:
+def lake_selections(pipeline: OpenPipeline) -> Mapping[tuple[str, str], Selection]:
     """What the lake's tables take, as it was read last; by schema and table."""
-    return _KEPT.get(pipeline, _NONE_KEPT)
+    return _LAKE_SELECTIONS.get(pipeline, _NO_SELECTIONS)
 
 
 def lake_schema(table: SourceTable) -> TableSchema:
@@ -68,8 +68,8 @@ def lake_schema(table: SourceTable) -> TableSchema:
     schema = TableSchema.of(table)
     if not isinstance(table, SelectedTable):
         return schema
-    forms = dict(table.forms)
-    columns = tuple(column.formed(forms.get(column.name, "")) for column in schema.columns)
+    representations = dict(table.representations)
+    columns = tuple(column.formed(representations.get(column.name, "")) for column in schema.columns)
     return replace(schema, selection=table.selection, types=table.types, columns=columns)
 
 
@@ -77,32 +77,46 @@ def selected(
     file: PipelineFile,
     connection: psycopg.Connection[Any],
     tables: Sequence[SourceTable],
-    kept: Mapping[tuple[str, str], Selection] = _NONE_KEPT,
+    selections: Mapping[tuple[str, str], Selection] = _NO_SELECTIONS,
 ) -> list[SourceTable]:
     """The published tables, each reduced to what the lake takes of it.
 
     Args:
-        kept: what the lake's tables take already (`kept_selections`). A filter of which neither words nor
-            columns changed means what it meant: the server, which would have to open the table, is not asked.
+        file: the pipeline file, whose sections choose filters, columns, operations and types.
+        connection: to the source, which says what a filter means.
+        tables: as they are published.
+        selections: what the lake's tables take already (`lake_selections`), by schema and table. A filter of
+            which neither words nor columns changed means what it meant: the server, which would have to
+            open the table, is not asked.
 
     Raises:
         PipelineFileError: a filter is not understood, cannot be evaluated outside of the server, or looks at
             columns that old rows will not show; a list of columns names one that is not published, or
             lacks the key.
     """
-    asked = _asked(file)
+    sections = _choosing_sections(file)
     reduced: list[SourceTable] = []
     for table in tables:
         name = table.schema, table.table
         try:
-            taken = _selected(connection, table, asked[name], kept.get(name)) if name in asked else table
+            reduced_table = (
+                _selected(connection, table, sections[name], selections.get(name))
+                if name in sections
+                else table
+            )
         except PipelineFileError as error:
             raise error.of(*name) from None
-        reduced.append(taken)
-    forms = forms_of(file, connection, reduced)
+        reduced.append(reduced_table)
+    representations = representations_of(file, connection, reduced)
     return [
-        SelectedTable(**{**_fields(table), "types": forms[name][0], "forms": forms[name][1]})
-        if (name := (table.schema, table.table)) in forms
+        SelectedTable(
+            **{
+                **_fields(table),
+                "types": representations[name][0],
+                "representations": representations[name][1],
+            }
+        )
+        if (name := (table.schema, table.table)) in representations
         else table
         for table in reduced
     ]
@@ -112,7 +126,7 @@ def _fields(table: SourceTable) -> dict[str, Any]:
     return {field.name: getattr(table, field.name) for field in fields(table)}
 
 
-def published_beside(pipeline: OpenPipeline, known: Collection[tuple[str, str]]) -> list[SourceTable]:
+def newly_published(pipeline: OpenPipeline, names: Collection[tuple[str, str]]) -> list[SourceTable]:
     """Published tables, as far as the lake takes them, that are not among these (schema, table).
 
     Of those that are, only the names are read: in most pulls nothing is new.
@@ -120,16 +134,16 @@ def published_beside(pipeline: OpenPipeline, known: Collection[tuple[str, str]])
     source = pipeline.source
     with source_session(source.dsn, "reading the publications") as connection:
         check_publications(connection, source.publications)
-        new = published_names(connection, source.publications).difference(known)
-        if not new:
+        new_names = published_names(connection, source.publications).difference(names)
+        if not new_names:
             return []
-        joining = source_tables(connection, source.publications, new)
-        return selected(pipeline.file, connection, joining, kept_selections(pipeline))
+        joining = source_tables(connection, source.publications, new_names)
+        return selected(pipeline.file, connection, joining, lake_selections(pipeline))
 
 
 def require_published(file: PipelineFile, tables: Iterable[SourceTable]) -> None:
     """Raises PipelineFileError if something is chosen of a table that is not published."""
-    named = _asked(file).keys() | choosing_types(file)
+    named = _choosing_sections(file).keys() | choosing_types(file)
     missing = named - {(table.schema, table.table) for table in tables}
     for schema, table in sorted(missing):
         raise PipelineFileError(
@@ -143,21 +157,27 @@ def refuse_changed(pipeline: OpenPipeline) -> None:
     """Raises PipelineFileError if a lake table was copied by other words, or these mean something new."""
     from slotlake.spark.read.point import Cut
 
-    asked = _asked(pipeline.file)
-    chooses = bool(asked) or chooses_types(pipeline.file)
+    sections = _choosing_sections(pipeline.file)
+    chooses = bool(sections) or chooses_types(pipeline.file)
     if not chooses and pipeline in _CHOOSING_NOTHING:
         return
     tables = Cut.latest(pipeline.lake).followed()
-    held = {(t.schema, t.table): Selection.from_json(t.selection) for t in tables}
-    _KEPT[pipeline] = held
-    changed = [name for name, kept in held.items() if kept.asked != _words(asked.get(name)).asked]
+    selections = {(t.schema, t.table): Selection.from_json(t.selection) for t in tables}
+    _LAKE_SELECTIONS[pipeline] = selections
+    changed = [
+        name
+        for name, selection in selections.items()
+        if selection.asked != _selection_in_file(sections.get(name)).asked
+    ]
     if changed := _published(pipeline, changed):
-        raise _changed(changed, "the pipeline file takes something else of a table than the lake holds")
-    wanted = types_of(pipeline.file, held)
-    retyped = [(t.schema, t.table) for t in tables if t.types != wanted[t.schema, t.table]]
+        raise _changed_error(changed, "the pipeline file takes something else of a table than the lake holds")
+    types = types_of(pipeline.file, selections)
+    retyped = [(t.schema, t.table) for t in tables if t.types != types[t.schema, t.table]]
     if retyped := _published(pipeline, retyped):
-        raise _changed(retyped, "the pipeline file wants other types of a table's columns than the lake has")
-    filtered = {name: kept for name, kept in held.items() if kept.expression is not None}
+        raise _changed_error(
+            retyped, "the pipeline file wants other types of a table's columns than the lake has"
+        )
+    filtered = {name: selection for name, selection in selections.items() if selection.expression is not None}
     if not filtered and not chooses:
         _CHOOSING_NOTHING.add(pipeline)
     if filtered:
@@ -168,12 +188,14 @@ def _refuse_other_meaning(pipeline: OpenPipeline, filtered: Mapping[tuple[str, s
     source = pipeline.source
     with source_session(source.dsn, "reading the publications") as connection:
         tables = source_tables(connection, source.publications, filtered.keys())
-        for table in selected(pipeline.file, connection, tables, kept_selections(pipeline)):
+        for table in selected(pipeline.file, connection, tables, lake_selections(pipeline)):
             name = (table.schema, table.table)
             if isinstance(table, SelectedTable):
-                now, kept = Selection.from_json(table.selection), filtered[name]
-                if (now.expression, now.inputs) != (kept.expression, kept.inputs):
-                    raise _changed([name], "the table's row filter means something else at the source by now")
+                now, selection = Selection.from_json(table.selection), filtered[name]
+                if (now.expression, now.inputs) != (selection.expression, selection.inputs):
+                    raise _changed_error(
+                        [name], "the table's row filter means something else at the source by now"
+                    )
 
 
 def _published(pipeline: OpenPipeline, names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -195,7 +217,7 @@ def comparable(tables: Sequence[SourceTable]) -> list[SourceTable]:
     ]
 
 
-def shown(selection: str) -> dict[str, Any]:
+def selection_report(selection: str) -> dict[str, Any]:
     """What a table takes, for `status`; empty for all of it."""
     chosen = Selection.from_json(selection)
     named = {
@@ -207,22 +229,22 @@ def shown(selection: str) -> dict[str, Any]:
     return {key: value for key, value in named.items() if value}
 
 
-def _asked(file: PipelineFile) -> dict[tuple[str, str], TableSection]:
+def _choosing_sections(file: PipelineFile) -> dict[tuple[str, str], TableSection]:
     """Sections that choose something, by schema and table."""
     return {
         parse_postgres_name(name): section
         for name, section in file.tables.items()
-        if _words(section) != Selection()
+        if _selection_in_file(section) != Selection()
     }
 
 
-def _words(section: TableSection | None) -> Selection:
+def _selection_in_file(section: TableSection | None) -> Selection:
     if section is None:
         return Selection()
     return Selection(section.filter, section.columns, section.operations)
 
 
-def _changed(names: Sequence[tuple[str, str]], what: str) -> PipelineFileError:
+def _changed_error(names: Sequence[tuple[str, str]], what: str) -> PipelineFileError:
     tables = sorted(postgres_name(*name) for name in names)
     return PipelineFileError(
         what,
@@ -233,14 +255,17 @@ def _changed(names: Sequence[tuple[str, str]], what: str) -> PipelineFileError:
 
 
 def _selected(
-    connection: psycopg.Connection[Any], table: SourceTable, section: TableSection, kept: Selection | None
+    connection: psycopg.Connection[Any],
+    table: SourceTable,
+    section: TableSection,
+    selection_before: Selection | None,
 ) -> SelectedTable:
-    words = _words(section)
-    identified = (table.updates and words.takes("update")) or (table.deletes and words.takes("delete"))
-    columns = _columns(table, words, identified)
-    chosen = replace(words, identified=identified)
-    if words.filters:
-        chosen = _read(connection, table, chosen, kept)
+    in_file = _selection_in_file(section)
+    identified = (table.updates and in_file.takes("update")) or (table.deletes and in_file.takes("delete"))
+    columns = _columns(table, in_file, identified)
+    chosen = replace(in_file, identified=identified)
+    if in_file.filters:
+        chosen = _with_expression(connection, table, chosen, selection_before)
     names = {column.name for column in columns}
     conditions = [each for each in (table.row_filter, chosen.expression) if each is not None]
     return SelectedTable(
@@ -255,55 +280,60 @@ def _selected(
     )
 
 
-def _columns(table: SourceTable, words: Selection, identified: bool) -> tuple[Any, ...]:
-    if words.columns is None:
+def _columns(table: SourceTable, in_file: Selection, identified: bool) -> tuple[Any, ...]:
+    if in_file.columns is None:
         return table.columns
     present = {column.name for column in table.columns}
-    unknown = [name for name in words.columns if name not in present]
+    unknown = [name for name in in_file.columns if name not in present]
     if unknown:
         raise PipelineFileError(
             f"{table.quoted} has no published column {unknown[0]!r}",
             where=f"tables.{table.schema}.{table.table}.columns",
             way_out=f"name some of these: {', '.join(sorted(present))}",
         )
-    lacking = [name for name in table.key if name not in words.columns]
+    lacking = [name for name in table.key if name not in in_file.columns]
     if identified and lacking:
         raise PipelineFileError(
             f"the columns taken of {table.quoted} lack {lacking[0]!r}, which identifies its rows",
             where=f"tables.{table.schema}.{table.table}.columns",
             way_out="add it, or take inserts only (operations: [insert, truncate])",
         )
-    return tuple(column for column in table.columns if column.name in words.columns)
+    return tuple(column for column in table.columns if column.name in in_file.columns)
 
 
-def _read(
-    connection: psycopg.Connection[Any], table: SourceTable, chosen: Selection, kept: Selection | None
+def _with_expression(
+    connection: psycopg.Connection[Any],
+    table: SourceTable,
+    chosen: Selection,
+    selection_before: Selection | None,
 ) -> Selection:
     """The filter as the server reads it, and proof that it can be held true by the stream."""
-    known = filter_columns(connection, table.relation_id)
+    all_columns = filter_columns(connection, table.relation_id)
     published = {column.name: column for column in table.columns}
-    usable = {name: column for name, column in known.items() if name in published}
-    if kept is not None and _still(kept, chosen, usable):
+    usable = {name: column for name, column in all_columns.items() if name in published}
+    if selection_before is not None and _means_the_same(selection_before, chosen, usable):
         if chosen.identified:
-            _require_identity(connection, table, frozenset(column.name for column in kept.inputs))
-        return replace(chosen, expression=kept.expression, inputs=kept.inputs)
-    read = [analysed(connection, table.schema, table.table, each) for each in chosen.filters]
+            _require_identity(connection, table, frozenset(column.name for column in selection_before.inputs))
+        return replace(chosen, expression=selection_before.expression, inputs=selection_before.inputs)
+    expressions = [analysed(connection, table.schema, table.table, each) for each in chosen.filters]
     try:
-        used = frozenset[str]().union(*(plan(each, usable).columns for each in read))
+        used_columns = frozenset[str]().union(*(plan(each, usable).columns for each in expressions))
     except PipelineFileError as error:
         place = f"tables.{table.schema}.{table.table}.filter: {error.where}"
         raise PipelineFileError(error.what, where=place, way_out=error.way_out) from None
     if chosen.identified:
-        _require_identity(connection, table, used)
-    inputs = tuple(usable[name] for name in sorted(used))
-    expression = read[0] if len(read) == 1 else f"({' OR '.join(f'({each})' for each in read)})"
+        _require_identity(connection, table, used_columns)
+    inputs = tuple(usable[name] for name in sorted(used_columns))
+    expression = (
+        expressions[0] if len(expressions) == 1 else f"({' OR '.join(f'({each})' for each in expressions)})"
+    )
     return replace(chosen, expression=expression, inputs=inputs)
 
 
-def _still(kept: Selection, chosen: Selection, usable: Mapping[str, FilterColumn]) -> bool:
+def _means_the_same(before: Selection, chosen: Selection, usable: Mapping[str, FilterColumn]) -> bool:
     """Do the same words speak of the same columns? Functions and operators are those of pg_catalog."""
-    same = kept.filters == chosen.filters and kept.expression is not None
-    return same and all(usable.get(column.name) == column for column in kept.inputs)
+    same = before.filters == chosen.filters and before.expression is not None
+    return same and all(usable.get(column.name) == column for column in before.inputs)
 
 
 def _require_identity(connection: psycopg.Connection[Any], table: SourceTable, used: frozenset[str]) -> None:

@@ -68,7 +68,7 @@ def on_lossy(file: PipelineFile) -> Lossy:
     return Lossy(file.on_lossy, {name: chosen for name, chosen in tables.items() if chosen})
 
 
-def forms_of(
+def representations_of(
     file: PipelineFile, connection: psycopg.Connection[Any], tables: Sequence[SourceTable]
 ) -> dict[Name, tuple[str, tuple[tuple[str, str], ...]]]:
     """Per table with rules of its own: these, and the forms of its columns by name.
@@ -83,13 +83,16 @@ def forms_of(
         return {}
     catalog = load_types(connection)
     fields = _fields_of(connection, catalog, chosen)
-    found = {}
+    chosen_types = {}
     for table, each in chosen.items():
-        _require_sense(table, each, catalog)
-        forms = {c.name: each.form(c, table.key, catalog, fields) for c in table.columns}
-        _require_forms(table, each, forms)
-        found[table.schema, table.table] = each.to_json(), tuple((n, f) for n, f in forms.items() if f)
-    return found
+        _require_fitting_words(table, each, catalog)
+        representations = {c.name: each.form(c, table.key, catalog, fields) for c in table.columns}
+        _require_representations(table, each, representations)
+        chosen_types[table.schema, table.table] = (
+            each.to_json(),
+            tuple((n, f) for n, f in representations.items() if f),
+        )
+    return chosen_types
 
 
 def refuse_lossy_copy(
@@ -152,7 +155,7 @@ def _fields_of(
     return fields
 
 
-def _require_sense(table: SourceTable, rules: TypeRules, catalog: TypeCatalog) -> None:
+def _require_fitting_words(table: SourceTable, rules: TypeRules, catalog: TypeCatalog) -> None:
     present = {column.name: column for column in table.columns}
     for name, word in rules.columns.items():
         if name not in present:
@@ -168,13 +171,15 @@ def _require_sense(table: SourceTable, rules: TypeRules, catalog: TypeCatalog) -
             )
 
 
-def _require_forms(table: SourceTable, rules: TypeRules, forms: Mapping[str, str]) -> None:
+def _require_representations(
+    table: SourceTable, rules: TypeRules, representations: Mapping[str, str]
+) -> None:
     present = {column.name: column for column in table.columns}
     for name, word in rules.columns.items():
-        if word in {"list", "struct"} and not forms[name]:
+        if word in {"list", "struct"} and not representations[name]:
             _refuse(table, f"column {name!r} cannot be a {word}", "leave it as text")
-    for name, form in forms.items():
-        form_of(form, present[name].type_oid, present[name].typmod)
+    for name, representation in representations.items():
+        form_of(representation, present[name].type_oid, present[name].typmod)
 
 
 def _refuse(table: SourceTable, what: str, way_out: str) -> NoReturn:

@@ -78,9 +78,9 @@ def install(pipeline: OpenPipeline) -> TriggerReport:
     """
     dsn = pipeline.source.dsn
     with source_session(dsn, "installing the event trigger") as connection:
-        found = state(connection)
-        if found != "not installed":
-            return TriggerReport(pipeline.name, found, already=True)
+        trigger_state = state(connection)
+        if trigger_state != "not installed":
+            return TriggerReport(pipeline.name, trigger_state, already=True)
         try:
             with connection.transaction():
                 connection.execute(INSTALL.encode())

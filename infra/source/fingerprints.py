@@ -38,7 +38,7 @@ _READ_LATELY = 4096
 
 
 @dataclass(frozen=True)
-class Mark:
+class CatalogFingerprint:
     """What a lake table agrees with.
 
     Attributes:
@@ -62,7 +62,7 @@ class Mark:
 
     def to_json(self) -> str:
         """For `TableSchema.mark`."""
-        told = {
+        fields = {
             "oid": self.relation_id,
             "storage": self.storage,
             "members": sorted(self.members),
@@ -73,15 +73,17 @@ class Mark:
             "ways": dict(sorted(self.ways.items())),
             "texts": {str(number): sorted(texts) for number, texts in sorted(self.texts.items())},
         }
-        return json.dumps(told, separators=(",", ":"))
+        return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> Mark | None:
+    def from_json(cls, text: str) -> CatalogFingerprint | None:
         """From a table's shape; None if it has no mark."""
         return _read(text) if text else None
 
     @classmethod
-    def of(cls, now: TableMark, numbers: Collection[int], before: Mark | None = None) -> Mark:
+    def of(
+        cls, now: TableMark, numbers: Collection[int], before: CatalogFingerprint | None = None
+    ) -> CatalogFingerprint:
         """What a table with these columns agrees with now; ``before``: without having been copied."""
         known = {number: now.attributes[number] for number in numbers if number in now.attributes}
         return cls(
@@ -109,8 +111,10 @@ class Mark:
     def printed_otherwise(self, now: TableMark) -> dict[int, frozenset[str]]:
         """Attribute number → of what decides the text of its values, that which is not there any more."""
         known = {n: now.attributes[n] for n in self.texts if n in now.attributes}
-        gone = {n: self.texts[n] - attribute.texts for n, attribute in known.items() if not attribute.dropped}
-        return {number: traits for number, traits in gone.items() if traits}
+        lost_traits = {
+            n: self.texts[n] - attribute.texts for n, attribute in known.items() if not attribute.dropped
+        }
+        return {number: traits for number, traits in lost_traits.items() if traits}
 
     def _goes_on(self, member: str, now: TableMark) -> bool:
         """An earlier version's mark does not say how; it is believed."""
@@ -118,24 +122,30 @@ class Mark:
 
 
 @lru_cache(maxsize=_READ_LATELY)
-def _read(text: str) -> Mark:
-    told = json.loads(text)
-    since = {int(number): value for number, value in told["since"].items()}
-    members, missing = frozenset(told["members"]), frozenset(told["missing"])
-    ways = told.get("ways", {})
-    texts = {int(number): frozenset(traits) for number, traits in told.get("texts", {}).items()}
-    return Mark(told["oid"], told["storage"], members, told["last"], since, missing, told["why"], ways, texts)
+def _read(text: str) -> CatalogFingerprint:
+    fields = json.loads(text)
+    since = {int(number): value for number, value in fields["since"].items()}
+    members, missing = frozenset(fields["members"]), frozenset(fields["missing"])
+    ways = fields.get("ways", {})
+    texts = {int(number): frozenset(traits) for number, traits in fields.get("texts", {}).items()}
+    return CatalogFingerprint(
+        fields["oid"], fields["storage"], members, fields["last"], since, missing, fields["why"], ways, texts
+    )
 
 
-def marked(schema: TableSchema, now: TableMark | None) -> TableSchema:
+def with_fingerprint(schema: TableSchema, now: TableMark | None) -> TableSchema:
     """A shape just copied, with its columns' numbers and what it agrees with; as it is if unknown."""
     if now is None or any(column.name not in now.numbers for column in schema.columns):
         return schema
     columns = tuple(replace(c, number=now.numbers[c.name]) for c in schema.columns)
-    return replace(schema, columns=columns, mark=Mark.of(now, [c.number for c in columns]).to_json())
+    return replace(
+        schema, columns=columns, mark=CatalogFingerprint.of(now, [c.number for c in columns]).to_json()
+    )
 
 
-def marks_at(pipeline: OpenPipeline, tables: Collection[int], snapshot: str | None) -> dict[int, TableMark]:
+def fingerprints_at(
+    pipeline: OpenPipeline, tables: Collection[int], snapshot: str | None
+) -> dict[int, TableMark]:
     """The catalog of these tables (OIDs), as a snapshot of the source shows it, or as it is now (None)."""
     if not tables:
         return {}
@@ -143,7 +153,7 @@ def marks_at(pipeline: OpenPipeline, tables: Collection[int], snapshot: str | No
         return table_marks(connection, tables, pipeline.source.publications)
 
 
-def below(
+def partitions_below(
     pipeline: OpenPipeline, tables: Collection[int], roots: Collection[int], snapshot: str | None
 ) -> set[int]:
     """Those of the tables (OIDs) that are a partition, on whatever level, of one of the roots."""
@@ -174,7 +184,7 @@ def require_unchanged(
     A command that rewrites a table leaves nothing for older snapshots to see; a copy read after it is empty
     (PostgreSQL's manual, "Caveats" of multiversion concurrency).
     """
-    after = marks_at(pipeline, before.keys(), None)
+    after = fingerprints_at(pipeline, before.keys(), None)
     for table in tables:
         then, now = before.get(table.relation_id), after.get(table.relation_id)
         if then is not None and now is None:

@@ -58,9 +58,9 @@ def partitions_at(
     with source_session(dsn, "reading the partitions") as connection, connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-        found = {table: _nodes(connection, table.relation_id) for table in tables}
-        parted = {table for table in found if found[table] or table.kind == "p"}
-        return {table: _written(found[table]) if table in parted else "" for table in found}
+        nodes = {table: _nodes(connection, table.relation_id) for table in tables}
+        parted = {table for table in nodes if nodes[table] or table.kind == "p"}
+        return {table: _written(nodes[table]) if table in parted else "" for table in nodes}
 
 
 def require_same_partitions(pipeline: OpenPipeline, before: Mapping[SourceTable, str]) -> None:
@@ -77,8 +77,8 @@ def require_same_partitions(pipeline: OpenPipeline, before: Mapping[SourceTable,
         return
     dsn = pipeline.source.dsn
     with source_session(dsn, "reading the partitions") as connection:
-        for table, known in parted.items():
-            if _changed(table.relation_id, known, _nodes(connection, table.relation_id)):
+        for table, recorded in parted.items():
+            if _changed(table.relation_id, recorded, _nodes(connection, table.relation_id)):
                 raise ChangedMeanwhileError(
                     "a partition was rewritten, attached, detached or dropped while the table was copied",
                     where=f"table {table.quoted}",
@@ -86,19 +86,19 @@ def require_same_partitions(pipeline: OpenPipeline, before: Mapping[SourceTable,
                 )
 
 
-def repartitioned(pipeline: OpenPipeline, held: Sequence[TableSchema]) -> set[tuple[str, str]]:
+def repartitioned(pipeline: OpenPipeline, mirrors: Sequence[TableSchema]) -> set[tuple[str, str]]:
     """Tables, by schema and name, that partitions with rows joined or left since they were copied.
 
     Notes those that were born since.
     """
-    known = {table: json.loads(table.partitions) for table in held if table.partitions}
-    if not known:
+    recorded = {table: json.loads(table.partitions) for table in mirrors if table.partitions}
+    if not recorded:
         return set()
     dsn = pipeline.source.dsn
     with source_session(dsn, "reading the partitions") as connection:
-        now = {table: _nodes(connection, table.relation_id) for table in known}
-    changed = {table for table in known if _changed(table.relation_id, known[table], now[table])}
-    grown = [t for t in known if t not in changed and now[t].keys() > known[t].keys()]
+        now = {table: _nodes(connection, table.relation_id) for table in recorded}
+    changed = {table for table in recorded if _changed(table.relation_id, recorded[table], now[table])}
+    grown = [t for t in recorded if t not in changed and now[t].keys() > recorded[t].keys()]
     if grown:
         from slotlake.spark.publish.shape import reshape
 

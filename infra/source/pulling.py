@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.plugins.changelog import pull_rows
 from slotlake.decoder.stream.pull import PullProgress
-from slotlake.infra.source import follow
+from slotlake.infra.source import standing_puller
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -34,7 +34,7 @@ def pull_batch(
             memory_bytes=settings.memory_bytes,
             pass_over=True,
         )
-    followed = follow.batch(pipeline, position, until, whole=whole)
+    followed = standing_puller.batch(pipeline, position, until, whole=whole)
     if followed is not None:
         return followed
 

@@ -33,31 +33,33 @@ _PLACE = "shown.json"
 
 
 @contextmanager
-def standing(pipeline: OpenPipeline, progress: Progressing) -> Iterator[ExportedSnapshot | None]:
+def nonblocking_snapshot(pipeline: OpenPipeline, progress: Progressing) -> Iterator[ExportedSnapshot | None]:
     """A snapshot that stands at the lake's position or behind it; None if none can be judged."""
-    with ExitStack() as held:
-        yield None if pipeline.source.plugin != "pgoutput" else _taken(pipeline, progress, held)
+    with ExitStack() as resources:
+        yield None if pipeline.source.plugin != "pgoutput" else _first_judged(pipeline, progress, resources)
 
 
-def _taken(pipeline: OpenPipeline, progress: Progressing, held: ExitStack) -> ExportedSnapshot | None:
+def _first_judged(
+    pipeline: OpenPipeline, progress: Progressing, resources: ExitStack
+) -> ExportedSnapshot | None:
     for attempt in range(_TRIES):
         if attempt:
             time.sleep(_PAUSE_SECONDS)
-        with ExitStack() as tried:
-            taken = readers(pipeline.source, _AT_ONCE)
-            for reader in taken:
-                tried.enter_context(reader)
-            if not taken:
+        with ExitStack() as opened:
+            exported = readers(pipeline.source, _AT_ONCE)
+            for reader in exported:
+                opened.enter_context(reader)
+            if not exported:
                 return None
-            snapshot = _standing(pipeline, taken, progress)
+            snapshot = _judged_snapshot(pipeline, exported, progress)
             if snapshot is not None:
-                held.push(tried.pop_all())
+                resources.push(opened.pop_all())
                 return snapshot
     return None
 
 
-def _standing(
-    pipeline: OpenPipeline, taken: Sequence[Reader], progress: Progressing
+def _judged_snapshot(
+    pipeline: OpenPipeline, exported: Sequence[Reader], progress: Progressing
 ) -> ExportedSnapshot | None:
     """The first of the snapshots that stands at an LSN, with it."""
     start = pipeline.position()
@@ -65,39 +67,39 @@ def _standing(
     table = None if batch.empty else batch.transaction_table()
     columns = ((), ()) if table is None else (table["xid"].to_pylist(), table["end_lsn"].to_pylist())
     transactions = list(zip(*columns, strict=True))
-    for reader in taken:
+    for reader in exported:
         lsn = reader.shown.stands(start, batch.end_lsn, transactions)
-        if lsn is not None and not _here(pipeline, start, reader.shown):
-            _note(pipeline, lsn)
-            _forget(batch, lsn)
+        if lsn is not None and not _lake_has_hidden(pipeline, start, reader.shown):
+            _note_checked_up_to(pipeline, lsn)
+            _remove_other(batch, lsn)
             return reader.at(lsn)
-    _forget(batch, start)
+    _remove_other(batch, start)
     return None
 
 
-def _here(pipeline: OpenPipeline, position: int, shown: Shown) -> bool:
+def _lake_has_hidden(pipeline: OpenPipeline, position: int, shown: Shown) -> bool:
     """Has the lake a transaction that is not shown?  It is logged, and may be sent, before it can be seen."""
-    known = _known(pipeline, position)
+    checked_up_to = _checked_up_to(pipeline, position)
     for path in reversed(batches(pipeline.file.changelog_dir)):
         positions = batch_positions(path.name)
-        if positions is None or not known < positions[1] <= position:
+        if positions is None or not checked_up_to < positions[1] <= position:
             continue
         xids = Batch.open(path).xids()
-        least_most = pc.min_max(xids).as_py()
-        if len(xids) == 0 or shown.shows_all(least_most["min"], least_most["max"]):
+        xid_range = pc.min_max(xids).as_py()
+        if len(xids) == 0 or shown.shows_all(xid_range["min"], xid_range["max"]):
             continue
         if not all(shown.shows(xid) for xid in xids.to_numpy().tolist()):
             return True
     return False
 
 
-def _known(pipeline: OpenPipeline, position: int) -> int:
+def _checked_up_to(pipeline: OpenPipeline, position: int) -> int:
     """Up to where all that the lake has is known to be shown by every snapshot from now on."""
-    told = _file(pipeline).mapping().get("shown_to", 0)
-    return told if isinstance(told, int) and told <= position else 0
+    checked_up_to = _file(pipeline).mapping().get("shown_to", 0)
+    return checked_up_to if isinstance(checked_up_to, int) and checked_up_to <= position else 0
 
 
-def _note(pipeline: OpenPipeline, lsn: int) -> None:
+def _note_checked_up_to(pipeline: OpenPipeline, lsn: int) -> None:
     """Only spares looking; where it cannot be written, all batches are looked at the next time too."""
     with suppress(OSError):
         _file(pipeline).write({"shown_to": lsn})
@@ -107,7 +109,7 @@ def _file(pipeline: OpenPipeline) -> StateFile:
     return StateFile(pipeline.file.state_dir / _PLACE)
 
 
-def _forget(batch: Batch, lsn: int) -> None:
+def _remove_other(batch: Batch, lsn: int) -> None:
     """A batch that was pulled only to judge by, and ends elsewhere."""
     if not batch.empty and batch.end_lsn != lsn:
         shutil.rmtree(batch.path, ignore_errors=True)

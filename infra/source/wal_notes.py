@@ -21,73 +21,73 @@ if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
 
 _FILE = "wal-seen.json"
-_KEPT_SECONDS = 3600.0
-_KEPT_MAX = 240
+_HISTORY_SECONDS = 3600.0
+_READINGS_MAX = 240
 _RECENT_SECONDS = 60.0
 _APART_SECONDS_MIN = 1.0
 _PAGE = 8192
 
 
-class Seen(NamedTuple):
+class WalReading(NamedTuple):
     """The source's WAL stood at ``position`` at ``time`` (seconds since 1970, this machine's clock)."""
 
     time: float
     position: int
 
 
-def note_source(
-    pipeline: OpenPipeline, position: int | None = None, asked: float | None = None
-) -> list[Seen]:
+def note_source_position(
+    pipeline: OpenPipeline, position: int | None = None, asked_at: float | None = None
+) -> list[WalReading]:
     """Note where the source's WAL stands; of what is known by it the lag in seconds is told."""
-    asked = clock() if asked is None else asked
+    asked_at = clock() if asked_at is None else asked_at
     if position is None:
         with source_session(pipeline.source.dsn) as connection:
             position = wal_now(connection)
-    return note(pipeline.file.state_dir, Seen(asked, position))
+    return add_wal_reading(pipeline.file.state_dir, WalReading(asked_at, position))
 
 
-def seen(folder: Path) -> list[Seen]:
+def read_wal_readings(folder: Path) -> list[WalReading]:
     """What has been noted, the oldest first."""
     try:
         noted = StateFile(folder / _FILE).read() or []
-        return sorted(Seen(float(time), int(position)) for time, position in noted)
+        return sorted(WalReading(float(time), int(position)) for time, position in noted)
     except (ValueError, TypeError):
         return []
 
 
-def note(folder: Path, now: Seen) -> list[Seen]:
+def add_wal_reading(folder: Path, now: WalReading) -> list[WalReading]:
     """Add what was seen just now; all that is known then, the oldest first."""
     # A source that stands before what was seen of it is another one (or an earlier state of it); by less
     # than a page it only was looked at in another way.
-    known = seen(folder)
-    kept = [old for old in known if old.position <= now.position + _PAGE and old.time < now.time]
-    kept = [*_thinned(kept, now.time), now, *(later for later in known if later.time > now.time)]
+    before = read_wal_readings(folder)
+    readings = [old for old in before if old.position <= now.position + _PAGE and old.time < now.time]
+    readings = [*_thinned(readings, now.time), now, *(later for later in before if later.time > now.time)]
     with contextlib.suppress(OSError):
         if folder.is_dir():
-            StateFile(folder / _FILE).write(kept)
-    return kept
+            StateFile(folder / _FILE).write(readings)
+    return readings
 
 
-def _thinned(known: list[Seen], now: float) -> list[Seen]:
+def _thinned(readings: list[WalReading], now: float) -> list[WalReading]:
     """Those of the last hour, and the newest before; of too many every other of the older half goes."""
-    recent = [each for each in known if now - each.time <= _KEPT_SECONDS]
-    before = [each for each in known if now - each.time > _KEPT_SECONDS][-1:]
-    if len(recent) >= _KEPT_MAX:
+    recent = [each for each in readings if now - each.time <= _HISTORY_SECONDS]
+    before = [each for each in readings if now - each.time > _HISTORY_SECONDS][-1:]
+    if len(recent) >= _READINGS_MAX:
         middle = len(recent) // 2
         recent = recent[:middle:2] + recent[middle:]
     return before + recent
 
 
-def wal_rate(known: Sequence[Seen]) -> float | None:
+def wal_rate(readings: Sequence[WalReading]) -> float | None:
     """Bytes of WAL a second: over all that is known, or over the last minute if that is more.
 
     The greater of the two, because what is told from it is when WAL runs out.  None when nothing was seen
     at least a second earlier.
     """
-    if not known:
+    if not readings:
         return None
-    now = known[-1]
-    earlier = [old for old in known if now.time - old.time >= _APART_SECONDS_MIN]
+    now = readings[-1]
+    earlier = [old for old in readings if now.time - old.time >= _APART_SECONDS_MIN]
     if not earlier:
         return None
     recent = [old for old in earlier if now.time - old.time >= _RECENT_SECONDS]
@@ -96,17 +96,17 @@ def wal_rate(known: Sequence[Seen]) -> float | None:
 
 
 def lag_seconds(
-    known: Sequence[Seen], position: int, source: int, known_whole: float | None, now: float
+    readings: Sequence[WalReading], position: int, source: int, complete_until: float | None, now: float
 ) -> float | None:
     """For how long what is not in the lake has at most been in the source.
 
     Args:
         position: the lake's.
         source: the source's WAL position now.
-        known_whole: a moment up to which the lake holds all commits, such as that of its newest commit.
+        complete_until: a moment up to which the lake holds all commits, such as that of its newest commit.
     """
     if source <= position:
         return 0.0
-    moments = [old.time for old in known if old.position <= position]
-    moments += [] if known_whole is None else [known_whole]
+    moments = [old.time for old in readings if old.position <= position]
+    moments += [] if complete_until is None else [complete_until]
     return max(0.0, now - max(moments)) if moments else None

@@ -14,13 +14,13 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.position import source_position
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import SlotState, inspect_slot
-from slotlake.infra.advance.findings import known_findings
+from slotlake.infra.advance.findings import quick_findings
 from slotlake.infra.config.private_files import kept_private
 from slotlake.infra.joining import recopying
 from slotlake.infra.reports import Alarm, StatusReport, TableStatus, Watched
 from slotlake.infra.selection.aside import with_resume
-from slotlake.infra.source import follow
-from slotlake.infra.source.fingerprints import Mark
+from slotlake.infra.source import standing_puller
+from slotlake.infra.source.fingerprints import CatalogFingerprint
 from slotlake.infra.status import copy as overview_copy
 from slotlake.infra.status.watch import watched
 
@@ -81,7 +81,7 @@ def overview(pipeline: OpenPipeline) -> StatusReport:
         changelog_bytes=sum(f.stat().st_size for path in archived for f in path.iterdir()),
         tables=overview_copy.with_copied(pipeline, _tables(pipeline, cut, published), copy),
         prepared=_prepared(pipeline, position),
-        standing_puller=follow.process(pipeline),
+        standing_puller=standing_puller.process_id(pipeline),
         ddl_trigger=trigger,
         copy=None if copy is None else {key: copy[key] for key in ("process", "lsn", "since", "slot")},
         set_aside=[] if cut is None else _told_aside(pipeline, cut),
@@ -121,7 +121,7 @@ def _judge(
     """The alarms with what only both sides together tell."""
     if position is None:
         return watch
-    found = [Alarm(each.kind, each.what, "slotlake recover") for each in known_findings(pipeline)]
+    found = [Alarm(each.kind, each.what, "slotlake recover") for each in quick_findings(pipeline)]
     if state == _SLOT_MISSING:
         what = f"the replication slot {pipeline.source.slot!r} does not exist"
         found.append(Alarm(state, what, "slotlake recover"))
@@ -132,11 +132,11 @@ def _judge(
 
 
 def _unasked(pipeline: OpenPipeline, cut: Cut) -> list[str]:
-    from slotlake.infra.sync.modes import unasked
+    from slotlake.infra.sync.modes import tables_not_in_file
 
     return [
         f"{name} is fed, though the pipeline file asks for it no more: DROP TABLE ends it"
-        for name in unasked(pipeline.file, cut)
+        for name in tables_not_in_file(pipeline.file, cut)
     ]
 
 
@@ -194,7 +194,7 @@ def _published(pipeline: OpenPipeline, cut: Cut, warnings: list[str]) -> set[tup
 def _tables(
     pipeline: OpenPipeline, cut: Cut | None, published: set[tuple[str, str]] | None
 ) -> list[TableStatus]:
-    from slotlake.infra.selection.tables import shown
+    from slotlake.infra.selection.tables import selection_report
     from slotlake.spark.names import lake_table
 
     if cut is None:
@@ -203,11 +203,11 @@ def _tables(
     for table in cut.tables():
         lake_name = str(lake_table(pipeline.lake.namespace, table.schema, table.table))
         snapshot = _snapshot(cut, table.source_name)
-        takes = shown(table.selection)
+        takes = selection_report(table.selection)
         met = cut.conflicts(table.source_name).counts
         key = list(table.key)
         beside = sorted(map(str, cut.beside(table.source_name).values()))
-        mark = Mark.from_json(table.mark)
+        mark = CatalogFingerprint.from_json(table.mark)
         name = (table.schema, table.table)
         there = published is None or name in published
         state = "ready" if there else "not published any more"
@@ -243,12 +243,12 @@ def _alarms_aside(cut: Cut | None, published: set[tuple[str, str]] | None) -> li
 
 def _told_aside(pipeline: OpenPipeline, cut: Cut) -> list[dict[str, Any]]:
     """The tables that are set aside; of those that are copied over several syncs how much is copied."""
-    ranges = recopying.how_far(pipeline) if cut.aside else {}
+    ranges = recopying.progress_by_table(pipeline) if cut.aside else {}
     return [{**each.as_dict(), "copied": ranges.get(each.source_name)} for each in cut.aside.values()]
 
 
 def _copied_again(pipeline: OpenPipeline, cut: Cut) -> list[str]:
-    ranges = recopying.how_far(pipeline) if cut.aside else {}
+    ranges = recopying.progress_by_table(pipeline) if cut.aside else {}
     return [
         f"table {each.source_name} is set aside: {each.reason_with(ranges.get(each.source_name))}"
         for each in cut.aside.values()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.infra.copy.tables import published_tables
 from slotlake.infra.reports import Report
-from slotlake.infra.source.fingerprints import Mark, marks_at
+from slotlake.infra.source.fingerprints import CatalogFingerprint, fingerprints_at
 from slotlake.spark.names import postgres_name
 from slotlake.spark.tables.settle import past_shapes
 
@@ -77,7 +77,7 @@ def _pending(pipeline: OpenPipeline, cut: Cut) -> list[SchemaChange]:
     found_now = published_tables(pipeline, to_read=False)
     published = {(table.schema, table.table): table for table in found_now}
     held = {(table.schema, table.table): table for table in cut.followed()}
-    marks = marks_at(pipeline, [table.relation_id for table in published.values()], None)
+    marks = fingerprints_at(pipeline, [table.relation_id for table in published.values()], None)
     found = []
     for name, table in held.items():
         now = published.get(name)
@@ -97,9 +97,9 @@ def _pending(pipeline: OpenPipeline, cut: Cut) -> list[SchemaChange]:
 
 def _joining(pipeline: OpenPipeline, fresh: Sequence[str]) -> Iterator[tuple[str, str]]:
     """What becomes of tables that the lake does not have."""
-    from slotlake.infra.joining.joining import how_far
+    from slotlake.infra.joining.joining import progress_by_table
 
-    half = how_far(pipeline)
+    half = progress_by_table(pipeline)
     for name in fresh:
         if pipeline.file.new_tables != "copy":
             yield name, "is left out (new_tables)"
@@ -110,7 +110,7 @@ def _joining(pipeline: OpenPipeline, fresh: Sequence[str]) -> Iterator[tuple[str
 
 
 def _of_one(table: TableSchema, now: SourceTable, numbers: dict[str, int]) -> list[str]:
-    mark = Mark.from_json(table.mark)
+    mark = CatalogFingerprint.from_json(table.mark)
     if mark is not None and mark.relation_id != now.relation_id:
         return ["was dropped and made again: it is copied again by the next sync"]
     known = all(column.number for column in table.columns)

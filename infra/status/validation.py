@@ -21,12 +21,12 @@ from slotlake.decoder.server.source import ServerIdentity, identify, redact, sou
 from slotlake.decoder.slots.capacity import capacity, require_free_slot
 from slotlake.decoder.slots.slot import check_slot, inspect_slot
 from slotlake.decoder.stream.options import negotiate
-from slotlake.infra.advance.findings import WAY_OUT, known_findings
+from slotlake.infra.advance.findings import WAY_OUT, quick_findings
 from slotlake.infra.config.in_the_clear import in_the_clear
 from slotlake.infra.config.private_files import privately
 from slotlake.infra.copy.bootstrap import make_publications, without_troubled
 from slotlake.infra.copy.tables import published_over
-from slotlake.infra.copy.unfinished import require_ours
+from slotlake.infra.copy.unfinished import require_own_slot
 from slotlake.infra.full_disk import Places, full_places, room_at
 from slotlake.infra.pipeline_open import OpenPipeline
 from slotlake.infra.reports import Report
@@ -227,7 +227,7 @@ def _slot(look: _Look) -> str:
         if state is None:
             found = require_free_slot(connection, redact(look.dsn))
             return f"{name} is free to be made; {found.slots} of {found.slots_max} slots are in use"
-        require_ours(pipeline, state, look.known_server())
+        require_own_slot(pipeline, state, look.known_server())
     what = f"an initial copy is unfinished, and has the slot {name}"
     look.checks.say("slot", "warning", what, "slotlake init goes on with it, slotlake drop ends it")
     return ""
@@ -283,7 +283,7 @@ def _lake(look: _Look) -> str:
     """What `status` calls alarms of the lake, of a lake that is there."""
     if not look.initialised:
         return "the namespace is free"
-    for finding in known_findings(look.pipeline):
+    for finding in quick_findings(look.pipeline):
         look.checks.say("lake", "error", finding.what, WAY_OUT)
     for aside in tables_aside(look.pipeline).values():
         what = f"table {aside.source_name} is set aside: {aside.reason}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.pressure import Pressure, slot_pressure, span, wal_now
 from slotlake.infra.reports import Alarm, Watched
-from slotlake.infra.source.wal_notes import Seen, lag_seconds, note, wal_rate
+from slotlake.infra.source.wal_notes import WalReading, add_wal_reading, lag_seconds, wal_rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,11 +47,11 @@ def watched(
     with source_session(dsn, "looking at what the slot holds") as connection:
         pressure = slot_pressure(connection, pipeline.source.slot)
         source = wal_now(connection)
-        known = note(pipeline.file.state_dir, Seen(asked, source))
+        known = add_wal_reading(pipeline.file.state_dir, WalReading(asked, source))
         rate = wal_rate(known)
         if rate is None and slot is not None and slot.safe_wal_size is not None:
             time.sleep(_SAMPLE_SECONDS)  # nothing is known of before: two looks, a second apart
-            later = Seen(time.time(), wal_now(connection))
+            later = WalReading(time.time(), wal_now(connection))
             rate = wal_rate([known[-1], later])
     lag = (
         None

@@ -15,13 +15,13 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.position import source_position
 from slotlake.infra.advance.advance import next_batch, pull_report, require_fit
 from slotlake.infra.advance.steps import Totals, bring_in
-from slotlake.infra.joining.joining import add_new_tables, how_far
-from slotlake.infra.joining.recopying import let_go_of, reasons
+from slotlake.infra.joining.joining import add_new_tables, progress_by_table
+from slotlake.infra.joining.recopying import give_up_stale, reasons
 from slotlake.infra.reports import PullReport, SyncReport
 from slotlake.infra.selection import known_tables
-from slotlake.infra.selection.aside import tables_aside, without_the_troubled
+from slotlake.infra.selection.aside import retry_without_troubled, tables_aside
 from slotlake.infra.selection.tables import refuse_changed
-from slotlake.infra.source.wal_notes import note_source
+from slotlake.infra.source.wal_notes import note_source_position
 from slotlake.infra.sync.modes import begin_modes
 from slotlake.infra.sync.refill import fill_added_columns
 from slotlake.infra.sync.resuming import bring_back
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def pull_next(pipeline: OpenPipeline, progress: Progressing) -> PullReport:
     """Write the batch that follows the lake's position up to the source's now, or find it written."""
     aside = tables_aside(pipeline).keys()
-    report = without_the_troubled(pipeline, lambda: _pull_next(pipeline, aside, progress))
+    report = retry_without_troubled(pipeline, lambda: _pull_next(pipeline, aside, progress))
     return replace(report, set_aside=reasons(pipeline))
 
 
@@ -45,8 +45,8 @@ def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progre
     require_fit(pipeline, at_snapshot=False)
     refuse_changed(pipeline)
     added = add_new_tables(pipeline, progress)
-    joining = how_far(pipeline)
-    let_go_of(pipeline, progress)
+    joining = progress_by_table(pipeline)
+    give_up_stale(pipeline, progress)
     resumed = bring_back(pipeline, aside, progress)
     known_tables.note(pipeline, added)
     begin_modes(pipeline, progress)
@@ -66,7 +66,7 @@ def catch_up(pipeline: OpenPipeline, progress: Progressing) -> SyncReport:
     first = pipeline.position()
     asked = time.time()
     target = source_position(pipeline.source)
-    note_source(pipeline, target, asked)
+    note_source_position(pipeline, target, asked)
     totals = Totals()
     added: list[str] = []
     resumed: list[str] = []

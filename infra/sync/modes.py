@@ -31,16 +31,16 @@ def begin_modes(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
     from slotlake.spark.publish.derived_tables import derived_table_names
 
     file, lake = pipeline.file, pipeline.lake
-    asked = [file.mode, *(section.mode or () for section in file.tables.values())]
-    if not any(mode != "mirror" for modes in asked for mode in modes):
+    modes_in_file = [file.mode, *(section.mode or () for section in file.tables.values())]
+    if not any(mode != "mirror" for modes in modes_in_file for mode in modes):
         return []
     with open_catalog(lake) as catalog:
         names = frozenset(catalog.names())
     lacking = {}
     aside = {each.source_name for each in tables_aside(pipeline).values()}
     for table, modes in wanted_modes(file, _mirrors(lake.namespace, names)).items():
-        held = derived_table_names(names, lake_table(lake.namespace, *parse_postgres_name(table)))
-        missing = [mode for mode in modes if mode not in held]
+        present_modes = derived_table_names(names, lake_table(lake.namespace, *parse_postgres_name(table)))
+        missing = [mode for mode in modes if mode not in present_modes]
         if missing and table not in aside:
             lacking[table] = missing
     return _begin(pipeline, lacking, progress) if lacking else []
@@ -70,10 +70,10 @@ def _begin(pipeline: OpenPipeline, lacking: dict[str, list[str]], progress: Prog
     return sorted(published.snapshots)
 
 
-def unasked(file: PipelineFile, cut: Cut) -> list[str]:
+def tables_not_in_file(file: PipelineFile, point: Cut) -> list[str]:
     """Lake tables that are kept beside a mirror, and that the file does not ask for."""
-    found = []
-    for table in cut.tables():
-        asked = wanted_modes(file, [(table.schema, table.table)]).get(table.source_name, [])
-        found += [str(name) for mode, name in cut.beside(table.source_name).items() if mode not in asked]
-    return found
+    tables = []
+    for table in point.tables():
+        modes = wanted_modes(file, [(table.schema, table.table)]).get(table.source_name, [])
+        tables += [str(name) for mode, name in point.beside(table.source_name).items() if mode not in modes]
+    return tables

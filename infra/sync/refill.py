@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.vanished import VanishedError
-from slotlake.infra.advance.exact import beside_writers
+from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.copy.tables import published_tables, replace_content
 from slotlake.infra.schema.large_tables import put_off
 from slotlake.infra.source.partitions import repartitioned
@@ -29,10 +29,10 @@ def fill_added_columns(pipeline: OpenPipeline, progress: Progressing) -> list[st
     """
     stale = _unfilled(pipeline)
     if stale:
-        off = put_off(pipeline, dict.fromkeys(stale, "rows got values that no change told of"))
-        stale = [table for table in stale if table not in off]
+        postponed = put_off(pipeline, dict.fromkeys(stale, "rows got values that no change told of"))
+        stale = [table for table in stale if table not in postponed]
     if stale:
-        with beside_writers(pipeline, FILL_WAIT_SECONDS, progress) as snapshot:
+        with at_nonblocking_snapshot(pipeline, FILL_WAIT_SECONDS, progress) as snapshot:
             for table in stale:
                 with suppress(VanishedError):  # the next batch finds that it has left
                     replace_content(pipeline, table, snapshot, progress)
@@ -47,14 +47,14 @@ def has_unfilled_columns(pipeline: OpenPipeline) -> bool:
 def _unfilled(pipeline: OpenPipeline) -> list[SourceTable]:
     from slotlake.spark.read.point import Cut
 
-    held = Cut.latest(pipeline.lake).followed()
+    mirrors = Cut.latest(pipeline.lake).followed()
     lacking = {
         (table.schema, table.table): {column.name for column in table.live if column.unfilled}
-        for table in held
+        for table in mirrors
         if any(column.unfilled for column in table.live)
     }
-    lost = {(table.schema, table.table) for table in held if any(column.lost for column in table.live)}
-    lost |= repartitioned(pipeline, held)
+    lost = {(table.schema, table.table) for table in mirrors if any(column.lost for column in table.live)}
+    lost |= repartitioned(pipeline, mirrors)
     if not lacking and not lost:
         return []
     return [

@@ -33,7 +33,7 @@ from slotlake.infra.reports import ResumeReport
 from slotlake.infra.schema import large_tables
 from slotlake.infra.selection.aside import require_columns, tables_aside
 from slotlake.infra.selection.types import on_lossy
-from slotlake.infra.source.fingerprints import Mark, marks_at
+from slotlake.infra.source.fingerprints import CatalogFingerprint, fingerprints_at
 from slotlake.spark.names import lake_table, parse_postgres_name, postgres_name
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _NAMES = 'name it as PostgreSQL writes it: public.orders, "Odd Schema"."Odd Name
 _FIRST_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 60.0, 86400.0
 _TRIES_AT_ONCE = 3
 
-_LOOK = """
+_CATALOG_STATE = """
 SELECT c.oid::bigint, coalesce(c.relacl::text, ''), c.relreplident::text,
        has_schema_privilege(c.relnamespace, 'USAGE'), has_table_privilege(c.oid, 'SELECT'), EXISTS (
            SELECT FROM pg_locks l WHERE l.relation = c.oid AND l.granted AND l.mode = 'AccessExclusiveLock'
@@ -58,7 +58,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _CatalogState:
     """What the source's catalog says of a table now.
 
     Attributes:
@@ -75,47 +75,47 @@ class _Seen:
 
 
 @dataclass(frozen=True)
-class _Large:
+class _LargeTable:
     """A table that is copied again over several syncs."""
 
     aside: Aside
-    seen: _Seen
+    state: _CatalogState
     table: SourceTable
 
 
 def bring_back(pipeline: OpenPipeline, names: Collection[Name], progress: Progressing) -> list[str]:
     """Copy again those of these tables that may be followed again; the tables that are."""
-    back: list[str] = []
-    large: dict[Name, _Large] = {}
-    for each, seen in _due_now(pipeline, names):
-        if (table := _large(pipeline, each)) is not None:
-            large[each.name] = _Large(each, seen, table)
+    resumed: list[str] = []
+    large: dict[Name, _LargeTable] = {}
+    for entry, state in _due_now(pipeline, names):
+        if (table := _large_table_or_none(pipeline, entry)) is not None:
+            large[entry.name] = _LargeTable(entry, state, table)
             continue
-        progress(f"{each.source_name} was set aside: copied again", 0)
-        with _their_own([each.name]):
-            _copy(pipeline, each, seen, progress)
-            back.append(each.source_name)
-    with _their_own(large):
-        back += _some_of(pipeline, large, progress)
-    return back
+        progress(f"{entry.source_name} was set aside: copied again", 0)
+        with _ignoring_errors_of([entry.name]):
+            _copy(pipeline, entry, state, progress)
+            resumed.append(entry.source_name)
+    with _ignoring_errors_of(large):
+        resumed += _copy_ranges(pipeline, large, progress)
+    return resumed
 
 
-def _due_now(pipeline: OpenPipeline, names: Collection[Name]) -> Iterator[tuple[Aside, _Seen]]:
+def _due_now(pipeline: OpenPipeline, names: Collection[Name]) -> Iterator[tuple[Aside, _CatalogState]]:
     """Those of these tables that may be followed again, by what the source's catalog says of them."""
     from slotlake.spark.publish.aside_write import forget
 
-    for name, each in tables_aside(pipeline).items() if names else ():
+    for name, entry in tables_aside(pipeline).items() if names else ():
         if name not in names:
             continue
-        seen = _look(pipeline, each)
-        if seen is None and each.lsn is None:
+        state = _catalog_state(pipeline, entry)
+        if state is None and entry.lsn is None:
             forget(pipeline.lake, [name])  # it is gone, and the lake never had it
-        if seen is not None and not seen.locked and _due(pipeline, each, seen):
-            yield each, seen
+        if state is not None and not state.locked and _is_due(pipeline, entry, state):
+            yield entry, state
 
 
 @contextmanager
-def _their_own(names: Collection[Name]) -> Iterator[None]:
+def _ignoring_errors_of(names: Collection[Name]) -> Iterator[None]:
     """What keeps these tables from being copied keeps nobody else from anything, nor what waiting mends."""
     try:
         yield
@@ -144,140 +144,148 @@ def resume(pipeline: OpenPipeline, table: str, progress: Progressing) -> ResumeR
     aside = tables_aside(pipeline)
     lake_name = str(lake_table(pipeline.lake.namespace, *name))
     if name not in aside:
-        if name not in {(held.schema, held.table) for held in Cut.latest(pipeline.lake).tables()}:
-            listed = ", ".join(each.source_name for each in aside.values()) or "none is"
+        if name not in {(mirror.schema, mirror.table) for mirror in Cut.latest(pipeline.lake).tables()}:
+            listed = ", ".join(entry.source_name for entry in aside.values()) or "none is"
             raise PipelineFileError(
                 f"the lake has no table {table}", where="resume", way_out=f"set aside now: {listed}"
             )
         at = format_lsn(pipeline.position())
         return ResumeReport(postgres_name(*name), lake_name, at, already=True)
-    seen = _look(pipeline, aside[name])
-    if seen is None:
+    state = _catalog_state(pipeline, aside[name])
+    if state is None:
         raise SourceError(
             f"the table {table} is not published any more; it stays set aside",
             where=f"publications {', '.join(pipeline.source.publications)}",
             way_out="publish it again, or drop its lake table if nobody reads it",
         ).of(*name)
     report = ResumeReport(postgres_name(*name), lake_name, "")
-    recopying.let_go_of(pipeline, progress)
-    if (large := _large(pipeline, aside[name])) is not None:
-        back = _some_of(pipeline, {name: _Large(aside[name], seen, large)}, progress)
-        ranges = recopying.how_far(pipeline).get(report.table, "0 ranges")
-        rows = recopying.lake_rows(pipeline, name) if back else 0
-        report, lsn = replace(report, rows=rows, copying="" if back else ranges), pipeline.position()
+    recopying.give_up_stale(pipeline, progress)
+    if (large := _large_table_or_none(pipeline, aside[name])) is not None:
+        resumed = _copy_ranges(pipeline, {name: _LargeTable(aside[name], state, large)}, progress)
+        ranges = recopying.progress_by_table(pipeline).get(report.table, "0 ranges")
+        rows = recopying.lake_row_count(pipeline, name) if resumed else 0
+        report, lsn = replace(report, rows=rows, copying="" if resumed else ranges), pipeline.position()
     else:
-        lsn, rows = _copy(pipeline, aside[name], seen, progress)
+        lsn, rows = _copy(pipeline, aside[name], state, progress)
         report = replace(report, rows=rows)
     confirm_position(pipeline)
     return replace(report, lsn=format_lsn(lsn), seconds=round(time.monotonic() - started, 3))
 
 
-def _copy(pipeline: OpenPipeline, each: Aside, seen: _Seen, progress: Progressing) -> tuple[int, int]:
+def _copy(
+    pipeline: OpenPipeline, entry: Aside, state: _CatalogState, progress: Progressing
+) -> tuple[int, int]:
     """Copy a table and publish it; the LSN, and its rows. What keeps it from that is noted."""
     from slotlake.infra.backfill.backfill import read_again
 
     try:
-        table = _published(pipeline, each.name)
+        table = _published_table(pipeline, entry.name)
         return read_again(
-            pipeline, [table], WAIT_SECONDS, progress, at_slot=not seen.known_members or each.lsn is None
+            pipeline, [table], WAIT_SECONDS, progress, at_slot=not state.known_members or entry.lsn is None
         )
     except SlotlakeError as error:
-        if error.table == each.name:
-            _note_failed(pipeline, each, seen, error)
+        if error.table == entry.name:
+            _note_failed(pipeline, entry, state, error)
         raise
 
 
-def _note_failed(pipeline: OpenPipeline, each: Aside, seen: _Seen, error: SlotlakeError) -> None:
+def _note_failed(pipeline: OpenPipeline, entry: Aside, state: _CatalogState, error: SlotlakeError) -> None:
     from slotlake.spark.publish.aside_write import write
 
     if not error.retryable or isinstance(error, LockedError):
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        failed = replace(each, what=error.what, where=error.where, way_out=error.way_out)
-        noted = replace(failed, tries=each.tries + 1, tried=now, seen=seen.fingerprint)
+        failed = replace(entry, what=error.what, where=error.where, way_out=error.way_out)
+        noted = replace(failed, tries=entry.tries + 1, tried=now, seen=state.fingerprint)
         write(pipeline.lake, pipeline.name, [noted])
 
 
-def _large(pipeline: OpenPipeline, each: Aside) -> SourceTable | None:
+def _large_table_or_none(pipeline: OpenPipeline, entry: Aside) -> SourceTable | None:
     """The table, if it is copied over several syncs."""
     try:
-        large = large_tables.large(pipeline, [_published(pipeline, each.name)])
+        large = large_tables.large(pipeline, [_published_table(pipeline, entry.name)])
     except SlotlakeError as error:
-        if error.table != each.name:
+        if error.table != entry.name:
             raise
         return None  # to copy it in one piece meets the same, and notes it
     return large[0] if large else None
 
 
-def _some_of(pipeline: OpenPipeline, large: Mapping[Name, _Large], progress: Progressing) -> list[str]:
+def _copy_ranges(
+    pipeline: OpenPipeline, large: Mapping[Name, _LargeTable], progress: Progressing
+) -> list[str]:
     """Copy some more of these tables; those that are whole, and followed again."""
     if not large:
         return []
-    large_tables.put_on_the_way(pipeline, [of.aside for of in large.values() if of.aside.cause != "again"])
+    large_tables.put_on_the_way(
+        pipeline, [each.aside for each in large.values() if each.aside.cause != "again"]
+    )
     try:
-        back = recopying.go_on(pipeline, [of.table for of in large.values()], progress)
+        resumed = recopying.copy_more(pipeline, [each.table for each in large.values()], progress)
     except SlotlakeError as error:
         failed = large.get(error.table) if error.table is not None else None
         if failed is not None:
             _note_failed(pipeline, replace(failed.aside, cause="again"), failed.seen, error)
         raise
-    mended = [of.aside for of in large.values() if of.aside.cause == "again" and of.aside.tries]
-    large_tables.put_on_the_way(pipeline, [each for each in mended if each.source_name not in back])
-    return back
+    mended = [each.aside for each in large.values() if each.aside.cause == "again" and each.aside.tries]
+    large_tables.put_on_the_way(pipeline, [entry for entry in mended if entry.source_name not in resumed])
+    return resumed
 
 
-def _published(pipeline: OpenPipeline, name: Name) -> SourceTable:
-    tables = published_tables(pipeline, to_read=False, aside_too=[name])
-    found = next((table for table in tables if (table.schema, table.table) == name), None)
-    if found is None:
+def _published_table(pipeline: OpenPipeline, name: Name) -> SourceTable:
+    tables = published_tables(pipeline, to_read=False, include_aside=[name])
+    chosen = next((table for table in tables if (table.schema, table.table) == name), None)
+    if chosen is None:
         raise SourceError(
             f"the table {postgres_name(*name)} is not published any more",
             where=redact(pipeline.source.dsn),
             way_out="ALTER PUBLICATION … ADD TABLE, then resume it",
         ).of(*name)
-    require_columns([found])
-    return found
+    require_columns([chosen])
+    return chosen
 
 
-def _look(pipeline: OpenPipeline, each: Aside) -> _Seen | None:
+def _catalog_state(pipeline: OpenPipeline, entry: Aside) -> _CatalogState | None:
     """None if the table is not published now."""
     source = pipeline.source
     with source_session(source.dsn, "looking at a table set aside") as connection:
-        if each.name not in published_names(connection, source.publications):
+        if entry.name not in published_names(connection, source.publications):
             return None
-        row = connection.execute(_LOOK, each.name).fetchone()
+        row = connection.execute(_CATALOG_STATE, entry.name).fetchone()
     if row is None:
         return None
     oid, *rights, locked, columns = row
-    mark = marks_at(pipeline, [oid], None).get(oid)
-    told = repr((oid, rights, mark, _asked(pipeline, each.name))).encode()
-    known = _members_then(pipeline, each)
-    members = frozenset() if mark is None else mark.members
-    return _Seen(locked, columns, known == (oid, members), hashlib.sha256(told).hexdigest())
+    fingerprint = fingerprints_at(pipeline, [oid], None).get(oid)
+    text = repr((oid, rights, fingerprint, _section_text(pipeline, entry.name))).encode()
+    before = _members_at_copy(pipeline, entry)
+    members = frozenset() if fingerprint is None else fingerprint.members
+    return _CatalogState(locked, columns, before == (oid, members), hashlib.sha256(text).hexdigest())
 
 
-def _asked(pipeline: OpenPipeline, name: Name) -> str:
+def _section_text(pipeline: OpenPipeline, name: Name) -> str:
     """What the pipeline file says of a table: to leave a column out may be what lets it be followed again."""
     own = pipeline.file.tables.items()
     return "".join(section.model_dump_json() for key, section in own if parse_postgres_name(key) == name)
 
 
-def _members_then(pipeline: OpenPipeline, each: Aside) -> tuple[int, Collection[str]] | None:
+def _members_at_copy(pipeline: OpenPipeline, entry: Aside) -> tuple[int, Collection[str]] | None:
     from slotlake.spark.read.point import Cut
 
     for table in Cut.latest(pipeline.lake).tables():
-        if (table.schema, table.table) == each.name and (mark := Mark.from_json(table.mark)) is not None:
-            return mark.relation_id, mark.members
+        if (table.schema, table.table) == entry.name and (
+            fingerprint := CatalogFingerprint.from_json(table.mark)
+        ) is not None:
+            return fingerprint.relation_id, fingerprint.members
     return None
 
 
-def _due(pipeline: OpenPipeline, each: Aside, seen: _Seen) -> bool:
-    if each.cause == "on_conflict":
-        return on_conflict(pipeline.file).of(*each.name) != "fail"
-    if each.cause == "on_lossy":
-        return not on_lossy(pipeline.file).may_fail(*each.name)
-    if not seen.columns:
+def _is_due(pipeline: OpenPipeline, entry: Aside, state: _CatalogState) -> bool:
+    if entry.cause == "on_conflict":
+        return on_conflict(pipeline.file).of(*entry.name) != "fail"
+    if entry.cause == "on_lossy":
+        return not on_lossy(pipeline.file).may_fail(*entry.name)
+    if not state.columns:
         return False
-    if seen.fingerprint != each.seen or each.tries < _TRIES_AT_ONCE:
+    if state.fingerprint != entry.seen or entry.tries < _TRIES_AT_ONCE:
         return True
-    pause = min(_FIRST_PAUSE_SECONDS * 2 ** min(each.tries - _TRIES_AT_ONCE, 32), _PAUSE_SECONDS_MAX)
-    return datetime.now(UTC) - datetime.fromisoformat(each.tried) >= timedelta(seconds=pause)
+    pause = min(_FIRST_PAUSE_SECONDS * 2 ** min(entry.tries - _TRIES_AT_ONCE, 32), _PAUSE_SECONDS_MAX)
+    return datetime.now(UTC) - datetime.fromisoformat(entry.tried) >= timedelta(seconds=pause)

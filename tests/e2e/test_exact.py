@@ -14,7 +14,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.errors import SlotError
-from slotlake.infra.advance import exact
+from slotlake.infra.advance import nonblocking
 from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from slotlake.infra.schema import evolution
 from tests.conftest import Database, fresh_database
@@ -53,7 +53,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> Any:
         raise AssertionError("a slot was asked for its snapshot")
 
-    monkeypatch.setattr(exact, "at_exact_lsn", refused)
+    monkeypatch.setattr(nonblocking, "at_slot_snapshot", refused)
     monkeypatch.setattr(evolution, "create_slot", refused)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.errors import BusyError
-from slotlake.infra.source import follow
+from slotlake.infra.source import standing_puller
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 
@@ -80,7 +80,7 @@ def test_a_transaction_that_stays_open_is_sent_once(database: Database, pipeline
     with following(pipeline) as process:
         open_and_sync(database, pipeline)
         with pytest.raises(BusyError):
-            follow.follow(pipeline, print)
+            standing_puller.serve(pipeline, print)
         assert decoded(database) < 6 * once
         assert pipeline.verify().equal
         _prepared_meanwhile(database, pipeline)
@@ -102,9 +102,9 @@ def _prepared_meanwhile(database: Database, pipeline: Pipeline) -> None:
 
 def test_it_ends_when_told(database: Database, pipeline: Pipeline) -> None:
     with following(pipeline) as process:
-        assert follow.stop(pipeline)
+        assert standing_puller.stop(pipeline)
         assert process.wait(timeout=20) == 0
-    assert not follow.stop(pipeline)
+    assert not standing_puller.stop(pipeline)
     database.execute("INSERT INTO b VALUES (1, 'x')")
     assert pipeline.sync().changes == 1
 

@@ -10,9 +10,9 @@ import pytest
 from slotlake.decoder.catalog.fingerprints import Attribute, TableMark
 from slotlake.decoder.catalog.publications import SourceColumn, SourceTable
 from slotlake.decoder.changelog.batches import BatchColumn, BatchRelation
-from slotlake.infra.schema.ddl_events import Altered, told_numbers
-from slotlake.infra.schema.rules import Found, judge
-from slotlake.infra.source.fingerprints import Mark, marked
+from slotlake.infra.schema.ddl_events import Altered, proven_numbers
+from slotlake.infra.schema.rules import Verdict, judge
+from slotlake.infra.source.fingerprints import CatalogFingerprint, with_fingerprint
 from slotlake.spark.tables.schema import TableSchema
 
 TYPES = {
@@ -54,59 +54,61 @@ def source(now: TableMark) -> SourceTable:
     return SourceTable(now.relation_id, "public", "t", "r", "d", columns, ("id",), ("id",), None, True, True)
 
 
-HELD = marked(TableSchema.of(source(catalog())), catalog())
+MIRROR = with_fingerprint(TableSchema.of(source(catalog())), catalog())
 
 
 def message(ordinal: int = 0, **columns: str) -> BatchRelation:
-    made = tuple(BatchColumn(name, *TYPES[kind], kind, name == "id") for name, kind in columns.items())
-    return BatchRelation(ordinal, 100, "public", "t", "d", ("id",), made, (), 1, 1, 0, 0, 0)
+    batch_columns = tuple(
+        BatchColumn(name, *TYPES[kind], kind, name == "id") for name, kind in columns.items()
+    )
+    return BatchRelation(ordinal, 100, "public", "t", "d", ("id",), batch_columns, (), 1, 1, 0, 0, 0)
 
 
-def found(now: TableMark, *messages: BatchRelation, at_end: bool = False) -> Found:
-    return judge(HELD, now, source(now), messages, at_end=at_end)
+def verdict(now: TableMark, *messages: BatchRelation, at_end: bool = False) -> Verdict:
+    return judge(MIRROR, now, source(now), messages, at_end=at_end)
 
 
 OLD = message(id="int4", a="text", b="money")
 
 
 def test_nothing_happened() -> None:
-    assert found(catalog()) == Found()
-    assert found(catalog(), OLD, at_end=True) == Found()
+    assert verdict(catalog()) == Verdict()
+    assert verdict(catalog(), OLD, at_end=True) == Verdict()
 
 
 def test_added_and_seen() -> None:
     now = catalog({**BEFORE, 4: ("c", "text", "8")})
-    seen = found(now, OLD, message(1, id="int4", a="text", b="money", c="text"))
-    assert (seen.copy, seen.numbers[1]) == ("", {"id": 1, "a": 2, "b": 3, "c": 4})
-    mark = Mark.from_json(seen.mark)
-    assert mark is not None
-    assert (mark.last, mark.since) == (4, {1: "7", 2: "7", 3: "7", 4: "8"})
+    result = verdict(now, OLD, message(1, id="int4", a="text", b="money", c="text"))
+    assert (result.copy_reason, result.numbers[1]) == ("", {"id": 1, "a": 2, "b": 3, "c": 4})
+    fingerprint = CatalogFingerprint.from_json(result.fingerprint)
+    assert fingerprint is not None
+    assert (fingerprint.last, fingerprint.since) == (4, {1: "7", 2: "7", 3: "7", 4: "8"})
     # Not seen yet: it must be looked at when it comes.
-    assert found(now, OLD) == Found()
-    assert found(now, OLD, at_end=True).copy == "the table's columns changed, and no row of it"
+    assert verdict(now, OLD) == Verdict()
+    assert verdict(now, OLD, at_end=True).copy_reason == "the table's columns changed, and no row of it"
 
 
-@pytest.mark.parametrize("kept", ["missing", "default"])
-def test_added_with_a_default(kept: str) -> None:
-    numbers: dict[str, Any] = {kept: {4}}
+@pytest.mark.parametrize("how", ["missing", "default"])
+def test_added_with_a_default(how: str) -> None:
+    numbers: dict[str, Any] = {how: {4}}
     now = catalog({**BEFORE, 4: ("c", "text", "8")}, **numbers)
     assert (
-        found(now, message(id="int4", a="text", b="money", c="text")).copy
+        verdict(now, message(id="int4", a="text", b="money", c="text")).copy_reason
         == "column c was added with a default"
     )
 
 
 def test_renamed() -> None:
     now = catalog({1: ("id", "int4", "7"), 2: ("b", "text", "9"), 3: ("a", "money", "9")})
-    seen = found(now, OLD, message(1, id="int4", b="text", a="money"))
-    assert seen.numbers == {0: {"id": 1, "a": 2, "b": 3}, 1: {"id": 1, "b": 2, "a": 3}}
+    result = verdict(now, OLD, message(1, id="int4", b="text", a="money"))
+    assert result.numbers == {0: {"id": 1, "a": 2, "b": 3}, 1: {"id": 1, "b": 2, "a": 3}}
     between = message(1, id="int4", x="text", a="money")
-    assert found(now, OLD, between).copy == "the table's columns changed more than once"
+    assert verdict(now, OLD, between).copy_reason == "the table's columns changed more than once"
 
 
 def test_dropped() -> None:
     now = catalog({1: ("id", "int4", "7"), 2: (None, "text", "9"), 3: ("b", "money", "7")})
-    assert found(now, OLD, message(1, id="int4", b="money")).numbers[1] == {"id": 1, "b": 3}
+    assert verdict(now, OLD, message(1, id="int4", b="money")).numbers[1] == {"id": 1, "b": 3}
 
 
 @pytest.mark.parametrize(
@@ -124,25 +126,31 @@ def test_dropped() -> None:
     ],
 )
 def test_what_could_be_more_than_one_thing(columns: Any, seen: BatchRelation, why: str) -> None:
-    assert found(catalog({**BEFORE, **columns}), seen).copy.endswith(why)
+    assert verdict(catalog({**BEFORE, **columns}), seen).copy_reason.endswith(why)
 
 
 def test_a_numeric_that_is_wider() -> None:
     now = catalog({**BEFORE, 3: ("b", "more", "9")})
-    seen = found(now, message(id="int4", a="text", b="more"))
-    assert (seen.copy, list(seen.numbers)) == ("", [0])
+    result = verdict(now, message(id="int4", a="text", b="more"))
+    assert (result.copy_reason, list(result.numbers)) == ("", [0])
 
 
 def test_another_file() -> None:
     """TRUNCATE and VACUUM FULL change no column; a rewrite does, or comes with a new one."""
-    moved = found(catalog(storage=200), OLD)
-    assert moved.copy == ""
-    assert moved.moved is not None
-    again = judge(moved.moved, catalog(storage=200), source(catalog()), (OLD,), at_end=False)
-    assert again == Found()
-    assert found(catalog({**BEFORE, 2: ("a", "text", "9")}, storage=200)).copy == "its rows were rewritten"
-    assert found(catalog({**BEFORE, 2: ("a", "text", "9")})).copy == ""
-    assert found(catalog({**BEFORE, 4: ("c", "text", "9")}, storage=200)).copy == "its rows were rewritten"
+    first = verdict(catalog(storage=200), OLD)
+    assert first.copy_reason == ""
+    assert first.new_shape is not None
+    again = judge(first.new_shape, catalog(storage=200), source(catalog()), (OLD,), at_end=False)
+    assert again == Verdict()
+    assert (
+        verdict(catalog({**BEFORE, 2: ("a", "text", "9")}, storage=200)).copy_reason
+        == "its rows were rewritten"
+    )
+    assert verdict(catalog({**BEFORE, 2: ("a", "text", "9")})).copy_reason == ""
+    assert (
+        verdict(catalog({**BEFORE, 4: ("c", "text", "9")}, storage=200)).copy_reason
+        == "its rows were rewritten"
+    )
 
 
 WIDER = {1: ("id", "int8", "9"), 2: ("a", "text", "7"), 3: ("b", "more", "9")}
@@ -152,11 +160,11 @@ def test_another_file_for_wider_types() -> None:
     """Copied again, unless no value changed; then the lake's columns become wider."""
     now = catalog(WIDER, storage=200)
     for messages in ((), (OLD,), (OLD, message(1, id="int8", a="text", b="more"))):
-        seen = found(now, *messages, at_end=True)
-        assert seen.copy == "its rows were rewritten"
-        assert seen.same is not None
-        assert set(seen.same.promoted) == {1, 3}
-        assert (seen.same.copy, len(seen.same.numbers)) == ("", len(messages))
+        result = verdict(now, *messages, at_end=True)
+        assert result.copy_reason == "its rows were rewritten"
+        assert result.alternative is not None
+        assert set(result.alternative.wider_types) == {1, 3}
+        assert (result.alternative.copy_reason, len(result.alternative.numbers)) == ("", len(messages))
 
 
 @pytest.mark.parametrize(
@@ -170,86 +178,89 @@ def test_another_file_for_wider_types() -> None:
     ],
 )
 def test_another_file_for_more(columns: Any) -> None:
-    seen = found(catalog({**BEFORE, **columns}, storage=200))
-    assert (bool(seen.copy), seen.same) == (True, None)
+    result = verdict(catalog({**BEFORE, **columns}, storage=200))
+    assert (bool(result.copy_reason), result.alternative) == (True, None)
 
 
 def test_wider_types_of_equal_rows() -> None:
     """Rows without a key are named by all of their values: by those of two types in one batch."""
     whole = replace(OLD, replica_identity="f", key=())
-    assert found(catalog(WIDER, storage=200), whole).same is None
+    assert verdict(catalog(WIDER, storage=200), whole).alternative is None
 
 
 def test_a_kept_constant_that_moved_into_the_rows() -> None:
     with_constant = catalog(missing={3})
-    held = marked(TableSchema.of(source(with_constant)), with_constant)
+    mirror = with_fingerprint(TableSchema.of(source(with_constant)), with_constant)
     now = catalog({**BEFORE, 3: ("b", "money", "9")}, storage=200)
-    assert judge(held, now, source(now), (), at_end=False).copy == ""
+    assert judge(mirror, now, source(now), (), at_end=False).copy_reason == ""
 
 
 def test_another_table() -> None:
-    assert found(catalog(oid=200)).copy == "the table was dropped and made again"
-    assert found(catalog(members="table 2")).copy == "the table left the publications and came back"
+    assert verdict(catalog(oid=200)).copy_reason == "the table was dropped and made again"
+    assert verdict(catalog(members="table 2")).copy_reason == "the table left the publications and came back"
     assert (
-        judge(HELD, None, source(catalog()), (), at_end=False).copy == "the table was dropped and made again"
+        judge(MIRROR, None, source(catalog()), (), at_end=False).copy_reason
+        == "the table was dropped and made again"
     )
 
 
 def test_a_column_that_is_published_only_now() -> None:
     listed = replace(source(catalog()), columns=source(catalog()).columns[:2])
-    held = marked(TableSchema.of(listed), catalog())
-    assert judge(held, catalog(), listed, (), at_end=True) == Found()
-    why = judge(held, catalog(), source(catalog()), (), at_end=False).copy
+    mirror = with_fingerprint(TableSchema.of(listed), catalog())
+    assert judge(mirror, catalog(), listed, (), at_end=True) == Verdict()
+    why = judge(mirror, catalog(), source(catalog()), (), at_end=False).copy_reason
     assert why == "columns are published that were not before"
 
 
 def test_a_lake_of_an_earlier_version() -> None:
     """Marked when the source's columns are those that it has; until then columns go by name."""
-    held = TableSchema.of(source(catalog()))
-    first = judge(held, catalog(), source(catalog()), (OLD,), at_end=False)
-    assert first.moved == HELD
+    mirror = TableSchema.of(source(catalog()))
+    first = judge(mirror, catalog(), source(catalog()), (OLD,), at_end=False)
+    assert first.new_shape == MIRROR
     now = catalog({**BEFORE, 2: ("z", "text", "9")})
     assert (
         "may be a rename"
-        in judge(held, now, source(now), (message(id="int4", z="text", b="money"),), at_end=False).copy
+        in judge(
+            mirror, now, source(now), (message(id="int4", z="text", b="money"),), at_end=False
+        ).copy_reason
     )
-    assert judge(held, now, source(now), (OLD,), at_end=False) == Found()
+    assert judge(mirror, now, source(now), (OLD,), at_end=False) == Verdict()
 
 
 CONSTANT = {**BEFORE, 4: ("c", "text", "8")}
 SEEN = message(1, id="int4", a="text", b="money", c="text")
 
 
-def constant(*messages: BatchRelation, alone: bool = True, storage: int = 100, text: str = "k") -> Found:
+def constant(*messages: BatchRelation, alone: bool = True, storage: int = 100, text: str = "k") -> Verdict:
     columns = {**CONSTANT, 4: ("c", "money", "8")} if text == "NaN" else CONSTANT
     now = catalog(columns, missing={4}, default={4}, storage=storage)
     attributes = {**now.attributes, 4: replace(now.attributes[4], constant=text)}
     now = replace(now, attributes=attributes)
-    return judge(HELD, now, source(now), messages, at_end=False, alone=alone)
+    return judge(MIRROR, now, source(now), messages, at_end=False, alone=alone)
 
 
 def test_a_constant_is_known() -> None:
-    assert (constant(OLD, SEEN).copy, constant(OLD, SEEN).constants) == ("", {4: "k"})
+    assert (constant(OLD, SEEN).copy_reason, constant(OLD, SEEN).constants) == ("", {4: "k"})
     # Not met yet: it joins with its first row.
     assert constant(OLD).constants == {}
 
 
 def test_a_constant_is_not_enough() -> None:
     why = "column c was added with a default"
-    assert constant(OLD, SEEN, alone=False).copy == why
-    assert constant(replace(OLD, replica_identity="f"), SEEN).copy == why
-    assert constant(OLD, replace(SEEN, key=("id", "c"))).copy == why
+    assert constant(OLD, SEEN, alone=False).copy_reason == why
+    assert constant(replace(OLD, replica_identity="f"), SEEN).copy_reason == why
+    assert constant(OLD, replace(SEEN, key=("id", "c"))).copy_reason == why
     inexact = message(1, id="int4", a="text", b="money", c="money")
-    assert constant(OLD, inexact, text="NaN").copy == why
-    assert constant(OLD, SEEN, storage=101).copy == "its rows were rewritten"
+    assert constant(OLD, inexact, text="NaN").copy_reason == why
+    assert constant(OLD, SEEN, storage=101).copy_reason == "its rows were rewritten"
 
 
-def told(*events: Any, now: Any, rows: Any) -> Any:
+def proven(*events: Any, now: Any, rows: Any) -> Any:
     """``events``: (place, columns); ``rows``: (relation version, places)."""
     altered = [
         Altered(seq, {n: (name, *TYPES[kind]) for n, (name, kind, _) in c.items()}) for seq, c in events
     ]
-    return told_numbers(HELD, altered, rows, catalog(now))
+    return proven_numbers(MIRROR, altered, rows, catalog(now))
 
 
 def test_told_which_column_is_which() -> None:
@@ -258,27 +269,28 @@ def test_told_which_column_is_which() -> None:
     middle = message(1, id="int4", a="text", z="money")
     last = message(2, id="int4", a="text", z="money", b="money")
     events = (5, renamed), (5, renamed), (9, added)
-    found = told(*events, now=added, rows=[(OLD, [1, 4]), (middle, [6, 8]), (last, [10])])
-    assert found == {
+    numbers = proven(*events, now=added, rows=[(OLD, [1, 4]), (middle, [6, 8]), (last, [10])])
+    assert numbers == {
         0: {"id": 1, "a": 2, "b": 3},
         1: {"id": 1, "a": 2, "z": 3},
         2: {"id": 1, "a": 2, "z": 3, "b": 4},
     }
     # A row that does not stand where its columns do, a catalog that went on, a name that came back.
-    assert told(*events, now=added, rows=[(OLD, [1, 6]), (last, [10])]) is None
-    assert told(*events, now={**added, 2: ("y", "text", "11")}, rows=[(OLD, [1])]) is None
-    assert told((5, renamed), (9, BEFORE), now=BEFORE, rows=[(OLD, [1, 10]), (middle, [6])]) is None
+    assert proven(*events, now=added, rows=[(OLD, [1, 6]), (last, [10])]) is None
+    assert proven(*events, now={**added, 2: ("y", "text", "11")}, rows=[(OLD, [1])]) is None
+    assert proven((5, renamed), (9, BEFORE), now=BEFORE, rows=[(OLD, [1, 10]), (middle, [6])]) is None
 
 
 def test_an_event_may_be_missing() -> None:
     """Unseen, b was dropped and made again; what is told then is of the other one."""
     other = {1: BEFORE[1], 2: BEFORE[2], 4: ("z", "money", "9")}
     after = message(1, id="int4", a="text", z="money")
-    assert told((5, other), now=other, rows=[(OLD, [1, 4]), (after, [6])]) is None
-    gone = {1: BEFORE[1], 2: BEFORE[2]}
-    found = told((5, gone), (7, other), now=other, rows=[(OLD, [1, 4]), (after, [8])])
-    assert found[1] == {"id": 1, "a": 2, "z": 4}
-    again = {**gone, 4: ("b", "money", "9")}
+    assert proven((5, other), now=other, rows=[(OLD, [1, 4]), (after, [6])]) is None
+    dropped = {1: BEFORE[1], 2: BEFORE[2]}
+    numbers = proven((5, dropped), (7, other), now=other, rows=[(OLD, [1, 4]), (after, [8])])
+    assert numbers[1] == {"id": 1, "a": 2, "z": 4}
+    again = {**dropped, 4: ("b", "money", "9")}
     assert (
-        told((5, gone), (7, again), now=again, rows=[(OLD, [1, 4]), (replace(OLD, ordinal=1), [8])]) is None
+        proven((5, dropped), (7, again), now=again, rows=[(OLD, [1, 4]), (replace(OLD, ordinal=1), [8])])
+        is None
     )

@@ -15,7 +15,7 @@ from slotlake.decoder.errors import (
     SourceError,
     SourceUnavailableError,
 )
-from slotlake.infra.advance.findings import Judged
+from slotlake.infra.advance.findings import Diagnosis
 from slotlake.infra.recover import recovery
 from slotlake.infra.selection import aside
 
@@ -24,7 +24,7 @@ from slotlake.infra.selection import aside
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(aside, "tables_aside", lambda _: {})
     monkeypatch.setattr(recovery, "tables_aside", lambda _: {})
-    monkeypatch.setattr(recovery, "judge", lambda *_, **__: Judged(256, [], []))
+    monkeypatch.setattr(recovery, "judge", lambda *_, **__: Diagnosis(256, [], []))
     return SimpleNamespace(file=SimpleNamespace(state_dir=tmp_path), name="shop")
 
 

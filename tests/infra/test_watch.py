@@ -9,7 +9,13 @@ import pytest
 from slotlake.decoder.slots.pressure import Holder, Pressure, span
 from slotlake.decoder.slots.slot import SlotState
 from slotlake.infra.config.sections import MonitorSection
-from slotlake.infra.source.wal_notes import Seen, lag_seconds, note, seen, wal_rate
+from slotlake.infra.source.wal_notes import (
+    WalReading,
+    add_wal_reading,
+    lag_seconds,
+    read_wal_readings,
+    wal_rate,
+)
 from slotlake.infra.status.watch import alarms_of, gauges, time_left
 
 MB = 1 << 20
@@ -23,35 +29,35 @@ def _slot(safe: int | None, status: str = "reserved") -> SlotState:
 
 
 def test_the_rate_is_the_greater_of_the_hour_and_the_last_minute() -> None:
-    quiet = [Seen(0, 0), Seen(1800, 1800 * 100), Seen(3600, 3600 * 100)]
+    quiet = [WalReading(0, 0), WalReading(1800, 1800 * 100), WalReading(3600, 3600 * 100)]
     assert wal_rate(quiet) == 100
-    assert wal_rate([*quiet, Seen(3660, 3600 * 100 + 60 * 5000)]) == 5000
-    assert wal_rate([*quiet, Seen(3660, 3600 * 100)]) == pytest.approx(3600 * 100 / 3660)
+    assert wal_rate([*quiet, WalReading(3660, 3600 * 100 + 60 * 5000)]) == 5000
+    assert wal_rate([*quiet, WalReading(3660, 3600 * 100)]) == pytest.approx(3600 * 100 / 3660)
     assert wal_rate([]) is None
-    assert wal_rate([Seen(10, 5), Seen(10.5, 500)]) is None  # too near to say
+    assert wal_rate([WalReading(10, 5), WalReading(10.5, 500)]) is None  # too near to say
 
 
 def test_what_was_seen_is_kept_for_an_hour_and_bounded(tmp_path: Path) -> None:
     for second in range(0, 8000, 40):
-        known = note(tmp_path, Seen(second, second))
-    assert known == seen(tmp_path)
+        known = add_wal_reading(tmp_path, WalReading(second, second))
+    assert known == read_wal_readings(tmp_path)
     assert len(known) <= 250
     assert known[0].time < 7960 - 3600 <= known[1].time
     (tmp_path / "wal-seen.json").write_text("{")
-    assert note(tmp_path, Seen(9000, 1)) == [Seen(9000, 1)]
-    assert note(tmp_path / "nowhere", Seen(1, 1)) == [Seen(1, 1)]
+    assert add_wal_reading(tmp_path, WalReading(9000, 1)) == [WalReading(9000, 1)]
+    assert add_wal_reading(tmp_path / "nowhere", WalReading(1, 1)) == [WalReading(1, 1)]
 
 
 def test_a_source_that_stands_before_what_was_seen_is_another_one(tmp_path: Path) -> None:
-    note(tmp_path, Seen(100, 9 * MB))
-    assert note(tmp_path, Seen(200, 5 * MB)) == [Seen(200, 5 * MB)]
-    known = note(tmp_path, Seen(300, 5 * MB - 24))  # looked at in another way, within a page
-    assert known == [Seen(200, 5 * MB), Seen(300, 5 * MB - 24)]
+    add_wal_reading(tmp_path, WalReading(100, 9 * MB))
+    assert add_wal_reading(tmp_path, WalReading(200, 5 * MB)) == [WalReading(200, 5 * MB)]
+    known = add_wal_reading(tmp_path, WalReading(300, 5 * MB - 24))  # looked at in another way, within a page
+    assert known == [WalReading(200, 5 * MB), WalReading(300, 5 * MB - 24)]
     assert wal_rate(known) == 0
 
 
 def test_the_lag_is_since_the_last_moment_at_which_the_lake_had_all() -> None:
-    known = [Seen(100, 1000), Seen(200, 2000), Seen(300, 3000)]
+    known = [WalReading(100, 1000), WalReading(200, 2000), WalReading(300, 3000)]
     assert lag_seconds(known, 2500, 3000, None, 310) == 110
     assert lag_seconds(known, 2500, 3000, 250.0, 310) == 60  # a commit of then is in the lake
     assert lag_seconds(known, 3000, 3000, None, 310) == 0

@@ -66,7 +66,7 @@ def stop(pipeline: OpenPipeline) -> bool:
     return _place(pipeline).exists() and _ask(pipeline, {"do": "stop"}) is not None
 
 
-def process(pipeline: OpenPipeline) -> int | None:
+def process_id(pipeline: OpenPipeline) -> int | None:
     """The standing puller's process id; None when none runs."""
     lock = pipeline.file.state_dir / _LOCK
     if not lock.exists() or not _place(pipeline).exists():
@@ -86,8 +86,8 @@ def _place(pipeline: OpenPipeline) -> Path:
 def _ask(pipeline: OpenPipeline, request: dict[str, Any]) -> dict[str, Any] | None:
     """One question, one answer; None when nobody is there."""
     try:
-        told = json.loads(_place(pipeline).read_text())
-        channel = Client(told["address"], authkey=bytes.fromhex(told["secret"]))
+        address_file = json.loads(_place(pipeline).read_text())
+        channel = Client(address_file["address"], authkey=bytes.fromhex(address_file["secret"]))
     except (OSError, ValueError, KeyError, EOFError, AuthenticationError):
         return None
     with channel:
@@ -102,11 +102,11 @@ def _ask(pipeline: OpenPipeline, request: dict[str, Any]) -> dict[str, Any] | No
 
 
 @kept_private
-def follow(pipeline: OpenPipeline, told: Callable[[str], None]) -> None:
+def serve(pipeline: OpenPipeline, notify: Callable[[str], None]) -> None:
     """Serve until stopped (a signal, or `stop`).
 
     Args:
-        told: called with a line of text for each event.
+        notify: called with a line of text for each event.
 
     Raises:
         BusyError: another one serves this pipeline.
@@ -114,7 +114,7 @@ def follow(pipeline: OpenPipeline, told: Callable[[str], None]) -> None:
     """
     pipeline.file.state_dir.mkdir(parents=True, exist_ok=True)
     with _only_one(pipeline), _listening(pipeline) as listener:
-        server = _Server(pipeline, told)
+        server = _Server(pipeline, notify)
         try:
             server.serve(listener)
         finally:
@@ -122,10 +122,10 @@ def follow(pipeline: OpenPipeline, told: Callable[[str], None]) -> None:
 
 
 class _Server:
-    def __init__(self, pipeline: OpenPipeline, told: Callable[[str], None]) -> None:
-        self._told = told
+    def __init__(self, pipeline: OpenPipeline, notify: Callable[[str], None]) -> None:
+        self._notify = notify
         self._stopped = False
-        self._stream = StandingStream(pipeline.pulling, told)
+        self._stream = StandingStream(pipeline.pulling, notify)
         self._stream.at(pipeline.position())
 
     def serve(self, listener: Listener) -> None:
@@ -143,7 +143,7 @@ class _Server:
         try:
             answer = self._do(request)
         except SlotlakeError as error:
-            self._told(f"failed: {error.what}")
+            self._notify(f"failed: {error.what}")
             answer = {"error": error}
         channel.send(answer)
 
@@ -186,10 +186,10 @@ def _listening(pipeline: OpenPipeline) -> Iterator[Listener]:
     with tempfile.TemporaryDirectory(prefix="slotlake-") as folder:
         address = str(Path(folder) / "puller")
         with Listener(address, family="AF_UNIX", authkey=secret) as listener:
-            told = {"address": address, "secret": secret.hex(), "pid": os.getpid()}
+            content = {"address": address, "secret": secret.hex(), "pid": os.getpid()}
             handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(handle, "w") as file:
-                json.dump(told, file)
+                json.dump(content, file)
             try:
                 yield listener
             finally:

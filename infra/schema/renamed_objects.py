@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.reg_texts import unprinted
 from slotlake.decoder.catalog.type_texts import OBJECT, REG_OIDS
-from slotlake.infra.source.fingerprints import Mark, catalog_at
+from slotlake.infra.source.fingerprints import CatalogFingerprint, catalog_at
 
 if TYPE_CHECKING:
     from slotlake.decoder.changelog.batches import Batch
@@ -26,43 +26,43 @@ Name = tuple[str, str]
 NAMES_BETWEEN = "rows were written while an object that they name was called otherwise"
 
 
-def with_names_between(
-    pipeline: OpenPipeline, held: Mapping[Name, TableSchema], batch: Batch, when: str | None
+def tables_naming_renamed_objects(
+    pipeline: OpenPipeline, mirrors: Mapping[Name, TableSchema], batch: Batch, snapshot: str | None
 ) -> set[Name]:
     """Those of the tables that have such rows in the batch.
 
     Args:
-        when: the source's snapshot at which the batch ends; None for the catalog of now.
+        snapshot: the source's snapshot at which the batch ends; None for the catalog of now.
     """
-    texts = _texts(held, batch)
+    texts = _texts(mirrors, batch)
     if not texts:
         return set()
     together: dict[int, set[str]] = defaultdict(set)
     for (_, oid), values in texts.items():
         together[oid] |= values
-    with catalog_at(pipeline, when) as connection:
+    with catalog_at(pipeline, snapshot) as connection:
         missing = unprinted(connection, together)
     return {name for (name, oid), values in texts.items() if values & missing.get(oid, frozenset())}
 
 
-def _texts(held: Mapping[Name, TableSchema], batch: Batch) -> dict[tuple[Name, int], set[str]]:
+def _texts(mirrors: Mapping[Name, TableSchema], batch: Batch) -> dict[tuple[Name, int], set[str]]:
     """By table and type: the texts of values that name objects."""
-    found: dict[tuple[Name, int], set[str]] = defaultdict(set)
+    texts: dict[tuple[Name, int], set[str]] = defaultdict(set)
     for relation in batch.relations:
         name = relation.schema, relation.table
-        if not relation.rows or name not in held:
+        if not relation.rows or name not in mirrors:
             continue
-        table = held[name]
-        naming, mine = REG_OIDS | _own_types(table), {column.name for column in table.live}
+        table = mirrors[name]
+        naming, lake_columns = REG_OIDS | _own_types(table), {column.name for column in table.live}
         for index, column in enumerate(relation.columns):
-            if column.type_oid in naming and (column.name in mine or not table.selection):
-                found[name, column.type_oid] |= batch.distinct_texts(relation, index)
-    return {place: values for place, values in found.items() if values}
+            if column.type_oid in naming and (column.name in lake_columns or not table.selection):
+                texts[name, column.type_oid] |= batch.distinct_texts(relation, index)
+    return {place: values for place, values in texts.items() if values}
 
 
 def _own_types(table: TableSchema) -> set[int]:
     """Domains over such types, arrays of them, …: those that objects decide the text of."""
-    mark = Mark.from_json(table.mark)
-    told = {} if mark is None else mark.texts
-    naming = {number for number, traits in told.items() if any(each.startswith(OBJECT) for each in traits)}
+    fingerprint = CatalogFingerprint.from_json(table.mark)
+    texts = {} if fingerprint is None else fingerprint.texts
+    naming = {number for number, traits in texts.items() if any(each.startswith(OBJECT) for each in traits)}
     return {column.type_oid for column in table.live if column.number in naming}

@@ -1,0 +1,294 @@
+"""What a batch meets at the source: each followed table is compared with the source's catalog.
+
+Most batches meet nothing new, and most tables of a batch do not differ; only those that do are judged
+(`infra.schema.rules`).  Nothing is changed here, neither in the lake nor in the change log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from slotlake.decoder.catalog.fingerprints import TableMark
+from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.changelog.batches import Batch, BatchRelation
+from slotlake.decoder.slots.slot import ExportedSnapshot
+from slotlake.infra.schema.ddl_events import Altered, altered_tables, proven_numbers, row_places
+from slotlake.infra.schema.findings import Findings
+from slotlake.infra.schema.renamed_objects import NAMES_BETWEEN, tables_naming_renamed_objects
+from slotlake.infra.schema.rules import Verdict, has_changes_beyond_lake, judge, reprinted_reason
+from slotlake.infra.source.fingerprints import CatalogFingerprint, fingerprints_at, partitions_below
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.read.point import Cut
+    from slotlake.spark.tables.schema import TableSchema
+
+Name = tuple[str, str]
+_UNPUBLISHED = frozenset({"left"})
+_ELSEWHERE = "rows changed while the table had another name"
+
+
+@dataclass(frozen=True)
+class _Examined:
+    """A batch, the lake before it, and the source's catalog behind it.
+
+    Attributes:
+        mirrors: the tables that the lake follows, by schema and name.
+        relations: the batch's relation versions that have rows, oldest first, by schema and name.
+        fingerprints: OID of a source table → what the catalog says of it.
+        point: the read point at which the mirrors were read.
+        snapshot: name of the source's snapshot by which the catalog was read; None for the catalog of now.
+        at_end: the catalog was read exactly where the batch ends.
+    """
+
+    batch: Batch
+    mirrors: Mapping[Name, TableSchema]
+    relations: Mapping[Name, Sequence[BatchRelation]]
+    fingerprints: Mapping[int, TableMark]
+    point: Cut
+    snapshot: str | None
+    at_end: bool
+
+    def fingerprint(self, mirror: TableSchema) -> TableMark | None:
+        """What the catalog says of the table that the lake has; None if that table is gone."""
+        return self.fingerprints.get(relation_id(mirror))
+
+    def relations_of(self, mirror: TableSchema) -> Sequence[BatchRelation]:
+        """The batch's relation versions of a mirror that have rows, oldest first."""
+        return self.relations.get((mirror.schema, mirror.table), ())
+
+
+def examine(pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot | None) -> Findings:
+    """Compare the tables that the lake follows with the source's catalog, and say what the batch asks for.
+
+    Args:
+        batch: a batch that starts at the lake's position.
+        snapshot: a snapshot of the source at which the catalog is read; None to read the catalog of now.
+
+    Raises:
+        SourceError: the source's catalog cannot be read, or a publication is missing.
+    """
+    examined = _examined(pipeline, batch, snapshot)
+    reasons = _reasons_by_rows(pipeline, examined)
+    suspects = {
+        name: mirror
+        for name, mirror in examined.mirrors.items()
+        if name in reasons or _differs(mirror, examined)
+    }
+    return _findings(pipeline, examined, suspects, reasons) if suspects else Findings()
+
+
+def relation_id(mirror: TableSchema) -> int:
+    """The OID of the source table that a mirror was copied from."""
+    fingerprint = CatalogFingerprint.from_json(mirror.mark)
+    return mirror.relation_id if fingerprint is None else fingerprint.relation_id
+
+
+def _examined(pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot | None) -> _Examined:
+    from slotlake.spark.read.point import Cut
+
+    point = Cut.latest(pipeline.lake)
+    mirrors = {(mirror.schema, mirror.table): mirror for mirror in point.followed()}
+    snapshot_name = None if snapshot is None else snapshot.snapshot
+    relations: dict[Name, list[BatchRelation]] = {}
+    for relation in batch.relations:
+        if relation.rows:
+            relations.setdefault((relation.schema, relation.table), []).append(relation)
+    return _Examined(
+        batch,
+        mirrors,
+        relations,
+        fingerprints_at(pipeline, [relation_id(mirror) for mirror in mirrors.values()], snapshot_name),
+        point,
+        snapshot_name,
+        at_end=snapshot is not None and snapshot.lsn == batch.end_lsn,
+    )
+
+
+def _reasons_by_rows(pipeline: OpenPipeline, examined: _Examined) -> dict[Name, str]:
+    """Tables that the batch's rows alone prove to need a copy, and why."""
+    renamed = tables_naming_renamed_objects(pipeline, examined.mirrors, examined.batch, examined.snapshot)
+    elsewhere = _with_rows_elsewhere(examined) | _with_rows_of_a_root(pipeline, examined)
+    return dict.fromkeys(renamed, NAMES_BETWEEN) | dict.fromkeys(elsewhere, _ELSEWHERE)
+
+
+def _with_rows_elsewhere(examined: _Examined) -> set[Name]:
+    """Tables that have rows under another name too: those went to another table of the lake, or nowhere."""
+    names: dict[int, set[Name]] = {}
+    for name, relations in examined.relations.items():
+        for relation in relations:
+            names.setdefault(relation.relation_id, set()).add(name)
+    return {
+        name for name, mirror in examined.mirrors.items() if names.get(relation_id(mirror), {name}) != {name}
+    }
+
+
+def _with_rows_of_a_root(pipeline: OpenPipeline, examined: _Examined) -> set[Name]:
+    """Partitions of which rows may have come as those of a table above, which the lake does not follow.
+
+    The table above was published for a moment, together with the partition: the catalog shows nothing of
+    that any more.
+    """
+    names = {relation_id(mirror): name for name, mirror in examined.mirrors.items()}
+    strangers = {
+        relation.relation_id
+        for name, relations in examined.relations.items()
+        if name not in examined.mirrors
+        for relation in relations
+    } - names.keys()
+    if not strangers:
+        return set()
+    return {names[oid] for oid in partitions_below(pipeline, names, strangers, examined.snapshot)}
+
+
+def _differs(mirror: TableSchema, examined: _Examined) -> bool:
+    """Return whether a table must be judged. For most tables, most of the time, nothing differs."""
+    before, now = CatalogFingerprint.from_json(mirror.mark), examined.fingerprint(mirror)
+    if before is None or now is None:
+        return True
+    if (now.schema, now.table) != (mirror.schema, mirror.table):
+        return True
+    present = CatalogFingerprint.of(now, [column.number for column in mirror.live], before)
+    if present != before or any(number > before.last for number in now.numbers.values()):
+        return True
+    lake_columns = {(column.name, column.type_oid, column.typmod) for column in mirror.live}
+    row_columns = {
+        (column.name, column.type_oid, column.typmod)
+        for relation in examined.relations_of(mirror)
+        for column in relation.columns
+    }
+    return bool(row_columns - lake_columns) and not mirror.selection
+
+
+def _findings(
+    pipeline: OpenPipeline,
+    examined: _Examined,
+    suspects: Mapping[Name, TableSchema],
+    reasons: Mapping[Name, str],
+) -> Findings:
+    """Judge the suspects.
+
+    Args:
+        suspects: the tables that differ, by schema and name.
+        reasons: the tables that must be copied whatever the catalog says, and why.
+    """
+    from slotlake.infra.copy.tables import published_tables
+
+    published = {(table.schema, table.table): table for table in published_tables(pipeline, to_read=False)}
+    examined = _with_published(
+        pipeline, examined, [published[name] for name in suspects if name in published]
+    )
+    altered = altered_tables(examined.batch)
+    verdicts = {
+        name: Verdict(copy_reason=reasons[name])
+        if name in reasons
+        else _verdict(mirror, published[name], examined, altered)
+        for name, mirror in suspects.items()
+        if name in published
+    }
+    findings = _together(examined, verdicts, published)
+    return _with_unpublished(
+        findings, examined, [mirror for name, mirror in suspects.items() if name not in published]
+    )
+
+
+def _with_published(pipeline: OpenPipeline, examined: _Examined, tables: Iterable[SourceTable]) -> _Examined:
+    """Read the catalog of published tables too, where another table of that name is in the lake."""
+    more = [table.relation_id for table in tables if table.relation_id not in examined.fingerprints]
+    fingerprints = fingerprints_at(pipeline, more, examined.snapshot)
+    return replace(examined, fingerprints={**examined.fingerprints, **fingerprints})
+
+
+def _verdict(
+    mirror: TableSchema,
+    published: SourceTable,
+    examined: _Examined,
+    altered: Mapping[int, Sequence[Altered]],
+) -> Verdict:
+    return judge(
+        mirror,
+        examined.fingerprint(mirror),
+        published,
+        examined.relations_of(mirror),
+        at_end=examined.at_end,
+        proven_numbers=_proven_numbers(mirror, examined, altered),
+        alone=not examined.point.beside(mirror.source_name),
+    )
+
+
+def _proven_numbers(
+    mirror: TableSchema, examined: _Examined, altered: Mapping[int, Sequence[Altered]]
+) -> Mapping[int, Mapping[str, int]] | None:
+    """What the event trigger proves of a table's column numbers; None where it proves nothing."""
+    events, now = altered.get(relation_id(mirror)), examined.fingerprint(mirror)
+    if events is None or now is None:
+        return None
+    relations = examined.relations_of(mirror)
+    return proven_numbers(
+        mirror, events, [(relation, row_places(examined.batch, relation)) for relation in relations], now
+    )
+
+
+def _together(
+    examined: _Examined, verdicts: Mapping[Name, Verdict], published: Mapping[Name, SourceTable]
+) -> Findings:
+    """The verdicts on single tables as the findings of the batch."""
+    mirrors = examined.mirrors
+    source_names = {name: mirrors[name].source_name for name in verdicts}
+    return Findings(
+        copies={published[name]: each.copy_reason for name, each in verdicts.items() if each.copy_reason},
+        numbers={ordinal: named for each in verdicts.values() for ordinal, named in each.numbers.items()},
+        fingerprints={
+            source_names[name]: each.fingerprint for name, each in verdicts.items() if each.fingerprint
+        },
+        constants={source_names[name]: each.constants for name, each in verdicts.items() if each.constants},
+        new_shapes=[each.new_shape for each in verdicts.values() if each.new_shape is not None],
+        republished=frozenset(
+            name
+            for name, each in verdicts.items()
+            if each.copy_reason and _is_republished(mirrors[name], published[name], examined)
+        ),
+        alternatives={
+            published[name]: each.alternative
+            for name, each in verdicts.items()
+            if each.alternative is not None
+        },
+    )
+
+
+def _is_republished(mirror: TableSchema, published: SourceTable, examined: _Examined) -> bool:
+    """Return whether transactions that are open may have changes of the table that are not sent."""
+    before, now = CatalogFingerprint.from_json(mirror.mark), examined.fingerprints.get(published.relation_id)
+    if before is None or now is None:
+        return True
+    if before.relation_id != now.relation_id or before.members != now.members or before.unsent(now):
+        return True
+    # What a transaction wrote before a label was renamed is sent under the label of then, when it commits.
+    return bool(reprinted_reason(mirror, before, now))
+
+
+def _with_unpublished(findings: Findings, examined: _Examined, mirrors: Iterable[TableSchema]) -> Findings:
+    """Add mirrors whose source tables are not published any more."""
+    mirrors = list(mirrors)
+    return replace(
+        findings,
+        unpublished=frozenset(
+            mirror.source_name
+            for mirror in mirrors
+            if has_changes_beyond_lake(mirror, examined.relations_of(mirror))
+        ),
+        new_shapes=[*findings.new_shapes, *filter(None, map(_noted_as_unpublished, mirrors))],
+    )
+
+
+def _noted_as_unpublished(mirror: TableSchema) -> TableSchema | None:
+    """The shape that says that the table left the publications; None if the mirror's shape says so already.
+
+    A table that comes back under that name is then taken for another one.
+    """
+    fingerprint = CatalogFingerprint.from_json(mirror.mark)
+    if fingerprint is None or fingerprint.members == _UNPUBLISHED:
+        return None
+    return replace(mirror, mark=replace(fingerprint, members=_UNPUBLISHED, ways={}).to_json())
