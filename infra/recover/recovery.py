@@ -190,8 +190,9 @@ def _losses(diagnosis: Diagnosis) -> list[str]:
     if diagnosis.needs("renew"):
         lost.append(
             f"what happened between {format_lsn(diagnosis.position)} and the new slot is seen by its net "
-            "effect only: of a row that changed twice the last change, of one that came and went nothing; a history "
-            "and a change log get it as one transaction at the new slot's position (origin slotlake_recover)"
+            "effect only: of a row that changed twice the last change, of one that came and went nothing; a "
+            "history and a change log get it as one transaction at the new slot's position "
+            "(origin slotlake_recover)"
         )
     if any(finding.kind in ("history", "restored") for finding in diagnosis.findings):
         lost.append(
