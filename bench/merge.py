@@ -34,7 +34,7 @@ from slotlake.bench.workload import (
 from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.decoder.server.source import connect
-from slotlake.infra.advance.steps import apply_named, named, publish_named
+from slotlake.infra.advance.steps import apply_named, batch_named, publish_named
 from slotlake.spark.fold.batch import ACTIONS, fold
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class _Race:
         applied = time.monotonic()
         publish_named(self._pipeline, pulled.batch)
         ours = {"apply": applied - started, "publish": time.monotonic() - applied}
-        return ours, self._plain(named(self._pipeline, pulled.batch))
+        return ours, self._plain(batch_named(self._pipeline, pulled.batch))
 
     def _change(self) -> None:
         """Half inserts, four tenths updates, one tenth deletes, of keys that this round alone has."""

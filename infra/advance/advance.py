@@ -35,11 +35,13 @@ def advance(
 ) -> None:
     """Bring the lake exactly to a position.
 
-    Takes more than one batch when a crash has left one behind, or when one batch would be too large.
+    Takes more than one batch when a killed run has left one behind, or when one batch would be too large.
 
     Args:
-        until: the position, as an LSN.
-        snapshot: of the source there, if there is one.
+        pipeline: a pipeline whose lake has its tables.
+        until: the position to reach, as an LSN.
+        progress: called with a line for each longer step.
+        snapshot: a snapshot of the source at that position; None if there is none.
 
     Raises:
         SlotlakeError: something is wrong with source, slot, lake or change log; the message says what.
@@ -63,9 +65,10 @@ def _pull_to(
 
 
 def require_fit(pipeline: OpenPipeline, *, at_snapshot: bool) -> int:
-    """The lake's position, once source, slot, lake and change log were looked at and found fit for a pull.
+    """Check that source, slot, lake and change log are fit for a pull, and return the lake's position.
 
     Args:
+        pipeline: a pipeline whose lake has its tables.
         at_snapshot: the pull ends at a snapshot of the source.
     """
     position = pipeline.position()
@@ -82,11 +85,14 @@ def next_batch(
     snapshot: ExportedSnapshot | None,
     progress: Progressing,
 ) -> Batch:
-    """The batch that follows a position, pulled or found on disk, with what belongs to it written beside.
+    """Return the batch that follows a position, pulled or found on disk, with its sidecar written.
 
     Args:
-        until: where it ends; None: where the source is now.
-        snapshot: of the source there, if there is one.
+        pipeline: a pipeline whose lake has its tables.
+        position: the lake's position, as an LSN.
+        until: the LSN at which the batch ends; None for where the source is now.
+        snapshot: a snapshot of the source at ``until``; None if there is none.
+        progress: called with a line for each longer step.
     """
     batch = pull_batch(pipeline, position, until, progress)
     set_aside_unreadable(pipeline, batch)
@@ -97,7 +103,13 @@ def next_batch(
 
 
 def pull_report(batch: Batch, position: int, started: float) -> PullReport:
-    """What a pull reports of its batch; ``started`` is a time of `time.monotonic`."""
+    """Return the report of a pull.
+
+    Args:
+        batch: the batch that was pulled.
+        position: the lake's position before the pull; a batch that ends there is empty.
+        started: when the pull began, as `time.monotonic` says it, in seconds.
+    """
     if batch.end_lsn == position:
         at = format_lsn(position)
         return PullReport(None, at, at)
@@ -113,9 +125,9 @@ def pull_report(batch: Batch, position: int, started: float) -> PullReport:
 
 
 def _finish_published_partly(pipeline: OpenPipeline, until: int) -> None:
-    """A batch that a killed run has published for some tables only: no other than that can follow it.
+    """Finish a batch that a killed run has published for some tables only: no other batch can follow it.
 
-    Such there are where tables are published one after another.
+    Such batches exist only where tables are published one after another (`lake.publish: per_table`).
     """
     from slotlake.spark.publish.rewind_tables import ahead
 
@@ -133,10 +145,15 @@ def _finish_published_partly(pipeline: OpenPipeline, until: int) -> None:
 def at_slot_snapshot(
     pipeline: OpenPipeline, timeout_seconds: float, progress: Progressing
 ) -> Iterator[ExportedSnapshot]:
-    """Bring the lake exactly to the position of a snapshot of the source, and keep that snapshot.
+    """Bring the lake exactly to the position of a temporary slot's snapshot, and keep that snapshot open.
+
+    Args:
+        pipeline: a pipeline whose lake has its tables.
+        timeout_seconds: how long transactions may stay open; the slot waits for all of them.
+        progress: called with a line for each longer step.
 
     Raises:
-        SlotError: transactions stayed open for ``timeout_seconds``; the message names them.
+        SlotError: transactions stayed open for longer; the message names them.
     """
     progress("waiting for a snapshot of the source", 0)
     asked_at = time.time()

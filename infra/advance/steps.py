@@ -75,7 +75,14 @@ class Totals:
 
 
 def bring_in(pipeline: OpenPipeline, pulled: PullReport, totals: Totals, progress: Progressing) -> None:
-    """Apply and publish a pulled batch, if there is one, and confirm the lake's position."""
+    """Apply and publish a pulled batch, if there is one, and confirm the lake's position.
+
+    Args:
+        pipeline: the pipeline that pulled it.
+        pulled: the report of the pull; its ``batch`` is None if nothing was new.
+        totals: the counts of the run, to which those of this batch are added.
+        progress: called with a line for each step.
+    """
     totals.pulled(pulled)
     if pulled.batch is not None:
         with totals.timed("apply"):

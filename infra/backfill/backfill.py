@@ -60,6 +60,11 @@ def backfill(pipeline: OpenPipeline, request: BackfillRequest, progress: Progres
 
     A published table that the lake lacks is added, as a whole.
 
+    Args:
+        pipeline: a pipeline whose lake has its tables.
+        request: which tables and rows are read again.
+        progress: called with a line for each longer step.
+
     Raises:
         PipelineFileError: the publications have no such table; the condition is not one that can choose rows.
     """
@@ -97,11 +102,18 @@ def read_again(
     *,
     at_slot: bool,
 ) -> tuple[int, int]:
-    """Whole tables anew, whatever the lake has of them: the LSN that they are published at, and their rows.
+    """Read whole tables again, whatever the lake has of them.
 
     Args:
+        pipeline: a pipeline whose lake has its tables.
+        tables: published tables.
         wait_seconds: how long transactions may stay open.
-        at_slot: under a snapshot that waits for them, for a table whose place in the publications changed.
+        progress: called with a line for each longer step.
+        at_slot: read under a snapshot that waits for open transactions; needed for a table whose place in
+            the publications changed.
+
+    Returns:
+        The LSN at which the tables are published, and the number of their rows.
     """
     for table in tables:
         _drop_if_taken_otherwise(pipeline, table)

@@ -84,6 +84,12 @@ def replay(
 ) -> ReplayReport:
     """Replay a range into a namespace; what an earlier replay left there goes first.
 
+    Args:
+        pipeline: a pipeline whose change log has the batches of the range.
+        namespace: the scratch namespace, which no pipeline uses.
+        chosen_range: the kept points between which batches are replayed.
+        progress: called with the transactions so far.
+
     Raises:
         LakeError: the start is not kept any more; or the namespace is not a replay's.
         ChangeLogError: the archive lacks a batch of the range, or it was altered.
@@ -119,14 +125,19 @@ def extend(
     """Let a namespace hold what the lake held at the end of a range of time, having gone through all of it.
 
     It goes on from what an earlier replay left there, if that adjoins or overlaps, and is done if that
-    reaches as far; else it begins anew.  So neighbouring ranges, in whatever order, become one, and a range
-    taken twice is as taken once.
+    reaches as far; else it begins again.  So neighbouring ranges, in whatever order, become one, and a range
+    replayed twice is as replayed once.
 
     Args:
-        start: earlier than all that is kept stands for the oldest kept point; ``end`` in the future for now.
+        pipeline: a pipeline whose change log has the batches of the range.
+        namespace: the scratch namespace, which no pipeline uses.
+        start: earlier than all that is kept stands for the oldest kept point.
+        end: in the future stands for now.
+        progress: called with the transactions so far.
 
     Raises:
-        LakeError, ChangeLogError: as :func:`replay`.
+        LakeError: as :func:`replay`.
+        ChangeLogError: as :func:`replay`.
     """
     from slotlake.spark.publish.points import kept_points
     from slotlake.spark.replay.scratch import scratch_of

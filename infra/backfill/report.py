@@ -66,7 +66,15 @@ class BackfillReport(Report):
     def of(
         cls, tables: list[TableBackfilled], lsn: str, seconds: float, *, dry_run: bool, where: str | None
     ) -> BackfillReport:
-        """The report of several tables."""
+        """Sum the reports of several tables.
+
+        Args:
+            tables: their reports.
+            lsn: the LSN at which they were read.
+            seconds: how long it took.
+            dry_run: nothing was written.
+            where: the condition that chose rows; None for whole tables.
+        """
 
         def total(name: str) -> int | None:
             counts = [getattr(table, name) for table in tables]

@@ -91,6 +91,13 @@ def compare(
 ) -> Difference:
     """Find the chosen rows that differ.
 
+    Args:
+        pipeline: the pipeline, whose lake stands at the snapshot's LSN.
+        table: the source table, which has a key.
+        condition: the condition that chooses rows, on either side.
+        snapshot: the snapshot under which the source is read.
+        progress: called with a line for each longer step.
+
     Raises:
         PipelineFileError: the table has other columns than the lake's, so that some rows cannot be replaced.
         LakeError: a row that would go is not found again in the lake.
@@ -109,7 +116,7 @@ def compare(
         compared = Compared.of(table.quoted, table, mirror, escaped=hashes_escaped(connection))
         chosen = compare_chosen(connection, compared, point, condition, key)
     difference = Difference(table, mirror, point, key, chosen, compared.escaped)
-    return difference if difference.is_empty else replace(difference, gone=_removed_rows(difference))
+    return difference if difference.is_empty else replace(difference, removed=_removed_rows(difference))
 
 
 def _require_same_columns(table: SourceTable, mirror: TableSchema) -> None:
@@ -141,10 +148,22 @@ def stage_rows(
     point: Point,
     progress: Progressing,
 ) -> list[LakeName]:
-    """Read the rows that differ, and stage them in place of the lake's; the tables to be published then.
+    """Read the rows that differ, and stage them in place of the lake's.
+
+    Args:
+        pipeline: the pipeline, with its source and lake.
+        amendment: the place for the rows that come (`amending`).
+        difference: the rows that differ; at least one does.
+        snapshot: the snapshot under which they were compared.
+        point: the consistency point that they become part of.
+        progress: called with the rows so far.
+
+    Returns:
+        The lake tables to be published then.
 
     Raises:
         ChangedMeanwhileError: the table was altered or rewritten meanwhile.
+        SourceError: a row is not found again by its key.
         LakeError: Spark failed.
     """
     table, chosen, removed = difference.table, difference.chosen, difference.removed

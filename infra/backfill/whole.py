@@ -28,6 +28,16 @@ def stage_whole(
 ) -> tuple[list[LakeName], TableBackfilled]:
     """Stage a table's rows, as the snapshot shows them, in place of all that the lake has of it.
 
+    Args:
+        pipeline: the pipeline, with its source and lake.
+        table: the source table.
+        snapshot: the snapshot under which it is read.
+        point: the consistency point that the rows become part of.
+        progress: called with the rows so far.
+
+    Returns:
+        The lake tables to be published then, and the table's report.
+
     Raises:
         LakeError: Spark failed.
     """
@@ -47,7 +57,14 @@ def stage_whole(
 def would_replace(
     pipeline: OpenPipeline, table: SourceTable, snapshot: ExportedSnapshot, progress: Progressing
 ) -> TableBackfilled:
-    """How the lake's table would change."""
+    """Count how the lake's table would change if it were replaced.
+
+    Args:
+        pipeline: the pipeline, whose lake stands at the snapshot's LSN.
+        table: the source table.
+        snapshot: the snapshot under which the source is read.
+        progress: called while rows are compared.
+    """
     from slotlake.expectations.reconcile import reconcile
     from slotlake.expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING, NO_TABLE
     from slotlake.spark.read.point import Cut

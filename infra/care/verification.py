@@ -14,7 +14,7 @@ from slotlake.expectations.source_side import snapshot_session
 from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.copy.joining_record import joining_tables
 from slotlake.infra.copy.tables import published_tables
-from slotlake.infra.joining.recopying import how_far
+from slotlake.infra.joining.recopying import progress_by_table
 from slotlake.infra.selection.tables import comparable, refuse_changed
 from slotlake.infra.sync.refill import fill_added_columns, has_unfilled_columns
 
@@ -72,7 +72,7 @@ def _aside(pipeline: OpenPipeline, cut: Cut) -> dict[str, TableResult]:
         return {}
     with source_session(source.dsn, "reading the publications") as connection:
         published = published_names(connection, source.publications)
-    ranges = how_far(pipeline)
+    ranges = progress_by_table(pipeline)
     return {
         each.source_name: TableResult(
             each.source_name,

@@ -106,7 +106,15 @@ def initialise(
 def without_troubled(
     pipeline: OpenPipeline, tables: list[SourceTable], known_errors: Sequence[SlotlakeError]
 ) -> tuple[list[SourceTable], list[SlotlakeError]]:
-    """The tables that can be followed from the start, and what is wrong with the others.
+    """Leave out tables that cannot be followed from the start.
+
+    Args:
+        pipeline: the pipeline, whose file says what stops all.
+        tables: published tables.
+        known_errors: what is known to be wrong with tables; each error names its table.
+
+    Returns:
+        The tables that can be followed, and what is wrong with the others.
 
     Raises:
         SourceError: a table that cannot be followed is to stop all (`on_trouble: stop`).

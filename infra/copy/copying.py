@@ -79,7 +79,18 @@ class Attempt:
     def changed(
         self, pipeline: OpenPipeline, lsn: int, rows: Mapping[SourceTable, int], progress: Progressing
     ) -> Mapping[SourceTable, pa.Table | None]:
-        """The keys to be read again at ``lsn`` (`changed_keys`); tables that lack none are not in it."""
+        """Read the keys whose rows must be read again to bring copied ranges to a later snapshot.
+
+        Args:
+            pipeline: the pipeline, with its slot.
+            lsn: the LSN of the snapshot at hand.
+            rows: tables with ranges of an earlier attempt → about how many rows these have.
+            progress: called with the bytes that are received.
+
+        Returns:
+            Table → its keys (`changed_keys`), or None if it must be copied again. Tables that need no key
+            are left out.
+        """
         if lsn <= self.first:
             return {}
         return changed_keys(pipeline, (self.first, lsn), rows, progress)
@@ -123,7 +134,22 @@ def fill_tables(
     progress: Progressing,
     attempt: Attempt | None,
 ) -> tuple[list[TableCopy], CopyStates]:
-    """Copy tables and register them; the copies are of those that are whole."""
+    """Copy tables range by range, and register those that are whole.
+
+    Args:
+        pipeline: the pipeline, with its source.
+        copy: where the tables are copied to.
+        schemas: source table → the lake table that it becomes.
+        snapshot: the snapshot under which the ranges are read.
+        progress: called with a `CopyStep`, the rows, and how many they will be.
+        attempt: the record of what is copied, to go on from; None if nothing is to stay when this is cut off.
+
+    Returns:
+        The copies of the tables that are whole, and the states that `status` reads.
+
+    Raises:
+        ApplyError: a value does not fit its column, and the pipeline file refuses that.
+    """
     how, complete = publication_state(pipeline, snapshot.snapshot)
     works = []
     for table, schema in schemas.items():

@@ -93,7 +93,17 @@ def all_kinds_published(connection: psycopg.Connection[Any], publications: Seque
 
 
 def fingerprint(publications: str, table: SourceTable, schema: TableSchema, target: CopyTarget) -> str:
-    """What copied files depend on, partitions apart: shape, filter, the table's file, names and field ids."""
+    """Hash what copied files depend on: shape, filter, the table's file, names and field ids; no partitions.
+
+    Args:
+        publications: the publications, as `publication_state` says them.
+        table: the source table.
+        schema: the lake table that it becomes.
+        target: where its files go, with the names and ids of their columns.
+
+    Returns:
+        A SHA-256 digest in hexadecimal.
+    """
     shape = replace(schema, partitions="").to_json()
     ids = sorted({**target.field_ids}.items()) + sorted({**target.exact_field_ids}.items())
     inner = sorted((name, list(parts)) for name, parts in target.inner_ids.items())
@@ -187,7 +197,13 @@ def _side(part: pa.Table, side: str, places: Sequence[int]) -> pa.Table:
 
 
 def key_condition(connection: psycopg.Connection, table: SourceTable, keys: pa.Table) -> str:
-    """The rows of the source with these keys, as SQL."""
+    """Write the SQL condition that holds for the source's rows with these keys.
+
+    Args:
+        connection: to the source; it names types and quotes texts.
+        table: the source table.
+        keys: columns ``n<i>`` (typed) and, where needed, ``xn<i>`` (exact text) of the key's i-th column.
+    """
     columns = {column.name: column for column in table.columns}
     lists, casts = [], []
     for i, name in enumerate(table.key):

@@ -153,17 +153,41 @@ class JoiningRecord(CopyRecord):
         return {oid for oid, table in self.tables.items() if len(table.files) == len(table.parts)}
 
     def begin(self, table: int, fingerprint: str, partitions: str, parts: Sequence[Part]) -> None:
+        """Begin a table, unless it is copied in one go.
+
+        Args:
+            table: OID of the source table; `beginning` says where its copy begins.
+            fingerprint: what its files depend on.
+            partitions: as `TableSchema.partitions`.
+            parts: the ranges in which it is copied.
+        """
         if table in self.unrecorded:
             return
         self._append({"table": table, "since": asdict(self.beginning[table])})
         super().begin(table, fingerprint, partitions, parts)
 
     def done(self, table: int, part: int, files: Collection[CopiedFile]) -> None:  # type: ignore[override]
+        """Record a range, unless the table is copied in one go.
+
+        Args:
+            table: OID of the source table.
+            part: number of the range.
+            files: its files, which are on disk.
+        """
         if table not in self.unrecorded:
             super().done(table, part, files)
 
     def note(self, table: int, positions: tuple[int, int], keys: pa.Table | None) -> None:
-        """What a batch changed in a table; None: what no key names."""
+        """Record which rows of a table a batch changed.
+
+        Args:
+            table: OID of the source table.
+            positions: LSNs at which the batch starts and ends.
+            keys: the keys of these rows, as `named_keys` gives them; None if no key names them.
+
+        Raises:
+            ChangeLogError: the keys cannot be written to disk.
+        """
         name = None
         if keys is not None and keys.num_rows:
             name = f"{table}-{positions[0]:016X}-{positions[1]:016X}.parquet"

@@ -91,16 +91,35 @@ class CopyRecord:
         return any(table.files for table in self.tables.values())
 
     def begin(self, table: int, fingerprint: str, partitions: str, parts: Sequence[Part]) -> None:
-        """A table is copied in these ranges, none of which is done."""
+        """Record that a table is copied in these ranges, none of which is done.
+
+        Args:
+            table: OID of the source table.
+            fingerprint: what its files depend on.
+            partitions: as `TableSchema.partitions`.
+            parts: the ranges.
+        """
         fields = {"fingerprint": fingerprint, "partitions": partitions}
         self._append({"table": table, **fields, "parts": [part.as_dict() for part in parts]})
 
     def extend(self, table: int, partitions: str, parts: Sequence[Part]) -> None:
-        """Partitions have joined the table since."""
+        """Record partitions that have joined a table since.
+
+        Args:
+            table: OID of the source table.
+            partitions: as `TableSchema.partitions`, with the new ones.
+            parts: the further ranges.
+        """
         self._append({"table": table, "partitions": partitions, "more": [part.as_dict() for part in parts]})
 
     def done(self, table: int, part: int, files: Iterable[CopiedFile]) -> None:
-        """A range's files are whole and on disk."""
+        """Record that a range's files are whole and on disk.
+
+        Args:
+            table: OID of the source table.
+            part: number of the range.
+            files: its files.
+        """
         self._append({"table": table, "part": part, "files": [_entry(file) for file in files]})
 
     def forget(self) -> None:

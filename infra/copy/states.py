@@ -87,7 +87,13 @@ class CopyStates:
                 self._write()
 
     def took(self, job: CopyJob, rows: int, received: int) -> None:
-        """More of a table has come."""
+        """Count rows of a table that have come.
+
+        Args:
+            job: the range that they are of.
+            rows: how many rows.
+            received: bytes received with them.
+        """
         with self._lock:
             entry = self._tables[_name(job)]
             entry.rows, entry.bytes = entry.rows + rows, entry.bytes + received

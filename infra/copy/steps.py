@@ -22,7 +22,15 @@ class CopyStep(str):  # noqa: SLOT000 - it has a dict: one step a table
 
     @classmethod
     def of(cls, table: str, state: str, received_bytes: int, rows: int, seconds: float) -> Self:
-        """Of a table, ``rows`` of which this process has copied in ``seconds``."""
+        """Describe how far a table is.
+
+        Args:
+            table: the table, as PostgreSQL writes it.
+            state: as `infra.copy.states` has them.
+            received_bytes: of the COPY, also by earlier attempts.
+            rows: how many rows this process has copied.
+            seconds: for how long it has copied.
+        """
         step = cls(f"copy {table}: rows")
         step.state, step.received_bytes = state, received_bytes
         step.rate = rows / seconds if seconds > 0 else 0.0

@@ -37,11 +37,12 @@ if TYPE_CHECKING:
 def published_tables(
     pipeline: OpenPipeline, *, to_read: bool = True, include_aside: Collection[tuple[str, str]] = ()
 ) -> list[SourceTable]:
-    """The tables that the pipeline's publications publish now, as far as the lake takes them.
+    """Read the tables that the pipeline's publications publish now, as far as the lake takes them.
 
     Args:
-        include_aside: of those that are set aside, these (schema, table); the others are left out.
+        pipeline: the pipeline, with its source and publications.
         to_read: their rows are to be read, which this role must be allowed to; the stream obeys no rights.
+        include_aside: schema and name of tables that are set aside and wanted; the others are left out.
 
     Raises:
         SourceError: a publication is missing; or the role may not read all that is published.
@@ -59,7 +60,13 @@ def published_over(
     *,
     to_read: bool = True,
 ) -> list[SourceTable]:
-    """`published_tables` over a connection that is open, without the tables ``excluded`` (schema, table).
+    """Read the published tables, as `published_tables`, over a connection that is open.
+
+    Args:
+        pipeline: the pipeline, with its publications.
+        connection: to the source.
+        excluded: schema and name of tables to leave out.
+        to_read: their rows are to be read, which this role must be allowed to.
 
     Raises:
         SourceError: as `published_tables`.
@@ -84,7 +91,15 @@ def copy_all(
     """Copy tables as seen in the snapshot, and publish at its LSN, at once, those that are whole.
 
     Args:
-        attempt: when what is copied is to stay if this is cut off, or is not to be finished now.
+        pipeline: the pipeline, with its source and lake.
+        tables: published tables that the lake does not have.
+        snapshot: the snapshot under which they are read.
+        progress: called with a `CopyStep`, the rows, and how many they will be.
+        attempt: the record of what is copied, if that is to stay when this is cut off, or is not to be
+            finished now.
+
+    Returns:
+        The copies of the tables that are published.
     """
     from slotlake.infra.copy.copying import fill_tables
     from slotlake.spark.copy.initial import InitialCopy
@@ -123,10 +138,18 @@ def copy_all(
 def schemas_at(
     pipeline: OpenPipeline, snapshot: ExportedSnapshot, tables: Sequence[SourceTable]
 ) -> tuple[dict[SourceTable, TableSchema], dict[int, TableMark]]:
-    """The lake tables of source tables to be copied, as the snapshot shows them, and the catalog there.
+    """Describe source tables that are to be copied, as the snapshot shows them.
+
+    Args:
+        pipeline: the pipeline, with its source.
+        snapshot: the snapshot under which they are copied.
+        tables: the tables.
+
+    Returns:
+        Source table → the lake table that it becomes; and OID → what the catalog says of it there.
 
     Raises:
-        SourceError: the role may not read one of them whole.
+        SourceError: the role may not read one of them whole, or one has no column.
     """
     dsn = pipeline.source.dsn
     require_columns(tables)
@@ -146,7 +169,17 @@ def schemas_at(
 def require_as_copied(
     pipeline: OpenPipeline, schemas: Mapping[SourceTable, TableSchema], fingerprints: Mapping[int, TableMark]
 ) -> None:
-    """Raises ChangedMeanwhileError if a table, or a partition of it, is not what `schemas_at` found."""
+    """Check that tables and their partitions are still what `schemas_at` described.
+
+    Args:
+        pipeline: the pipeline, with its source.
+        schemas: the tables, as `schemas_at` describes them.
+        fingerprints: OID → what the catalog said then.
+
+    Raises:
+        ChangedMeanwhileError: a table or a partition was altered, rewritten, attached or detached.
+        VanishedError: a table was dropped.
+    """
     require_unchanged(pipeline, fingerprints, schemas)
     require_same_partitions(pipeline, {table: schema.partitions for table, schema in schemas.items()})
 
@@ -167,7 +200,18 @@ def copy_into(
     target: CopyTarget,
     progress: Progressing,
 ) -> list[CopiedFile]:
-    """Write a table's rows, as seen in the snapshot, as Parquet files where the lake wants them."""
+    """Write a table's rows, as seen in the snapshot, as Parquet files where the lake wants them.
+
+    Args:
+        pipeline: the pipeline, with its source.
+        table: the source table.
+        snapshot: the snapshot under which it is read.
+        target: where the files go, with the names and ids of their columns.
+        progress: called with the rows so far.
+
+    Raises:
+        ApplyError: a value does not fit its column, and the pipeline file refuses that.
+    """
     step = f"copy {table.quoted}: rows"
     files = copy_table(
         pipeline.source.dsn,
@@ -182,7 +226,15 @@ def copy_into(
 
 
 def copy_point(pipeline: OpenPipeline, lsn: int, kind: str, rows: int, name: str = "") -> Point:
-    """The consistency point of a copy at an LSN."""
+    """Describe the consistency point of a copy.
+
+    Args:
+        pipeline: the pipeline, with its source.
+        lsn: the LSN at which the copy is published.
+        kind: of the point, as "copy" or "backfill".
+        rows: how many rows were copied.
+        name: what was copied, to tell points of one LSN apart.
+    """
     from slotlake.decoder.lsn import format_lsn
     from slotlake.infra.source.history import server_origin
     from slotlake.spark.publish.commits import Point
@@ -195,7 +247,17 @@ def copy_point(pipeline: OpenPipeline, lsn: int, kind: str, rows: int, name: str
 def replace_content(
     pipeline: OpenPipeline, table: SourceTable, snapshot: ExportedSnapshot, progress: Progressing
 ) -> int:
-    """Replace a lake table's rows by those that the snapshot shows; the number of rows."""
+    """Replace a lake table's rows by those that the snapshot shows.
+
+    Args:
+        pipeline: the pipeline, whose lake stands at the snapshot's LSN.
+        table: the source table.
+        snapshot: the snapshot under which it is read.
+        progress: called with the rows so far.
+
+    Returns:
+        The number of rows.
+    """
     from slotlake.spark.copy.replace import Replacement
 
     schemas, fingerprints = schemas_at(pipeline, snapshot, [table])

@@ -55,7 +55,12 @@ def earlier_attempt(pipeline: OpenPipeline, server: ServerIdentity) -> Attempt |
 
 
 def require_own_slot(pipeline: OpenPipeline, state: SlotState, server: ServerIdentity) -> None:
-    """Make sure that an `init` of this pipeline made the slot.
+    """Check that an `init` of this pipeline made the slot.
+
+    Args:
+        pipeline: the pipeline, with its note of an `init` that has not ended.
+        state: the slot that has the pipeline's name for it.
+        server: the server that has it.
 
     Raises:
         SlotError: something else made it.
@@ -65,7 +70,13 @@ def require_own_slot(pipeline: OpenPipeline, state: SlotState, server: ServerIde
 
 
 def note_making(pipeline: OpenPipeline, server: ServerIdentity, publications: list[str]) -> None:
-    """Before the slot is made: by this it is known for ours."""
+    """Note that the slot is about to be made: by this note the next `init` knows the slot for its own.
+
+    Args:
+        pipeline: the pipeline, with its state folder.
+        server: the server on which the slot is made.
+        publications: names of the publications that this `init` made.
+    """
     _write(pipeline, {
         "slot": pipeline.source.slot,
         "system_identifier": server.system_identifier,

@@ -158,7 +158,16 @@ def progress_by_table(pipeline: OpenPipeline, kind: CopyKind) -> dict[str, str]:
 
 
 def give_up(pipeline: OpenPipeline, kind: CopyKind, relation_ids: Collection[int] | None = None) -> list[str]:
-    """Remove what half copied tables have left, of all or of these; the tables."""
+    """Remove what half copied tables have left.
+
+    Args:
+        pipeline: the pipeline, with its lake and state folder.
+        kind: the kind of tables.
+        relation_ids: OIDs of the tables; None for all of this kind.
+
+    Returns:
+        The tables, as PostgreSQL writes them.
+    """
     record = kind.record(pipeline)
     chosen = {
         oid: table for oid, table in record.joining.items() if relation_ids is None or oid in relation_ids

@@ -43,7 +43,15 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY 
 
 
 def copy_more(pipeline: OpenPipeline, tables: Sequence[SourceTable], progress: Progressing) -> list[str]:
-    """Copy what there is time for of these tables, which are set aside; those that are whole, and followed.
+    """Copy what there is time for of tables that are set aside to be copied again.
+
+    Args:
+        pipeline: a pipeline whose lake has these tables.
+        tables: the tables.
+        progress: called with the rows that are copied.
+
+    Returns:
+        The tables that are whole, and followed again, as PostgreSQL writes them.
 
     Raises:
         SlotlakeError: a table cannot be copied; what is copied of the others stays.

@@ -29,7 +29,12 @@ WHY = "files or snapshots of it were missing"
 def copy_again(
     pipeline: OpenPipeline, broken: Collection[LakeName], progress: Progressing
 ) -> list[TableRepair]:
-    """Copy these lake tables again, as far as they are published and in the catalog.
+    """Copy damaged lake tables again, as far as they are published and in the catalog.
+
+    Args:
+        pipeline: the pipeline, whose slot still has all changes.
+        broken: the lake tables.
+        progress: called with the rows so far.
 
     Raises:
         SlotError: open transactions hold the snapshot up; they are named, and the lake is as it was.

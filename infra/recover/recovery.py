@@ -62,9 +62,15 @@ class RecoverReport(Report):
 def recover(pipeline: OpenPipeline, *, carry_out: bool, progress: Progressing) -> RecoverReport:
     """Judge the pipeline, plan what mends it, and with ``carry_out`` do so.
 
+    Args:
+        pipeline: the pipeline, in whatever state.
+        carry_out: do what the plan says.
+        progress: called with a line for each longer step.
+
     Raises:
         SlotBusyError: another reader holds the slot; that is no loss, and waiting helps.
-        SourceError, LakeError: a side cannot be asked.
+        SourceError: the source cannot be asked.
+        LakeError: the lake cannot be asked.
     """
     started = time.monotonic()
     diagnosis = judge(pipeline, files=True)

@@ -63,7 +63,13 @@ def without_needless_copies(
 
 
 def widen(pipeline: OpenPipeline, findings: Findings, snapshot: ExportedSnapshot) -> None:
-    """Publish the wider columns at the lake's position, where no batch does."""
+    """Publish the wider columns at the lake's position, where no batch does.
+
+    Args:
+        pipeline: a pipeline whose lake has its tables.
+        findings: what an empty batch met; its ``promotions`` name the columns.
+        snapshot: the snapshot at which lake and source were compared.
+    """
     from slotlake.spark.copy.replace import promote
     from slotlake.spark.read.point import Cut
     from slotlake.spark.tables.change import with_types

@@ -176,9 +176,14 @@ def _replacement_reason(
 
 
 def reprinted_reason(mirror: TableSchema, fingerprint: CatalogFingerprint, now: TableMark) -> str:
-    """Why values that the lake has are printed otherwise by now; "" if they are not.
+    """Say why values that the lake has are printed otherwise by now; "" if they are not.
 
     The name of a composite's attribute shows in a struct only.
+
+    Args:
+        mirror: the table as the lake has it.
+        fingerprint: what the catalog said when the lake's content was read.
+        now: what the catalog says now.
     """
     lost_traits = fingerprint.printed_otherwise(now)
     for column in mirror.live:

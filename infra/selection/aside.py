@@ -161,7 +161,11 @@ _UNREADABLE_STOPS = (
 
 
 def require_columns(tables: Sequence[SourceTable]) -> None:
-    """Raises SourceError for a table without columns: the lake's tables must have some."""
+    """Check that each table has a column: a lake table must have one.
+
+    Raises:
+        SourceError: a table has none; the error names it.
+    """
     for table in tables:
         if not table.columns:
             raise SourceError(

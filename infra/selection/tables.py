@@ -142,7 +142,11 @@ def newly_published(pipeline: OpenPipeline, names: Collection[tuple[str, str]]) 
 
 
 def require_published(file: PipelineFile, tables: Iterable[SourceTable]) -> None:
-    """Raises PipelineFileError if something is chosen of a table that is not published."""
+    """Check that the tables of which the pipeline file chooses something are published.
+
+    Raises:
+        PipelineFileError: one is not.
+    """
     named = _choosing_sections(file).keys() | choosing_types(file)
     missing = named - {(table.schema, table.table) for table in tables}
     for schema, table in sorted(missing):
@@ -154,7 +158,12 @@ def require_published(file: PipelineFile, tables: Iterable[SourceTable]) -> None
 
 
 def refuse_changed(pipeline: OpenPipeline) -> None:
-    """Raises PipelineFileError if a lake table was copied by other words, or these mean something new."""
+    """Check that each lake table holds what the pipeline file and the source say now.
+
+    Raises:
+        PipelineFileError: the file chooses other rows, columns, operations or types than a lake table was
+            copied with, or its row filter means something else at the source by now.
+    """
     from slotlake.spark.read.point import Cut
 
     sections = _choosing_sections(pipeline.file)

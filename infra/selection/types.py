@@ -71,10 +71,19 @@ def on_lossy(file: PipelineFile) -> Lossy:
 def representations_of(
     file: PipelineFile, connection: psycopg.Connection[Any], tables: Sequence[SourceTable]
 ) -> dict[Name, tuple[str, tuple[tuple[str, str], ...]]]:
-    """Per table with rules of its own: these, and the forms of its columns by name.
+    """Choose how the columns of tables are represented in the lake.
+
+    Args:
+        file: the pipeline file, with the rules for types.
+        connection: to the source, whose catalog describes the types.
+        tables: the tables, as they are published.
+
+    Returns:
+        For each table that has rules of its own, by schema and name: the rules as JSON, and the names of
+        columns with the representation of each.
 
     Raises:
-        PipelineFileError: a column that is named is not there, or cannot become what is asked.
+        PipelineFileError: a column that is named is not there, or cannot have that representation.
     """
     usual, own = _usual(file), _rules(file)
     rules = {table: own.get((table.schema, table.table), usual) for table in tables}
@@ -98,7 +107,17 @@ def representations_of(
 def refuse_lossy_copy(
     pipeline: OpenPipeline, table: SourceTable, snapshot: ExportedSnapshot, files: Iterable[CopiedFile]
 ) -> None:
-    """Raises ApplyError when a copied value does not fit, and the choice for it is ``fail``."""
+    """Check that all copied values fit their columns, where the pipeline file asks for that.
+
+    Args:
+        pipeline: the pipeline that copies.
+        table: the table that was copied.
+        snapshot: the snapshot under which it was read.
+        files: the copied files, which name the columns that have values in exact text.
+
+    Raises:
+        ApplyError: a value does not fit, and the choice for its column is ``fail``.
+    """
     from slotlake.spark.apply.lossy import refusal
 
     chosen = on_lossy(pipeline.file)

@@ -84,7 +84,13 @@ class CatalogFingerprint:
     def of(
         cls, now: TableMark, numbers: Collection[int], before: CatalogFingerprint | None = None
     ) -> CatalogFingerprint:
-        """What a table with these columns agrees with now; ``before``: without having been copied."""
+        """Describe what a table with these columns agrees with now.
+
+        Args:
+            now: what the catalog says now.
+            numbers: attribute numbers of the table's columns.
+            before: the fingerprint so far, of a table that follows; None for a table that was just copied.
+        """
         known = {number: now.attributes[number] for number in numbers if number in now.attributes}
         return cls(
             now.relation_id,
@@ -146,7 +152,16 @@ def with_fingerprint(schema: TableSchema, now: TableMark | None) -> TableSchema:
 def fingerprints_at(
     pipeline: OpenPipeline, tables: Collection[int], snapshot: str | None
 ) -> dict[int, TableMark]:
-    """The catalog of these tables (OIDs), as a snapshot of the source shows it, or as it is now (None)."""
+    """Read what the source's catalog says of tables.
+
+    Args:
+        pipeline: the pipeline, with its source and publications.
+        tables: OIDs of tables.
+        snapshot: name of an exported snapshot of the source; None for the catalog of now.
+
+    Returns:
+        OID → description; a table that is not there is left out.
+    """
     if not tables:
         return {}
     with catalog_at(pipeline, snapshot) as connection:
@@ -156,7 +171,17 @@ def fingerprints_at(
 def partitions_below(
     pipeline: OpenPipeline, tables: Collection[int], roots: Collection[int], snapshot: str | None
 ) -> set[int]:
-    """Those of the tables (OIDs) that are a partition, on whatever level, of one of the roots."""
+    """Find the tables that are partitions, on whatever level, of some root.
+
+    Args:
+        pipeline: the pipeline, with its source.
+        tables: OIDs of the tables.
+        roots: OIDs of partitioned tables.
+        snapshot: name of an exported snapshot of the source; None for the catalog of now.
+
+    Returns:
+        The OIDs of those tables that are.
+    """
     with catalog_at(pipeline, snapshot) as connection:
         rows = connection.execute(_BELOW, {"tables": list(tables), "roots": list(roots)}).fetchall()
     return {int(oid) for (oid,) in rows}
@@ -179,10 +204,19 @@ def catalog_at(pipeline: OpenPipeline, snapshot: str | None) -> Iterator[psycopg
 def require_unchanged(
     pipeline: OpenPipeline, before: Mapping[int, TableMark], tables: Iterable[SourceTable]
 ) -> None:
-    """Raises if a table was rewritten or altered since ``before``: a snapshot does not hide that.
+    """Check that tables were not rewritten or altered since: a snapshot does not hide that.
 
     A command that rewrites a table leaves nothing for older snapshots to see; a copy read after it is empty
     (PostgreSQL's manual, "Caveats" of multiversion concurrency).
+
+    Args:
+        pipeline: the pipeline, with its source.
+        before: OID → what the catalog said before.
+        tables: the tables to compare.
+
+    Raises:
+        ChangedMeanwhileError: one was altered or rewritten.
+        VanishedError: one was dropped.
     """
     after = fingerprints_at(pipeline, before.keys(), None)
     for table in tables:

@@ -53,7 +53,16 @@ Nodes = dict[str, list[Any]]
 def partitions_at(
     pipeline: OpenPipeline, snapshot: str, tables: Iterable[SourceTable]
 ) -> dict[SourceTable, str]:
-    """What of partitions belongs to each table, as a snapshot of the source shows it."""
+    """Read which partitions belong to each table.
+
+    Args:
+        pipeline: the pipeline, with its source.
+        snapshot: name of an exported snapshot of the source.
+        tables: published tables.
+
+    Returns:
+        Table → JSON of its partitions (OID → storage and transaction); "" for a table that has none.
+    """
     dsn = pipeline.source.dsn
     with source_session(dsn, "reading the partitions") as connection, connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -64,13 +73,17 @@ def partitions_at(
 
 
 def require_same_partitions(pipeline: OpenPipeline, before: Mapping[SourceTable, str]) -> None:
-    """Raises if a partition of these tables was rewritten, or came with rows, or went, since a snapshot.
+    """Check that no partition of these tables was rewritten, came with rows, or went, since a snapshot.
 
     A range of pages is of one file: of a partition that was rewritten between two of its ranges, some rows
     are read twice and others never.
 
     Args:
+        pipeline: the pipeline, with its source.
         before: `partitions_at` that snapshot.
+
+    Raises:
+        ChangedMeanwhileError: one was, came or went.
     """
     parted = {table: json.loads(text) for table, text in before.items() if text}
     if not parted:

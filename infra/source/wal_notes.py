@@ -38,7 +38,16 @@ class WalReading(NamedTuple):
 def note_source_position(
     pipeline: OpenPipeline, position: int | None = None, asked_at: float | None = None
 ) -> list[WalReading]:
-    """Note where the source's WAL stands; of what is known by it the lag in seconds is told."""
+    """Note where the source's WAL stands, and when; the lake's lag in seconds follows from these readings.
+
+    Args:
+        pipeline: the pipeline, with its source and state folder.
+        position: the source's WAL position; None to ask the source.
+        asked_at: when it was asked, in seconds since 1970; None for now.
+
+    Returns:
+        All readings, the oldest first.
+    """
     asked_at = clock() if asked_at is None else asked_at
     if position is None:
         with source_session(pipeline.source.dsn) as connection:

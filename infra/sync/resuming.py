@@ -84,7 +84,16 @@ class _LargeTable:
 
 
 def bring_back(pipeline: OpenPipeline, names: Collection[Name], progress: Progressing) -> list[str]:
-    """Copy again those of these tables that may be followed again; the tables that are."""
+    """Copy tables again that are set aside and may be followed again.
+
+    Args:
+        pipeline: a pipeline whose lake has its tables.
+        names: schema and name of tables that were set aside when the run began.
+        progress: called with the rows that are copied.
+
+    Returns:
+        The tables that are followed again, as PostgreSQL writes them.
+    """
     resumed: list[str] = []
     large: dict[Name, _LargeTable] = {}
     for entry, state in _due_now(pipeline, names):
@@ -129,6 +138,11 @@ def _ignoring_errors_of(names: Collection[Name]) -> Iterator[None]:
 
 def resume(pipeline: OpenPipeline, table: str, progress: Progressing) -> ResumeReport:
     """Copy a table again that is set aside, now.
+
+    Args:
+        pipeline: a pipeline whose lake has its tables.
+        table: the table, as PostgreSQL writes it.
+        progress: called with the rows that are copied.
 
     Raises:
         PipelineFileError: it is neither set aside nor followed.
@@ -224,7 +238,7 @@ def _copy_ranges(
     except SlotlakeError as error:
         failed = large.get(error.table) if error.table is not None else None
         if failed is not None:
-            _note_failed(pipeline, replace(failed.aside, cause="again"), failed.seen, error)
+            _note_failed(pipeline, replace(failed.aside, cause="again"), failed.state, error)
         raise
     mended = [each.aside for each in large.values() if each.aside.cause == "again" and each.aside.tries]
     large_tables.put_on_the_way(pipeline, [entry for entry in mended if entry.source_name not in resumed])

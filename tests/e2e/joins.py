@@ -109,7 +109,7 @@ def ready(pipeline: Pipeline) -> set[str]:
 
 def ranges(pipeline: Pipeline, table: str = BIG) -> int:
     """How many of its ranges are there."""
-    return int(joining.how_far(pipeline).get(table, "0").split(" ")[0])
+    return int(joining.progress_by_table(pipeline).get(table, "0").split(" ")[0])
 
 
 def killed(connect: str, file: Path, failpoint: str) -> None:

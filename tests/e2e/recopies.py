@@ -27,7 +27,7 @@ def small_and_slow(patch: pytest.MonkeyPatch) -> None:
 
 def ranges(pipeline: Pipeline, table: str = BIG) -> int:
     """How many of its ranges are there."""
-    return int(recopying.how_far(pipeline).get(table, "0").split(" ")[0])
+    return int(recopying.progress_by_table(pipeline).get(table, "0").split(" ")[0])
 
 
 class Recopying(Joining):

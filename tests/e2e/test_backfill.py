@@ -18,7 +18,7 @@ from slotlake.decoder.errors import LakeError, PipelineFileError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.infra.backfill import rows as backfill_rows
 from slotlake.infra.backfill.replay import extend
-from slotlake.infra.backfill.rows import _gone as gone
+from slotlake.infra.backfill.rows import _removed_rows as gone
 from slotlake.spark.read.point import Cut
 from slotlake.spark.replay.scratch import scratch_of
 from tests.conftest import Database, fresh_database
@@ -167,7 +167,7 @@ def test_nothing_is_published_if_spark_takes_another_number_of_rows(
     _damage(pipeline, "UPDATE lake.shop.items SET v = 'wrong' WHERE id = 40")
     before = sorted(pipeline.rows("items"))
     with monkeypatch.context() as patch:
-        patch.setattr(backfill_rows, "_gone", lambda found: replace(gone(found), rows=2))
+        patch.setattr(backfill_rows, "_removed_rows", lambda found: replace(gone(found), rows=2))
         with pytest.raises(LakeError, match="0 rows fewer would be in the lake, and 1 fewer should be"):
             pipeline.backfill("items", where="id = 40")
     assert sorted(pipeline.rows("items")) == before

@@ -56,7 +56,9 @@ def test_the_others_go_on(database: Database, connect: str, tmp_path: Path) -> N
             if number == 2:
                 assert list(pipeline.verify().tables) == [SMALL]
                 (pending,) = pipeline.schema_changes().pending
-                assert pending.change.startswith(f"is published: {joining.how_far(pipeline)[BIG]} are copied")
+                assert pending.change.startswith(
+                    f"is published: {joining.progress_by_table(pipeline)[BIG]} are copied"
+                )
         assert number > 3
         assert done.added_tables == [BIG]
         assert_equal(database, pipeline, ["big", "small"])
@@ -78,7 +80,7 @@ def test_leaves_while_half_copied(database: Database, connect: str, tmp_path: Pa
             assert ranges(pipeline) == 1
             assert place.is_dir()
             what()
-            assert joining.how_far(pipeline) == {}
+            assert joining.progress_by_table(pipeline) == {}
             assert not place.exists()
             assert not (pipeline.file.state_dir / "joining").exists()
 

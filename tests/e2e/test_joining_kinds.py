@@ -142,11 +142,11 @@ def test_gone(database: Database, connect: str, tmp_path: Path) -> None:
         made.half()
         made.database.execute("ALTER TABLE big RENAME TO renamed; UPDATE small SET v = -1")
         made.pipeline.sync()
-        assert joining.how_far(made.pipeline).keys() == {"public.renamed"}
+        assert joining.progress_by_table(made.pipeline).keys() == {"public.renamed"}
         made.database.execute("DROP TABLE renamed; UPDATE small SET v = -2")
         made.pipeline.sync()
         made.equal("small")
-        assert joining.how_far(made.pipeline) == {}
+        assert joining.progress_by_table(made.pipeline) == {}
         assert {path.name for path in (tmp_path / "warehouse/shop").iterdir()} == {"small", "commits"}
 
 

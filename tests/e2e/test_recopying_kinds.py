@@ -120,7 +120,7 @@ def test_gone(database: Database, connect: str, tmp_path: Path, gone: str) -> No
         database.execute("UPDATE small SET v = -1")
         made.pipeline.sync()
         made.others_go_on()
-        assert recopying.how_far(made.pipeline) == {}
+        assert recopying.progress_by_table(made.pipeline) == {}
         assert made.pipeline.status().alarms == []
         made.left_nothing()
         if "RENAME" in gone:

@@ -11,7 +11,7 @@ import pytest
 
 from slotlake.decoder.errors import LakeError
 from slotlake.expectations.hashing import KEY_SEED, chain
-from slotlake.infra.backfill.rows import _gone
+from slotlake.infra.backfill.rows import _removed_rows
 
 
 def key_hashes(keys: list[str]) -> np.ndarray:
@@ -23,9 +23,9 @@ def difference(held: list[str], changed: list[str], deleted: list[str]) -> Any:
     return SimpleNamespace(
         escaped=False,
         chosen=SimpleNamespace(changed=key_hashes(changed), deleted=key_hashes(deleted)),
-        held=SimpleNamespace(column=lambda name: SimpleNamespace(name=name, kept=kept)),
+        mirror=SimpleNamespace(column=lambda name: SimpleNamespace(name=name, kept=kept)),
         table=SimpleNamespace(key=("id",), quoted='"public"."t"'),
-        cut=SimpleNamespace(
+        point=SimpleNamespace(
             arrow_batches=lambda *_: [pa.record_batch([pa.array(held)], names=["id"])] if held else []
         ),
     )
@@ -34,10 +34,10 @@ def difference(held: list[str], changed: list[str], deleted: list[str]) -> Any:
 @pytest.mark.fast
 def test_all_are_found() -> None:
     held = ["a", "b", "c", "b"]  # one stands there twice
-    gone = _gone(difference(held, ["b"], ["c"]))
+    gone = _removed_rows(difference(held, ["b"], ["c"]))
     assert sorted(gone.keys["id"].to_pylist()) == ["b", "c"]
     assert gone.rows == 3
-    assert _gone(difference(held, [], [])).rows == 0
+    assert _removed_rows(difference(held, [], [])).rows == 0
 
 
 @pytest.mark.fast
@@ -45,4 +45,4 @@ def test_all_are_found() -> None:
 def test_one_that_is_not_found_is_no_row_to_leave(held: list[str]) -> None:
     """It would stand beside the row that comes in its place."""
     with pytest.raises(LakeError, match="was not found again by its key in the lake"):
-        _gone(difference(held, ["b"], ["c"]))
+        _removed_rows(difference(held, ["b"], ["c"]))

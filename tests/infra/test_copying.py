@@ -13,7 +13,7 @@ from slotlake.decoder.copy.parts import Part
 from slotlake.decoder.copy.table import CopyJob
 from slotlake.infra.cli.output import lines
 from slotlake.infra.copy.record import CopyRecord
-from slotlake.infra.copy.states import CopyStates, TableProgress, ended, read
+from slotlake.infra.copy.states import CopyStates, TableProgress, read, unmark_process
 from slotlake.infra.copy.steps import CopyStep
 
 PARTS = [Part(0, 'ONLY "public"."t"', None, 10, 100, 80_000), Part(1, 'ONLY "public"."t"', 10, None, 5, 800)]
@@ -79,7 +79,7 @@ def test_states_as_another_process_reads_them(tmp_path: Path) -> None:
     assert (found["lsn"], found["tables"][0]["state"]) == ("1/10", "copied")
     assert found["process"] is not None
     assert [step.state for step, _, _ in told] == ["copied"]
-    ended(tmp_path)
+    unmark_process(tmp_path)
     found = read(tmp_path)
     assert found is not None
     assert found["process"] is None

@@ -33,7 +33,7 @@ def _stopped_by(pipeline: Any, error: SlotlakeError) -> str:
         raise error
 
     with pytest.raises(type(error)):
-        aside.without_the_troubled(pipeline, step)
+        aside.retry_without_troubled(pipeline, step)
     return recovery.recover(pipeline, carry_out=False, progress=lambda *_: None).diagnosis
 
 
@@ -43,7 +43,7 @@ def test_recover_says_that_the_next_sync_will_stop_again(pipeline: Any) -> None:
     assert "the next sync will stop again at message 'I', byte offset 0, WAL 0/1000" in damaged
     refused = SourceError("the role lacks a privilege", where="host=h", way_out="GRANT it")
     assert "stop again at host=h: the role lacks a privilege: GRANT it" in _stopped_by(pipeline, refused)
-    aside.without_the_troubled(pipeline, lambda: None)
+    aside.retry_without_troubled(pipeline, lambda: None)
     fine = recovery.recover(pipeline, carry_out=False, progress=lambda *_: None).diagnosis
     assert "again" not in fine
 

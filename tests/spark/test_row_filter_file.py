@@ -22,7 +22,7 @@ from slotlake.infra.selection.tables import (
     lake_schema,
     require_published,
     selected,
-    shown,
+    selection_report,
 )
 from slotlake.spark.row_filter.selection import Selection
 from tests.conftest import Database
@@ -84,8 +84,12 @@ def test_what_is_kept_comes_back() -> None:
     chosen = Selection(("a > 1",), ("a",), ("insert",), "(a > 1)", (), False)
     assert Selection.from_json(chosen.to_json()) == chosen
     assert Selection.from_json("") == Selection()
-    assert shown(chosen.to_json()) == {"filter": "a > 1", "columns": ["a"], "operations": ["insert"]}
-    assert shown("") == {}
+    assert selection_report(chosen.to_json()) == {
+        "filter": "a > 1",
+        "columns": ["a"],
+        "operations": ["insert"],
+    }
+    assert selection_report("") == {}
 
 
 def test_the_copy_obeys_the_publication_and_the_lake(database: Database) -> None:
