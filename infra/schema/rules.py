@@ -1,9 +1,9 @@
-"""Which column is which, and whether rows changed without an event: judged by the catalog. No I/O.
+"""Judge by the catalog which column is which, and whether rows changed without an event. No I/O.
 
-What makes it sound: a column's attribute number is given once and never again, numbers grow, and Relation
-messages list columns by them.  So if no column that the lake has is gone, a message can only show these and
-the first few of the new ones; if none is new, only these, or these without all that are gone.  Anything
-else, and anything that two histories could have led to, is answered with a copy.
+Why it is sound: a column's attribute number is given once and never again, numbers grow, and Relation
+messages list columns by them.  So if no column that the lake has was removed, a message can only show these
+and the first few of the new ones; if none is new, only these, or these without all that were removed.
+Anything else, and anything that two histories could have led to, is answered with a copy.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from slotlake.decoder.catalog.fingerprints import TableMark
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.type_texts import NAME
 from slotlake.decoder.types.table import column_type, from_text
+from slotlake.infra.schema.numbered_columns import Columns, Numbers, signature
 from slotlake.infra.source.fingerprints import CatalogFingerprint, with_fingerprint
 
 if TYPE_CHECKING:
     from slotlake.decoder.changelog.batches import BatchRelation
     from slotlake.spark.tables.schema import TableSchema
 
-Numbers = Mapping[str, int]
 Types = Mapping[int, tuple[int, int, str]]
 _NO_TYPES: Types = {}
 
@@ -36,10 +36,10 @@ class Verdict:
     Attributes:
         copy_reason: why it must be copied again; "" if the lake can follow.
         numbers: relation version → column name → attribute number.
-        fingerprint: what it agrees with after the batch, if that is to be noted with the batch.
+        fingerprint: what it agrees with after the batch, as JSON, if that is written with the batch.
         constants: attribute number of a new column → what older rows hold in it, as PostgreSQL writes it.
-        new_shape: the table with what it agrees with already, if that is to be noted at once.
-        wider_types: attribute number → type, of columns that the lake is to widen.
+        new_shape: the table's shape with the fingerprint of now, if that is written at once.
+        wider_types: attribute number → type, of columns that the lake widens.
         alternative: what is done instead of the copy if it is proven that no value changed.
     """
 
@@ -62,16 +62,16 @@ def judge(
     proven_numbers: Mapping[int, Numbers] | None = None,
     alone: bool = False,
 ) -> Verdict:
-    """What a batch, and the catalog behind it, ask for.
+    """Judge what a batch, and the catalog behind it, ask for.
 
     Args:
         mirror: the table as the lake has it.
-        now: the catalog of the table that the lake has, None if that table is gone.
+        now: what the catalog says of the table that the lake has; None if that table was dropped.
         published: the source's table of this name.
         relations: the batch's relation versions of it that have rows, oldest first.
         at_end: the catalog was read exactly where the batch ends.
         proven_numbers: each version's numbers, if the event trigger proves them (`infra.schema.ddl_events`).
-        alone: nothing is kept beside the table that would have to be filled with a constant too.
+        alone: the table has no derived tables, which would have to be filled with a constant too.
     """
     fingerprint = CatalogFingerprint.from_json(mirror.mark)
     if fingerprint is None:
@@ -81,7 +81,7 @@ def judge(
         reason = reprinted_reason(mirror, fingerprint, now)
     if reason or now is None:
         return Verdict(copy_reason=reason)
-    table = _Columns.of(mirror, fingerprint, now, published)
+    table = Columns.of(mirror, fingerprint, now, published)
     numbers = proven_numbers or {relation.ordinal: table.match(relation) or {} for relation in relations}
     reason = table.obstacle_reason() if proven_numbers else table.ambiguity_reason(mirror)
     rewrite_reason = _rewrite_reason(fingerprint, now, table)
@@ -99,7 +99,7 @@ def judge(
 
 @dataclass(frozen=True)
 class _Following:
-    """What the lake can follow of a table of which it is known which column is which."""
+    """A table of which it is known which column is which: what can the lake follow?"""
 
     mirror: TableSchema
     fingerprint: CatalogFingerprint
@@ -107,10 +107,16 @@ class _Following:
     published: SourceTable
     relations: Sequence[BatchRelation]
     numbers: Mapping[int, Numbers]
-    table: _Columns
+    table: Columns
 
     def verdict(self, *, at_end: bool, alone: bool, types: Types = _NO_TYPES) -> Verdict:
-        """``types``: of columns that the source has written anew, and in which the values are the same."""
+        """Judge the batch.
+
+        Args:
+            at_end: the catalog was read exactly where the batch ends.
+            alone: the table has no derived tables.
+            types: new types of columns that the source has rewritten, and in which the values are the same.
+        """
         mirror, relations, numbers, table = self.mirror, self.relations, self.numbers, self.table
         last_numbers = list(numbers.values())[-1] if numbers else {c.name: c.number for c in mirror.live}
         constants = _constants(mirror, table, last_numbers.values(), relations) if alone else {}
@@ -125,16 +131,16 @@ class _Following:
         if reason:
             return Verdict(copy_reason=reason)
         fingerprint = _next_fingerprint(self.now, last_numbers, self.fingerprint, table).to_json()
-        mirror_columns = [_signature(column) for column in mirror.live]
+        mirror_columns = [signature(column) for column in mirror.live]
         message_columns = [
-            [_signature(c) for c in r.columns if c.name in numbers[r.ordinal]] for r in relations
+            [signature(c) for c in r.columns if c.name in numbers[r.ordinal]] for r in relations
         ]
         if types or any(columns != mirror_columns for columns in message_columns):
             return Verdict(numbers=numbers, fingerprint=fingerprint, constants=constants, wider_types=types)
         return Verdict(new_shape=replace(mirror, mark=fingerprint) if fingerprint != mirror.mark else None)
 
     def promotion_verdict(self, *, at_end: bool) -> Verdict | None:
-        """What is to be done if the rows were written anew for wider types only; None if they were not.
+        """Judge the batch as if no value had changed; None if rows were not rewritten for wider types only.
 
         A column that kept its type was rewritten by an expression: that is hardly ever the same value.
         """
@@ -142,7 +148,7 @@ class _Following:
         types = {
             number: (column.type_oid, column.typmod, column.type_name)
             for number, column in after.items()
-            if number in before and _signature(before[number])[1:] != _signature(column)[1:]
+            if number in before and signature(before[number])[1:] != signature(column)[1:]
         }
         if not types or before.keys() != after.keys() or self.mirror.selection or self.mirror.partitions:
             return None
@@ -152,9 +158,12 @@ class _Following:
 
 
 def _next_fingerprint(
-    now: TableMark, columns: Numbers, before: CatalogFingerprint, table: _Columns
+    now: TableMark, columns: Numbers, before: CatalogFingerprint, table: Columns
 ) -> CatalogFingerprint:
-    """What the table agrees with; a column that is not published counts as known, one to come does not."""
+    """The fingerprint after the batch.
+
+    A column that is not published counts as accounted for; one whose first row is still to come does not.
+    """
     fingerprint = CatalogFingerprint.of(now, columns.values(), before)
     unpublished_numbers = set(table.added) - set(columns.values())
     return fingerprint if unpublished_numbers else replace(fingerprint, last=max(now.attributes))
@@ -163,7 +172,7 @@ def _next_fingerprint(
 def _replacement_reason(
     fingerprint: CatalogFingerprint, now: TableMark | None, published: SourceTable
 ) -> str:
-    """Why nothing that the lake has of the table is to be trusted; "" if it is."""
+    """Say why nothing that the lake has of the table can be trusted; "" if it can."""
     if now is None or not fingerprint.relation_id == now.relation_id == published.relation_id:
         return "the table was dropped and made again"
     if fingerprint.members and not fingerprint.members & now.members:
@@ -197,19 +206,19 @@ def reprinted_reason(mirror: TableSchema, fingerprint: CatalogFingerprint, now: 
 def _verdict_without_fingerprint(
     mirror: TableSchema, now: TableMark | None, published: SourceTable, relations: Sequence[BatchRelation]
 ) -> Verdict:
-    """A lake of an earlier version: its columns are known by name, until the source's are the same."""
+    """Judge a table of a lake of an earlier version: its columns are known by name only."""
     from slotlake.spark.tables.schema import TableSchema
 
     reason = _follow_obstacle(mirror, published, relations, {}, now)
     if reason:
         return Verdict(copy_reason=reason)
-    mirror_columns = [_signature(column) for column in mirror.live]
+    mirror_columns = [signature(column) for column in mirror.live]
     if (
-        mirror_columns != [_signature(column) for column in published.columns]
+        mirror_columns != [signature(column) for column in published.columns]
         or mirror.relation_id != published.relation_id
     ):
         return Verdict()
-    if any([_signature(c) for c in relation.columns] != mirror_columns for relation in relations):
+    if any([signature(c) for c in relation.columns] != mirror_columns for relation in relations):
         return Verdict()
     fresh_shape = with_fingerprint(TableSchema.of(published), now)
     numbers = {column.name: column.number for column in fresh_shape.columns}
@@ -219,111 +228,14 @@ def _verdict_without_fingerprint(
     )
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """The columns that the lake has and those that are published now, by number; ascending."""
-
-    before: Mapping[int, Any]
-    after: Mapping[int, Any]
-    now: TableMark
-    last: int
-
-    @classmethod
-    def of(
-        cls, mirror: TableSchema, fingerprint: CatalogFingerprint, now: TableMark, published: SourceTable
-    ) -> _Columns:
-        before = {column.number: column for column in mirror.live}
-        after = {now.numbers[column.name]: column for column in published.columns}
-        return cls(dict(sorted(before.items())), dict(sorted(after.items())), now, fingerprint.last)
-
-    @property
-    def added(self) -> list[int]:
-        return [number for number in self.after if number not in self.before]
-
-    @property
-    def removed(self) -> list[int]:
-        return [number for number in self.before if number not in self.after]
-
-    @property
-    def present(self) -> dict[str, int]:
-        return {column.name: number for number, column in self.after.items()}
-
-    def ambiguity_reason(self, mirror: TableSchema) -> str:
-        """Why a message's columns would not tell which they are; "" if they would."""
-        if self.added and self.removed:
-            return "columns are gone and others are new"
-        if self.added and (reason := self.obstacle_reason()):
-            return reason
-        renamed = [n for n, c in self.before.items() if n in self.after and self.after[n].name != c.name]
-        if mirror.selection and (self.removed or renamed):
-            return "the columns of a table with a filter or a list of columns changed"
-        return ""
-
-    def obstacle_reason(self) -> str:
-        """What the lake cannot follow, even told which column is which; "" for nothing."""
-        if any(number <= self.last for number in self.added):
-            return "columns are published that were not before"
-        passing = any(number > self.last and a.dropped for number, a in self.now.attributes.items())
-        return "columns came and went" if passing else ""
-
-    def match(self, relation: BatchRelation) -> Numbers | None:
-        """The numbers of a message's columns; None if they are not certain."""
-        known_names = {c.name for c in [*self.before.values(), *self.after.values()]}
-        columns = [column for column in relation.columns if column.name in known_names]
-        if len(columns) < len(relation.columns) and not self._hides_only(relation, known_names):
-            return None
-        for numbers in self._candidate_numbers():
-            if len(numbers) == len(columns) and all(map(self._matches, numbers, columns)):
-                return {column.name: number for number, column in zip(numbers, columns, strict=True)}
-        return None
-
-    def _hides_only(self, relation: BatchRelation, known_names: set[str]) -> bool:
-        """Are the columns that the lake does not know ones that it does not take?"""
-        numbers = self.now.numbers
-        hidden = [column.name for column in relation.columns if column.name not in known_names]
-        return all(name in numbers and numbers[name] not in self.after for name in hidden)
-
-    def _candidate_numbers(self) -> list[list[int]]:
-        if self.removed:
-            return [list(self.before), list(self.after)]
-        return [[*self.before, *self.added[:count]] for count in range(len(self.added) + 1)]
-
-    def _matches(self, number: int, column: Any) -> bool:
-        either = [side[number] for side in (self.before, self.after) if number in side]
-        return column.name in {c.name for c in either} and any(
-            _signature(c)[1:] == _signature(column)[1:] for c in either
-        )
-
-    def widened_reason(self) -> str:
-        """Which column's type in the lake becomes another one; "" if none.
-
-        Of a table without a key a MERGE takes rows away by their place; right after such a change Iceberg's
-        refuses to be planned (IllegalArgumentException: Field _spec_id not found in source schema).
-        """
-        for number in self.before.keys() & self.after.keys():
-            kinds = {
-                column_type(c.type_oid, c.typmod).spark for c in (self.before[number], self.after[number])
-            }
-            if len(kinds) > 1:
-                return f"column {self.after[number].name} of a table without a key became wider"
-        return ""
-
-    def default_reason(self, numbers: Any, constants: Mapping[int, str]) -> str:
-        """Which of these columns are new and had another value in rows from before; "" if none."""
-        for number in self.added:
-            attribute = self.now.attributes[number]
-            if number in set(numbers) - constants.keys() and (attribute.missing or attribute.has_default):
-                return f"column {attribute.name} was added with a default"
-        return ""
-
-
 def _constants(
-    mirror: TableSchema, table: _Columns, numbers: Any, relations: Sequence[BatchRelation]
+    mirror: TableSchema, table: Columns, numbers: Any, relations: Sequence[BatchRelation]
 ) -> dict[int, str]:
-    """What rows from before hold in new columns, where the catalog proves it and the lake can be given it.
+    """What rows from before hold in new columns, where the catalog proves it and the lake can use it.
 
-    It is kept in the catalog from ADD COLUMN on until the rows are written anew, and never changed.  Old
-    tuples of a batch must not need it: under REPLICA IDENTITY FULL, and in a key, the table is copied again.
+    PostgreSQL stores the constant in the catalog from ADD COLUMN on until the rows are rewritten, and never
+    changes it.  Old tuples of a batch must not need it: under REPLICA IDENTITY FULL, and in a key, the
+    table is copied again.
     """
     key_columns = {name for relation in relations for name in relation.key}
     if mirror.selection or any(relation.replica_identity not in ("d", "i") for relation in relations):
@@ -339,7 +251,7 @@ def _constants(
 
 
 def has_changes_beyond_lake(mirror: TableSchema, relations: Sequence[BatchRelation]) -> bool:
-    """Are there changes that the lake cannot take? Of a table that cannot be copied: it is not published."""
+    """Return whether the lake cannot take these changes, which are of a table that is not published."""
     from slotlake.spark.tables.change import CannotFollowError, follow
 
     try:
@@ -351,16 +263,15 @@ def has_changes_beyond_lake(mirror: TableSchema, relations: Sequence[BatchRelati
 
 
 def _names_whole_rows(relation: BatchRelation) -> bool:
-    """Do its changes name a row by all of its values?"""
+    """Return whether the changes name a row by all of its values."""
     return relation.replica_identity == "f" and not relation.key
 
 
-def _signature(column: Any) -> tuple[str, int, int]:
-    return column.name, column.type_oid, column.typmod
+def _rewrite_reason(fingerprint: CatalogFingerprint, now: TableMark, table: Columns) -> str:
+    """Say that rows were rewritten; "" if they were not.
 
-
-def _rewrite_reason(fingerprint: CatalogFingerprint, now: TableMark, table: _Columns) -> str:
-    """VACUUM FULL, CLUSTER and TRUNCATE give a table another file too, and change no column's description."""
+    VACUUM FULL, CLUSTER and TRUNCATE give a table another file too, and change no column's description.
+    """
     if fingerprint.storage == now.storage:
         return ""
     altered = [
@@ -383,7 +294,7 @@ def _follow_obstacle(
     *,
     same_values: bool = False,
 ) -> str:
-    """What the lake's table cannot become; "" if it can follow the batch, and the catalog after it."""
+    """Say what the lake's table cannot become; "" if it can follow the batch and the catalog after it."""
     from slotlake.spark.tables.change import CannotFollowError, follow
     from slotlake.spark.tables.schema import TableSchema
 
