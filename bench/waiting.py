@@ -92,7 +92,7 @@ def _latencies(server: EmbeddedPostgres, unix_socket: bool, start: int, first: i
         while len(found) < _COMMITS and time.monotonic() < deadline:
             frames = stream.drain()
             framing.take(frames.data, frames.lengths, buffer)
-            stream.report(framing.seen, now=framing.asked_for_reply())
+            stream.report(framing.received_lsn, now=framing.asked_for_reply())
             if buffer.count:
                 chunk = decoder.decode(buffer, first_seq=seq, first_txn=txn, partial=True)
                 buffer.clear()
@@ -145,7 +145,7 @@ def _idle(stream: Stream, framing: Framing, buffer: MessageBuffer) -> float:
     while time.monotonic() - begun < _IDLE_SECONDS:
         frames = stream.drain()
         framing.take(frames.data, frames.lengths, buffer)
-        stream.report(framing.seen, now=framing.asked_for_reply())
+        stream.report(framing.received_lsn, now=framing.asked_for_reply())
         stream.rest(1.0)
     return max(100 * (time.process_time() - cpu) / (time.monotonic() - begun), 0.001)
 

@@ -18,7 +18,7 @@ from slotlake.decoder.server.waiting import WatchedConnection, same_server
 from slotlake.decoder.slots.slot import check_position, inspect_slot
 
 
-def require_held_at(stream: WatchedConnection, source: SourceSettings, start: int) -> None:
+def require_slot_at(stream: WatchedConnection, source: SourceSettings, start: int) -> None:
     """Does the slot that a running stream holds stand at ``start``, or before it?
 
     Raises:

@@ -56,7 +56,7 @@ AGAIN_BYTES_MAX = 1 << 30
 BEFORE_BYTES_MAX = 512 << 20
 STATUS_SECONDS = 60.0
 _SETTINGS = "SET work_mem = '64MB'; SET lock_timeout = 0"
-_IN_VAIN = 16  # a window that sends less than this part of its WAL holds little that has committed
+_NEARLY_EMPTY = 16  # a window that sends less than this part of its WAL holds little that has committed
 _INSUFFICIENT_RESOURCES = "53"  # a full disk, temp_file_limit, memory: a stream needs none of it
 _CANCEL_SECONDS = 2.0
 _WAITING, _SENDING, _DONE = range(3)
@@ -94,8 +94,8 @@ class BulkStream(Closes):
 
     def __init__(self, source: SourceSettings, options: Options, start: int, until: int) -> None:
         self._source, self._options = source, options
-        self._start, self._at, self._until = start, start, until
-        self._restart = self._again = self._window_sent = self._in_vain = 0
+        self._start, self._position, self._until = start, start, until
+        self._restart_lsn = self._again_bytes = self._window_sent = self._empty_bytes = 0
         self._window_start = start
         self.exhausted = False
         self._state = _WAITING
@@ -113,7 +113,7 @@ class BulkStream(Closes):
             self._next_window()
         except psycopg.Error as error:
             self._connection.close()
-            raise self._refused(error) from None
+            raise self._as_bulk_error(error) from None
         except BaseException:
             self._connection.close()
             raise
@@ -127,7 +127,7 @@ class BulkStream(Closes):
         run(_SETTINGS)
         self._limit_spool()
         run("SELECT pg_copy_logical_replication_slot(%s, %s, true)", (self._source.slot, self._slot))
-        confirmed, _ = self._stands()
+        confirmed, _ = self._copy_positions()
         check_confirmed(confirmed, start, f"slot {self._source.slot!r} at {redact(self._source.dsn)}")
         if confirmed < start:
             run("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", (self._slot, format_lsn(start)))
@@ -137,16 +137,16 @@ class BulkStream(Closes):
         row = self._connection.execute(
             "SELECT setting::bigint FROM pg_settings WHERE name = 'temp_file_limit'"
         ).fetchone()
-        wanted = SPOOL_BYTES_MAX >> 10
-        if row is None or not 0 <= row[0] <= wanted:
+        limit_kib = SPOOL_BYTES_MAX >> 10
+        if row is None or not 0 <= row[0] <= limit_kib:
             with suppress(psycopg.errors.InsufficientPrivilege):
-                self._connection.execute(f"SET temp_file_limit = {wanted}".encode())
+                self._connection.execute(f"SET temp_file_limit = {limit_kib}".encode())
 
     def require_origin(self, origin: Origin) -> None:
         """Raises SourceUnavailableError if the copy is not on that server."""
         require_server_of(self._connection, self._source, self._slot, origin)
 
-    def _stands(self) -> tuple[int, int]:
+    def _copy_positions(self) -> tuple[int, int]:
         """The copy's confirmed position, and where decoding for the next window begins."""
         row = self._connection.execute(
             "SELECT confirmed_flush_lsn, restart_lsn FROM pg_replication_slots WHERE slot_name = %s",
@@ -157,37 +157,39 @@ class BulkStream(Closes):
 
     def _next_window(self) -> None:
         """Ask for the changes of some more WAL, or end early if too much would be decoded again for it."""
-        _, restart = self._stands()
-        again = self._at - restart
-        if self._at > self._start:
-            self._again += again
-            self._look_for_a_large_one(self._at - self._window_start, moved=restart > self._restart)
-        self._restart = restart
-        if self._again > AGAIN_BYTES_MAX:
+        _, restart = self._copy_positions()
+        again_bytes = self._position - restart
+        if self._position > self._start:
+            self._again_bytes += again_bytes
+            self._refuse_large_transaction(
+                self._position - self._window_start, moved=restart > self._restart_lsn
+            )
+        self._restart_lsn = restart
+        if self._again_bytes > AGAIN_BYTES_MAX:
             self._state, self.exhausted = _DONE, True
             return
-        self._window_end = min(self._until, self._at + self._size(again))
-        self._window_start, self._window_sent = self._at, 0
+        self._window_end = min(self._until, self._position + self._window_bytes(again_bytes))
+        self._window_start, self._window_sent = self._position, 0
         last = self._window_end == self._until
         options = self._options if last else replace(self._options, streaming="off")
         self._pgconn.send_query(window_query(self._source, options, self._slot, self._window_end))
         self._state, self._rows = _WAITING, CopiedRows()
 
-    def _look_for_a_large_one(self, taken: int, *, moved: bool) -> None:
+    def _refuse_large_transaction(self, window_bytes: int, *, moved: bool) -> None:
         """Of windows of which next to nothing comes, what is in them is still to come, at once."""
-        in_vain = not moved and self._window_sent * _IN_VAIN < taken
-        self._in_vain = self._in_vain + taken if in_vain else 0
-        if self._in_vain >= WINDOW_BYTES // 2:
+        nearly_empty = not moved and self._window_sent * _NEARLY_EMPTY < window_bytes
+        self._empty_bytes = self._empty_bytes + window_bytes if nearly_empty else 0
+        if self._empty_bytes >= WINDOW_BYTES // 2:
             raise BulkError("a transaction reaches beyond a window of WAL", where=redact(self._source.dsn))
 
-    def _size(self, again: int) -> int:
+    def _window_bytes(self, again_bytes: int) -> int:
         """WAL for the next window, by what is decoded again for it and by what came out of the last one."""
-        taken = self._at - self._window_start
-        most = min(max(WINDOW_BYTES, again), WINDOW_BYTES_MAX)
-        if not taken:
-            return min(max(FIRST_BYTES, again // GROWTH), most)
-        size = min(max(GROWTH * taken, again), most)
-        fits = SPOOL_BYTES * taken // max(self._window_sent, 1)
+        last_bytes = self._position - self._window_start
+        bytes_max = min(max(WINDOW_BYTES, again_bytes), WINDOW_BYTES_MAX)
+        if not last_bytes:
+            return min(max(FIRST_BYTES, again_bytes // GROWTH), bytes_max)
+        size = min(max(GROWTH * last_bytes, again_bytes), bytes_max)
+        fits = SPOOL_BYTES * last_bytes // max(self._window_sent, 1)
         return min(size, max(fits, min(FIRST_BYTES, WINDOW_BYTES) // GROWTH))
 
     def drain(self) -> Frames:
@@ -197,24 +199,24 @@ class BulkStream(Closes):
             BulkError, SourceUnavailableError: as when it was made.
         """
         try:
-            frames = self._drained()
+            frames = self._arrived_frames()
         except psycopg.Error as error:
-            raise self._refused(error) from None
+            raise self._as_bulk_error(error) from None
         if self._warned is not None:
             raise self._warned
         return frames
 
-    def _drained(self) -> Frames:
+    def _arrived_frames(self) -> Frames:
         if self._state == _WAITING:
-            self._look()
+            self._check_copy_began()
         if self._state != _SENDING:
             return _frames()
         frames = self._reader.drain()
         self._window_sent += len(frames.data)
         ended, contents = frames.ended, self._rows.take(frames)
-        return _frames(contents, self._window_over()) if ended else Frames(*contents, ended=False)
+        return _frames(contents, self._end_window()) if ended else Frames(*contents, ended=False)
 
-    def _look(self) -> None:
+    def _check_copy_began(self) -> None:
         """Has the server begun to send?"""
         self._pgconn.consume_input()
         if self._pgconn.is_busy():
@@ -224,7 +226,7 @@ class BulkStream(Closes):
             raise _server_error(result, self._pgconn)
         self._state = _SENDING
 
-    def _window_over(self) -> tuple[Bytes, Ints]:
+    def _end_window(self) -> tuple[Bytes, Ints]:
         """Says where the window ended; the next is asked for, so that the server works on it meanwhile."""
         result = self._pgconn.get_result()
         if result is None or result.status != pq.ExecStatus.COMMAND_OK:
@@ -232,13 +234,13 @@ class BulkStream(Closes):
         while self._pgconn.get_result() is not None:
             pass
         self._rows.end()
-        self._at = self._window_end
-        said = keepalive(self._at)
-        if self._at < self._until:
+        self._position = self._window_end
+        position_message = keepalive(self._position)
+        if self._position < self._until:
             self._next_window()
         else:
             self._state = _DONE
-        return said
+        return position_message
 
     def rest(self, seconds_max: float) -> None:
         """Wait until something more has arrived."""
@@ -259,24 +261,24 @@ class BulkStream(Closes):
                 self._connection.cancel_safe(timeout=_CANCEL_SECONDS)
         self._connection.close()
 
-    def _refused(self, error: psycopg.Error) -> Exception:
-        known = explain(error, self._source.dsn, "reading a backlog through SQL")
+    def _as_bulk_error(self, error: psycopg.Error) -> Exception:
+        explained = explain(error, self._source.dsn, "reading a backlog through SQL")
         no_room = (error.sqlstate or "")[:2] == _INSUFFICIENT_RESOURCES
-        if isinstance(known, SourceUnavailableError) and not no_room:
+        if isinstance(explained, SourceUnavailableError) and not no_room:
             return SourceUnavailableError(
-                f"the connection broke off while a backlog was read: {known.what}",
-                where=known.where,
+                f"the connection broke off while a backlog was read: {explained.what}",
+                where=explained.where,
                 way_out="run the same command again: nothing of the unfinished batch was kept",
             )
-        return BulkError(known.what, where=redact(self._source.dsn), way_out="set source.bulk: false")
+        return BulkError(explained.what, where=redact(self._source.dsn), way_out="set source.bulk: false")
 
 
 def window_query(source: SourceSettings, options: Options, slot: str, end: int) -> bytes:
     """The COPY of what ``slot`` has up to ``end`` (the first record that ends there or later included)."""
-    told = ", ".join(sql.quote(text) for option in plugin_options(source, options) for text in option)
+    arguments = ", ".join(sql.quote(text) for option in plugin_options(source, options) for text in option)
     return (
         "COPY (SELECT lsn, data FROM pg_logical_slot_get_binary_changes("
-        f"{sql.quote(slot)}, '{format_lsn(end)}', NULL, {told})) TO STDOUT (FORMAT binary)"
+        f"{sql.quote(slot)}, '{format_lsn(end)}', NULL, {arguments})) TO STDOUT (FORMAT binary)"
     ).encode()
 
 

@@ -60,9 +60,9 @@ class CopiedRows:
         data, lengths = self._data, self._lengths
         report = np.zeros(3, np.int64)
         report[2] = self._finished
-        bad = _rows(frozen(frames.data), frozen(frames.lengths), skipped, data, lengths, report)
-        if bad >= 0:
-            raise _error("a row that is not of (lsn, message)", bad)
+        bad_offset = _rows(frozen(frames.data), frozen(frames.lengths), skipped, data, lengths, report)
+        if bad_offset >= 0:
+            raise _error("a row that is not of (lsn, message)", bad_offset)
         self._finished = bool(report[2])
         return data[: report[0]], lengths[: report[1]]
 
@@ -123,17 +123,23 @@ def _is_row(data: Bytes, p: int, end: int) -> bool:
 
 
 @compiled
-def _rows(data: Bytes, given: Ints, skipped: int, out: Bytes, lengths: Ints, report: Ints) -> int:
+def _rows(data: Bytes, row_lengths: Ints, skipped: int, out: Bytes, lengths: Ints, report: Ints) -> int:
     """Fill out and lengths; the offset of a bad row, else -1.
 
     Report: bytes and contents written, whether the end mark was seen.
     """
     p = signed(skipped)
     end = signed(0)
-    count, data_end, out_end = len(given), len(data), len(out)
-    data, given, out, lengths, report = bare(data), bare(given), bare(out), bare(lengths), bare(report)
+    count, data_end, out_end = len(row_lengths), len(data), len(out)
+    data, row_lengths, out, lengths, report = (
+        bare(data),
+        bare(row_lengths),
+        bare(out),
+        bare(lengths),
+        bare(report),
+    )
     for i in range(count):
-        end += given[i]
+        end += row_lengths[i]
         if report[2] == 0 and end - p == 2 and data[p] == 255 and data[p + 1] == 255:
             report[2] = 1
         elif report[2] != 0 or not _is_row(data, p, end):

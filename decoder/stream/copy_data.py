@@ -39,7 +39,7 @@ _free = _external("PQfreemem", types.void, types.intp)
 _copy_bytes = _external("memcpy", types.intp, types.intp, types.intp, types.intp)
 
 _DRAINED, _FULL, _ENDED, _FAILED = range(4)
-_USED, _COUNT, _HELD = range(3)
+_USED, _COUNT, _WAITING_BYTES = range(3)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class CopyReader:
             code = self._run(DRAIN_BYTES)
             if code != _FULL:
                 break
-            self._grow(int(report[_USED] + report[_HELD]))
+            self._grow(int(report[_USED] + report[_WAITING_BYTES]))
         if code == _FAILED:
             # psycopg asks libpq for the reason and raises it.
             self._pgconn.consume_input()
@@ -141,7 +141,7 @@ def _drain(
     """Fill data and lengths from libpq.  A message that did not fit waits in the cell (_HELD bytes)."""
     fresh = False
     while True:
-        size = report[_HELD]
+        size = report[_WAITING_BYTES]
         if size == 0:
             if report[_USED] >= bytes_max:
                 return 0
@@ -160,11 +160,11 @@ def _drain(
         fresh = False
         used, count = report[_USED], report[_COUNT]
         if used + size > len(data) or count == len(lengths):
-            report[_HELD] = size
+            report[_WAITING_BYTES] = size
             return 1
         _copy_bytes(data_at + used, cells[0], size)
         _free(cells[0])
-        report[_HELD] = 0
+        report[_WAITING_BYTES] = 0
         lengths[count] = size
         report[_USED], report[_COUNT] = used + size, count + 1
 
@@ -175,9 +175,9 @@ def _registered() -> bool:
 
     By name, not by address: code that is kept on disk is then right in every process.
     """
-    found = library()
+    libpq = library()
     for name, symbol in _NAMES.items():
-        function = getattr(ctypes.CDLL(None) if name == "memcpy" else found, name, None)
+        function = getattr(ctypes.CDLL(None) if name == "memcpy" else libpq, name, None)
         if function is None:
             return False
         binding.add_symbol(symbol, ctypes.cast(function, ctypes.c_void_p).value)

@@ -30,11 +30,11 @@ def stream_error(source: SourceSettings, result: pq.abc.PGresult, at: int) -> Sl
             way_out="run the same command again when it serves: nothing of the unfinished batch was kept",
         )
     state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-    said = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
+    server_text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
     if state == _UNDEFINED and _slot_is_there(source):
-        return _no_publication(said, where)
+        return _no_publication(server_text, where)
     kind, what, way_out = _meaning(state)
-    return kind(f"{what}: {said}", where=where, way_out=way_out)
+    return kind(f"{what}: {server_text}", where=where, way_out=way_out)
 
 
 def missing_publication(source: SourceSettings, notice: pq.abc.PGresult) -> SlotlakeError | None:
@@ -45,13 +45,13 @@ def missing_publication(source: SourceSettings, notice: pq.abc.PGresult) -> Slot
     state = (notice.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
     if state not in _PUBLICATION_SKIPPED:
         return None
-    said = (notice.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
-    return _no_publication(said, redact(source.dsn))
+    server_text = (notice.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
+    return _no_publication(server_text, redact(source.dsn))
 
 
-def _no_publication(said: str, where: str) -> SourceError:
+def _no_publication(server_text: str, where: str) -> SourceError:
     return SourceError(
-        f"the server cannot find a publication that the slot's changes are read through: {said}",
+        f"the server cannot find a publication that the slot's changes are read through: {server_text}",
         where=where,
         way_out="run `slotlake recover`: it makes the publication if it is missing, and a new slot, which it "
         "must be older than",

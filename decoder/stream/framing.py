@@ -50,11 +50,11 @@ NO_LIMIT = 2**63 - 1
 _STATUS = struct.Struct(">cQQQqB")
 
 # Fields of the walk's state, which lives as long as the stream.
-OPEN, TAKEN_BYTES, COMMITS, LAST_COMMIT_END, SEEN, REPLY, END = range(7)
+OPEN, TAKEN_BYTES, COMMITS, LAST_COMMIT_END, RECEIVED_LSN, REPLY, END = range(7)
 _STATE_FIELDS = 7
 _TAKEN, _BAD, _USED = range(3)
 
-RUNNING, REACHED, CUT = range(3)
+RUNNING, REACHED, ENDED_EARLY = range(3)
 _FAULTS = ("", "an unknown kind of replication message", "the replication message ends too early")
 
 
@@ -81,7 +81,7 @@ class Framing:
 
     Attributes (read-only):
         until: where the batch ends at the latest.
-        end: RUNNING, REACHED (all before ``until`` is here) or CUT (ended early, at a commit).
+        end: RUNNING, REACHED (all before ``until`` is here) or ENDED_EARLY (before it, at a commit).
         open: inside a transaction or a stream block.
         taken_bytes: payload bytes taken in so far.
         commits: transactions taken in that committed.
@@ -91,7 +91,7 @@ class Framing:
 
     def __init__(self, bounds: Bounds) -> None:
         self._state = np.zeros(_STATE_FIELDS, dtype=np.int64)
-        self._state[SEEN] = bounds.start
+        self._state[RECEIVED_LSN] = bounds.start
         self._bound(bounds)
         # Loaded before the stream starts: from then on the server waits for answers.
         self.take(np.empty(0, np.uint8), np.empty(0, np.int64), MessageBuffer())
@@ -104,7 +104,9 @@ class Framing:
         self._bound(bounds)
         state = self._state
         state[TAKEN_BYTES] = state[COMMITS] = state[LAST_COMMIT_END] = 0
-        state[END] = REACHED if state[OPEN] == 0 and bounds.start < bounds.until <= state[SEEN] else RUNNING
+        state[END] = (
+            REACHED if state[OPEN] == 0 and bounds.start < bounds.until <= state[RECEIVED_LSN] else RUNNING
+        )
 
     def take(self, raw: Bytes, lengths: Ints, buffer: MessageBuffer) -> int:
         """Append the payloads of these CopyData contents to the buffer, until the batch ends.
@@ -131,11 +133,11 @@ class Framing:
         buffer.extend(raw, start[:taken], length[:taken], lsns[:taken])
         return int(report[_USED])
 
-    def cut_at_commit(self) -> None:
+    def end_at_commit(self) -> None:
         """End the batch at the next commit; at once when between transactions and past the start."""
         self._max_bytes = 0
-        if not self.open and self.seen > self._start and self.end == RUNNING:
-            self._state[END] = CUT
+        if not self.open and self.received_lsn > self._start and self.end == RUNNING:
+            self._state[END] = ENDED_EARLY
 
     def asked_for_reply(self) -> bool:
         """Whether the server asked for a status update since the last call."""
@@ -164,8 +166,8 @@ class Framing:
         return int(self._state[LAST_COMMIT_END])
 
     @property
-    def seen(self) -> int:
-        return int(self._state[SEEN])
+    def received_lsn(self) -> int:
+        return int(self._state[RECEIVED_LSN])
 
 
 @inlined
@@ -213,14 +215,14 @@ def _ends_before(data: Bytes, p: int, length: int, until: int) -> bool:
 def _note_end(data: Bytes, p: int, ends: int, commits: bool, until: int, max_bytes: int, state: Ints) -> None:
     end_lsn = read_int64(data, p + ends)
     state[OPEN] = 0
-    state[SEEN] = max(state[SEEN], end_lsn)
+    state[RECEIVED_LSN] = max(state[RECEIVED_LSN], end_lsn)
     if commits:
         state[COMMITS] += 1
         state[LAST_COMMIT_END] = end_lsn
     if end_lsn >= until:
         state[END] = REACHED
     elif commits and state[TAKEN_BYTES] >= max_bytes:
-        state[END] = CUT
+        state[END] = ENDED_EARLY
 
 
 @inlined
@@ -240,7 +242,7 @@ def _note_payload(data: Bytes, p: int, length: int, until: int, max_bytes: int, 
 @inlined
 def _note_keepalive(data: Bytes, p: int, until: int, state: Ints) -> None:
     wal_end = read_int64(data, p + 1)
-    state[SEEN] = max(state[SEEN], wal_end)
+    state[RECEIVED_LSN] = max(state[RECEIVED_LSN], wal_end)
     if data[p + 17] != 0:
         state[REPLY] = 1
     if wal_end >= until and state[OPEN] == 0:

@@ -27,7 +27,7 @@ FIRST_LOOPBACK_SECONDS = 0.010  # megabytes fit, nearly all of them unsent while
 _TRICKLE_BYTES = 64 << 10
 _WINDOW_SECONDS = 0.04
 _WINDOW_DRAINS = 3
-_HELD_WINDOWS = 24  # without a trial, after one that changed nothing
+_PAUSE_WINDOWS = 24  # without a trial, after one that changed nothing
 _WINDOWS = 4  # of a trial: present, other, present, other
 _LONGER_IF, _SHORTER_IF = 0.98, 1.04
 _QUIET_DRAINS = 3
@@ -43,7 +43,7 @@ class Nap:
     def __init__(self, first_seconds: float = FIRST_SECONDS) -> None:
         self.level = NAPS_SECONDS.index(first_seconds)
         self._last_bytes = 0
-        self._held = 0
+        self._windows_without_trial = 0
         self._quiet = _QUIET_DRAINS
         self._step = 1
         self._other = self._window = 0
@@ -53,7 +53,9 @@ class Nap:
     @property
     def seconds(self) -> float:
         """Length of the next nap."""
-        nap = NAPS_SECONDS[self._other if self._window % 2 and not self._held else self.level]
+        nap = NAPS_SECONDS[
+            self._other if self._window % 2 and not self._windows_without_trial else self.level
+        ]
         return nap if self._last_bytes >= _TRICKLE_BYTES else min(nap, NAP_TRICKLE_SECONDS)
 
     @property
@@ -74,8 +76,8 @@ class Nap:
         self._in_window, self._drains = self._in_window + elapsed_seconds, self._drains + 1
         if self._in_window >= _WINDOW_SECONDS and self._drains >= _WINDOW_DRAINS:
             self._window, self._in_window, self._drains = self._window + 1, 0.0, 0
-            if self._held:
-                self._held -= 1
+            if self._windows_without_trial:
+                self._windows_without_trial -= 1
                 self._begin_trial()
             elif self._window == _WINDOWS:
                 self._decide()
@@ -91,8 +93,8 @@ class Nap:
         present, other = (self._bytes[i] / max(self._seconds[i], 1e-9) for i in (0, 1))
         if other >= present * (_LONGER_IF if self._step > 0 else _SHORTER_IF):
             self.level = self._other
-            self._held = 0
+            self._windows_without_trial = 0
         else:
             self._step = -self._step
-            self._held = _HELD_WINDOWS
+            self._windows_without_trial = _PAUSE_WINDOWS
         self._begin_trial()

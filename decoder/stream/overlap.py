@@ -63,28 +63,30 @@ def contradiction(
     ]
     if not archived:
         return None
-    shown = _shown(connection, source, until)
+    slot_transactions = _slot_transactions(connection, source, until)
     for batch in archived:
         # A two-phase slot shows their PREPARE and a COMMIT PREPARED, which names no place where they begin.
         prepared = {entry["xid"] for entry in batch.manifest.get("resolved", ())}
-        known = {
+        batch_transactions = {
             each for each in _transactions(batch) if confirmed <= each[0] < until and each[1] not in prepared
         }
-        if any(xid == _OF_A_DIFFERENCE for _, xid, _ in known):
+        if any(xid == _OF_A_DIFFERENCE for _, xid, _ in batch_transactions):
             continue
-        now = {each for each in shown if batch.start_lsn <= each[0] < min(batch.end_lsn, until)}
+        slot_part = {
+            each for each in slot_transactions if batch.start_lsn <= each[0] < min(batch.end_lsn, until)
+        }
         if connection.info.server_version < _FIRST_WITHOUT_EMPTY:
-            now &= known
-        if known != now:
-            first = min(known ^ now)[0]
+            slot_part &= batch_transactions
+        if batch_transactions != slot_part:
+            first = min(batch_transactions ^ slot_part)[0]
             return f"from {format_lsn(first)} on the server has other transactions than the lake"
     return None
 
 
 def _published(changelog: Path, position: int) -> list[Batch]:
     """The batches that the lake holds, as far as the archive has them."""
-    found = ((path, batch_positions(path.name)) for path in batches(changelog))
-    return [Batch.open(path) for path, ends in found if ends is not None and ends[1] <= position]
+    named_positions = ((path, batch_positions(path.name)) for path in batches(changelog))
+    return [Batch.open(path) for path, ends in named_positions if ends is not None and ends[1] <= position]
 
 
 def _transactions(batch: Batch) -> set[Transaction]:
@@ -94,7 +96,9 @@ def _transactions(batch: Batch) -> set[Transaction]:
     return set(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
-def _shown(connection: psycopg.Connection[Any], source: SourceSettings, until: int) -> set[Transaction]:
+def _slot_transactions(
+    connection: psycopg.Connection[Any], source: SourceSettings, until: int
+) -> set[Transaction]:
     """The transactions that the slot has from its confirmed position up to there."""
     names = ",".join(sql.Identifier(name).as_string(None) for name in source.publications)
     options = {"proto_version": "1", "publication_names": names}

@@ -101,10 +101,10 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
             options = replace(options, streaming="off")
     identity = identity_of(server, pipeline, source)
     forget_settled(changelog_dir, start)
-    known = batch_starting_at(changelog_dir, start, until)
-    if known is not None:
-        return reused(known, identity)
-    until = _end(source, start, until, settled)
+    existing_batch = batch_starting_at(changelog_dir, start, until)
+    if existing_batch is not None:
+        return reused(existing_batch, identity)
+    until = _end_position(source, start, until, settled)
     if until == start:
         return empty_batch(changelog_dir, identity, start)
     turn_failover(source, slot.failover, server.server_version)
@@ -112,7 +112,7 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
         await_standbys(source, until)
     deadline = None if max_seconds is None else time.monotonic() + max_seconds
 
-    def cut(options: Options, bulk_until: int | None = None) -> Batch:
+    def write_batch(options: Options, bulk_until: int | None = None) -> Batch:
         with Puller(
             source,
             options,
@@ -127,12 +127,12 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
             return puller.next_batch(until, max_bytes=max_bytes, deadline=deadline, progress=progress)
 
     bulk = deadline is None and worth_bulk(source, slot, start, until)
-    batch = _first_that_works(cut, options, until if bulk else None)
+    batch = _first_that_works(write_batch, options, until if bulk else None)
     reach("pull.renamed")
     return batch
 
 
-def _first_that_works(cut: Callable[..., Batch], options: Options, bulk_until: int | None) -> Batch:
+def _first_that_works(write_batch: Callable[..., Batch], options: Options, bulk_until: int | None) -> Batch:
     """Through SQL, if that is asked for; else streamed; else with no transaction in progress; else in binary.
 
     Binary because the server doubles a bytea's size to make a text of it, and has room for 1 GiB: one of more
@@ -140,29 +140,29 @@ def _first_that_works(cut: Callable[..., Batch], options: Options, bulk_until: i
     """
     if bulk_until is not None:
         try:
-            return cut(options, bulk_until)
+            return write_batch(options, bulk_until)
         except BulkError as error:
             _log.warning("a backlog is streamed, because it cannot be read through SQL: %s", error.what)
     try:
-        return _streamed(cut, options)
+        return _stream_batch(write_batch, options)
     except UnsendableError as error:
         if options.binary:
             raise
         _log.warning("a batch is read in binary, because the server cannot send it as text: %s", error.what)
         unsendable = error
     try:
-        return cut(replace(options, streaming="off", binary=True))
+        return write_batch(replace(options, streaming="off", binary=True))
     except SourceUnavailableError:
         raise
     except SourceError:  # a type that does not come in binary, or too large also so
         raise unsendable from None
 
 
-def _streamed(cut: Callable[..., Batch], options: Options) -> Batch:
+def _stream_batch(write_batch: Callable[..., Batch], options: Options) -> Batch:
     try:
-        return cut(options)
+        return write_batch(options)
     except StreamingError:
-        return cut(replace(options, streaming="off"))
+        return write_batch(replace(options, streaming="off"))
 
 
 def identity_of(server: ServerIdentity, pipeline: str, source: SourceSettings) -> BatchIdentity:
@@ -177,13 +177,13 @@ def identity_of(server: ServerIdentity, pipeline: str, source: SourceSettings) -
     )
 
 
-def _end(source: SourceSettings, start: int, until: int | None, settled: int) -> int:
+def _end_position(source: SourceSettings, start: int, until: int | None, settled: int) -> int:
     if until is not None and until < start:
         raise ValueError(f"a batch from {format_lsn(start)} cannot end at {format_lsn(until)}")
-    wanted = start if until is None else until
-    if page_floor(wanted) > settled:
+    needed_lsn = start if until is None else until
+    if page_floor(needed_lsn) > settled:
         raise SourceError(
-            f"the server's WAL ends at {format_lsn(settled)}, before {format_lsn(wanted)}",
+            f"the server's WAL ends at {format_lsn(settled)}, before {format_lsn(needed_lsn)}",
             where=redact(source.dsn),
             way_out="this is not the server that the lake was fed from, or it was restored to an earlier "
             "moment: connect to the right one, or run `slotlake recover`",

@@ -38,7 +38,7 @@ from slotlake.decoder.server.source import SourceSettings
 from slotlake.decoder.server.timeline import Origin
 from slotlake.decoder.stream.bulk import BulkStream
 from slotlake.decoder.stream.copy_data import Frames
-from slotlake.decoder.stream.framing import CUT, NO_LIMIT, RUNNING, Bounds, Framing
+from slotlake.decoder.stream.framing import ENDED_EARLY, NO_LIMIT, RUNNING, Bounds, Framing
 from slotlake.decoder.stream.options import Options
 from slotlake.decoder.stream.receive import Stream
 
@@ -104,7 +104,7 @@ class Puller(Closes):
         self._source, self._changelog, self._identity = source, changelog, identity
         self.position = start
         self._framing = Framing(Bounds(start, start))
-        self._left: tuple[Any, Any] | None = None
+        self._next_frames: tuple[Any, Any] | None = None
         store = PreparedStore(
             changelog,
             {"system_identifier": identity.system_identifier, "slot": identity.slot},
@@ -153,18 +153,18 @@ class Puller(Closes):
         """
         self._framing.begin(Bounds(self.position, until, NO_LIMIT if max_bytes is None else max_bytes))
         self._progress, self._begun = progress, time.monotonic()
-        self._told = self._begun
+        self._progress_seconds = self._begun
         writer = BatchWriter(self._changelog, self._identity, self.position)
         try:
             self._decoding.begin(writer)
             self._receive(deadline)
             self._decoding.finish()
-            end = self._framing.seen if self._framing.end == CUT else until
-            kept, resolved = self._decoding.settle()
+            end = self._framing.received_lsn if self._framing.end == ENDED_EARLY else until
+            prepared, resolved = self._decoding.settle()
             reach("pull.prepared")
             keys = keys_of(self._source, self._decoding.versions)
-            told = self._decoding.unreadable or {}
-            batch = writer.finish(end, keys, prepared=kept, resolved=resolved, unreadable=told)
+            unreadable = self._decoding.unreadable or {}
+            batch = writer.finish(end, keys, prepared=prepared, resolved=resolved, unreadable=unreadable)
         except BaseException:
             self._decoding.stop()
             writer.abandon()
@@ -174,7 +174,7 @@ class Puller(Closes):
 
     def answer(self) -> None:
         """Between batches: tell the server that this reader lives, if that is due."""
-        self._stream.report(self._framing.seen)
+        self._stream.report(self._framing.received_lsn)
 
     def confirm(self, lsn: int) -> None:
         """Tell the server over this connection that the lake has everything before ``lsn``.
@@ -196,53 +196,53 @@ class Puller(Closes):
         while framing.end == RUNNING:
             self._take(buffer)
             if self._stream.exhausted:
-                framing.cut_at_commit()
-            self._tell()
+                framing.end_at_commit()
+            self._report_progress()
             if framing.end != RUNNING:
                 break
             if buffer.full(CHUNK_BYTES):
                 self._decoding.submit(buffer)
                 buffer = self._next_buffer()
             self._decoding.check()
-            if self._left is None:
+            if self._next_frames is None:
                 self._stream.rest(self._rest_seconds(deadline))
         self._decoding.submit(buffer)
 
     def _take(self, buffer: MessageBuffer) -> None:
         """Sort what was left over from the batch before, or what has arrived; keep what is the next one's."""
-        data, lengths = self._left or self._drained()
+        data, lengths = self._next_frames or self._arrived_frames()
         used = self._framing.take(data, lengths, buffer)
-        self._stream.report(self._framing.seen, now=self._framing.asked_for_reply())
-        left = int(lengths[:used].sum()) if used < len(lengths) else None
-        self._left = None if left is None else (data[left:].copy(), lengths[used:].copy())
+        self._stream.report(self._framing.received_lsn, now=self._framing.asked_for_reply())
+        used_bytes = int(lengths[:used].sum()) if used < len(lengths) else None
+        self._next_frames = None if used_bytes is None else (data[used_bytes:].copy(), lengths[used:].copy())
 
-    def _drained(self) -> tuple[Any, Any]:
+    def _arrived_frames(self) -> tuple[Any, Any]:
         frames = self._stream.drain()
         return frames.data, frames.lengths
 
     def _rest_seconds(self, deadline: float | None) -> float:
         if deadline is None:
             return _REST_SECONDS
-        left = deadline - time.monotonic()
-        if left > 0:
-            return min(left, _REST_SECONDS)
-        self._framing.cut_at_commit()
-        return 0.0 if self._framing.end == CUT else _REST_SECONDS
+        remaining_seconds = deadline - time.monotonic()
+        if remaining_seconds > 0:
+            return min(remaining_seconds, _REST_SECONDS)
+        self._framing.end_at_commit()
+        return 0.0 if self._framing.end == ENDED_EARLY else _REST_SECONDS
 
     def _next_buffer(self) -> MessageBuffer:
         """Wait for a buffer to come back from the decoder, answering the server meanwhile."""
         while (buffer := self._decoding.free_buffer()) is None:
-            self._stream.report(self._framing.seen)
+            self._stream.report(self._framing.received_lsn)
             self._decoding.wait(0.02)
         return buffer
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         now = time.monotonic()
-        if self._progress is None or now - self._told < _PROGRESS_SECONDS:
+        if self._progress is None or now - self._progress_seconds < _PROGRESS_SECONDS:
             return
-        self._told = now
+        self._progress_seconds = now
         framing = self._framing
-        taken = (framing.taken_bytes, framing.commits, framing.seen)
+        taken = (framing.taken_bytes, framing.commits, framing.received_lsn)
         self._progress(PullProgress(*taken, framing.until, now - self._begun))
 
     def close(self) -> None:
@@ -319,10 +319,10 @@ class _Decoding:
 
     def settle(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """For the manifest: transactions made durable because they are prepared, and those settled."""
-        kept = [which.entry() for which in self.assembler.persist()]
+        prepared = [which.entry() for which in self.assembler.persist()]
         resolved = [which.entry(outcome=outcome) for which, outcome in self.assembler.resolved]
         self.assembler.resolved.clear()
-        return kept, resolved
+        return prepared, resolved
 
     def stop(self) -> None:
         """Give up: what has not begun is dropped, what has is waited for."""
@@ -335,11 +335,11 @@ class _Decoding:
 
     def _decode(self, buffer: MessageBuffer) -> None:
         assert self._writer is not None
-        at = {"first_seq": self._next_seq, "first_txn": self._next_txn}
-        chunk = self._decoder.decode(buffer, **at, partial=True, unreadable=self.unreadable)
+        counters = {"first_seq": self._next_seq, "first_txn": self._next_txn}
+        chunk = self._decoder.decode(buffer, **counters, partial=True, unreadable=self.unreadable)
         if chunk.consumed != buffer.count:
-            left = buffer.count - chunk.consumed
-            raise ProtocolError(f"the decoder left {left} messages over", way_out=DEFECT)
+            remaining = buffer.count - chunk.consumed
+            raise ProtocolError(f"the decoder left {remaining} messages over", way_out=DEFECT)
         self._next_seq, self._next_txn, self._open = chunk.next_seq, chunk.next_txn, chunk.open
         self.versions += [version for version in chunk.rows if version not in self.versions]
         self._writer.append(chunk)

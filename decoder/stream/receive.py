@@ -40,7 +40,7 @@ from slotlake.decoder.server.source import (
 )
 from slotlake.decoder.server.timeline import Origin, require_same
 from slotlake.decoder.server.waiting import no_answer, readable
-from slotlake.decoder.slots.position import require_held_at
+from slotlake.decoder.slots.position import require_slot_at
 from slotlake.decoder.stream.copy_data import CopyReader, Frames
 from slotlake.decoder.stream.errors import missing_publication, stream_error
 from slotlake.decoder.stream.framing import status_update
@@ -100,15 +100,15 @@ class Stream(Closes):
                     require_same(self._connection, origin, source.dsn)
                 as_stored(self._connection)
                 self._begin(self._command(options, plugin_options))
-            self._require_held()
+            self._require_position()
         except BaseException:
             self._connection.close()
             raise
 
-    def _require_held(self) -> None:
+    def _require_position(self) -> None:
         """Is it read from where it was asked for? One that has ended by now says why itself."""
         try:
-            require_held_at(self._connection, self._source, self._start)
+            require_slot_at(self._connection, self._source, self._start)
         except SourceUnavailableError:
             self.drain()
             raise
@@ -256,10 +256,10 @@ class Stream(Closes):
         return failure
 
     def _broken(self, error: psycopg.Error) -> SlotlakeError:
-        known = explain(error, self._source.dsn)
+        explained = explain(error, self._source.dsn)
         return SourceUnavailableError(
-            f"the replication stream broke off after {format_lsn(self._written)}: {known.what}",
-            where=known.where,
+            f"the replication stream broke off after {format_lsn(self._written)}: {explained.what}",
+            where=explained.where,
             way_out="run the same command again: nothing of the unfinished batch was kept",
         )
 
@@ -272,25 +272,25 @@ def start_command(source: SourceSettings, options: Options, start: int) -> bytes
 def plugin_options(source: SourceSettings, options: Options) -> list[tuple[str, str]]:
     """What pgoutput is told, by name (its options: protocol manual, section 54.5.1)."""
     names = ",".join('"' + name.replace('"', '""') + '"' for name in source.publications)
-    told = [("proto_version", str(options.proto_version)), ("publication_names", names)]
+    pairs = [("proto_version", str(options.proto_version)), ("publication_names", names)]
     if options.streaming != "off":
-        told.append(("streaming", options.streaming))
+        pairs.append(("streaming", options.streaming))
     if options.two_phase:
-        told.append(("two_phase", "on"))
+        pairs.append(("two_phase", "on"))
     if options.binary:
-        told.append(("binary", "true"))
+        pairs.append(("binary", "true"))
     if options.messages:
-        told.append(("messages", "true"))
+        pairs.append(("messages", "true"))
     if options.origin != "any":
-        told.append(("origin", options.origin))
-    return told
+        pairs.append(("origin", options.origin))
+    return pairs
 
 
 def replication_command(slot: str, start: int, options: Sequence[tuple[str, str]]) -> bytes:
     """START_REPLICATION with whatever options the slot's plugin takes."""
-    told = ", ".join(f"{_name(name)} {_literal(value)}" for name, value in options)
+    option_list = ", ".join(f"{_name(name)} {_literal(value)}" for name, value in options)
     command = f'START_REPLICATION SLOT "{slot}" LOGICAL {format_lsn(start)}'
-    return (f"{command} ({told})" if told else command).encode()
+    return (f"{command} ({option_list})" if option_list else command).encode()
 
 
 def _name(option: str) -> str:
@@ -333,8 +333,8 @@ def _await_result(pgconn: pq.abc.PGconn, deadline: float) -> None:
         pgconn.flush()
         if not pgconn.is_busy():
             return
-        left = deadline - time.monotonic()
-        if left <= 0 or not readable(pgconn, left):
+        remaining_seconds = deadline - time.monotonic()
+        if remaining_seconds <= 0 or not readable(pgconn, remaining_seconds):
             raise TimeoutError
         pgconn.consume_input()
 

@@ -108,7 +108,7 @@ class _Model:
     def begin(self, until: int) -> None:
         self.start, self.until = self.until, until
         self.taken_bytes = self.commits = self.last_commit_end = 0
-        over = not self.open and self.start < until <= self.seen
+        over = not self.open and self.start < until <= self.received_lsn
         self.end = REACHED if over else RUNNING
 
     def take(self, contents: list[bytes]) -> int:
@@ -124,7 +124,7 @@ class _Model:
             raise ProtocolError("the replication message ends too early")
         if tag == b"k":
             wal_end, reply = struct.unpack_from(">q8x?", content, 1)
-            self.seen, self.reply = max(self.seen, wal_end), self.reply or reply
+            self.received_lsn, self.reply = max(self.received_lsn, wal_end), self.reply or reply
             self.end = REACHED if wal_end >= self.until and not self.open else self.end
             return True
         if tag != b"w":
@@ -159,7 +159,7 @@ class _Model:
             self.open = False
         elif ends and len(payload) >= size:
             end_lsn = _lsn(payload, ends)
-            self.open, self.seen = False, max(self.seen, end_lsn)
+            self.open, self.received_lsn = False, max(self.received_lsn, end_lsn)
             if tag in "CcK":
                 self.commits, self.last_commit_end = self.commits + 1, end_lsn
             if end_lsn >= self.until:
@@ -200,7 +200,7 @@ def _real_framed(asked: Framed, contents: list[bytes]) -> Meaning:
 
 
 def _state(of: _Model | Framing) -> Meaning:
-    return of.end, of.open, of.taken_bytes, of.commits, of.last_commit_end, of.seen
+    return of.end, of.open, of.taken_bytes, of.commits, of.last_commit_end, of.received_lsn
 
 
 def _pieces(framing: Framing, buffer: MessageBuffer, contents: list[bytes], size: int) -> int:

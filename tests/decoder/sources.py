@@ -37,7 +37,7 @@ def through_sql(monkeypatch: pytest.MonkeyPatch, window_bytes: int) -> None:
     """Read everything through SQL (`decoder.stream.bulk`), in windows of that size, however little comes."""
     monkeypatch.setattr(bulk, "BULK_MIN_BYTES", 0)
     monkeypatch.setattr(bulk, "WINDOW_BYTES", window_bytes)
-    monkeypatch.setattr(bulk, "_IN_VAIN", 1 << 40)
+    monkeypatch.setattr(bulk, "_NEARLY_EMPTY", 1 << 40)
 
 
 def confirmed_flush(source: SourceSettings) -> int:

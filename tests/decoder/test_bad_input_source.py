@@ -298,7 +298,7 @@ def test_server_shut_down_in_mid_stream(tmp_path: Path) -> None:
                 for _ in range(200):
                     frames = stream.drain()
                     framing.take(frames.data, frames.lengths, buffer)
-                    stream.report(framing.seen, now=framing.asked_for_reply())
+                    stream.report(framing.received_lsn, now=framing.asked_for_reply())
                     stream.rest(0.05)
             stopping.join()
             refused(SourceUnavailableError, "cannot be reached", lambda: pulled(source, tmp_path, start))

@@ -41,7 +41,7 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
     def noted(self: BulkStream) -> None:
         original(self)
-        asked.append((self._at, self._window_end))
+        asked.append((self._position, self._window_end))
 
     through_sql(monkeypatch, 64 << 10)
     monkeypatch.setattr(BulkStream, "_next_window", noted)
@@ -140,7 +140,7 @@ def test_what_fills_whole_windows_is_streamed(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(bulk, "_IN_VAIN", 16)
+    monkeypatch.setattr(bulk, "_NEARLY_EMPTY", 16)
     database.execute("CREATE TABLE t (id int PRIMARY KEY, a text); CREATE PUBLICATION p FOR TABLE t")
     source, start = slotted(database)
     database.execute("INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(1, 20000) i")
@@ -171,13 +171,13 @@ def test_a_batch_ends_early_when_too_much_would_be_decoded_again(
 def window_sizes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """WAL of each window, and what came out of it."""
     found: list[tuple[int, int]] = []
-    original = BulkStream._window_over
+    original = BulkStream._end_window
 
     def noted(self: BulkStream) -> Any:
         found.append((self._window_end - self._window_start, self._window_sent))
         return original(self)
 
-    monkeypatch.setattr(BulkStream, "_window_over", noted)
+    monkeypatch.setattr(BulkStream, "_end_window", noted)
     return found
 
 

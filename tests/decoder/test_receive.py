@@ -16,7 +16,7 @@ from slotlake.decoder.columnar.buffer import MessageBuffer
 from slotlake.decoder.columnar.decoder import DecodedChunk
 from slotlake.decoder.errors import ProtocolError
 from slotlake.decoder.server.source import SourceSettings
-from slotlake.decoder.stream.framing import CUT, REACHED, RUNNING, Bounds, Framing, status_update
+from slotlake.decoder.stream.framing import ENDED_EARLY, REACHED, RUNNING, Bounds, Framing, status_update
 from slotlake.decoder.stream.nap import FIRST_LOOPBACK_SECONDS, NAP_TRICKLE_SECONDS, NAPS_SECONDS, Nap
 from slotlake.decoder.stream.options import negotiate
 from slotlake.decoder.stream.receive import Stream, start_command
@@ -59,7 +59,7 @@ def fed(pieces: list[bytes], **bounds: int) -> tuple[Framing, list[bytes]]:
             take(framing, pieces[i : i + size], buffer)
         ends = buffer.ends.tolist()
         taken = [buffer.data[a:b].tobytes() for a, b in pairwise(ends)]
-        outcomes.append((framing, taken, (framing.end, framing.open, framing.seen, framing.commits)))
+        outcomes.append((framing, taken, (framing.end, framing.open, framing.received_lsn, framing.commits)))
     assert all(outcome[1:] == outcomes[0][1:] for outcome in outcomes)
     return outcomes[0][0], outcomes[0][1]
 
@@ -96,27 +96,27 @@ def test_where_a_batch_ends(pieces: list[bytes], end: int, taken: int) -> None:
 def test_a_byte_bound_ends_a_batch_at_a_commit() -> None:
     pieces = [begin(200), ROW, ROW, commit(200, 210), begin(300), ROW, commit(300, 310)]
     framing, payloads = fed(pieces, max_bytes=10)
-    assert (framing.end, framing.seen, len(payloads)) == (CUT, 210, 4)
+    assert (framing.end, framing.received_lsn, len(payloads)) == (ENDED_EARLY, 210, 4)
 
 
 @pytest.mark.fast
 def test_cutting_waits_for_the_commit() -> None:
     framing, buffer = Framing(Bounds(100, 1000)), MessageBuffer()
-    framing.cut_at_commit()
+    framing.end_at_commit()
     assert framing.end == RUNNING, "nothing came yet"
     take(framing, [begin(200), ROW], buffer)
-    framing.cut_at_commit()
+    framing.end_at_commit()
     assert framing.end == RUNNING, "inside a transaction"
     take(framing, [commit(200, 210), begin(300)], buffer)
-    assert (framing.end, framing.seen, buffer.count) == (CUT, 210, 3)
+    assert (framing.end, framing.received_lsn, buffer.count) == (ENDED_EARLY, 210, 3)
 
 
 @pytest.mark.fast
 def test_cutting_between_transactions_is_at_once() -> None:
     framing = Framing(Bounds(100, 1000))
     take(framing, [keepalive(150)], MessageBuffer())
-    framing.cut_at_commit()
-    assert (framing.end, framing.seen) == (CUT, 150)
+    framing.end_at_commit()
+    assert (framing.end, framing.received_lsn) == (ENDED_EARLY, 150)
 
 
 @pytest.mark.fast
@@ -211,7 +211,7 @@ def test_an_idle_stream_costs_next_to_nothing(database: Database) -> None:
         while time.monotonic() < end:
             frames = stream.drain()
             framing.take(frames.data, frames.lengths, buffer)
-            stream.report(framing.seen, now=framing.asked_for_reply())
+            stream.report(framing.received_lsn, now=framing.asked_for_reply())
             stream.rest(1.0)
             if not before and time.monotonic() > end - 2:  # the first half second compiles
                 before = time.process_time()
