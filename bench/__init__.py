@@ -63,16 +63,16 @@ def run(names: list[str], json_file: Path | None, progress: Progressing) -> int:
     from slotlake.bench.show import document, print_table
 
     machine = Machine.this()
-    found: dict[str, list[Figure]] = {}
+    figures: dict[str, list[Figure]] = {}
     try:
         with _ended_politely():
             for name in chosen:
-                found[name] = _bench(name)(progress)
+                figures[name] = _bench(name)(progress)
     finally:  # what was measured before a failure is not lost
-        if found:
-            print_table(machine, found)
-        if found and json_file is not None:
-            _write(json_file, json.dumps(document(machine, found), indent=2) + "\n")
+        if figures:
+            print_table(machine, figures)
+        if figures and json_file is not None:
+            _write(json_file, json.dumps(document(machine, figures), indent=2) + "\n")
     return 0
 
 

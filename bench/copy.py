@@ -140,6 +140,6 @@ def _adbc(url: str, file: Path) -> float:
 def _connectorx(url: str, file: Path) -> float:
     started = time.monotonic()
     reader: Any = import_module("connectorx")
-    given = {"return_type": "arrow", "partition_on": "id", "partition_num": 2}
-    pq.write_table(reader.read_sql(url, _ALL, **given), file, compression="zstd")
+    arguments = {"return_type": "arrow", "partition_on": "id", "partition_num": 2}
+    pq.write_table(reader.read_sql(url, _ALL, **arguments), file, compression="zstd")
     return time.monotonic() - started

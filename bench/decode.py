@@ -102,15 +102,15 @@ def captured(dsn: str, backlog: Backlog, *, binary: bool = False) -> list[Messag
 def _decode(chunks: list[MessageBuffer], changes: int, kind: str) -> tuple[float, float]:
     """Seconds, and seconds of this thread's CPU time: they differ on a busy machine."""
     decoder = Decoder(binary=kind == "binary")
-    seq = txn = found = 0
+    seq = txn = decoded_changes = 0
     started, cpu = time.perf_counter(), time.thread_time()
     for chunk in chunks:
         decoded = decoder.decode(chunk, first_seq=seq, first_txn=txn, partial=True)
         seq, txn = decoded.next_seq, decoded.next_txn
-        found += sum(table.num_rows for table in decoded.rows.values())
+        decoded_changes += sum(table.num_rows for table in decoded.rows.values())
     seconds, cpu = time.perf_counter() - started, time.thread_time() - cpu
-    if found != changes:
-        raise SlotlakeError(f"{found} changes were decoded, not {changes}")
+    if decoded_changes != changes:
+        raise SlotlakeError(f"{decoded_changes} changes were decoded, not {changes}")
     return seconds, cpu
 
 

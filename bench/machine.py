@@ -65,19 +65,19 @@ def _cpu() -> str:
 def _postgres() -> str:
     from slotlake.infra.local.postgres_binaries import binaries, server_user
 
-    said = _said([str(binaries(18, server_user()).bin / "postgres"), "--version"])
-    return said.rpartition(" ")[2] if said else "unknown"
+    version = _output([str(binaries(18, server_user()).bin / "postgres"), "--version"])
+    return version.rpartition(" ")[2] if version else "unknown"
 
 
 def _commit() -> str:
-    commit = _said(["git", "-C", str(_ROOT), "rev-parse", "--short=10", "HEAD"])
+    commit = _output(["git", "-C", str(_ROOT), "rev-parse", "--short=10", "HEAD"])
     if not commit:
         return "unknown"
-    changed = _said(["git", "-C", str(_ROOT), "status", "--porcelain", "--untracked-files=no"])
+    changed = _output(["git", "-C", str(_ROOT), "status", "--porcelain", "--untracked-files=no"])
     return f"{commit} and uncommitted changes" if changed else commit
 
 
-def _said(command: list[str]) -> str:
+def _output(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     except OSError:

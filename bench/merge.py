@@ -118,7 +118,7 @@ class _Race:
     def _twin(self) -> None:
         """The peer's table: same shape, same properties, same data files."""
         session = self._pipeline.session
-        kept = [
+        properties = [
             f"'{row.key}' = '{row.value}'"
             for row in session.sql(f"SHOW TBLPROPERTIES {_OURS}").collect()
             if row.key.startswith("write.") or row.key == "format-version"
@@ -127,7 +127,7 @@ class _Race:
         for statement in (
             f"CREATE NAMESPACE lake.{NAMESPACE}_peer",
             (
-                f"CREATE TABLE {_THEIRS} USING iceberg TBLPROPERTIES ({', '.join(kept)}) "
+                f"CREATE TABLE {_THEIRS} USING iceberg TBLPROPERTIES ({', '.join(properties)}) "
                 f"AS SELECT * FROM {_OURS} WHERE false"
             ),
             (
@@ -190,14 +190,14 @@ class _Race:
 
     def require_equal(self) -> None:
         """Both must have done the same work."""
-        found = [
+        sums = [
             self._pipeline.session.sql(
                 f"SELECT count(*), sum(CAST(xxhash64({', '.join(_NAMES)}) AS DECIMAL(38, 0))) FROM {table}"
             ).collect()[0]
             for table in (_OURS, _THEIRS)
         ]
-        if found[0] != found[1]:
-            raise SlotlakeError("the two tables differ", where=f"{found[0][0]} and {found[1][0]} rows")
+        if sums[0] != sums[1]:
+            raise SlotlakeError("the two tables differ", where=f"{sums[0][0]} and {sums[1][0]} rows")
 
 
 def _plain_merge() -> str:

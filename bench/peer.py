@@ -67,35 +67,39 @@ def _payloads(chunk: MessageBuffer) -> list[bytes]:
 
 
 def _ours(chunks: list[MessageBuffer], changes: int) -> float:
-    decoder, found, seq, txn = Decoder(), 0, 0, 0
+    decoder, decoded_changes, seq, txn = Decoder(), 0, 0, 0
     started = time.thread_time()
     for chunk in chunks:
         decoded = decoder.decode(chunk, first_seq=seq, first_txn=txn, partial=True)
-        seq, txn, found = decoded.next_seq, decoded.next_txn, found + decoded.counts.changes
+        seq, txn, decoded_changes = (
+            decoded.next_seq,
+            decoded.next_txn,
+            decoded_changes + decoded.counts.changes,
+        )
     seconds = time.thread_time() - started
-    if found != changes:
-        raise SlotlakeError(f"{found} changes were decoded, not {changes}")
+    if decoded_changes != changes:
+        raise SlotlakeError(f"{decoded_changes} changes were decoded, not {changes}")
     return seconds
 
 
 def _theirs(read: Reader, payloads: list[bytes], changes: int) -> float:
-    found = 0
+    read_changes = 0
     started = time.thread_time()
     for payload in payloads:
         read(payload)
-        found += payload[0] in b"IUD"
+        read_changes += payload[0] in b"IUD"
     seconds = time.thread_time() - started
-    if found != changes:
-        raise SlotlakeError(f"the peer read {found} changes, not {changes}")
+    if read_changes != changes:
+        raise SlotlakeError(f"the peer read {read_changes} changes, not {changes}")
     return seconds
 
 
 def _peer() -> tuple[str, Callable[[], Reader]]:
-    found = importlib.util.find_spec("pypgoutput")
-    if found is None or not found.submodule_search_locations:
+    package = importlib.util.find_spec("pypgoutput")
+    if package is None or not package.submodule_search_locations:
         return "our own plain reader (pypgoutput is not installed)", lambda: StreamReader().read
     # The module alone: the package itself asks for a database driver, which decoding does not need.
-    file = Path(found.submodule_search_locations[0]) / "decoders.py"
+    file = Path(package.submodule_search_locations[0]) / "decoders.py"
     specification = importlib.util.spec_from_file_location("slotlake_bench_pypgoutput", file)
     assert specification is not None
     assert specification.loader is not None

@@ -40,19 +40,19 @@ _SLOWER_MAX = 1.2
 def ten_thousand_points_vs_few(progress: Progressing) -> list[Figure]:
     """Publications, and syncs."""
     points = POINTS if rows_asked(ROWS) == ROWS else _POINTS_SHORT
-    kept = {"keep_points": {"count": 2 * POINTS, "days": 30}}
+    settings = {"keep_points": {"count": 2 * POINTS, "days": 30}}
     with bench_server() as server, bench_folder() as folder, connect(server.dsn(DATABASE)) as connection:
         make_table(connection, "orders", rows_asked(ROWS))
-        with bench_pipeline(server, folder, ["orders"], progress, lake_more=kept) as pipeline:
+        with bench_pipeline(server, folder, ["orders"], progress, lake_more=settings) as pipeline:
 
             def syncs(count: int) -> list[float]:
-                found = []
+                seconds = []
                 for _ in range(count):
                     connection.execute(b"UPDATE orders SET quantity = quantity + 1 WHERE id = 5")
                     started = time.monotonic()
                     pipeline.sync()
-                    found.append(time.monotonic() - started)
-                return found
+                    seconds.append(time.monotonic() - started)
+                return seconds
 
             runs = runs_asked(_SYNCS)
             syncs(runs_asked(_WARM_UPS))

@@ -160,13 +160,13 @@ class _Race:
 def _run(command: list[str], environment: dict[str, str]) -> None:
     running = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     try:
-        _, said = running.communicate()
+        _, errors = running.communicate()
     finally:
         if running.poll() is None:
             running.kill()
             running.wait()
     if running.returncode != 0:
-        raise SlotlakeError(f"{Path(command[0]).name} failed", where=said.strip()[-500:])
+        raise SlotlakeError(f"{Path(command[0]).name} failed", where=errors.strip()[-500:])
 
 
 def pulled_seconds(

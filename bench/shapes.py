@@ -113,13 +113,13 @@ def _stream(connection: Connection, make: _Make, rows: int) -> list[_Frames]:
 
 
 def _frames(connection: Connection) -> list[_Frames]:
-    found: list[_Frames] = []
+    frames: list[_Frames] = []
     pieces: list[bytes] = []
     size = 0
 
-    def cut() -> None:
+    def end_frame() -> None:
         lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
-        found.append(_Frames(np.frombuffer(b"".join(pieces), dtype=np.uint8), lengths))
+        frames.append(_Frames(np.frombuffer(b"".join(pieces), dtype=np.uint8), lengths))
         pieces.clear()
 
     with connection.transaction():
@@ -134,10 +134,10 @@ def _frames(connection: Connection) -> list[_Frames]:
             pieces.append(_HEADER.pack(b"w", i, i, 0) + message)
             size += len(pieces[-1])
             if size >= _DRAIN_BYTES:
-                cut()
+                end_frame()
                 size = 0
-    cut()
-    return found
+    end_frame()
+    return frames
 
 
 def _publish(connection: Connection, tables: str) -> None:

@@ -15,38 +15,40 @@ from slotlake.bench.machine import Machine
 _WIDTH_MIN = 150
 
 
-def document(machine: Machine, found: Mapping[str, Sequence[Figure]]) -> dict[str, Any]:
+def document(machine: Machine, figures_by_name: Mapping[str, Sequence[Figure]]) -> dict[str, Any]:
     """All that was measured: machine, and per benchmark its figures with every single value."""
     return {
         "machine": machine.as_dict(),
-        "figures": {name: [figure.as_dict() for figure in figures] for name, figures in found.items()},
+        "figures": {
+            name: [figure.as_dict() for figure in figures] for name, figures in figures_by_name.items()
+        },
     }
 
 
 def print_table(
-    machine: Machine, found: Mapping[str, Sequence[Figure]], console: Console | None = None
+    machine: Machine, figures_by_name: Mapping[str, Sequence[Figure]], console: Console | None = None
 ) -> None:
     """Print a line per figure, then what each of them is made of."""
     console = console or Console(highlight=False)
     if not console.is_terminal:
         console = Console(file=console.file, highlight=False, width=_WIDTH_MIN)
     console.print(machine.text())
-    console.print(_table(found))
-    for name, figures in found.items():
+    console.print(_table(figures_by_name))
+    for name, figures in figures_by_name.items():
         for figure in figures:
             parts = [f"{value:.2f} {what}" for what, value in figure.parts.items()]
-            said = "; ".join([*parts, *([figure.note] if figure.note else [])])
-            if said:
-                console.print(f"{name}: {figure.what}: {said}")
+            details = "; ".join([*parts, *([figure.note] if figure.note else [])])
+            if details:
+                console.print(f"{name}: {figure.what}: {details}")
 
 
-def _table(found: Mapping[str, Sequence[Figure]]) -> Table:
+def _table(figures_by_name: Mapping[str, Sequence[Figure]]) -> Table:
     table = Table(caption="ratio: as fast as the peer, median of the pairs (lowest to highest)")
     for name in ("benchmark", "what", "against"):
         table.add_column(name, no_wrap=name == "benchmark")
     for name in ("ours", "theirs", "ratio", "wanted", "aim"):
         table.add_column(name, justify="right", no_wrap=name != "ratio")
-    for name, figures in found.items():
+    for name, figures in figures_by_name.items():
         for figure in figures:
             table.add_row(
                 name, figure.what, figure.peer, _value(figure.ours, figure.unit),

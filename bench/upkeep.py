@@ -99,14 +99,15 @@ class _Life:
             copied: megabytes of the table as `init` wrote it.
         """
         session = self._pipeline.session
-        kept = [
+        properties = [
             f"'{row.key}' = '{row.value}'"
             for row in session.sql(f"SHOW TBLPROPERTIES {_OURS}").collect()
             if row.key.startswith("write.") or row.key == "format-version"
         ]
         session.sql(f"CREATE NAMESPACE lake.{NAMESPACE}_fresh").collect()
         session.sql(
-            f"CREATE TABLE {_FRESH} USING iceberg TBLPROPERTIES ({', '.join(kept)}) AS SELECT * FROM {_OURS}"
+            f"CREATE TABLE {_FRESH} USING iceberg TBLPROPERTIES ({', '.join(properties)}) "
+            f"AS SELECT * FROM {_OURS}"
         ).collect()
         if self._read(_OURS)[1] != self._read(_FRESH)[1]:
             raise SlotlakeError("the two tables differ")

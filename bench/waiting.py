@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 LATENCY_MS_MAX, IDLE_PERCENT_MAX, START_SECONDS_MAX = 50.0, 1.0, 1.5
 _COMMITS = 60
-_IDLE_SECONDS, _STRETCHES = 5.0, 3
+_IDLE_SECONDS, _ROUNDS = 5.0, 3
 _STARTS = 5
 _DSN_VARIABLE = "SLOTLAKE_BENCH_DSN"
 
@@ -52,15 +52,15 @@ def latency_ms(progress: Progressing) -> list[Figure]:
         for number, unix_socket in enumerate((False, True)):
             way = "the Unix socket" if unix_socket else "TCP"
             progress(f"latency_ms: over {way}", number + 1, 2)
-            found = _latencies(server, unix_socket, start, 1 + number * 10_000)
-            worst = max(found)
+            measured = _latencies(server, unix_socket, start, 1 + number * 10_000)
+            worst = max(measured)
             figures.append(
                 Figure(
                     what=f"one row sent, committed and decoded over {way}, {_COMMITS} transactions",
                     peer="limit",
                     unit="ms",
-                    ours=tuple(found),
-                    theirs=(LATENCY_MS_MAX,) * len(found),
+                    ours=tuple(measured),
+                    theirs=(LATENCY_MS_MAX,) * len(measured),
                     better="less",
                     wanted=1.0,
                     parts={"ms, the slowest": worst},
@@ -83,13 +83,13 @@ def _slot(server: EmbeddedPostgres) -> int:
 def _latencies(server: EmbeddedPostgres, unix_socket: bool, start: int, first: int) -> list[float]:
     sent: list[float] = []
     writer = Thread(target=_commit_now_and_then, args=(server.dsn(DATABASE), first, sent))
-    found: list[float] = []
+    measured: list[float] = []
     with Stream(source_of(server.dsn(DATABASE, unix_socket=unix_socket), SLOT), start) as stream:
         framing, decoder, buffer = Framing(Bounds(start, 1 << 62)), Decoder(), MessageBuffer()
         seq = txn = 0
         writer.start()
         deadline = time.monotonic() + 60
-        while len(found) < _COMMITS and time.monotonic() < deadline:
+        while len(measured) < _COMMITS and time.monotonic() < deadline:
             frames = stream.drain()
             framing.take(frames.data, frames.lengths, buffer)
             stream.report(framing.received_lsn, now=framing.asked_for_reply())
@@ -99,12 +99,12 @@ def _latencies(server: EmbeddedPostgres, unix_socket: bool, start: int, first: i
                 seq, txn = chunk.next_seq, chunk.next_txn
                 ids = [key for table in chunk.rows.values() for key in table["n0"].to_pylist()]
                 now = time.monotonic()
-                found += [(now - sent[key - first]) * 1000 for key in ids if key >= first]
+                measured += [(now - sent[key - first]) * 1000 for key in ids if key >= first]
             stream.rest(1.0)
     writer.join()
-    if len(found) < _COMMITS:
-        raise SlotlakeError(f"{len(found)} of {_COMMITS} transactions came within a minute")
-    return found[5:]  # the first brings the compiled code in
+    if len(measured) < _COMMITS:
+        raise SlotlakeError(f"{len(measured)} of {_COMMITS} transactions came within a minute")
+    return measured[5:]  # the first brings the compiled code in
 
 
 def _commit_now_and_then(dsn: str, first: int, sent: list[float]) -> None:
@@ -120,20 +120,20 @@ def idle_cpu_percent(progress: Progressing) -> list[Figure]:
     """CPU time of a reader on a slot where nothing happens, of one core."""
     with bench_server() as server:
         start = _slot(server)
-        found = []
+        measured = []
         with Stream(source_of(server.dsn(DATABASE), SLOT), start) as stream:
             framing, buffer = Framing(Bounds(start, 1 << 62)), MessageBuffer()
-            stretches = 1 + runs_asked(_STRETCHES)
-            for i in range(stretches):
-                progress("idle_cpu_percent: stretch", i + 1, stretches)
-                found.append(_idle(stream, framing, buffer))
+            rounds = 1 + runs_asked(_ROUNDS)
+            for i in range(rounds):
+                progress("idle_cpu_percent: stretch", i + 1, rounds)
+                measured.append(_idle(stream, framing, buffer))
     return [
         Figure(
             what=f"reader of an idle slot, {_IDLE_SECONDS:.0f} s at a time",
             peer="limit",
             unit="% of a core",
-            ours=tuple(found[1:]),
-            theirs=(IDLE_PERCENT_MAX,) * len(found[1:]),
+            ours=tuple(measured[1:]),
+            theirs=(IDLE_PERCENT_MAX,) * len(measured[1:]),
             better="less",
             wanted=1.0,
         )
@@ -155,21 +155,21 @@ def start_s(progress: Progressing) -> list[Figure]:
     with bench_server() as server, tempfile.TemporaryDirectory(prefix="slotlake-bench-") as folder:
         start = _slot(server)
         work = json.dumps([SLOT, folder, start])
-        found = []
+        measured = []
         starts = 1 + runs_asked(_STARTS)
         for i in range(starts):
             progress("start_s: process", i + 1, starts)
-            found.append(_process(server, work))
+            measured.append(_process(server, work))
     return [
         Figure(
             what="pull of an idle slot, as a process",
             peer="limit",
             unit="s",
-            ours=tuple(found[1:]),
+            ours=tuple(measured[1:]),
             theirs=(START_SECONDS_MAX,) * (starts - 1),
             better="less",
             wanted=1.0,
-            parts={"s, the first": found[0]},
+            parts={"s, the first": measured[0]},
         )
     ]
 

@@ -47,36 +47,36 @@ NAMES = frozenset(
     }
 )
 _reached: dict[str, int] = {}
-_happens: dict[str, Callable[[], None]] = {}
+_actions: dict[str, Callable[[], None]] = {}
 
 
 @contextmanager
 def happening(name: str, action: Callable[[], None]) -> Iterator[None]:
     """Within, ``action`` runs the first time this process reaches that place (a server crashes, say)."""
     assert name in NAMES, name
-    _happens[name] = action
+    _actions[name] = action
     try:
         yield
     finally:
-        _happens.pop(name, None)
+        _actions.pop(name, None)
 
 
 def reach(name: str) -> None:
     """Die here if the environment asks for it."""
     assert name in NAMES, name
-    if name in _happens:
-        _happens.pop(name)()
+    if name in _actions:
+        _actions.pop(name)()
     if armed(name):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def armed(name: str) -> bool:
     """Count a visit; true when this visit is the one to die at."""
-    wanted = os.environ.get("SLOTLAKE_FAILPOINT", "")
-    if not wanted:
+    setting = os.environ.get("SLOTLAKE_FAILPOINT", "")
+    if not setting:
         return False
-    wanted_name, _, count = wanted.partition(":")
-    if wanted_name != name:
+    armed_name, _, count = setting.partition(":")
+    if armed_name != name:
         return False
     _reached[name] = _reached.get(name, 0) + 1
     return _reached[name] == int(count or 1)

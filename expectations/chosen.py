@@ -17,7 +17,7 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 
-from slotlake.decoder.catalog.condition import Condition, GivenColumn, keys_condition
+from slotlake.decoder.catalog.condition import Condition, TextColumn, keys_condition
 from slotlake.expectations.hashing import Hashes
 from slotlake.expectations.lake_side import LakeTable
 from slotlake.expectations.reconcile import differing_rows
@@ -65,7 +65,7 @@ def compare_chosen(
     table: Compared,
     cut: LakeCut,
     condition: Condition,
-    key: Sequence[GivenColumn],
+    key: Sequence[TextColumn],
 ) -> Chosen:
     """Find the chosen rows that differ.
 
@@ -130,7 +130,7 @@ def _parts(keys: pa.Table) -> Iterator[pa.Table]:
 
 
 def _with_keys(
-    connection: psycopg.Connection[Any], table: Compared, key: Sequence[GivenColumn], keys: pa.Table
+    connection: psycopg.Connection[Any], table: Compared, key: Sequence[TextColumn], keys: pa.Table
 ) -> SourceTable:
     """The source's rows that have these keys."""
     condition = keys_condition(key, [keys[column.name].to_pylist() for column in key])

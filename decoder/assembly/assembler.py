@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slotlake.decoder.assembly.collected import Collected
-from slotlake.decoder.assembly.inspection import inspect, placed
+from slotlake.decoder.assembly.inspection import inspect, with_place
 from slotlake.decoder.assembly.kernels import strip_xids
 from slotlake.decoder.assembly.messages import (
     append_piece,
@@ -112,12 +112,14 @@ class Assembler:
         )
         self._streams: dict[int, Collected] = {}
         self._prepared: dict[tuple[str, int], Collected] = {}
-        self._session: set[tuple[str, int]] = set()  # prepared in this session, the outcome has not come
+        self._open_prepared: set[tuple[str, int]] = (
+            set()
+        )  # prepared in this session, the outcome has not come
         self._settled: set[PreparedId] = set()  # those of the store whose outcome came on this connection
         self._block: Collected | None = None
         self._preparing: Collected | None = None
         self._in_plain = False
-        self._known = SessionRelations()
+        self._session_relations = SessionRelations()
         self._out = MessageBuffer()
         self.resolved: list[tuple[PreparedId, str]] = []
         self.streamed = 0
@@ -139,7 +141,7 @@ class Assembler:
         """
         tags = tags_of(buffer)
         controls = np.flatnonzero(_CONTROL[tags])
-        if len(controls) == 0 and not (self._block or self._preparing or self._known.owes):
+        if len(controls) == 0 and not (self._block or self._preparing or self._session_relations.owes):
             self._note_plain(buffer, tags, 0, buffer.count)
             yield buffer
             return
@@ -147,12 +149,12 @@ class Assembler:
         for control in [*controls.tolist(), buffer.count]:
             if control > at:
                 self._segment(buffer, tags, at, control)
-                yield from self._full()
+                yield from self._full_buffers()
             if control < buffer.count:
                 yield from self._control(buffer, control)
             at = control + 1
         self._room.settle()
-        yield from self._full(0)
+        yield from self._full_buffers(0)
 
     # Messages between two control messages: all of one transaction, or plain.
 
@@ -161,7 +163,7 @@ class Assembler:
         length = np.diff(buffer.ends[first : end + 1]).astype(np.int32)
         lsns = buffer.lsns[first:end]
         if self._block is not None:
-            self._into_stream(self._block, buffer, tags[first:end], first)
+            self._spool_stream_messages(self._block, buffer, tags[first:end], first)
             return
         if self._preparing is not None:
             self._inspect_prepared(buffer, tags[first:end], first)
@@ -170,21 +172,23 @@ class Assembler:
             return
         self._note_plain(buffer, tags, first, end)
         # The server described these in a transaction that waits for its outcome, and does it once.
-        begins = np.flatnonzero((tags[first:end] == ord("B")) & self._known.owes)
+        begins = np.flatnonzero((tags[first:end] == ord("B")) & self._session_relations.owes)
         upto = int(begins[0]) + 1 if len(begins) else 0
         self._out.extend(buffer.data, start[:upto], length[:upto], lsns[:upto])
         if upto:
-            for payload in self._known.pay():
+            for payload in self._session_relations.pay():
                 self._out.append(payload, int(lsns[upto - 1]))
         self._out.extend(buffer.data, start[upto:], length[upto:], lsns[upto:])
 
-    def _into_stream(self, block: Collected, buffer: MessageBuffer, tags: Tags, first: int) -> None:
+    def _spool_stream_messages(self, block: Collected, buffer: MessageBuffer, tags: Tags, first: int) -> None:
         def described(at: int, message: Message) -> None:
             assert isinstance(message, Streamed)
             if isinstance(message.message, RelationMessage):
-                self._known.arrival += 1
+                self._session_relations.arrival += 1
                 relation = message.message.relation
-                block.describe(self._known.arrival, message.xid, relation.relation_id, len(relation.columns))
+                block.describe(
+                    self._session_relations.arrival, message.xid, relation.relation_id, len(relation.columns)
+                )
 
         inspect(buffer, tags, first, lambda: block.widths, described, streamed=True, binary=self._binary)
         ends = np.ascontiguousarray(buffer.ends[first : first + len(tags) + 1])
@@ -192,10 +196,10 @@ class Assembler:
         start, length = np.empty(len(tags), np.int64), np.empty(len(tags), np.int32)
         xids = np.empty(len(tags), np.int64)
         strip_xids(frozen(buffer.data), frozen(ends), block.xid, data, start, length, xids)
-        self._sent_by(block, buffer, xids, first)
+        self._check_senders(block, buffer, xids, first)
         block.spool.extend(data, start, length, buffer.lsns[first : first + len(tags)], xids)
 
-    def _sent_by(self, block: Collected, buffer: MessageBuffer, xids: Ints, first: int) -> None:
+    def _check_senders(self, block: Collected, buffer: MessageBuffer, xids: Ints, first: int) -> None:
         """No subtransaction belongs to two transactions, or sends once it was rolled back."""
         for i in [0, *(np.flatnonzero(np.diff(xids)) + 1).tolist()]:
             xid = int(xids[i])
@@ -209,10 +213,16 @@ class Assembler:
 
     def _inspect_prepared(self, buffer: MessageBuffer, tags: Tags, first: int) -> None:
         def described(at: int, message: Message) -> None:
-            self._known.describe(payload_of(buffer, at), message, owed=True)
+            self._session_relations.describe(payload_of(buffer, at), message, owed=True)
 
         inspect(
-            buffer, tags, first, lambda: self._known.widths, described, streamed=False, binary=self._binary
+            buffer,
+            tags,
+            first,
+            lambda: self._session_relations.widths,
+            described,
+            streamed=False,
+            binary=self._binary,
         )
 
     def _note_plain(self, buffer: MessageBuffer, tags: Tags, first: int, end: int) -> None:
@@ -222,14 +232,14 @@ class Assembler:
             self._in_plain = bool(part[borders[-1]] == ord("B"))
         for at in (np.flatnonzero(_DESCRIBES[part]) + first).tolist():
             message = read_at(buffer, at, in_stream=False, parallel=False)
-            self._known.describe(payload_of(buffer, at), message, owed=False)
+            self._session_relations.describe(payload_of(buffer, at), message, owed=False)
 
     # Control messages, one method each.
 
     def _control(self, buffer: MessageBuffer, at: int) -> Iterator[MessageBuffer]:
         message = read_at(buffer, at, in_stream=self._block is not None, parallel=self._parallel)
-        self._allowed(message, buffer, at)
-        placed(buffer, at, lambda: self._check(message, chr(buffer.data[buffer.ends[at]])))
+        self._check_place(message, buffer, at)
+        with_place(buffer, at, lambda: self._check(message, chr(buffer.data[buffer.ends[at]])))
         if isinstance(message, StreamStart):
             self._stream_start(message, buffer, at)
         elif isinstance(message, StreamStop):
@@ -237,12 +247,12 @@ class Assembler:
         elif isinstance(message, StreamAbort):
             self._stream_abort(message, buffer, at)
         elif isinstance(message, StreamCommit):
-            whole = self._streamed(message.xid, buffer, at)
-            placed(buffer, at, lambda: records.check_described(whole.lost(), "c", 1))
+            whole = self._take_stream(message.xid, buffer, at)
+            with_place(buffer, at, lambda: records.check_described(whole.lost(), "c", 1))
             outcome = _Outcome(message.xid, message.commit_lsn, message.end_lsn, message.commit_time)
-            yield from self._come_out(whole, whole.spool.pieces(), outcome)
+            yield from self._committed_messages(whole, whole.spool.pieces(), outcome)
         elif isinstance(message, BeginPrepare):
-            before = self._known.in_force()
+            before = self._session_relations.in_force()
             self._preparing = Collected(message.xid, self._room.open(), begin=message, before=before)
         elif isinstance(message, Prepare | StreamPrepare):
             self._prepare(message, buffer, at)
@@ -251,14 +261,14 @@ class Assembler:
         elif isinstance(message, RollbackPrepared):
             self._rollback_prepared(message)
 
-    def _allowed(self, message: Message, buffer: MessageBuffer, at: int) -> None:
+    def _check_place(self, message: Message, buffer: MessageBuffer, at: int) -> None:
         """Does this control message stand where the grammar has it?"""
         inside = "a plain transaction" if self._in_plain else ""
         inside = "a stream block" if self._block is not None else inside
         inside = "a prepared transaction" if self._preparing is not None else inside
-        wanted = {StreamStop: "a stream block", Prepare: "a prepared transaction"}.get(type(message), "")
-        if inside != wanted and (inside or not isinstance(message, Prepare)):
-            raise fault(buffer, at, f"inside {inside}" if inside else f"outside of {wanted}")
+        required = {StreamStop: "a stream block", Prepare: "a prepared transaction"}.get(type(message), "")
+        if inside != required and (inside or not isinstance(message, Prepare)):
+            raise fault(buffer, at, f"inside {inside}" if inside else f"outside of {required}")
 
     def _check(self, message: Message, tag: str) -> None:
         """Was it asked for, and do its fields fit one another and what came before?"""
@@ -267,86 +277,86 @@ class Assembler:
         if isinstance(message, Prepare) and self._preparing is not None:
             records.check_agreement(self._preparing.begin, message)
         records.check_record(message, tag)
-        if isinstance(message, Prepare | StreamPrepare) and (message.gid, message.xid) in self._session:
+        if isinstance(message, Prepare | StreamPrepare) and (message.gid, message.xid) in self._open_prepared:
             raise records.prepared_already(tag)
 
     def _stream_start(self, message: StreamStart, buffer: MessageBuffer, at: int) -> None:
-        known = self._streams.get(message.xid)
-        if message.first != (known is None):
+        stream = self._streams.get(message.xid)
+        if message.first != (stream is None):
             what = (
                 "a first block of a transaction that has one"
-                if known
+                if stream
                 else "a later block of an unknown transaction"
             )
             raise fault(buffer, at, what)
-        if known is None:
+        if stream is None:
             for top, other in self._streams.items():
                 if message.xid in other.senders:
                     raise fault(buffer, at, f"a part of transaction {top}", 1)
-            known = self._streams[message.xid] = Collected(message.xid, self._room.open())
+            stream = self._streams[message.xid] = Collected(message.xid, self._room.open())
             self.streamed += 1
-        self._block = known
+        self._block = stream
 
     def _stream_abort(self, message: StreamAbort, buffer: MessageBuffer, at: int) -> None:
         if message.xid == message.subxid:
-            self._room.close(self._streamed(message.xid, buffer, at).spool)
+            self._room.close(self._take_stream(message.xid, buffer, at).spool)
             return
-        known = self._streams.get(message.xid)
-        if known is None:
+        stream = self._streams.get(message.xid)
+        if stream is None:
             raise fault(buffer, at, "of a transaction that was not streamed")
-        known.abort(message.subxid)
+        stream.abort(message.subxid)
 
-    def _streamed(self, xid: int, buffer: MessageBuffer, at: int) -> Collected:
+    def _take_stream(self, xid: int, buffer: MessageBuffer, at: int) -> Collected:
         """A streamed transaction, which is over now."""
-        known = self._streams.pop(xid, None)
-        if known is None:
+        stream = self._streams.pop(xid, None)
+        if stream is None:
             raise fault(buffer, at, "of a transaction that was not streamed")
-        return known
+        return stream
 
     def _prepare(self, message: Prepare | StreamPrepare, buffer: MessageBuffer, at: int) -> None:
         which = PreparedId(message.gid, message.xid, message.prepare_lsn)
         if isinstance(message, StreamPrepare):
-            done = self._streamed(message.xid, buffer, at)
-            placed(buffer, at, lambda: records.check_described(done.lost(), "p", 26))
+            done = self._take_stream(message.xid, buffer, at)
+            with_place(buffer, at, lambda: records.check_described(done.lost(), "p", 26))
         else:
             done = self._preparing or Collected(message.xid, self._room.open())
             self._preparing = None
-            done.prefix = self._known.prefix(done)
+            done.prefix = self._session_relations.prefix(done)
         done.which = which
         self._prepared[message.gid, message.xid] = done
-        self._session.add((message.gid, message.xid))
+        self._open_prepared.add((message.gid, message.xid))
 
     def _commit_prepared(
         self, message: CommitPrepared, buffer: MessageBuffer, at: int
     ) -> Iterator[MessageBuffer]:
         outcome = _Outcome(message.xid, message.commit_lsn, message.end_lsn, message.commit_time)
-        self._session.discard((message.gid, message.xid))
+        self._open_prepared.discard((message.gid, message.xid))
         done = self._prepared.pop((message.gid, message.xid), None)
         if done is not None:
             assert done.which is not None
             self.resolved.append((done.which, "committed"))
-            yield from self._come_out(done, done.spool.pieces(), outcome)
+            yield from self._committed_messages(done, done.spool.pieces(), outcome)
             return
-        which = self._stored(message.gid, message.xid, message.commit_lsn)
+        which = self._stored_id(message.gid, message.xid, message.commit_lsn)
         if which is None:
             if self._store.had_changes(message.gid, message.xid):
                 raise self._store.missing(message.gid, message.xid, format_lsn(message.commit_lsn))
             return  # an empty one, of which the server sent nothing at PREPARE
         self.resolved.append((which, "committed"))
         stored = Collected(message.xid, self._room.open())
-        yield from self._come_out(stored, self._store.pieces(which), outcome)
+        yield from self._committed_messages(stored, self._store.pieces(which), outcome)
 
     def _rollback_prepared(self, message: RollbackPrepared) -> None:
         """One that is not known was prepared before the slot was made: nothing of it came."""
-        self._session.discard((message.gid, message.xid))
+        self._open_prepared.discard((message.gid, message.xid))
         done = self._prepared.pop((message.gid, message.xid), None)
-        which = done.which if done else self._stored(message.gid, message.xid, message.rollback_end_lsn)
+        which = done.which if done else self._stored_id(message.gid, message.xid, message.rollback_end_lsn)
         if done is not None:
             self._room.close(done.spool)
         if which is not None:
             self.resolved.append((which, "rolled back"))
 
-    def _stored(self, gid: str, xid: int, before: int) -> PreparedId | None:
+    def _stored_id(self, gid: str, xid: int, before: int) -> PreparedId | None:
         """One of another batch or life.  Its outcome comes once; its file stays until the lake has it."""
         which = self._store.find(gid, xid, before)
         if which is None or which in self._settled:
@@ -356,26 +366,26 @@ class Assembler:
 
     # Coming out.
 
-    def _come_out(
+    def _committed_messages(
         self, done: Collected, pieces: Iterable[Piece], outcome: _Outcome
     ) -> Iterator[MessageBuffer]:
         out, lsn = self._out, outcome.commit_lsn
         time = outcome.commit_time - EPOCH_MICROSECONDS
         out.append(_BEGIN.pack(b"B", lsn, time, outcome.xid), lsn)
-        said: dict[int, bytes] = {}
+        sent_relations: dict[int, bytes] = {}
         for payload in done.prefix:
             out.append(payload, lsn)
-            note_relation(said, payload)
+            note_relation(sent_relations, payload)
         for piece in pieces:
-            append_piece(out, piece, done.spool.kept(piece), said)
-            yield from self._full()
-        for payload in self._known.came_out(done, said):
+            append_piece(out, piece, done.spool.live_flags(piece), sent_relations)
+            yield from self._full_buffers()
+        for payload in self._session_relations.came_out(done, sent_relations):
             out.append(payload, lsn)
         out.append(_COMMIT.pack(b"C", 0, lsn, outcome.end_lsn, time), lsn)
         self._room.close(done.spool)
-        yield from self._full()
+        yield from self._full_buffers()
 
-    def _full(self, limit: int = CHUNK_BYTES) -> Iterator[MessageBuffer]:
+    def _full_buffers(self, limit: int = CHUNK_BYTES) -> Iterator[MessageBuffer]:
         if self._out.full(limit) and self._out.count:
             yield self._out
             self._out.clear()
@@ -384,16 +394,16 @@ class Assembler:
 
     def persist(self) -> list[PreparedId]:
         """Make every transaction that is prepared now durable; returns them."""
-        kept: list[PreparedId] = []
+        persisted: list[PreparedId] = []
         for done in self._prepared.values():
             assert done.which is not None
             self._store.write(done.which, done.whole())
             self._room.close(done.spool)
-            kept.append(done.which)
+            persisted.append(done.which)
         self._prepared.clear()
         if self._settled:
             self._settled.intersection_update(self._store.waiting())
-        return kept
+        return persisted
 
     def close(self) -> None:
         """Forget what has not come out: the server sends it again."""

@@ -85,10 +85,10 @@ class Collected:
         by: dict[int, int] = {}  # who described a table last
         lost: set[int] = set()
         for piece in self.spool.pieces():
-            kept, at = self.spool.kept(piece), 0
+            live, at = self.spool.live_flags(piece), 0
             tags = piece.data[piece.ends[:-1]]
             for i in [*np.flatnonzero(tags == _R).tolist(), piece.count]:
-                changed = changed_tables(piece, tags, kept, at, i)
+                changed = changed_tables(piece, tags, live, at, i)
                 lost.update(number for number in changed if by.get(number) in self.spool.aborted)
                 if i < piece.count:
                     by[relation_id_at(piece, i)] = int(piece.xids[i])
@@ -114,10 +114,10 @@ class Collected:
             xids = np.full(prefix.count, self.xid, np.int64)
             yield Piece(frozen(prefix.data), frozen(prefix.ends), prefix.lsns, xids)
         for piece in self.spool.pieces():
-            kept = self.spool.kept(piece)
-            if kept.all():
+            live = self.spool.live_flags(piece)
+            if live.all():
                 yield piece
                 continue
-            left = MessageBuffer()
-            left.extend(piece.data, *piece.only(kept))
-            yield Piece(frozen(left.data), frozen(left.ends), left.lsns, piece.xids[kept])
+            remaining = MessageBuffer()
+            remaining.extend(piece.data, *piece.only(live))
+            yield Piece(frozen(remaining.data), frozen(remaining.ends), remaining.lsns, piece.xids[live])

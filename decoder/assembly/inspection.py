@@ -41,24 +41,24 @@ Describe = Callable[[int, Message], None]
 class Widths:
     """The number of columns of the tables that are known, by their ids."""
 
-    def __init__(self, known: dict[int, int] | None = None) -> None:
-        self._known = dict(known or {})
+    def __init__(self, widths: dict[int, int] | None = None) -> None:
+        self._by_id = dict(widths or {})
         self._arrays: tuple[Ints, Ints] | None = None
 
     def get(self, relation_id: int) -> int | None:
-        return self._known.get(relation_id)
+        return self._by_id.get(relation_id)
 
     def set(self, relation_id: int, width: int) -> None:
-        if self._known.get(relation_id) != width:
-            self._known[relation_id] = width
+        if self._by_id.get(relation_id) != width:
+            self._by_id[relation_id] = width
             self._arrays = None
 
     @property
     def arrays(self) -> tuple[Ints, Ints]:
         """The ids in order, and their widths."""
         if self._arrays is None:
-            ids = sorted(self._known)
-            widths = [self._known[each] for each in ids]
+            ids = sorted(self._by_id)
+            widths = [self._by_id[each] for each in ids]
             self._arrays = (frozen(np.array(ids, np.int64)), frozen(np.array(widths, np.int64)))
         return self._arrays
 
@@ -131,7 +131,7 @@ def _width(buffer: MessageBuffer, at: int, widths: Widths, relation_id: int, off
     return width
 
 
-def placed(buffer: MessageBuffer, at: int, check: Callable[[], None]) -> None:
+def with_place(buffer: MessageBuffer, at: int, check: Callable[[], None]) -> None:
     """Run a check of the message at that place; its refusal then tells where that is."""
     try:
         check()

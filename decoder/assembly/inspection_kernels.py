@@ -110,7 +110,7 @@ def _logical_fits(data: Bytes, p: int, end: int) -> bool:
 
 
 @inlined
-def _found(ids: Ints, count: int, number: int) -> int:
+def _index_of(ids: Ints, count: int, number: int) -> int:
     """Where a number stands in the sorted ids, or -1."""
     low, high = 0, count
     while low < high:
@@ -147,10 +147,10 @@ def first_doubtful(data: Bytes, ends: Ints, head: int, ids: Ints, widths: Ints, 
             continue
         number = read_uint32(data, p)
         if number != last:
-            known = _found(ids, tables, number)
-            if known < 0:
+            index = _index_of(ids, tables, number)
+            if index < 0:
                 return i
-            last, width = number, widths[known]
+            last, width = number, widths[index]
         if not _row_fits(data, p + 4, end, op, width, binary):
             return i
     return -1

@@ -47,14 +47,14 @@ def strip_xids(
 @compiled
 def relation_ids(data: Bytes, ends: Ints) -> Ints:
     """The relations of the row messages (insert, update, delete), each as often as it changes."""
-    found = np.empty(len(ends) - 1, np.int64)
+    numbers = np.empty(len(ends) - 1, np.int64)
     count, last = 0, -1
     for i in range(len(ends) - 1):
         p, tag = ends[i], data[ends[i]]
         if (tag == 73 or tag == 85 or tag == 68) and ends[i + 1] - p >= 5:  # noqa: PLR1714
             number = read_uint32(data, p + 1)
             if number != last:
-                found[count] = number
+                numbers[count] = number
                 count += 1
                 last = number
-    return found[:count]
+    return numbers[:count]

@@ -20,18 +20,18 @@ TOO_SHORT = "the message ends too early"
 Flags = npt.NDArray[np.bool_]
 
 
-def append_piece(out: MessageBuffer, piece: Piece, kept: Flags, said: dict[int, bytes]) -> None:
+def append_piece(out: MessageBuffer, piece: Piece, live: Flags, sent_relations: dict[int, bytes]) -> None:
     """Append what is kept of a piece, and note the relations that it describes."""
-    out.extend(piece.data, *piece.only(kept))
+    out.extend(piece.data, *piece.only(live))
     tags = piece.data[piece.ends[:-1]]
-    for i in np.flatnonzero((tags == ord("R")) & kept).tolist():
-        note_relation(said, piece.data[piece.ends[i] : piece.ends[i + 1]].tobytes())
+    for i in np.flatnonzero((tags == ord("R")) & live).tolist():
+        note_relation(sent_relations, piece.data[piece.ends[i] : piece.ends[i + 1]].tobytes())
 
 
-def note_relation(said: dict[int, bytes], payload: bytes) -> None:
+def note_relation(sent_relations: dict[int, bytes], payload: bytes) -> None:
     """Note a relation message, by the relation's id; any other is none."""
     if payload[:1] == b"R":
-        said[int.from_bytes(payload[1:5], "big")] = payload
+        sent_relations[int.from_bytes(payload[1:5], "big")] = payload
 
 
 def truncated_by(piece: Piece) -> Iterator[int]:
@@ -49,16 +49,16 @@ def relation_id_at(piece: Piece, i: int) -> int:
     return int.from_bytes(piece.data[begin : begin + 4].tobytes(), "big")
 
 
-def changed_tables(piece: Piece, tags: npt.NDArray[np.uint8], kept: Flags, first: int, end: int) -> set[int]:
+def changed_tables(piece: Piece, tags: npt.NDArray[np.uint8], live: Flags, first: int, end: int) -> set[int]:
     """The relations that the kept messages from ``first`` on change."""
     part = tags[first:end]
-    rows = np.flatnonzero(np.isin(part, list(b"IUD")) & kept[first:end]) + first
+    rows = np.flatnonzero(np.isin(part, list(b"IUD")) & live[first:end]) + first
     numbers = piece.data[piece.ends[rows][:, None] + np.arange(1, 5)].astype(np.int64)
-    found = set(np.unique(numbers @ (1 << np.arange(24, -8, -8))).tolist())
-    for i in (np.flatnonzero((part == ord("T")) & kept[first:end]) + first).tolist():
+    relation_ids = set(np.unique(numbers @ (1 << np.arange(24, -8, -8))).tolist())
+    for i in (np.flatnonzero((part == ord("T")) & live[first:end]) + first).tolist():
         message = read_message(piece.data[piece.ends[i] : piece.ends[i + 1]].tobytes())
-        found.update(message.relation_ids if isinstance(message, Truncate) else ())
-    return found
+        relation_ids.update(message.relation_ids if isinstance(message, Truncate) else ())
+    return relation_ids
 
 
 def tags_of(buffer: MessageBuffer) -> npt.NDArray[np.uint8]:

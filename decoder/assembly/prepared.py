@@ -79,8 +79,8 @@ class PreparedStore:
         """Make a transaction durable; raises ChangeLogError when the disk does not take it."""
         final = self._directory / which.file_name
         incoming = self._directory / f".{which.file_name}.{os.getpid()}"
-        told = {"gid": which.gid, "xid": str(which.xid), "prepare_lsn": format_lsn(which.prepare_lsn)}
-        schema = SCHEMA.with_metadata({**told, **self._origin})
+        metadata = {"gid": which.gid, "xid": str(which.xid), "prepare_lsn": format_lsn(which.prepare_lsn)}
+        schema = SCHEMA.with_metadata({**metadata, **self._origin})
         with writing(final):
             self._directory.mkdir(parents=True, exist_ok=True)
             with pa.OSFile(str(incoming), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
@@ -94,12 +94,12 @@ class PreparedStore:
 
     def find(self, gid: str, xid: int, before: int) -> PreparedId | None:
         """The newest transaction of that name that was prepared before a position."""
-        found = [
+        candidates = [
             which
             for which in self.waiting()
             if which.gid == gid and which.xid == xid and which.prepare_lsn < before
         ]
-        return max(found, key=lambda which: which.prepare_lsn, default=None)
+        return max(candidates, key=lambda which: which.prepare_lsn, default=None)
 
     def had_changes(self, gid: str, xid: int) -> bool:
         """Did changes of a transaction that is not here come once?  Else it was empty."""
@@ -132,10 +132,10 @@ class PreparedStore:
     def _identify(self, path: Path) -> PreparedId | None:
         """Who it is; None for another slot's, which is none of ours."""
         with _reading(path), pa.OSFile(str(path), "rb") as file, pa.ipc.open_stream(file) as reader:
-            told = {k.decode(): v.decode() for k, v in (reader.schema.metadata or {}).items()}
-        if any(told.get(name) != value for name, value in self._origin.items()):
+            metadata = {k.decode(): v.decode() for k, v in (reader.schema.metadata or {}).items()}
+        if any(metadata.get(name) != value for name, value in self._origin.items()):
             return None
-        return PreparedId(told["gid"], int(told["xid"]), parse_lsn(told["prepare_lsn"]))
+        return PreparedId(metadata["gid"], int(metadata["xid"]), parse_lsn(metadata["prepare_lsn"]))
 
 
 def noted_in(changelog: Path, position: int) -> set[Named]:
@@ -154,8 +154,8 @@ def noted_in(changelog: Path, position: int) -> set[Named]:
 def forget_settled(changelog: Path, position: int) -> None:
     """Remove transactions whose outcome is in the batch that ends at the lake's position."""
     for path in batches(changelog):
-        found = batch_positions(path.name)
-        if found is not None and found[1] == position:
+        positions = batch_positions(path.name)
+        if positions is not None and positions[1] == position:
             for entry in Batch.open(path).manifest.get("resolved", ()):
                 which = PreparedId(entry["gid"], entry["xid"], parse_lsn(entry["prepare_lsn"]))
                 (changelog / DIRECTORY / which.file_name).unlink(missing_ok=True)

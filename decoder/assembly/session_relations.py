@@ -61,13 +61,13 @@ class SessionRelations:
         """Types and relations that a transaction needs and that came before it."""
         return done.needs(self._types.values())
 
-    def came_out(self, done: Collected, said: dict[int, bytes]) -> Iterator[bytes]:
+    def came_out(self, transaction: Collected, sent_relations: dict[int, bytes]) -> Iterator[bytes]:
         """A transaction has come out that said these relations: what it described now holds.
 
         Yields the relations that it described otherwise than the server last did, and that are said again.
         """
-        latest = {each.relation_id: each for each in done.described}
-        for number, payload in said.items():
+        latest = {each.relation_id: each for each in transaction.described}
+        for number, payload in sent_relations.items():
             self._owed.pop(number, None)
             arrived, in_force = self._relations.get(number, (0, b""))
             own = latest.get(number)

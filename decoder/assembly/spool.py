@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from slotlake.decoder.changelog.incoming import let_go_of_gone, make_incoming
+from slotlake.decoder.changelog.incoming import make_incoming, release_renamed
 from slotlake.decoder.changelog.writer import writing
 from slotlake.decoder.columnar.buffer import MessageBuffer
 from slotlake.decoder.compiled.arrays import arrow, integers
@@ -45,9 +45,9 @@ class Piece:
     def count(self) -> int:
         return len(self.lsns)
 
-    def only(self, kept: np.ndarray) -> tuple[Ints, Lengths, Unsigned]:
-        """Start, length and position of the messages where ``kept`` (bool) is set."""
-        return self.ends[:-1][kept], np.diff(self.ends)[kept].astype(np.int32), self.lsns[kept]
+    def only(self, flags: np.ndarray) -> tuple[Ints, Lengths, Unsigned]:
+        """Start, length and position of the messages where ``flags`` (bool) is set."""
+        return self.ends[:-1][flags], np.diff(self.ends)[flags].astype(np.int32), self.lsns[flags]
 
     def record(self) -> pa.RecordBatch:
         """As written to a file."""
@@ -126,7 +126,7 @@ class Spool:
                     yield Piece.read(record)
         yield from self._in_memory()
 
-    def kept(self, piece: Piece) -> np.ndarray:
+    def live_flags(self, piece: Piece) -> np.ndarray:
         """bool per message: not of an aborted subtransaction."""
         if not self.aborted:
             return np.ones(piece.count, dtype=np.bool_)
@@ -197,10 +197,10 @@ class SpoolRoom:
 
     def settle(self) -> None:
         """Bring memory under the limit again: the largest spools go to disk."""
-        held = self.memory_bytes
-        while held > self._limit:
+        total_bytes = self.memory_bytes
+        while total_bytes > self._limit:
             largest = max(self._spools.values(), key=lambda spool: spool.memory_bytes)
-            held -= largest.memory_bytes
+            total_bytes -= largest.memory_bytes
             with writing(self._directory):
                 make_incoming(self._directory)
             largest.spill(self._directory / f"{self._next}.spool")
@@ -213,4 +213,4 @@ class SpoolRoom:
             self.close(spool)
         with suppress(OSError):
             self._directory.rmdir()
-        let_go_of_gone()
+        release_renamed()

@@ -30,7 +30,7 @@ _NO_SUBQUERY = ("SubPlan", "InitPlan")
 
 
 @dataclass(frozen=True)
-class GivenColumn:
+class TextColumn:
     """A column whose values can be given to the server as text.
 
     Attributes:
@@ -63,7 +63,7 @@ class Condition:
 
     text: str
     table: str
-    columns: tuple[GivenColumn, ...]
+    columns: tuple[TextColumn, ...]
 
     def among(self, connection: psycopg.Connection[Any], values: Sequence[Sequence[str | None]]) -> list[int]:
         """Which of some rows satisfy it: their places, from 0.
@@ -75,28 +75,28 @@ class Condition:
         return [int(row[0]) - 1 for row in rows]
 
     def _question(self) -> str:
-        given = ", ".join(f"c{i}" for i in range(len(self.columns)))
+        names = ", ".join(f"c{i}" for i in range(len(self.columns)))
         arrays = ", ".join(["%s::pg_catalog.text[]"] * len(self.columns))
         cast = ", ".join(f"{each.cast(f'c{i}')} AS {each.quoted}" for i, each in enumerate(self.columns))
         alias = sql.Identifier(self.table).as_string(None)
         begin = f"SELECT place__ FROM (SELECT {cast}, place__ FROM unnest("
         # OFFSET 0: a value is made before the condition looks at it.
-        end = f") WITH ORDINALITY AS given__ ({given}, place__) OFFSET 0) AS {alias} WHERE ({self.text})"
+        end = f") WITH ORDINALITY AS given__ ({names}, place__) OFFSET 0) AS {alias} WHERE ({self.text})"
         return begin.replace("%", "%%") + arrays + end.replace("%", "%%")
 
 
-def range_condition(table: SourceTable, given: str) -> str:
+def range_condition(table: SourceTable, key_range: str) -> str:
     """The condition of a range of keys, ``A..B``, both ends with it; either may be left out.
 
     Raises:
         PipelineFileError: it is no range, or the table has no key.
     """
-    low, dots, high = given.partition("..")
+    low, dots, high = key_range.partition("..")
     if not table.key:
         raise _keyless(table)
     if not dots or not (low or high):
         raise PipelineFileError(
-            f"{given!r} is no range of keys",
+            f"{key_range!r} is no range of keys",
             where=f"--key-range, table {table.quoted}",
             way_out="write A..B, A.. or ..B; for anything else: --where",
         )
@@ -110,7 +110,7 @@ def _literal(text: str) -> str:
 
 
 def checked(
-    connection: psycopg.Connection[Any], table: SourceTable, text: str, held: Iterable[str]
+    connection: psycopg.Connection[Any], table: SourceTable, text: str, lake_columns: Iterable[str]
 ) -> Condition:
     """A condition over the rows of a table, after the server has analysed it; nothing is run.
 
@@ -125,12 +125,12 @@ def checked(
         raise _keyless(table)
     where = f"the condition on {table.quoted}: {text}"
     _require_one_expression(text, where)
-    names = _named(text, table, held)
-    columns = tuple(given_columns(connection, table.relation_id, names).values())
+    names = _named_columns(text, table, lake_columns)
+    columns = tuple(text_columns(connection, table.relation_id, names).values())
     condition = Condition(text, table.table, columns)
     only = "" if table.kind == "p" else "ONLY "
     rows = f"SELECT ({text}) AND true AS x FROM {only}{table.quoted} WHERE ({text})"
-    _refuse_plan(_explained(connection, f"SELECT s.x, s.x FROM ({rows}) AS s", where), where)
+    _refuse_plan(_plan(connection, f"SELECT s.x, s.x FROM ({rows}) AS s", where), where)
     try:
         with connection.transaction():
             condition.among(connection, [[] for _ in columns])
@@ -144,13 +144,13 @@ _ELSEWHERE = (
 )
 
 
-def given_columns(
+def text_columns(
     connection: psycopg.Connection[Any], relation_id: int, names: Sequence[str]
-) -> Mapping[str, GivenColumn]:
+) -> Mapping[str, TextColumn]:
     """Columns of a table by name, in the order that they are asked for."""
     rows = connection.execute(_COLUMNS.encode(), (relation_id, list(names))).fetchall()
-    found = {row[0]: GivenColumn(*row) for row in rows}
-    return {name: found[name] for name in names if name in found}
+    by_name = {row[0]: TextColumn(*row) for row in rows}
+    return {name: by_name[name] for name in names if name in by_name}
 
 
 _COLUMNS = """
@@ -164,7 +164,7 @@ WHERE a.attrelid = %s AND a.attname = ANY (%s) AND NOT a.attisdropped
 """
 
 
-def keys_condition(columns: Sequence[GivenColumn], keys: Sequence[Sequence[str]]) -> str:
+def keys_condition(columns: Sequence[TextColumn], keys: Sequence[Sequence[str]]) -> str:
     """The condition that a row's key is one of these; the server can use the key's index.
 
     Args:
@@ -173,9 +173,9 @@ def keys_condition(columns: Sequence[GivenColumn], keys: Sequence[Sequence[str]]
     """
     names = ", ".join(column.quoted for column in columns)
     cast = ", ".join(column.cast(f"k{i}") for i, column in enumerate(columns))
-    given = ", ".join(f"k{i}" for i in range(len(columns)))
+    parts = ", ".join(f"k{i}" for i in range(len(columns)))
     arrays = ", ".join(f"{sql.Literal(list(texts)).as_string(None)}::pg_catalog.text[]" for texts in keys)
-    return f"({names}) IN (SELECT {cast} FROM unnest({arrays}) AS given__ ({given}))"
+    return f"({names}) IN (SELECT {cast} FROM unnest({arrays}) AS given__ ({parts}))"
 
 
 def _require_one_expression(text: str, where: str) -> None:
@@ -200,19 +200,19 @@ def _tokens(text: str) -> Iterator[re.Match[str]]:
     return _TOKEN.finditer(text)
 
 
-def _named(text: str, table: SourceTable, held: Iterable[str]) -> list[str]:
+def _named_columns(text: str, table: SourceTable, lake_columns: Iterable[str]) -> list[str]:
     """The columns that a condition may name, of those that a row elsewhere has; of whole rows, all."""
     words = set()
     for word in _WORD.findall(text):
         words.add(word[1:-1].replace('""', '"') if word.startswith('"') else word.lower())
     whole = table.table in words or 'u&"' in text.lower()
-    here = {column.name for column in table.columns} & set(held)
+    here = {column.name for column in table.columns} & set(lake_columns)
     names = [column.name for column in table.columns if column.name in here]
     named = [name for name in names if whole or name in words]
     return named or list(table.key[:1])
 
 
-def _explained(connection: psycopg.Connection[Any], statement: str, where: str) -> Any:
+def _plan(connection: psycopg.Connection[Any], statement: str, where: str) -> Any:
     try:
         with connection.transaction():
             connection.execute("SET LOCAL standard_conforming_strings = on")
@@ -266,4 +266,4 @@ def _keyless(table: SourceTable) -> PipelineFileError:
     )
 
 
-__all__ = ["Condition", "GivenColumn", "checked", "given_columns", "keys_condition", "range_condition"]
+__all__ = ["Condition", "TextColumn", "checked", "keys_condition", "range_condition", "text_columns"]

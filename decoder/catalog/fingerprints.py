@@ -50,7 +50,7 @@ class Attribute:
 
 
 @dataclass(frozen=True)
-class TableMark:
+class TableFingerprint:
     """A table as the catalog has it.
 
     Attributes:
@@ -119,27 +119,27 @@ JOIN named p ON p.oid = s.pnpubid
 """
 
 
-def table_marks(
+def table_fingerprints(
     connection: psycopg.Connection[Any], tables: Collection[int], publications: Sequence[str]
-) -> dict[int, TableMark]:
+) -> dict[int, TableFingerprint]:
     """The tables with these OIDs that are there, in two queries for all of them; a third for own types."""
-    asked = {"tables": list(tables), "publications": list(publications), "mark": WHOLE}
+    parameters = {"tables": list(tables), "publications": list(publications), "mark": WHOLE}
     lists = connection.info.server_version >= _FIRST_WITH_SCHEMAS
     query = _MEMBERS.format(whole=_WITHOUT_LISTS if lists else "") + (_SCHEMAS if lists else "")
     ways: dict[int, dict[str, str]] = {}
-    for oid, member, way in connection.execute(query.encode(), asked).fetchall():
+    for oid, member, way in connection.execute(query.encode(), parameters).fetchall():
         ways.setdefault(int(oid), {})[str(member)] = str(way)
-    tables_found: dict[int, tuple[str, str, int]] = {}
+    names: dict[int, tuple[str, str, int]] = {}
     attributes: dict[int, dict[int, Attribute]] = {}
-    rows = connection.execute(_ATTRIBUTES.encode(), asked).fetchall()
+    rows = connection.execute(_ATTRIBUTES.encode(), parameters).fetchall()
     texts = printed_by(connection, {row[6] for row in rows})
     for oid, schema, table, storage, number, name, type_oid, *rest in rows:
-        tables_found[int(oid)] = schema, table, int(storage)
+        names[int(oid)] = schema, table, int(storage)
         printed = texts.get(type_oid, frozenset())
         described = Attribute(*[int(number), name, type_oid, *rest, printed])
         attributes.setdefault(int(oid), {})[int(number)] = described
     return {
-        oid: TableMark(
+        oid: TableFingerprint(
             oid,
             schema,
             table,
@@ -148,5 +148,5 @@ def table_marks(
             dict(sorted(attributes[oid].items())),
             ways.get(oid, {}),
         )
-        for oid, (schema, table, storage) in tables_found.items()
+        for oid, (schema, table, storage) in names.items()
     }

@@ -175,11 +175,11 @@ def _filters(connection: psycopg.Connection[Any], entries: Collection[int]) -> d
         return {}
     rows = connection.execute(_NOT_LOCKED.encode(), (list(entries),)).fetchall()
     free = [int(oid) for (oid,) in rows]
-    found = _texts(connection, free)
-    if found is None:  # one has been locked since
+    texts_by_entry = _texts(connection, free)
+    if texts_by_entry is None:  # one has been locked since
         one_by_one = [_texts(connection, [oid]) or {} for oid in free]
-        found = {oid: text for texts in one_by_one for oid, text in texts.items()}
-    return found
+        texts_by_entry = {oid: text for texts in one_by_one for oid, text in texts.items()}
+    return texts_by_entry
 
 
 def _texts(connection: psycopg.Connection[Any], entries: list[int]) -> dict[int, str] | None:

@@ -190,22 +190,22 @@ def _source_tables(
     publications: Sequence[str],
     only: Collection[tuple[str, str]] | None,
 ) -> list[SourceTable]:
-    found: dict[int, list[list[Any]]] = {}
+    rows_by_table: dict[int, list[list[Any]]] = {}
     for row in published_rows(connection, publications):
         if only is None or (row[1], row[2]) in only:
-            found.setdefault(int(row[0]), []).append(row)
-    columns = _columns(connection, list(found))
-    return [_table(rows, columns.get(oid, [])) for oid, rows in found.items()]
+            rows_by_table.setdefault(int(row[0]), []).append(row)
+    columns = _columns(connection, list(rows_by_table))
+    return [_table(rows, columns.get(oid, [])) for oid, rows in rows_by_table.items()]
 
 
 def _columns(connection: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[tuple[Any, ...]]]:
     """The columns of all these tables, by one query: a thousand tables must not cost a thousand."""
     generated = connection.info.server_version >= _FIRST_WITH_GENERATED
-    asked = {"tables": oids, "generated": generated}
-    found: dict[int, list[tuple[Any, ...]]] = {}
-    for oid, *column in connection.execute(_COLUMNS.encode(), asked).fetchall():
-        found.setdefault(int(oid), []).append(tuple(column))
-    return found
+    parameters = {"tables": oids, "generated": generated}
+    by_table: dict[int, list[tuple[Any, ...]]] = {}
+    for oid, *column in connection.execute(_COLUMNS.encode(), parameters).fetchall():
+        by_table.setdefault(int(oid), []).append(tuple(column))
+    return by_table
 
 
 _COLUMNS = (

@@ -46,17 +46,17 @@ WHERE printed.name IS NULL AND said.name <> 0::pg_catalog.oid::pg_catalog.{kind}
 _NAMES = {False: "value", True: "pg_catalog.unnest(value::pg_catalog.text[])"}  # of an array?
 
 
-def unprinted(
+def texts_without_object(
     connection: psycopg.Connection[Any], texts: Mapping[int, Collection[str]]
 ) -> dict[int, frozenset[str]]:
     """Of texts of values, by their type's OID, those with a name that no object of the kind has now.
 
     Types of other kinds are passed over.
     """
-    found: dict[int, frozenset[str]] = {}
-    asked = {"types": list(texts), "kinds": list(OBJECT_KINDS)}
-    for oid, kind, array in connection.execute(_KINDS.encode(), asked).fetchall():
+    unknown_texts: dict[int, frozenset[str]] = {}
+    parameters = {"types": list(texts), "kinds": list(OBJECT_KINDS)}
+    for oid, kind, array in connection.execute(_KINDS.encode(), parameters).fetchall():
         query = _UNPRINTED.format(kind=kind, catalog=OBJECT_KINDS[kind][0], names=_NAMES[array])
         rows = connection.execute(query.encode(), {"texts": list(texts[oid])}).fetchall()
-        found[int(oid)] = frozenset(text for (text,) in rows)
-    return {oid: missing for oid, missing in found.items() if missing}
+        unknown_texts[int(oid)] = frozenset(text for (text,) in rows)
+    return {oid: missing for oid, missing in unknown_texts.items() if missing}

@@ -83,21 +83,21 @@ FROM pg_catalog.{catalog} x WHERE x.oid >= 16384 AND {chosen}
 
 def printed_by(connection: psycopg.Connection[Any], types: Collection[int]) -> dict[int, frozenset[str]]:
     """The traits of types, by OID, of those whose text may change: one query, and one a kind of objects."""
-    asked = [oid for oid in types if oid >= _FIRST_OWN_OID or oid in REG_OIDS]
-    if not asked:
+    oids = [oid for oid in types if oid >= _FIRST_OWN_OID or oid in REG_OIDS]
+    if not oids:
         return {}
-    found: dict[int, set[str]] = {}
-    named: dict[str, set[int]] = {}
-    for root, trait in connection.execute(_TRAITS.encode(), {"types": asked}).fetchall():
+    traits_by_root: dict[int, set[str]] = {}
+    roots_by_kind: dict[str, set[int]] = {}
+    for root, trait in connection.execute(_TRAITS.encode(), {"types": oids}).fetchall():
         if trait in OBJECT_KINDS:
-            named.setdefault(trait, set()).add(int(root))
+            roots_by_kind.setdefault(trait, set()).add(int(root))
         else:
-            found.setdefault(int(root), set()).add(str(trait))
-    for kind, roots in named.items():
+            traits_by_root.setdefault(int(root), set()).add(str(trait))
+    for kind, roots in roots_by_kind.items():
         objects = _objects(connection, kind)
         for root in roots:
-            found.setdefault(root, set()).update(objects)
-    return {root: frozenset(traits) for root, traits in found.items()}
+            traits_by_root.setdefault(root, set()).update(objects)
+    return {root: frozenset(traits) for root, traits in traits_by_root.items()}
 
 
 def _objects(connection: psycopg.Connection[Any], kind: str) -> set[str]:

@@ -14,7 +14,7 @@ import psycopg
 from slotlake.decoder.errors import ChangedMeanwhileError
 from slotlake.decoder.server.source import source_session
 
-_GONE = """
+_DROPPED = """
 SELECT oid::bigint FROM unnest(%s::oid[]) oid WHERE pg_catalog.has_table_privilege(oid, 'SELECT') IS NULL
 """
 
@@ -33,7 +33,7 @@ def vanished(dsn: str, relation_ids: Collection[int]) -> set[int]:
 
 def vanished_for(connection: psycopg.Connection[Any], relation_ids: Collection[int]) -> set[int]:
     """The same, over a session whose transaction has not failed."""
-    return {int(oid) for (oid,) in connection.execute(_GONE.encode(), (list(relation_ids),)).fetchall()}
+    return {int(oid) for (oid,) in connection.execute(_DROPPED.encode(), (list(relation_ids),)).fetchall()}
 
 
 def vanished_error(table: str) -> VanishedError:

@@ -132,8 +132,8 @@ class Batch:
 
         With what was wrong, and where.
         """
-        told = self.manifest.get("unreadable", ())
-        return {(each["schema"], each["table"]): (each["what"], each["where"]) for each in told}
+        entries = self.manifest.get("unreadable", ())
+        return {(each["schema"], each["table"]): (each["what"], each["where"]) for each in entries}
 
     @property
     def changes(self) -> int:
@@ -170,12 +170,12 @@ class Batch:
         Raises:
             ChangeLogError: a file is missing or damaged.
         """
-        found: set[str] = set()
+        texts: set[str] = set()
         for name in relation.files:
             present = self._names(name).intersection((f"n{index}", f"o{index}"))
             for values in self._read(name, sorted(present)).columns if present else ():
-                found.update(pc.unique(values).drop_null().to_pylist())
-        return found
+                texts.update(pc.unique(values).drop_null().to_pylist())
+        return texts
 
     def transaction_table(self) -> pa.Table:
         """xid, commit_lsn, end_lsn, commit_time, origin; row i is transaction number i."""
@@ -207,16 +207,16 @@ class Batch:
         Raises:
             ChangeLogError: a file is missing, too many, or not what was written.
         """
-        told = {str(file["name"]): str(file["sha256"]) for file in self.manifest["files"]}
-        if digest_of(told) != self.digest:
+        digests = {str(file["name"]): str(file["sha256"]) for file in self.manifest["files"]}
+        if digest_of(digests) != self.digest:
             raise _damaged(self.path, "the manifest's digest is not that of its files")
         if self.empty:
             return
         present = {entry.name for entry in self.path.iterdir()} - {MANIFEST}
-        if present != told.keys():
-            raise _damaged(self.path, f"files missing or too many: {sorted(present ^ told.keys())}")
-        for name, wanted in told.items():
-            if sha256_of(self.path / name) != wanted:
+        if present != digests.keys():
+            raise _damaged(self.path, f"files missing or too many: {sorted(present ^ digests.keys())}")
+        for name, digest in digests.items():
+            if sha256_of(self.path / name) != digest:
                 raise _damaged(self.path, f"{name} is not what was written")
 
 
@@ -240,10 +240,10 @@ def batches(directory: Path) -> list[Path]:
 
 def batch_starting_at(directory: Path, start: int, end: int | None = None) -> Batch | None:
     """The longest batch on disk that starts there (and ends at ``end``, if given)."""
-    found = [path for path in batches(directory) if path.name.startswith(f"{start:016X}-")]
+    paths = [path for path in batches(directory) if path.name.startswith(f"{start:016X}-")]
     if end is not None:
-        found = [path for path in found if path.name == batch_name(start, end)]
-    return Batch.open(found[-1]) if found else None
+        paths = [path for path in paths if path.name == batch_name(start, end)]
+    return Batch.open(paths[-1]) if paths else None
 
 
 def digest_of(files: Mapping[str, str]) -> str:

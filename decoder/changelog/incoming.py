@@ -25,67 +25,67 @@ from pathlib import Path
 _INCOMING = ".incoming-"
 _MAKING = ".making-"
 _ABANDONED_SECONDS = 86_400.0
-_HELD_BY_OTHERS = (errno.EWOULDBLOCK, errno.EACCES)
-_held: dict[Path, int] = {}
-_holder = [os.getpid()]
-_registry = threading.Lock()
+_LOCKED_BY_OTHERS = (errno.EWOULDBLOCK, errno.EACCES)
+_lock_handles: dict[Path, int] = {}
+_owner_pid = [os.getpid()]
+_handles_lock = threading.Lock()
 
 
 def incoming_path(directory: Path, name: str) -> Path:
     """A place of this process, to be made by `make_incoming`."""
-    return directory / f"{_INCOMING}{_mark()}-{name}"
+    return directory / f"{_INCOMING}{_writer_name()}-{name}"
 
 
 def make_incoming(path: Path) -> None:
     """Make the directory, and hold it until it is gone or renamed, or the process has ended."""
-    let_go_of_gone()
+    release_renamed()
     if path.is_dir():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     making = path.with_name(f"{_MAKING}{secrets.token_hex(4)}")
     making.mkdir()
     try:
-        held = _locked(making)
+        lock_handle = _lock(making)
         making.rename(path)  # nobody removes it before it is held
     except BaseException:
         with suppress(OSError):
             making.rmdir()
         raise
-    if held is not None:
-        with _registry:
-            _held[path.absolute()] = held
+    if lock_handle is not None:
+        with _handles_lock:
+            _lock_handles[path.absolute()] = lock_handle
 
 
 def remove_leftovers(directory: Path) -> None:
     """Remove what dead processes were writing when they ended."""
     if not directory.is_dir():
         return
-    let_go_of_gone()
+    release_renamed()
     for path in directory.glob(f"{_INCOMING}*"):
-        with _registry:
-            mine = _held.pop(path.absolute(), None)
+        with _handles_lock:
+            mine = _lock_handles.pop(path.absolute(), None)
         if mine is not None:
             shutil.rmtree(path, ignore_errors=True)
             os.close(mine)
-        elif _is_left(path):
+        elif _is_abandoned(path):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _is_left(path: Path) -> bool:
+def _is_abandoned(path: Path) -> bool:
     try:
-        held = _locked(path)
+        lock_handle = _lock(path)
     except OSError:
         return False
-    if held is not None:
-        os.close(held)
+    if lock_handle is not None:
+        os.close(lock_handle)
         return True
-    machine, pid, started = [*path.name.removeprefix(_INCOMING).split("-")[:3], "", "", ""][:3]
+    machine, pid, start_time = [*path.name.removeprefix(_INCOMING).split("-")[:3], "", "", ""][:3]
     if machine != _machine():
         return _untouched_seconds(path) > _ABANDONED_SECONDS
-    return not pid.isdigit() or int(pid) == os.getpid() or started != _started(int(pid))
+    return not pid.isdigit() or int(pid) == os.getpid() or start_time != _start_time(int(pid))
 
 
-def _locked(path: Path) -> int | None:
+def _lock(path: Path) -> int | None:
     """A descriptor with which the directory is locked; None where directories cannot be.
 
     Raises:
@@ -96,22 +96,22 @@ def _locked(path: Path) -> int | None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(handle)
-        if error.errno in _HELD_BY_OTHERS:
+        if error.errno in _LOCKED_BY_OTHERS:
             raise
         return None
     return handle
 
 
-def let_go_of_gone() -> None:
+def release_renamed() -> None:
     """Close what is not there any more under its name; all of it in a forked child, whose parent holds it.
 
     Called wherever a directory was renamed or removed: a descriptor keeps a file system from being unmounted.
     """
-    with _registry:
-        child = _holder[0] != os.getpid()
-        _holder[0] = os.getpid()
-        for path in [path for path in _held if child or not path.is_dir()]:
-            os.close(_held.pop(path))
+    with _handles_lock:
+        child = _owner_pid[0] != os.getpid()
+        _owner_pid[0] = os.getpid()
+        for path in [path for path in _lock_handles if child or not path.is_dir()]:
+            os.close(_lock_handles.pop(path))
 
 
 def _untouched_seconds(path: Path) -> float:
@@ -121,23 +121,23 @@ def _untouched_seconds(path: Path) -> float:
     return time.time() - newest
 
 
-def _mark() -> str:
+def _writer_name() -> str:
     """``<machine>-<pid>-<start time>``: a number that is given again to another process does not match."""
-    return f"{_machine()}-{os.getpid()}-{_started(os.getpid())}"
+    return f"{_machine()}-{os.getpid()}-{_start_time(os.getpid())}"
 
 
 @lru_cache(maxsize=1)
 def _machine() -> str:
     """Of this boot of this machine, and of the container's own numbering of processes."""
-    told = [os.uname().nodename]
+    parts = [os.uname().nodename]
     with suppress(OSError):
-        told.append(Path("/proc/sys/kernel/random/boot_id").read_text())
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
     with suppress(OSError):
-        told.append(str(Path("/proc/self/ns/pid").stat().st_ino))
-    return hashlib.sha256("|".join(told).encode()).hexdigest()[:12]
+        parts.append(str(Path("/proc/self/ns/pid").stat().st_ino))
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:12]
 
 
-def _started(pid: int) -> str:
+def _start_time(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:

@@ -36,7 +36,7 @@ from slotlake.decoder.changelog.batches import (
     digest_of,
     sha256_of,
 )
-from slotlake.decoder.changelog.incoming import incoming_path, let_go_of_gone, make_incoming
+from slotlake.decoder.changelog.incoming import incoming_path, make_incoming, release_renamed
 from slotlake.decoder.columnar.decoder import MESSAGES_SCHEMA, TRANSACTIONS_SCHEMA, DecodedChunk
 from slotlake.decoder.compiled.arrays import integers
 from slotlake.decoder.errors import ChangeLogError, ProtocolError
@@ -79,11 +79,11 @@ class _Parts:
         self._schema: pa.Schema | None = None
 
     def append(self, table: pa.Table) -> None:
-        if self._writer is None or self._schema is None or not _holds(self._schema, table.schema):
+        if self._writer is None or self._schema is None or not _has_columns(self._schema, table.schema):
             self._next_part(table.schema)
         assert self._writer is not None
         assert self._schema is not None
-        self._writer.write_table(_fitted(table, self._schema))
+        self._writer.write_table(_with_columns(table, self._schema))
         self.rows += table.num_rows
 
     def _next_part(self, schema: pa.Schema) -> None:
@@ -102,11 +102,11 @@ class _Parts:
             writer.close()
 
 
-def _holds(schema: pa.Schema, wanted: pa.Schema) -> bool:
-    return set(wanted.names) <= set(schema.names)
+def _has_columns(schema: pa.Schema, needed: pa.Schema) -> bool:
+    return set(needed.names) <= set(schema.names)
 
 
-def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
     if table.schema.names == schema.names:
         return table
     missing = [name for name in schema.names if name not in set(table.schema.names)]
@@ -123,9 +123,9 @@ class _Relation:
 
     def append(self, table: pa.Table) -> None:
         self.parts.append(table)
-        found = np.bincount(integers(table["op"]), minlength=128)
+        counts = np.bincount(integers(table["op"]), minlength=128)
         for name, letter in _OPERATIONS.items():
-            self.counts[name] += int(found[ord(letter)])
+            self.counts[name] += int(counts[ord(letter)])
 
 
 class BatchWriter:
@@ -207,7 +207,7 @@ class BatchWriter:
             if final.exists():  # the same transactions, put together again
                 shutil.rmtree(final)
             self._path.rename(final)
-            let_go_of_gone()
+            release_renamed()
             sync_path(self._log)
         return Batch(final, manifest)
 
@@ -255,7 +255,7 @@ class BatchWriter:
             with suppress(OSError, pa.ArrowException):
                 self._messages.close()
         shutil.rmtree(self._path, ignore_errors=True)
-        let_go_of_gone()
+        release_renamed()
 
 
 def empty_batch(directory: Path, identity: BatchIdentity, position: int) -> Batch:

@@ -95,11 +95,11 @@ class MessageBuffer:
         if count == 0:
             return
         first = int(self._ends[count])
-        left, left_bytes = self._count - count, self._used - first
-        self._data[:left_bytes] = self._data[first : self._used].copy()
-        self._lsns[:left] = self._lsns[count : self._count].copy()
-        self._ends[: left + 1] = self._ends[count : self._count + 1] - first
-        self._count, self._used = left, left_bytes
+        rest, rest_bytes = self._count - count, self._used - first
+        self._data[:rest_bytes] = self._data[first : self._used].copy()
+        self._lsns[:rest] = self._lsns[count : self._count].copy()
+        self._ends[: rest + 1] = self._ends[count : self._count + 1] - first
+        self._count, self._used = rest, rest_bytes
 
     def _grow_data(self, needed: int) -> None:
         grown = np.empty(max(needed, 2 * len(self._data), _NEXT_BYTES), dtype=np.uint8)

@@ -28,8 +28,8 @@ class Notes:
             self._room = max(messages + messages // 4, 1)
             self._rows = np.empty((scan.ROW_FIELDS, self._room), dtype=np.int64)
             self._txns = np.empty((scan.TXN_FIELDS, self._room), dtype=np.int64)
-            self._rares = np.empty((scan.RARE_FIELDS, self._room), dtype=np.int64)
-        return self._rows, self._txns, self._rares
+            self._controls = np.empty((scan.CONTROL_FIELDS, self._room), dtype=np.int64)
+        return self._rows, self._txns, self._controls
 
 
 class Chunk:
@@ -49,10 +49,10 @@ class Chunk:
         self.state[scan.NEXT_SEQ], self.state[scan.NEXT_TXN] = first
         self.state[scan.BEGIN_AT] = -1
         self.report = np.zeros(scan.REPORT_FIELDS, dtype=np.int64)
-        self._rows, self._txns, self._rares = notes.room_for(count)
+        self._rows, self._txns, self._controls = notes.room_for(count)
 
     def walk(self, limit: int, partial: bool) -> None:
-        arrays = (self.state, self._rows, self._txns, self._rares, self.report)
+        arrays = (self.state, self._rows, self._txns, self._controls, self.report)
         code = scan.walk(self.data, self.ends, limit, partial, self.catalog is not None, *arrays)
         if code != 0:
             at, offset = int(self.report[scan.AT]), int(self.report[scan.BAD_OFFSET])
@@ -67,8 +67,8 @@ class Chunk:
         return self._txns[:, : self.report[scan.TXNS]]
 
     @property
-    def rares(self) -> Ints:
-        return self._rares[:, : self.report[scan.RARES]]
+    def controls(self) -> Ints:
+        return self._controls[:, : self.report[scan.CONTROLS]]
 
     def payload(self, message: int) -> bytes:
         return self.data[self.ends[message] : self.ends[message + 1]].tobytes()

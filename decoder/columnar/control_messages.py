@@ -25,7 +25,7 @@ _Read = TypeVar("_Read")
 _ORIGIN, _RELATION = ord("O"), ord("R")
 
 
-class Rare:
+class ControlMessages:
     """The messages that are not rows, read one by one, and the caches as they leave them."""
 
     def __init__(self, chunk: Chunk, relations: dict[int, Relation], types: dict[int, str]) -> None:
@@ -36,10 +36,10 @@ class Rare:
         self.truncates: list[tuple[int, int, int, Relation]] = []
         self.logical: list[tuple[int, int, LogicalMessage]] = []
         self._chunk = chunk
-        rares = chunk.rares[:, ~self.origins.among]
-        begins, ends = chunk.ends[rares[0]].tolist(), chunk.ends[rares[0] + 1].tolist()
+        controls = chunk.controls[:, ~self.origins.among]
+        begins, ends = chunk.ends[controls[0]].tolist(), chunk.ends[controls[0] + 1].tolist()
         data = chunk.data.data
-        for begin, end, (at, seq, txn) in zip(begins, ends, rares.T.tolist(), strict=True):
+        for begin, end, (at, seq, txn) in zip(begins, ends, controls.T.tolist(), strict=True):
             payload = data[begin:end].tobytes()
             if payload[0] == _RELATION:
                 self._describe(self._read(read_relation, payload, at), at)
@@ -66,11 +66,11 @@ class Rare:
                 self._chunk.catalog.note(message.type_oid, message.schema, message.name)
         elif isinstance(message, Truncate):
             for relation_id in message.relation_ids:
-                self.truncates.append((at, seq, txn, self.known(relation_id, at)))
+                self.truncates.append((at, seq, txn, self.relation_in_force(relation_id, at)))
         elif isinstance(message, LogicalMessage):
             self.logical.append((seq, txn, message))
 
-    def known(self, relation_id: int, at: int) -> Relation:
+    def relation_in_force(self, relation_id: int, at: int) -> Relation:
         """The version in force so far, or an error at this message."""
         relation = self.relations.get(relation_id)
         if relation is None:
@@ -96,9 +96,9 @@ class Origins:
     """
 
     def __init__(self, chunk: Chunk) -> None:
-        rares = chunk.rares[scan.RARE_MESSAGE]
-        self.among = chunk.data[chunk.ends[rares]] == _ORIGIN
-        self._at = rares[self.among]
+        controls = chunk.controls[scan.CONTROL_MESSAGE]
+        self.among = chunk.data[chunk.ends[controls]] == _ORIGIN
+        self._at = controls[self.among]
         start, length = np.empty(len(self._at), np.int64), np.empty(len(self._at), np.int32)
         bad = scan.origins(chunk.data, chunk.ends, frozen(self._at), start, length)
         try:
@@ -122,6 +122,6 @@ class Origins:
         if len(self._at) == 0:
             return pa.nulls(len(begin), pa.string())
         i = np.searchsorted(self._at, begin, side="right")
-        found = i < len(self._at)
-        found[found] = self._at[i[found]] < end[found]
-        return self._names.take(pa.array(np.where(found, i, 0), mask=~found))
+        is_named = i < len(self._at)
+        is_named[is_named] = self._at[i[is_named]] < end[is_named]
+        return self._names.take(pa.array(np.where(is_named, i, 0), mask=~is_named))

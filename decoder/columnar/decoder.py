@@ -18,7 +18,7 @@ import pyarrow as pa
 from slotlake.decoder.columnar import scan
 from slotlake.decoder.columnar.buffer import MessageBuffer
 from slotlake.decoder.columnar.chunk import Chunk, Notes
-from slotlake.decoder.columnar.control_messages import Rare
+from slotlake.decoder.columnar.control_messages import ControlMessages
 from slotlake.decoder.columnar.row_sets import row_sets
 from slotlake.decoder.columnar.rows import build_tables
 from slotlake.decoder.compiled.arrays import arrow
@@ -147,32 +147,32 @@ class Decoder:
         """
         chunk = Chunk(buffer, self._state, (first_seq, first_txn), self._notes, self.catalog)
         chunk.walk(scan.NO_LIMIT if commit_before is None else commit_before, partial)
-        rare = Rare(chunk, self._relations, self._types)
-        decoded = _decoded(chunk, rare, self._open_origin, unreadable)
-        open_origin = rare.open_origin(self._open_origin)
-        self._relations, self._types, self._state = rare.relations, rare.types, chunk.state
+        control = ControlMessages(chunk, self._relations, self._types)
+        decoded = _decoded(chunk, control, self._open_origin, unreadable)
+        open_origin = control.open_origin(self._open_origin)
+        self._relations, self._types, self._state = control.relations, control.types, chunk.state
         self._open_origin = open_origin
         return decoded
 
 
 def _decoded(
-    chunk: Chunk, rare: Rare, open_origin: str | None, unreadable: Unreadable | None
+    chunk: Chunk, control: ControlMessages, open_origin: str | None, unreadable: Unreadable | None
 ) -> DecodedChunk:
     ended = chunk.report[scan.LAST_END_LSN] > 0
     ops = np.bincount(chunk.rows[scan.ROW_OP], minlength=128)
-    transactions = _transactions(chunk, rare, open_origin)
+    transactions = _transactions(chunk, control, open_origin)
     return DecodedChunk(
         consumed=int(chunk.report[scan.AT]),
         transactions=transactions,
-        rows=_rows(chunk, rare, unreadable),
-        messages=_messages(rare),
+        rows=_rows(chunk, control, unreadable),
+        messages=_messages(control),
         counts=Counts(
             transactions=transactions.num_rows,
             inserts=int(ops[ord("I")]),
             updates=int(ops[ord("U")]),
             deletes=int(ops[ord("D")]),
-            truncates=len(rare.truncates),
-            messages=len(rare.logical),
+            truncates=len(control.truncates),
+            messages=len(control.logical),
         ),
         last_commit_lsn=int(chunk.report[scan.LAST_COMMIT_LSN]) if ended else None,
         last_end_lsn=int(chunk.report[scan.LAST_END_LSN]) if ended else None,
@@ -183,21 +183,23 @@ def _decoded(
     )
 
 
-def _rows(chunk: Chunk, rare: Rare, unreadable: Unreadable | None) -> dict[RelationVersion, pa.Table]:
+def _rows(
+    chunk: Chunk, control: ControlMessages, unreadable: Unreadable | None
+) -> dict[RelationVersion, pa.Table]:
     if unreadable is None:
-        return build_tables(row_sets(chunk, rare))
+        return build_tables(row_sets(chunk, control))
     while True:
         try:
-            return build_tables(row_sets(chunk, rare, unreadable))
+            return build_tables(row_sets(chunk, control, unreadable))
         except ProtocolError as error:
             if error.table is None or error.table in unreadable:
                 raise
             unreadable[error.table] = error
 
 
-def _transactions(chunk: Chunk, rare: Rare, open_origin: str | None) -> pa.Table:
+def _transactions(chunk: Chunk, control: ControlMessages, open_origin: str | None) -> pa.Table:
     txns = chunk.txns
-    origins = rare.origins.between(txns[scan.TXN_BEGIN], txns[scan.TXN_COMMIT])
+    origins = control.origins.between(txns[scan.TXN_BEGIN], txns[scan.TXN_COMMIT])
     if open_origin is not None and txns.shape[1] and txns[scan.TXN_BEGIN, 0] < 0:
         origins = pa.concat_arrays([pa.array([open_origin]), origins[1:]])
     columns = [arrow(txns[f].copy()) for f in (scan.TXN_XID, scan.TXN_COMMIT_LSN, scan.TXN_END_LSN)]
@@ -205,12 +207,12 @@ def _transactions(chunk: Chunk, rare: Rare, open_origin: str | None) -> pa.Table
     return pa.table([*columns, times, origins], schema=TRANSACTIONS_SCHEMA)
 
 
-def _messages(rare: Rare) -> pa.Table | None:
-    if not rare.logical:
+def _messages(control: ControlMessages) -> pa.Table | None:
+    if not control.logical:
         return None
     names = MESSAGES_SCHEMA.names
     records = [
         (seq, txn if txn >= 0 else None, m.lsn, m.transactional, m.prefix, m.content)
-        for seq, txn, m in rare.logical
+        for seq, txn, m in control.logical
     ]
     return pa.Table.from_pylist([dict(zip(names, r, strict=True)) for r in records], schema=MESSAGES_SCHEMA)

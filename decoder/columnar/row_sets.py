@@ -11,7 +11,7 @@ import numpy as np
 
 from slotlake.decoder.columnar import scan, scan_values
 from slotlake.decoder.columnar.chunk import Chunk
-from slotlake.decoder.columnar.control_messages import Rare
+from slotlake.decoder.columnar.control_messages import ControlMessages
 from slotlake.decoder.columnar.rows import RowSets
 from slotlake.decoder.compiled.arrays import arrow
 from slotlake.decoder.compiled.jit import Ints, frozen
@@ -20,16 +20,16 @@ from slotlake.decoder.protocol.relations import Relation
 _TRUNCATE = ord("T")
 
 
-def row_sets(chunk: Chunk, rare: Rare, without: Collection[tuple[str, str]] = ()) -> RowSets:
+def row_sets(chunk: Chunk, control: ControlMessages, without: Collection[tuple[str, str]] = ()) -> RowSets:
     """The rows sorted by relation version, those of versions with the same types of columns together.
 
     Args:
         without: tables, by schema and name, whose rows are left out.
     """
-    rows = _with_truncates(chunk, rare.truncates)
-    numbers, versions = _versions(chunk, rare, rows)
+    rows = _with_truncates(chunk, control.truncates)
+    numbers, versions = _versions(chunk, control, rows)
     if without:
-        rows, numbers, versions = _left_out(rows, numbers, versions, without)
+        rows, numbers, versions = _without_tables(rows, numbers, versions, without)
     alike = _alike(versions)
     order = np.array([number for members in alike for number in members], dtype=np.int64)
     rank = np.empty(len(order), dtype=np.int64)
@@ -60,14 +60,14 @@ def row_sets(chunk: Chunk, rare: Rare, without: Collection[tuple[str, str]] = ()
     )
 
 
-def _left_out(
+def _without_tables(
     rows: Ints, numbers: Ints, versions: list[Relation], without: Collection[tuple[str, str]]
 ) -> tuple[Ints, Ints, list[Relation]]:
     stay = np.array([(each.schema, each.table) not in without for each in versions], np.bool_)
-    kept = stay[numbers]
+    row_stays = stay[numbers]
     place = np.cumsum(stay) - 1
-    left = [version for version, stays in zip(versions, stay.tolist(), strict=True) if stays]
-    return np.ascontiguousarray(rows[:, kept]), place[numbers[kept]], left
+    remaining = [version for version, stays in zip(versions, stay.tolist(), strict=True) if stays]
+    return np.ascontiguousarray(rows[:, row_stays]), place[numbers[row_stays]], remaining
 
 
 def _stable(numbers: Ints, count: int) -> Ints:
@@ -87,23 +87,23 @@ def _alike(versions: list[Relation]) -> list[list[int]]:
     return list(alike.values())
 
 
-def _versions(chunk: Chunk, rare: Rare, rows: Ints) -> tuple[Ints, list[Relation]]:
+def _versions(chunk: Chunk, control: ControlMessages, rows: Ints) -> tuple[Ints, list[Relation]]:
     """For each row the number of its relation version, counted by first appearance; and the versions."""
     messages, ids = rows[scan.ROW_MESSAGE], rows[scan.ROW_RELATION]
     if len(ids) == 0:
         return np.empty(0, np.int64), []
-    if (ids == ids[0]).all() and len(rare.versions.get(int(ids[0]), ())) == 1:
-        at, version = rare.versions[int(ids[0])][0]
+    if (ids == ids[0]).all() and len(control.versions.get(int(ids[0]), ())) == 1:
+        at, version = control.versions[int(ids[0])][0]
         if at < messages[0]:
             return np.zeros(len(ids), np.int64), [version]
     # One more than are described: where so many are met, the loop below meets one that is not.
-    first, codes = np.empty(len(rare.versions) + 1, np.int64), np.empty(len(ids), np.int64)
+    first, codes = np.empty(len(control.versions) + 1, np.int64), np.empty(len(ids), np.int64)
     slots = np.full(4 << len(first).bit_length(), -1, np.int64)
     first = first[: scan_values.number(frozen(ids), slots, codes, first)]
     current: list[Relation] = []
     later: list[tuple[int, int, Relation]] = []
     for code, (relation_id, at) in enumerate(zip(ids[first].tolist(), messages[first].tolist(), strict=True)):
-        history = rare.versions.get(relation_id, [])
+        history = control.versions.get(relation_id, [])
         if not history or at < history[0][0]:
             raise chunk.error(f"relation {relation_id} was not described", at, 1)
         current.append(history[0][1])
@@ -122,10 +122,10 @@ def _renumbered(
         versions.append(version)
         behind = int(np.searchsorted(messages, where))
         numbers[behind:][codes[behind:] == code] = len(versions) - 1
-    known: dict[Relation, int] = {}
+    new_numbers: dict[Relation, int] = {}
     for i in arrow(numbers).unique().to_pylist():
-        known.setdefault(versions[i], len(known))
-    return np.array([known.get(version, 0) for version in versions])[numbers], list(known)
+        new_numbers.setdefault(versions[i], len(new_numbers))
+    return np.array([new_numbers.get(version, 0) for version in versions])[numbers], list(new_numbers)
 
 
 def _with_truncates(chunk: Chunk, truncates: list[tuple[int, int, int, Relation]]) -> Ints:

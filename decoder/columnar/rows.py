@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from slotlake.decoder.columnar import scan, scan_values
-from slotlake.decoder.columnar.value_spans import Block, Flags, Located, Run, Tuples, WidthError
+from slotlake.decoder.columnar.value_spans import Block, Flags, Run, Tuples, ValueSpans, WidthError
 from slotlake.decoder.compiled.arrays import arrow, valid
 from slotlake.decoder.compiled.jit import Bytes, Ints, Unsigned, frozen
 from slotlake.decoder.errors import ProtocolError
@@ -33,7 +33,7 @@ from slotlake.decoder.types.table import way_of
 
 # The positions of about this many values are held at a time, so that they fit a cache; or those of this many
 # columns, since each pass goes over all rows.  Values that are read as their rows are walked count less.
-_LOCATED_MAX, _COLUMNS_MIN, _READ_SHARE = 1 << 17, 16, 1 / 32
+_VALUES_MAX, _COLUMNS_MIN, _READ_SHARE = 1 << 17, 16, 1 / 32
 
 _FIXED = {"seq": np.int64, "op": np.int8, "txn": np.int32, "lsn": np.int64, "old": np.int8}
 _NOTED = scan.ROW_SEQ, scan.ROW_OP, scan.ROW_TXN, scan.ROW_MESSAGE, scan.ROW_OLD
@@ -156,8 +156,8 @@ class _Group:
 
     def having(self, values: Flags) -> Flags:
         """For each version whether one of its rows is flagged."""
-        found: Flags = np.logical_or.reduceat(values, self.first[:-1] - self.first[0])
-        return found
+        flagged: Flags = np.logical_or.reduceat(values, self.first[:-1] - self.first[0])
+        return flagged
 
     def tables(self, fixed: dict[str, pa.Array]) -> Iterator[pa.Table]:
         """The table of each version."""
@@ -169,10 +169,10 @@ class _Group:
             for number in sorted(columns)
         }
         begins = (self.first - self.first[0]).tolist()
-        wanted = np.array([flags for _, flags in some.values()]).reshape(len(some), len(self.versions))
+        needed = np.array([flags for _, flags in some.values()]).reshape(len(some), len(self.versions))
         whole: dict[bytes, pa.Table] = {}
         for i, (begin, end) in enumerate(pairwise(begins)):
-            key = wanted[:, i].tobytes() if some else b""
+            key = needed[:, i].tobytes() if some else b""
             if key not in whole:
                 chosen = {
                     name: array for (name, (array, _)), has in zip(some.items(), key, strict=True) if has
@@ -199,7 +199,7 @@ def _read_columns(sets: RowSets, groups: Sequence[_Group], tuple_field: int, old
             if group.width == 0:
                 group.check_empty(tuples)
         for owners, blocks in _blocks(groups, sets.catalog is not None):
-            _Columns(sets, owners, Located(tuples, blocks)).keep(old)
+            _Columns(sets, owners, ValueSpans(tuples, blocks)).keep(old)
     except WidthError as error:
         message = int(sets.walk(scan.ROW_MESSAGE)[error.row])
         raise sets.error("a tuple of another width than its table", message, 5) from None
@@ -209,7 +209,7 @@ def _blocks(groups: Sequence[_Group], binary: bool) -> Iterator[tuple[list[_Grou
     """Blocks of about _LOCATED_MAX values together; a large table's columns come in several."""
     owners: list[_Group] = []
     blocks: list[Block] = []
-    room = _LOCATED_MAX
+    room = _VALUES_MAX
     for group in groups:
         begin, load = 0, group.load(binary)
         while begin < group.width:
@@ -220,7 +220,7 @@ def _blocks(groups: Sequence[_Group], binary: bool) -> Iterator[tuple[list[_Grou
                 begin, room = begin + fit, room - fit * load
             if begin < group.width:
                 yield owners, blocks
-                owners, blocks, room = [], [], _LOCATED_MAX
+                owners, blocks, room = [], [], _VALUES_MAX
     if blocks:
         yield owners, blocks
 
@@ -228,22 +228,22 @@ def _blocks(groups: Sequence[_Group], binary: bool) -> Iterator[tuple[list[_Grou
 class _Columns:
     """What was found in some blocks, handed to the groups that own them."""
 
-    def __init__(self, sets: RowSets, owners: Sequence[_Group], located: Located) -> None:
-        self._sets, self._owners, self._located = sets, owners, located
+    def __init__(self, sets: RowSets, owners: Sequence[_Group], spans: ValueSpans) -> None:
+        self._sets, self._owners, self._spans = sets, owners, spans
 
     def keep(self, old: bool) -> None:
         """Parse all; of old tuples only the columns that have a value in some row."""
-        for i, run in enumerate(self._located.runs):
-            present = self._located.present(i) if old else None
+        for i, run in enumerate(self._spans.runs):
+            present = self._spans.present(i) if old else None
             if present is not None and not present.any():
                 continue
             typed, exact = self._parsed(i, run)
-            unchanged = self._located.unchanged(i)
+            unchanged = self._spans.unchanged(i)
             if present is None and exact is None and unchanged is None:
                 self._keep_all(run, typed)
                 continue
             for segment in range(run.first, run.end):
-                part = slice(*(self._located.begin[segment : segment + 2] - run.begin).tolist())
+                part = slice(*(self._spans.begin[segment : segment + 2] - run.begin).tolist())
                 values, texts = typed[part], None if exact is None else exact[part]
                 self._keep(
                     segment, values, texts,
@@ -253,8 +253,8 @@ class _Columns:
 
     def _keep_all(self, run: Run, typed: pa.Array) -> None:
         """What `_keep` comes to for new tuples that have nothing out of the ordinary."""
-        located, begin = self._located, 0
-        blocks, columns = located.block[run.first : run.end], located.column[run.first : run.end]
+        spans, begin = self._spans, 0
+        blocks, columns = spans.block[run.first : run.end], spans.column[run.first : run.end]
         for block, column in zip(blocks, columns, strict=True):
             group = self._owners[block]
             group.always[column] = typed.slice(begin, group.count)
@@ -269,7 +269,7 @@ class _Columns:
         unchanged: Flags | None,
     ) -> None:
         """Hand a column to its group; ``present``: of old tuples, else None."""
-        group, column = self._owners[self._located.block[segment]], self._located.column[segment]
+        group, column = self._owners[self._spans.block[segment]], self._spans.column[segment]
         if present is None:
             group.always[column] = typed
         elif present.any():
@@ -282,7 +282,7 @@ class _Columns:
     def _parsed(self, i: int, run: Run) -> Parsed:
         """The values of a run; on a fault, of one segment after the other, to name the one."""
         try:
-            return self._located.parsed(i)
+            return self._spans.parsed(i)
         except TextError:
             for segment in range(run.first, run.end):
                 self._refuse(i, segment)
@@ -290,12 +290,12 @@ class _Columns:
 
     def _refuse(self, i: int, segment: int) -> None:
         """Raise the error of the first version in which this column does not parse."""
-        group, column = self._owners[self._located.block[segment]], self._located.column[segment]
-        begin = int(self._located.begin[segment]) - self._located.runs[i].begin - int(group.first[0])
+        group, column = self._owners[self._spans.block[segment]], self._spans.column[segment]
+        begin = int(self._spans.begin[segment]) - self._spans.runs[i].begin - int(group.first[0])
         bounds = pairwise(group.first.tolist())
         for version, (row, end) in zip(group.versions, bounds, strict=True):
             try:
-                self._located.part(i, begin + row, begin + end)
+                self._spans.part(i, begin + row, begin + end)
             except TextError as error:
                 table = f"{version.schema}.{version.table}"
                 what = f"{error.reason}, in column {version.columns[column].name!r} of {table}"

@@ -30,14 +30,14 @@ ROW_MESSAGE, ROW_SEQ, ROW_OP, ROW_TXN, ROW_RELATION, ROW_OLD, ROW_OLD_AT, ROW_NE
 ROW_FIELDS = 8
 TXN_XID, TXN_COMMIT_LSN, TXN_END_LSN, TXN_TIME, TXN_BEGIN, TXN_COMMIT = range(6)
 TXN_FIELDS = 6
-RARE_MESSAGE, RARE_SEQ, RARE_TXN = range(3)
-RARE_FIELDS = 3
+CONTROL_MESSAGE, CONTROL_SEQ, CONTROL_TXN = range(3)
+CONTROL_FIELDS = 3
 
 # The walk's own state, kept between calls when a chunk ends inside a transaction.
 OPEN, XID, FINAL_LSN, HAS_CHANGES, NEXT_SEQ, NEXT_TXN, BEGIN_AT = range(7)
 STATE_FIELDS = 7
 # What the walk reports: how far it came, and how much of each array is filled.
-AT, ROWS, TXNS, RARES, REACHED, BAD_OFFSET, LAST_COMMIT_LSN, LAST_END_LSN = range(8)
+AT, ROWS, TXNS, CONTROLS, REACHED, BAD_OFFSET, LAST_COMMIT_LSN, LAST_END_LSN = range(8)
 REPORT_FIELDS = 8
 
 NO_LIMIT = 2**63 - 1
@@ -62,7 +62,7 @@ REASONS = (
     "a commit record that ends before it starts",
 )
 _FINE = 0
-_TOO_SHORT, _LEFT_OVER, _UNKNOWN, _LATER, _TAG, _KIND, _BINARY, _OLD_UNCHANGED = range(1, 9)
+_TOO_SHORT, _TRAILING_BYTES, _UNKNOWN, _LATER, _TAG, _KIND, _BINARY, _OLD_UNCHANGED = range(1, 9)
 _FLAGS, _NO_LSN, _LSN_RANGE, _TIME_RANGE, _OUTSIDE, _NESTED, _DISAGREE, _BACKWARDS = range(9, 17)
 
 
@@ -198,19 +198,19 @@ def _commit(  # noqa: PLR0911
 
 
 @inlined
-def _rare(
-    data: Bytes, p: int, end: int, state: Ints, rares: Ints, room: int, report: Ints
+def _control(
+    data: Bytes, p: int, end: int, state: Ints, controls: Ints, room: int, report: Ints
 ) -> tuple[int, int]:
     """Note a message that the plain reader will read; only its place in the stream is checked."""
     tag = data[p]
     loose = tag == 77 and end - p >= 2 and data[p + 1] & 1 == 0
     if state[OPEN] == 0 and not loose:
         return _OUTSIDE, p
-    at = report[RARES]
-    rares[RARE_MESSAGE * room + at] = report[AT]
-    rares[RARE_SEQ * room + at] = state[NEXT_SEQ]
-    rares[RARE_TXN * room + at] = -1 if loose else state[NEXT_TXN]
-    report[RARES] += 1
+    at = report[CONTROLS]
+    controls[CONTROL_MESSAGE * room + at] = report[AT]
+    controls[CONTROL_SEQ * room + at] = state[NEXT_SEQ]
+    controls[CONTROL_TXN * room + at] = -1 if loose else state[NEXT_TXN]
+    report[CONTROLS] += 1
     if tag == 84 or tag == 77:  # noqa: PLR1714
         state[NEXT_SEQ] += 1
         if not loose:
@@ -249,7 +249,7 @@ def _message(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
     state: Ints,
     rows: Ints,
     txns: Ints,
-    rares: Ints,
+    controls: Ints,
     room: int,
     report: Ints,
 ) -> tuple[int, int]:
@@ -272,14 +272,14 @@ def _message(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
     if tag == 67:
         return _commit(data, p, end, state, txns, room, report)
     if _one_of(tag, b"ORYTM"):
-        return _rare(data, p, end, state, rares, room, report)
+        return _control(data, p, end, state, controls, room, report)
     return (_LATER if _one_of(tag, b"SEcAbPKrp") else _UNKNOWN), p
 
 
 @inlined
 def _walk(  # noqa: PLR0913, PLR0917
     data: Bytes, ends: Ints, count: int, limit: int, binary: bool, state: Ints, rows: Ints, txns: Ints,
-    rares: Ints, room: int, report: Ints, safe_state: Ints, safe_report: Ints,
+    controls: Ints, room: int, report: Ints, safe_state: Ints, safe_report: Ints,
 ) -> int:  # fmt: skip
     """`walk`, over bare memory; ``room``: how many notes each field has room for."""
     while report[AT] < count:
@@ -290,9 +290,9 @@ def _walk(  # noqa: PLR0913, PLR0917
         if _at_limit(data, p, end, state[OPEN], limit):
             report[REACHED] = 1
             break
-        code, stop = _message(data, p, end, binary, state, rows, txns, rares, room, report)
+        code, stop = _message(data, p, end, binary, state, rows, txns, controls, room, report)
         if code == _FINE and stop != end:
-            code = _LEFT_OVER
+            code = _TRAILING_BYTES
         if code != _FINE:
             report[BAD_OFFSET] = stop - p
             return code
@@ -308,7 +308,7 @@ def _walk(  # noqa: PLR0913, PLR0917
 @compiled
 def walk(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
     data: Bytes, ends: Ints, limit: int, partial: bool, binary: bool,
-    state: Ints, rows: Ints, txns: Ints, rares: Ints, report: Ints,
+    state: Ints, rows: Ints, txns: Ints, controls: Ints, report: Ints,
 ) -> int:  # fmt: skip
     """Go over all messages; returns 0 or the code of the first fault, at ``report[AT]``.
 
@@ -318,8 +318,8 @@ def walk(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
     safe_state, safe_report = state.copy(), report.copy()
     room, count = rows.shape[1], len(ends) - 1
     code = _walk(
-        bare(data), bare(ends), count, limit, binary, bare(state), bare(rows), bare(txns), bare(rares), room,
-        bare(report), bare(safe_state), bare(safe_report),
+        bare(data), bare(ends), count, limit, binary, bare(state), bare(rows), bare(txns), bare(controls),
+        room, bare(report), bare(safe_state), bare(safe_report),
     )  # fmt: skip
     if code == _FINE and not partial:
         safe_report[REACHED] = report[REACHED]

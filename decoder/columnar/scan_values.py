@@ -56,11 +56,11 @@ def fixed_columns(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes th
         order: int64[n], which row comes where; or of length 0, for as they are.
         seq, op, txn, lsn, old: filled in.
     """
-    count, given = len(seq), len(order) > 0
+    count, ordered = len(seq), len(order) > 0
     seqs, ops, txns, messages, olds = bare(seqs), bare(ops), bare(txns), bare(messages), bare(olds)
     lsns, order, seq, op, txn = bare(lsns), bare(order), bare(seq), bare(op), bare(txn)
     lsn, old = bare(lsn), bare(old)
     for i in range(count):
-        row = order[i] if given else i
+        row = order[i] if ordered else i
         seq[i], op[i], txn[i], old[i] = seqs[row], ops[row], txns[row], olds[row]
         lsn[i] = lsns[messages[row]]

@@ -78,7 +78,7 @@ class _Pass:
 
     ways: Sequence[int]
     place: Sequence[int]
-    mark: Sequence[int]
+    flag_start: Sequence[int]
     values: Bytes
     valid: Bytes
     start: Ints
@@ -89,7 +89,7 @@ class _Pass:
     unchanged: bool
 
 
-class Located:
+class ValueSpans:
     """What lies in some blocks of columns.
 
     Attributes:
@@ -135,30 +135,33 @@ class Located:
         return (again if each else first for each in odd)
 
     def _pass(self, ways: Sequence[int]) -> _Pass:
-        to, mark = np.zeros(len(self.block), np.int64), np.zeros(len(self.block), np.int64)
-        place, marks, room, lying, marked = [], [], 0, 0, 0
+        to, flag_start = np.zeros(len(self.block), np.int64), np.zeros(len(self.block), np.int64)
+        place, flag_starts, room, lying, flag_count = [], [], 0, 0, 0
         for run, way in zip(self.runs, ways, strict=True):
             width, count = WIDTHS[way & 0xFF], run.behind - run.begin
             offsets = self.begin[run.first : run.end] - run.begin
             place.append(room if width else lying)
-            marks.append(marked)
+            flag_starts.append(flag_count)
             if width:
-                to[run.first : run.end], mark[run.first : run.end] = room // width + offsets, marked + offsets
+                to[run.first : run.end], flag_start[run.first : run.end] = (
+                    room // width + offsets,
+                    flag_count + offsets,
+                )
                 room += -(-count * width // _ALIGNED) * _ALIGNED
-                marked += count
+                flag_count += count
             elif way == LIES:
                 to[run.first : run.end] = lying + offsets
                 lying += count
-        values, valid = np.empty(room // 8, np.int64), np.ones(marked, np.uint8)
+        values, valid = np.empty(room // 8, np.int64), np.ones(flag_count, np.uint8)
         start, length = np.empty(lying, np.int64), np.empty(lying, np.int32)
         binary = np.zeros(lying if self._tuples.catalog is not None else 0, np.uint8)
         by_segment = np.repeat(np.array(ways, np.int64), [run.end - run.first for run in self.runs])
-        notes, found = np.zeros(len(to), np.int64), np.zeros(2, np.int64)
+        notes, lying_counts = np.zeros(len(to), np.int64), np.zeros(2, np.int64)
         out = (values.view(np.int32), values.view(np.uint64), values.view(np.uint8), valid)
-        self._walk((by_segment, to, mark), (*out, start, length, binary, notes, found))
+        self._walk((by_segment, to, flag_start), (*out, start, length, binary, notes, lying_counts))
         return _Pass(
-            ways, place, marks, out[2], valid, start, length, binary, notes[self._order] > 0,
-            bool(found[0]), bool(found[1]),
+            ways, place, flag_starts, out[2], valid, start, length, binary, notes[self._order] > 0,
+            bool(lying_counts[0]), bool(lying_counts[1]),
         )  # fmt: skip
 
     def _walk(self, segments: tuple[Ints, ...], out: tuple[npt.NDArray[Any], ...]) -> None:
@@ -166,53 +169,58 @@ class Located:
         blocks, tuples = self._blocks, self._tuples
         place = np.empty(len(self._order), np.int64)
         place[self._order] = np.arange(len(place))
-        ways, to, mark = (each[place] for each in segments)
+        ways, to, flag_start = (each[place] for each in segments)
         rows = np.array([(each.first, each.behind) for each in blocks], np.int64)
         first = np.cumsum([0, *(each.end - each.begin for each in blocks)], dtype=np.int64)
         widths = np.array([-1 if each.begin else len(each.relation.columns) for each in blocks], np.int64)
         inputs = tuples.data, tuples.at, tuples.cursor, tuples.place
         row = read_rows(
-            *inputs, frozen(rows), frozen(first), frozen(widths), ways, frozen(to), frozen(mark), *out
+            *inputs, frozen(rows), frozen(first), frozen(widths), ways, frozen(to), frozen(flag_start), *out
         )
         if row >= 0:
             raise WidthError(row)
 
     def present(self, i: int) -> Flags:
         """For each value of run ``i`` whether there is one."""
-        run, left = self.runs[i], self._passes[i]
+        run, row_pass = self.runs[i], self._passes[i]
         count = run.behind - run.begin
-        if left.ways[i] == LIES:
-            return left.length[left.place[i] : left.place[i] + count] >= 0
-        flags: Flags = left.valid[left.mark[i] : left.mark[i] + count].view(np.bool_)
+        if row_pass.ways[i] == LIES:
+            return row_pass.length[row_pass.place[i] : row_pass.place[i] + count] >= 0
+        flags: Flags = row_pass.valid[row_pass.flag_start[i] : row_pass.flag_start[i] + count].view(np.bool_)
         return flags
 
     def unchanged(self, i: int) -> Flags | None:
         """For each value of run ``i`` whether the server left it out as unchanged; None: for none."""
-        run, left = self.runs[i], self._passes[i]
-        if not left.unchanged or left.ways[i] != LIES:
+        run, row_pass = self.runs[i], self._passes[i]
+        if not row_pass.unchanged or row_pass.ways[i] != LIES:
             return None
-        flags: Flags = left.length[left.place[i] : left.place[i] + run.behind - run.begin] == UNCHANGED
+        flags: Flags = (
+            row_pass.length[row_pass.place[i] : row_pass.place[i] + run.behind - run.begin] == UNCHANGED
+        )
         return flags
 
     def parsed(self, i: int) -> Parsed:
         """The values of run ``i``; raises TextError."""
-        run, left = self.runs[i], self._passes[i]
+        run, row_pass = self.runs[i], self._passes[i]
         count = run.behind - run.begin
-        if left.ways[i] == LIES:
+        if row_pass.ways[i] == LIES:
             return self.part(i, 0, count)
-        width, place, mark = WIDTHS[left.ways[i] & 0xFF], left.place[i], left.mark[i]
-        values, valid = left.values[place : place + width * count], left.valid[mark : mark + count]
+        width, place, flag_start = WIDTHS[row_pass.ways[i] & 0xFF], row_pass.place[i], row_pass.flag_start[i]
+        values, valid = (
+            row_pass.values[place : place + width * count],
+            row_pass.valid[flag_start : flag_start + count],
+        )
         return plain(run.kind.arrow, values, valid), None
 
     def part(self, i: int, begin: int, end: int) -> Parsed:
         """Some values of run ``i``, of those that lie; raises TextError."""
-        kind, left = self.runs[i].kind, self._passes[i]
-        begin, end = left.place[i] + begin, left.place[i] + end
-        slices = Slices(self._tuples.data, left.start[begin:end], left.length[begin:end])
+        kind, row_pass = self.runs[i].kind, self._passes[i]
+        begin, end = row_pass.place[i] + begin, row_pass.place[i] + end
+        slices = Slices(self._tuples.data, row_pass.start[begin:end], row_pass.length[begin:end])
         catalog = self._tuples.catalog
-        if catalog is None or not left.binaries:
+        if catalog is None or not row_pass.binaries:
             return parse_slices(slices, kind)
-        binary = left.binary[begin:end].view(np.bool_)
+        binary = row_pass.binary[begin:end].view(np.bool_)
         if not binary.any():
             return parse_slices(slices, kind)
         if (binary | ~slices.present).all():

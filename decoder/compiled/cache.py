@@ -67,13 +67,13 @@ def digest(source: Path) -> str:
 
 
 def _with_imports(source: Path) -> set[Path]:
-    known, open_ends = {source}, [source]
+    files, open_ends = {source}, [source]
     while open_ends:
         for module, names in _IMPORT.findall(open_ends.pop().read_text()):
-            fresh = _imported(module, names) - known
-            known |= fresh
+            fresh = _imported(module, names) - files
+            files |= fresh
             open_ends += fresh
-    return known
+    return files
 
 
 def _imported(module: str, names: str) -> set[Path]:

@@ -40,9 +40,9 @@ kernels: dict[str, Any] = {}
 
 def compiled(function: F) -> F:
     """Compile on first call; the type checker keeps seeing the plain function."""
-    made = numba.njit(cache=True, nogil=True)(function)
-    kernels[f"{function.__module__}.{function.__qualname__}"] = made
-    return cast("F", made)
+    dispatcher = numba.njit(cache=True, nogil=True)(function)
+    kernels[f"{function.__module__}.{function.__qualname__}"] = dispatcher
+    return cast("F", dispatcher)
 
 
 def inlined(function: F) -> F:

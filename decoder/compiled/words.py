@@ -54,9 +54,9 @@ def copy_sixteen(typingctx: Any, data: Any, source: Any, out: Any, target: Any) 
     """Sixteen bytes from one array to another."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        left = place(context, builder, signature.args[0], arguments[0], arguments[1], 128)
-        right = place(context, builder, signature.args[2], arguments[2], arguments[3], 128)
-        builder.store(builder.load(left, align=1), right, align=1)
+        from_pointer = place(context, builder, signature.args[0], arguments[0], arguments[1], 128)
+        to_pointer = place(context, builder, signature.args[2], arguments[2], arguments[3], 128)
+        builder.store(builder.load(from_pointer, align=1), to_pointer, align=1)
         return context.get_dummy_value()
 
     return types.void(data, types.int64, out, types.int64), generate
@@ -114,9 +114,9 @@ def eight_plain(word: int) -> int:
 
 
 @inlined
-def zeroed(word: int, marks: int) -> int:
+def zeroed(word: int, mask: int) -> int:
     """The word with the marked bytes made the digit 0."""
-    return (word & ~marks) | (unsigned(ZEROS) & marks)
+    return (word & ~mask) | (unsigned(ZEROS) & mask)
 
 
 @inlined
@@ -124,8 +124,8 @@ def last_digits(word: int, count: int) -> int:
     """The word with all but its last ``count`` bytes (0 to 8) made the digit 0."""
     if count >= 8:
         return word
-    kept = ~unsigned(0) << (unsigned(64) - (unsigned(count) << unsigned(3))) if count > 0 else unsigned(0)
-    return (word & kept) | (unsigned(ZEROS) & ~kept)
+    mask = ~unsigned(0) << (unsigned(64) - (unsigned(count) << unsigned(3))) if count > 0 else unsigned(0)
+    return (word & mask) | (unsigned(ZEROS) & ~mask)
 
 
 @inlined
@@ -133,8 +133,8 @@ def first_digits(word: int, count: int) -> int:
     """The word with all but its first ``count`` bytes (1 to 8) made the digit 0."""
     if count >= 8:
         return word
-    kept = (unsigned(1) << (unsigned(count) << unsigned(3))) - unsigned(1)
-    return (word & kept) | (unsigned(ZEROS) & ~kept)
+    mask = (unsigned(1) << (unsigned(count) << unsigned(3))) - unsigned(1)
+    return (word & mask) | (unsigned(ZEROS) & ~mask)
 
 
 @inlined

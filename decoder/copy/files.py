@@ -113,7 +113,8 @@ class PartFiles:
     def _schema(self) -> pa.Schema:
         place = self.place
         fields = [
-            _field(place.names[c.name], _kept(place, c), place.field_ids[c.name]) for c in self._table.columns
+            _field(place.names[c.name], _file_type(place, c), place.field_ids[c.name])
+            for c in self._table.columns
         ]
         fields += [
             _field(place.exact_names[name], pa.string(), place.exact_field_ids[name]) for name in self._exact
@@ -162,7 +163,7 @@ def _field(name: str, kind: pa.DataType, field_id: int) -> pa.Field:
     return pa.field(name, kind, metadata={b"PARQUET:field_id": str(field_id).encode()})
 
 
-def _kept(place: CopyPlace, column: SourceColumn) -> pa.DataType:
+def _file_type(place: CopyPlace, column: SourceColumn) -> pa.DataType:
     """The column's type in the files; within it the field ids of its parts."""
     form = place.forms.get(column.name)
     if form is None:

@@ -103,19 +103,19 @@ def plan_parts(
     Args:
         part_bytes: a part has about so many (PART_BYTES), as the server stores them; at least a page.
     """
-    asked = {table.relation_id: table for table in tables}
+    by_oid = {table.relation_id: table for table in tables}
     ranges, size = connection.info.server_version >= _FIRST_WITH_RANGES, part_bytes or PART_BYTES
-    found: dict[int, list[_Leaf]] = {oid: [] for oid in asked}
-    readable = dict.fromkeys(asked, True)
+    leaves: dict[int, list[_Leaf]] = {oid: [] for oid in by_oid}
+    readable = dict.fromkeys(by_oid, True)
     for oid, leaf, schema, name, kind, pages, rows, stored, heap, allowed in connection.execute(
-        _LEAVES.encode(), (list(asked),)
+        _LEAVES.encode(), (list(by_oid),)
     ).fetchall():
         readable[oid] &= kind != "p" or allowed
         relation = f"{_ONLY}{sql.Identifier(schema, name).as_string(None)}"
-        found[oid].append(_Leaf(leaf, relation, int(pages), int(rows), int(stored), bool(heap and ranges)))
+        leaves[oid].append(_Leaf(leaf, relation, int(pages), int(rows), int(stored), bool(heap and ranges)))
     return {
-        table: _parts(table, found[oid] if readable[oid] else _whole(table, found[oid]), size)
-        for oid, table in asked.items()
+        table: _parts(table, leaves[oid] if readable[oid] else _whole(table, leaves[oid]), size)
+        for oid, table in by_oid.items()
     }
 
 

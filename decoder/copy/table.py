@@ -75,12 +75,12 @@ class CopyJob:
     condition: str | None = None
 
 
-Told = Callable[[CopyJob, int, int], None]
+Report = Callable[[CopyJob, int, int], None]
 Done = Callable[[CopyJob, list[CopiedFile]], None]
 Begins = Callable[[CopyJob], bool]
 
 
-def _nothing(*told: object) -> None:
+def _nothing(*arguments: object) -> None:
     """Nobody asks."""
 
 
@@ -126,7 +126,7 @@ def copy_table(
             workers=workers,
             rows_per_file=rows_per_file,
             done=finished.__setitem__,
-            told=_Sum(table, progress).add if progress is not None else _nothing,
+            report=_Sum(table, progress).add if progress is not None else _nothing,
         ) as crew:
             crew.wait(jobs)
             if crew.gone:
@@ -159,7 +159,7 @@ class _Sum:
             self._progress(CopyProgress(self._table.quoted, self._rows, self._bytes, seconds))
 
 
-class _Stopped(Exception):  # noqa: N818 - a signal between threads, not an error
+class _StoppedError(Exception):
     """Another part has failed."""
 
 
@@ -170,7 +170,7 @@ class CopyCrew:
 
     Args:
         done: called, in a thread of the crew, with the files of each part once they are on disk.
-        told: called with how many more rows and bytes of a part have come.
+        report: called with how many more rows and bytes of a part have come.
         begins: asked before each part, in a thread of the crew; one for which it says no is left out.
 
     Attributes:
@@ -186,11 +186,11 @@ class CopyCrew:
         workers: int = WORKERS,
         rows_per_file: int = ROWS_PER_FILE,
         done: Done = _nothing,
-        told: Told = _nothing,
+        report: Report = _nothing,
         begins: Begins = _always,
     ) -> None:
         self._dsn, self._snapshot, self._rows_per_file = dsn, snapshot, rows_per_file
-        self._done, self._told, self._begins = done, told, begins
+        self._done, self._report, self._begins = done, report, begins
         self._chunk_bytes = min(CHUNK_BYTES, max(_CHUNK_BYTES_MIN, _CHUNKS_BYTES // workers))
         self.gone: set[int] = set()
         self._stop = threading.Event()
@@ -227,20 +227,20 @@ class CopyCrew:
     def _work(self, job: CopyJob) -> None:
         try:
             if self._stop.is_set():
-                raise _Stopped
+                raise _StoppedError
             if not self._begins(job):
                 return
-            self._done(job, self._copied(job))
+            self._done(job, self._copy(job))
             reach("init.part_done")
         except BaseException as error:
-            if self._dropped(job, error):
+            if self._was_dropped(job, error):
                 return
             if not self._stop.is_set():
                 self._failure = error
             self._stop.set()
             raise
 
-    def _dropped(self, job: CopyJob, error: BaseException) -> bool:
+    def _was_dropped(self, job: CopyJob, error: BaseException) -> bool:
         connection, self._local.connection = getattr(self._local, "connection", None), None
         if connection is not None:
             connection.close()  # its transaction has failed
@@ -249,9 +249,9 @@ class CopyCrew:
                 self.gone |= vanished(self._dsn, [job.table.relation_id])
         return job.table.relation_id in self.gone
 
-    def _copied(self, job: CopyJob) -> list[CopiedFile]:
+    def _copy(self, job: CopyJob) -> list[CopiedFile]:
         writer = PartFiles(job.table, job.place, job.stem, self._rows_per_file)
-        reading = _Reading(self._dsn, job, writer, (self._told, self._stop, self._chunk_bytes))
+        reading = _Reading(self._dsn, job, writer, (self._report, self._stop, self._chunk_bytes))
         try:
             with source_errors(self._dsn, f"copying {job.table.quoted}"):
                 connection = self._connection()
@@ -271,11 +271,11 @@ class CopyCrew:
 
     def _connection(self) -> WatchedConnection:
         """This thread's; one is closed, not rolled back: in the middle of a COPY nothing else can be said."""
-        found: WatchedConnection | None = getattr(self._local, "connection", None)
-        if found is None:
-            found = self._local.connection = connect(self._dsn)
-            self._connections.append(found)
-        return found
+        connection: WatchedConnection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = connect(self._dsn)
+            self._connections.append(connection)
+        return connection
 
 
 def _take_snapshot(connection: psycopg.Connection[Any], snapshot: str) -> None:
@@ -296,10 +296,10 @@ class _Reading:
     """Receives here, decodes and writes in another thread, one chunk ahead."""
 
     def __init__(
-        self, dsn: str, job: CopyJob, writer: PartFiles, crew: tuple[Told, threading.Event, int]
+        self, dsn: str, job: CopyJob, writer: PartFiles, crew: tuple[Report, threading.Event, int]
     ) -> None:
         self._dsn, self._job, self._table, self._writer = dsn, job, job.table, writer
-        self._told, self._stop, self._chunk_bytes = crew
+        self._report, self._stop, self._chunk_bytes = crew
         self._frames = CopyFrames(len(job.table.columns))
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="slotlake-copy")
         self._under_way: Future[None] | None = None
@@ -314,7 +314,7 @@ class _Reading:
         ended, drained = False, time.monotonic()
         while not ended:
             if self._stop.is_set():
-                raise _Stopped
+                raise _StoppedError
             frames = reader.drain()
             ended = frames.ended
             now = time.monotonic()
@@ -340,21 +340,21 @@ class _Reading:
         """Give up; what has begun is waited for."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _expect(self, connection: WatchedConnection, wanted: int) -> None:
+    def _expect(self, connection: WatchedConnection, status: int) -> None:
         pgconn, patience = connection.pgconn, Patience(connection)
         while pgconn.is_busy():
             _wait(connection, patience)
             pgconn.consume_input()
         result = pgconn.get_result()
-        if result is None or result.status != wanted:
-            raise self._refused(result)
+        if result is None or result.status != status:
+            raise self._refusal(result)
 
-    def _refused(self, result: pq.abc.PGresult | None) -> SourceError:
+    def _refusal(self, result: pq.abc.PGresult | None) -> SourceError:
         where = f"{self._table.quoted} at {redact(self._dsn)}"
         if result is None:
             return SourceError("the server ended the copy", where=where, way_out="run the same command again")
         error = psycopg.errors.error_from_result(result)
-        if error.sqlstate == _NO_PRIVILEGE and self._secured():
+        if error.sqlstate == _NO_PRIVILEGE and self._has_row_security():
             return SourceError(
                 f"row-level security hides rows of {self._table.quoted} from this role",
                 where=where,
@@ -362,7 +362,7 @@ class _Reading:
             )
         return explain(error, self._dsn, f"copying {self._table.quoted}", rows=True)
 
-    def _secured(self) -> bool:
+    def _has_row_security(self) -> bool:
         with source_session(self._dsn) as connection:
             asked = "SELECT row_security_active(%s::oid)"
             return connection.execute(asked, [self._table.relation_id]).fetchone() == (True,)
@@ -379,12 +379,12 @@ class _Reading:
         # One message is one row, but for the header before the first and the end mark.
         rows, slices = self._frames.take(raw, messages + 1)
         if rows:
-            columns = [self._parsed(c, s) for c, s in zip(self._table.columns, slices, strict=True)]
+            columns = [self._parse(c, s) for c, s in zip(self._table.columns, slices, strict=True)]
             self._writer.append(rows, columns, len(raw))
             reach("init.mid_copy")
-        self._told(self._job, rows, len(raw))
+        self._report(self._job, rows, len(raw))
 
-    def _parsed(self, column: SourceColumn, slices: Any) -> tuple[pa.Array, pa.Array | None]:
+    def _parse(self, column: SourceColumn, slices: Any) -> tuple[pa.Array, pa.Array | None]:
         kind = column_type(column.type_oid, column.typmod)
         parsed: tuple[pa.Array, pa.Array | None] = from_copied(slices, kind, column=column.name)
         form = self._writer.place.forms.get(column.name)

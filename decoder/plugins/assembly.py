@@ -24,7 +24,7 @@ _PLAIN: dict[str, Callback] = {
 
 
 @dataclass
-class _Held:
+class _OpenTransaction:
     """The events of one transaction whose outcome is not known yet."""
 
     transaction: Transaction
@@ -41,14 +41,14 @@ class Assembly:
 
     def __init__(self, *, streams: bool, prepared: bool) -> None:
         self._streams, self._prepared = streams, prepared
-        self._streamed: dict[int | None, _Held] = {}
-        self._waiting: dict[str | None, _Held] = {}
-        self._preparing: _Held | None = None
+        self._streamed: dict[int | None, _OpenTransaction] = {}
+        self._waiting: dict[str | None, _OpenTransaction] = {}
+        self._preparing: _OpenTransaction | None = None
 
     def hold(self, event: Event) -> None:
         """From this begin_prepare on, hold that transaction, though prepared ones are passed on."""
         assert event.transaction is not None
-        self._preparing = _Held(event.transaction)
+        self._preparing = _OpenTransaction(event.transaction)
 
     @property
     def unfinished(self) -> int:
@@ -80,16 +80,16 @@ class Assembly:
 
     def _outcome(self, event: Event) -> Iterator[Event]:
         assert event.transaction is not None
-        held = self._waiting.pop(event.transaction.gid, None)
-        if held is None:
+        prepared = self._waiting.pop(event.transaction.gid, None)
+        if prepared is None:
             # Prepared before the first position read: its changes are not in this stream.
             if not self._prepared:
                 yield event
         elif event.callback == "commit_prepared":
             # Its position is that of the outcome; the xid and origin are those it had from the start.
-            known = held.transaction
-            final = replace(event.transaction, xid=known.xid, origin=known.origin)
-            yield from _whole(final, held.events, event.lsn)
+            original = prepared.transaction
+            final = replace(event.transaction, xid=original.xid, origin=original.origin)
+            yield from _whole_transaction(final, prepared.events, event.lsn)
 
     def _stream(self, event: Event) -> Iterator[Event]:
         transaction = event.transaction
@@ -98,44 +98,46 @@ class Assembly:
             return
         xid = transaction.xid
         if event.callback == "stream_start":
-            self._streamed.setdefault(xid, _Held(transaction))
+            self._streamed.setdefault(xid, _OpenTransaction(transaction))
         elif event.callback == "stream_abort":
             self._abort(event, xid)
         elif event.callback in _PLAIN:
-            self._known(event, xid).events.append(_shown(event))
+            self._open_stream(event, xid).events.append(_as_plain(event))
         elif event.callback == "stream_commit":
-            yield from _whole(transaction, self._known(event, xid, end=True).events, event.lsn)
+            yield from _whole_transaction(
+                transaction, self._open_stream(event, xid, end=True).events, event.lsn
+            )
         elif event.callback == "stream_prepare":
-            yield from self._stream_prepared(event, self._known(event, xid, end=True))
+            yield from self._stream_prepared(event, self._open_stream(event, xid, end=True))
 
     def _abort(self, event: Event, xid: int | None) -> None:
         if event.subxid == xid or event.subxid is None:
             self._streamed.pop(xid, None)
         elif xid in self._streamed:
-            held = self._streamed[xid]
-            held.events = [kept for kept in held.events if kept.subxid != event.subxid]
+            stream = self._streamed[xid]
+            stream.events = [each for each in stream.events if each.subxid != event.subxid]
 
-    def _stream_prepared(self, event: Event, held: _Held) -> Iterator[Event]:
+    def _stream_prepared(self, event: Event, stream: _OpenTransaction) -> Iterator[Event]:
         assert event.transaction is not None
-        held.transaction = event.transaction
+        stream.transaction = event.transaction
         if self._prepared:
-            self._waiting[event.transaction.gid] = held
+            self._waiting[event.transaction.gid] = stream
         else:
             yield Event("begin_prepare", event.transaction, event.lsn)
-            yield from (replace(each, transaction=event.transaction) for each in held.events)
+            yield from (replace(each, transaction=event.transaction) for each in stream.events)
             yield Event("prepare", event.transaction, event.lsn)
 
-    def _known(self, event: Event, xid: int | None, *, end: bool = False) -> _Held:
-        held = self._streamed.pop(xid, None) if end else self._streamed.get(xid)
-        if held is None:
+    def _open_stream(self, event: Event, xid: int | None, *, end: bool = False) -> _OpenTransaction:
+        stream = self._streamed.pop(xid, None) if end else self._streamed.get(xid)
+        if stream is None:
             raise ProtocolError(
                 f"{event.callback} of a transaction of which no block has come",
                 where=f"transaction {xid}, at {format_lsn(event.lsn)}",
             )
-        return held
+        return stream
 
 
-def _shown(event: Event) -> Event:
+def _as_plain(event: Event) -> Event:
     if event.body is None:
         raise ProtocolError(
             "the plugin hides what a streamed transaction changed",
@@ -145,7 +147,7 @@ def _shown(event: Event) -> Event:
     return replace(event, callback=_PLAIN[event.callback])
 
 
-def _whole(transaction: Transaction, events: list[Event], lsn: int) -> Iterator[Event]:
+def _whole_transaction(transaction: Transaction, events: list[Event], lsn: int) -> Iterator[Event]:
     yield Event("begin", transaction, lsn)
     yield from (replace(event, transaction=transaction) for event in events)
     yield Event("commit", transaction, lsn)

@@ -144,20 +144,20 @@ class ChangeLogConsumer(FullConsumer):
         if change.kind != "insert" and change.old is None and change.new is None:
             raise _unfit(change.relation, "a row changed of which the plugin shows nothing")
         self._describe(projection.relation, change.lsn)
-        kept = replace(
+        published = replace(
             change,
             relation=projection.relation,
             old=projection.of(change.old),
             new=projection.of(change.new),
         )
         if self._hides_nan:
-            _refuse_hidden(projection, kept)
-        self._gathering.add(encode.change(kept), change.lsn)
+            _refuse_hidden(projection, published)
+        self._gathering.add(encode.change(published), change.lsn)
 
     def truncate(self, transaction: Transaction, truncate: Truncate, /) -> None:
         """The published ones of the tables."""
-        found = [self._projection(relation) for relation in truncate.relations]
-        relations = tuple(projection.relation for projection in found if projection is not None)
+        projections = [self._projection(relation) for relation in truncate.relations]
+        relations = tuple(projection.relation for projection in projections if projection is not None)
         for relation in relations:
             self._describe(relation, truncate.lsn)
         if relations:
@@ -227,9 +227,9 @@ def pull_rows(
     identity = BatchIdentity(
         pipeline, server.system_identifier, server.timeline, server.database, source.slot, server.version_text
     )
-    known = batch_starting_at(changelog_dir, start, until)
-    if known is not None:
-        return _reused(known, identity)
+    existing_batch = batch_starting_at(changelog_dir, start, until)
+    if existing_batch is not None:
+        return _reused(existing_batch, identity)
     end = _end(source, start, until, settled)
     if end == start:
         return empty_batch(changelog_dir, identity, start)
@@ -237,19 +237,19 @@ def pull_rows(
     if slot.failover or source.failover:
         await_standbys(source, end)
 
-    def cut(chosen: Mapping[str, str]) -> Batch:
+    def write_batch(chosen: Mapping[str, str]) -> Batch:
         place = (changelog_dir, identity, start, end)
-        return _cut(source, published, place, chosen, memory_bytes, {} if pass_over else None)
+        return _write_batch(source, published, place, chosen, memory_bytes, {} if pass_over else None)
 
     try:
-        return cut(dict(options or {}))
+        return write_batch(dict(options or {}))
     except HiddenNumbersError:
         with source_session(source.dsn, "looking at number columns") as connection:
             _check_numbers(connection, source, published)
-        return cut({**(options or {}), NUMBERS_AS_TEXT: ""})
+        return write_batch({**(options or {}), NUMBERS_AS_TEXT: ""})
 
 
-def _cut(
+def _write_batch(
     source: SourceSettings,
     published: Published,
     place: tuple[Path, BatchIdentity, int, int],
@@ -300,7 +300,7 @@ def published_columns(connection: psycopg.Connection[Any], source: SourceSetting
     narrow = connection.execute(_REFUSED, names).fetchall()
     if narrow:
         raise _not_here(source, f"publication {narrow[0][0]!r} leaves out an action")
-    found: dict[tuple[str, str], Collection[str]] = {}
+    columns_by_table: dict[tuple[str, str], Collection[str]] = {}
     for oid, schema, table, kind, _, listed, row_filter, *_ in published_rows(
         connection, source.publications
     ):
@@ -309,16 +309,16 @@ def published_columns(connection: psycopg.Connection[Any], source: SourceSetting
         if kind == "p":
             raise _not_here(source, f"table {schema}.{table} is published in place of its partitions")
         columns = listed or [name for (name,) in connection.execute(_PLAIN_COLUMNS, [oid]).fetchall()]
-        found[schema, table] = {*found.get((schema, table), ()), *columns}
-    return found
+        columns_by_table[schema, table] = {*columns_by_table.get((schema, table), ()), *columns}
+    return columns_by_table
 
 
 def _projected(relation: Relation, names: Collection[str] | None) -> _Projection:
     columns = list(enumerate(relation.columns))
-    kept = [(place, column) for place, column in columns if names is None or column.name in names]
-    projected = replace(relation, columns=tuple(column for _, column in kept))
+    published = [(place, column) for place, column in columns if names is None or column.name in names]
+    projected = replace(relation, columns=tuple(column for _, column in published))
     numbers = tuple(i for i, column in enumerate(projected.columns) if column.type_oid in HIDES_NAN)
-    return _Projection(projected, tuple(place for place, _ in kept), numbers)
+    return _Projection(projected, tuple(place for place, _ in published), numbers)
 
 
 def _refuse_two_phase(source: SourceSettings, *, two_phase: bool) -> None:

@@ -148,22 +148,31 @@ def capabilities_of(consumer: object) -> Capabilities:
     Raises:
         ConsumerError: a mandatory callback, or one that its family requires, is missing; it is named.
     """
-    known = (*MANDATORY, *OPTIONAL, *STREAM_REQUIRED, *STREAM_OPTIONAL, *PREPARE_REQUIRED, *PREPARE_OPTIONAL)
-    has = frozenset(name for name in known if callable(getattr(consumer, name, None)))
-    _require(consumer, has, MANDATORY, "a consumer")
-    if has & {*STREAM_REQUIRED, *STREAM_OPTIONAL}:
-        _require(consumer, has, STREAM_REQUIRED, "a consumer of streamed transactions")
-    if has & {*PREPARE_REQUIRED, *PREPARE_OPTIONAL}:
-        _require(consumer, has, PREPARE_REQUIRED, "a consumer of prepared transactions")
-        if "stream_start" in has:
-            _require(consumer, has, ("stream_prepare",), "a consumer of streamed and prepared transactions")
-        elif "stream_prepare" in has:
-            _require(consumer, has, STREAM_REQUIRED, "a consumer with stream_prepare")
-    return Capabilities(has)
+    callbacks = (
+        *MANDATORY,
+        *OPTIONAL,
+        *STREAM_REQUIRED,
+        *STREAM_OPTIONAL,
+        *PREPARE_REQUIRED,
+        *PREPARE_OPTIONAL,
+    )
+    implemented = frozenset(name for name in callbacks if callable(getattr(consumer, name, None)))
+    _require(consumer, implemented, MANDATORY, "a consumer")
+    if implemented & {*STREAM_REQUIRED, *STREAM_OPTIONAL}:
+        _require(consumer, implemented, STREAM_REQUIRED, "a consumer of streamed transactions")
+    if implemented & {*PREPARE_REQUIRED, *PREPARE_OPTIONAL}:
+        _require(consumer, implemented, PREPARE_REQUIRED, "a consumer of prepared transactions")
+        if "stream_start" in implemented:
+            _require(
+                consumer, implemented, ("stream_prepare",), "a consumer of streamed and prepared transactions"
+            )
+        elif "stream_prepare" in implemented:
+            _require(consumer, implemented, STREAM_REQUIRED, "a consumer with stream_prepare")
+    return Capabilities(implemented)
 
 
-def _require(consumer: object, has: frozenset[str], wanted: tuple[str, ...], who: str) -> None:
-    missing = [name for name in wanted if name not in has]
+def _require(consumer: object, has: frozenset[str], required: tuple[str, ...], who: str) -> None:
+    missing = [name for name in required if name not in has]
     if missing:
         raise ConsumerError(
             f"{who} requires the callback{'s' if len(missing) > 1 else ''} {', '.join(missing)}",
@@ -174,5 +183,5 @@ def _require(consumer: object, has: frozenset[str], wanted: tuple[str, ...], who
 
 def callback_of(consumer: object, name: str) -> Callable[..., Any] | None:
     """The consumer's callback of that name, None when it has none."""
-    found = getattr(consumer, name, None)
-    return found if callable(found) else None
+    callback = getattr(consumer, name, None)
+    return callback if callable(callback) else None

@@ -85,7 +85,7 @@ class Delivery:
         return refused
 
     def _deliver(self, event: Event) -> None:
-        if event.callback == "begin_prepare" and self._held_by_filter(event):
+        if event.callback == "begin_prepare" and self._waits_for_commit(event):
             return
         arguments: list[Any] = [event.transaction]
         if event.body is not None or event.callback == "stream_change":
@@ -94,7 +94,7 @@ class Delivery:
             arguments.append(event.subxid)
         self._call(event.callback, tuple(arguments), event, event.lsn)
 
-    def _held_by_filter(self, event: Event) -> bool:
+    def _waits_for_commit(self, event: Event) -> bool:
         assert event.transaction is not None
         asked = (event.transaction.xid, event.transaction.gid)
         if "filter_prepare" in self.capabilities.callbacks and self._call(

@@ -52,8 +52,8 @@ class Gathering:
         """What comes next belongs to this transaction."""
         self._forget()
         self._begun, self._open = transaction, False
-        told = (transaction.xid, transaction.commit_lsn, transaction.commit_time)
-        self._through = None not in told
+        needed = (transaction.xid, transaction.commit_lsn, transaction.commit_time)
+        self._through = None not in needed
 
     def add(self, payload: bytes, lsn: int) -> None:
         """A message of the transaction that has begun."""
@@ -150,11 +150,11 @@ class Gathering:
 
     def _flush(self) -> None:
         """Decode what has gathered and append it to the batch; a transaction may go on in the next chunk."""
-        at = {"first_seq": self._next_seq, "first_txn": self._next_txn}
-        chunk = self._decoder.decode(self._buffer, **at, partial=True, unreadable=self._unreadable)
+        counters = {"first_seq": self._next_seq, "first_txn": self._next_txn}
+        chunk = self._decoder.decode(self._buffer, **counters, partial=True, unreadable=self._unreadable)
         if chunk.consumed != self._buffer.count:
-            left = self._buffer.count - chunk.consumed
-            raise ProtocolError(f"the decoder left {left} messages over", way_out=DEFECT)
+            remaining = self._buffer.count - chunk.consumed
+            raise ProtocolError(f"the decoder left {remaining} messages over", way_out=DEFECT)
         self._next_seq, self._next_txn = chunk.next_seq, chunk.next_txn
         self.versions += [version for version in chunk.rows if version not in self.versions]
         self._writer.append(chunk)

@@ -43,10 +43,10 @@ class JsonFields(ReaderBase):
         return record
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
+        fields = dict(pairs)
+        if len(fields) != len(pairs):
             raise self.error("a key comes twice in a JSON object")
-        return found
+        return fields
 
     def _constant(self, name: str) -> Any:
         raise self.error(f"not JSON ({name})")

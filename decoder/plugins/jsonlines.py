@@ -47,12 +47,12 @@ class JsonLines(FullConsumer):
 
     def message(self, transaction: Transaction | None, message: Message, /) -> None:
         """One record."""
-        told = {
+        fields = {
             "transactional": message.transactional,
             "prefix": message.prefix,
             "content": _content(message.content),
         }
-        self.records.append({"kind": "message", **_place(transaction, message.lsn), **told})
+        self.records.append({"kind": "message", **_place(transaction, message.lsn), **fields})
 
 
 def changes(
@@ -128,11 +128,11 @@ def _row(change: Change) -> dict[str, Any]:
 
 def _old(relation: Relation, old: Tuple, *, whole: bool) -> dict[str, str | None]:
     """The columns that count; where the key is not known, those that have a value."""
-    known = bool(relation.replica_identity)
+    has_identity = bool(relation.replica_identity)
     return {
         column.name: _text(value)
         for column, value in zip(relation.columns, old, strict=True)
-        if whole or column.in_key or (not known and value is not NoValue.NULL)
+        if whole or column.in_key or (not has_identity and value is not NoValue.NULL)
     }
 
 

@@ -214,7 +214,7 @@ class _Slot:
     def received(self, reading: _Reading) -> Iterator[_Received]:
         """Messages as they come; keepalives go to ``reading.reached``."""
         with self._stream() as stream:
-            seen = self.bounds.start
+            received_lsn = self.bounds.start
             while not reading.done():
                 frames = stream.drain()
                 data, at, asked = frames.data.tobytes(), 0, False
@@ -223,14 +223,14 @@ class _Slot:
                     if frame[:1] == b"w" and length >= 25:
                         yield _Received(_LSN.unpack_from(frame, 1)[0], frame[25:])
                     elif frame[:1] == b"k" and length == 18:
-                        seen = max(seen, _LSN.unpack_from(frame, 1)[0])
+                        received_lsn = max(received_lsn, _LSN.unpack_from(frame, 1)[0])
                         asked |= frame[17] != 0
-                        reading.reached(seen)
+                        reading.reached(received_lsn)
                     else:
                         raise ProtocolError("an unknown kind of replication message", message_type="")
                     if reading.done():
                         break
-                stream.report(seen, now=asked)
+                stream.report(received_lsn, now=asked)
                 if not reading.done():
                     stream.rest(_REST_SECONDS)
 

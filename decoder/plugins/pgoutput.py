@@ -185,9 +185,9 @@ class PgoutputReader:
         transaction = self._transaction
         streamed = subxid is not None
         if isinstance(message, LogicalMessage):
-            told = model.Message(message.lsn, message.transactional, message.prefix, message.content)
+            content = model.Message(message.lsn, message.transactional, message.prefix, message.content)
             of = transaction if message.transactional else None
-            return Event("stream_message" if streamed else "message", of, message.lsn, told, subxid)
+            return Event("stream_message" if streamed else "message", of, message.lsn, content, subxid)
         if isinstance(message, Truncate):
             relations = tuple(self._relation(relation_id) for relation_id in message.relation_ids)
             emptied = model.Truncate(self.lsn, relations, message.cascade, message.restart_identity)

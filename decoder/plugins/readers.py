@@ -108,13 +108,13 @@ def check_plugin(plugin: str) -> None:
 def _of_pgoutput(source: SourceSettings, server_version: int) -> dict[str, str]:
     options = negotiate(source, server_version)
     names = ",".join('"' + name.replace('"', '""') + '"' for name in source.publications)
-    told: dict[str, Any] = {"proto_version": str(options.proto_version), "publication_names": names}
-    told["streaming"] = options.streaming if options.streaming != "off" else ""
-    told["two_phase"] = "on" if options.two_phase else ""
-    told["binary"] = "true" if options.binary else ""
-    told["messages"] = "true" if options.messages else ""
-    told["origin"] = options.origin if options.origin != "any" else ""
-    return {name: value for name, value in told.items() if value}
+    pairs: dict[str, Any] = {"proto_version": str(options.proto_version), "publication_names": names}
+    pairs["streaming"] = options.streaming if options.streaming != "off" else ""
+    pairs["two_phase"] = "on" if options.two_phase else ""
+    pairs["binary"] = "true" if options.binary else ""
+    pairs["messages"] = "true" if options.messages else ""
+    pairs["origin"] = options.origin if options.origin != "any" else ""
+    return {name: value for name, value in pairs.items() if value}
 
 
 def _check_settings(source: SourceSettings) -> None:

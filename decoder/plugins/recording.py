@@ -60,9 +60,9 @@ class RecordingWriter:
         """Add one message."""
         self._pending.append((b"w", _LSN.pack(lsn) + payload))
 
-    def answer(self, told: dict[str, Any]) -> None:
+    def answer(self, fields: dict[str, Any]) -> None:
         """Add an answer of the catalog."""
-        self._pending.append((b"t", _json(told)))
+        self._pending.append((b"t", _json(fields)))
 
     def keep(self) -> None:
         """Write what was added since the last time."""
@@ -113,22 +113,22 @@ class Recording:
         Raises:
             ProtocolError: the file is damaged or was broken off.
         """
-        count, held = 0, None
+        count, pending = 0, None
         while True:
             at = self._offset
             kind, body = self._record()
             if kind == b"t":
                 self._answer(self._parsed(body))
                 continue
-            if held is not None:
-                yield held
-                held = None
+            if pending is not None:
+                yield pending
+                pending = None
             if kind == b"e":
                 self._check_end(body, count, at)
                 return
             if kind != b"w" or len(body) < _LSN.size:
                 raise self._error("a record of unknown kind, or without its position", at)
-            held = (_LSN.unpack_from(body)[0], body[_LSN.size :])
+            pending = (_LSN.unpack_from(body)[0], body[_LSN.size :])
             count += 1
 
     def close(self) -> None:
@@ -149,22 +149,22 @@ class Recording:
             raise self._error("no header", len(MAGIC))
         return self._header(self._parsed(body))
 
-    def _header(self, told: dict[str, Any]) -> Startup:
+    def _header(self, fields: dict[str, Any]) -> Startup:
         try:
-            options = {str(name): str(value) for name, value in told["options"].items()}
-            version, start = int(told["server_version"]), int(told["start_lsn"])
-            return Startup(str(told["plugin"]), options, start, version, bool(told["two_phase"]))
+            options = {str(name): str(value) for name, value in fields["options"].items()}
+            version, start = int(fields["server_version"]), int(fields["start_lsn"])
+            return Startup(str(fields["plugin"]), options, start, version, bool(fields["two_phase"]))
         except (KeyError, TypeError, ValueError, AttributeError):
             raise self._error("a header that lacks something", len(MAGIC)) from None
 
-    def _answer(self, told: dict[str, Any]) -> None:
+    def _answer(self, fields: dict[str, Any]) -> None:
         try:
-            if "origin" in told:
-                self.catalog.origins[int(told["origin"])] = told["name"]
+            if "origin" in fields:
+                self.catalog.origins[int(fields["origin"])] = fields["name"]
                 return
-            rows = told["columns"]
+            rows = fields["columns"]
             facts = table_facts(rows) if rows else None
-            self.catalog.answers[str(told["schema"]), str(told["table"])] = facts
+            self.catalog.answers[str(fields["schema"]), str(fields["table"])] = facts
         except (KeyError, TypeError, ValueError, IndexError):
             raise self._error("an answer of the catalog that lacks something", self._offset) from None
 
@@ -183,20 +183,20 @@ class Recording:
 
     def _parsed(self, body: bytes) -> dict[str, Any]:
         try:
-            told = json.loads(body)
+            record = json.loads(body)
         except (ValueError, RecursionError):
-            told = None
-        if not isinstance(told, dict):
+            record = None
+        if not isinstance(record, dict):
             raise self._error("not JSON", self._offset - len(body))
-        return told
+        return record
 
     def _error(self, what: str, offset: int) -> ProtocolError:
         where = f"{self._path}, byte offset {offset}"
         return ProtocolError(what, offset=offset, where=where, way_out=BROKEN)
 
 
-def _json(told: dict[str, Any]) -> bytes:
-    return json.dumps(told, ensure_ascii=False).encode()
+def _json(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, ensure_ascii=False).encode()
 
 
 def _private(path: str, flags: int) -> int:

@@ -30,7 +30,7 @@ class SentColumn:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _TableVersion:
     relation: Relation
     toastable: frozenset[str]
     sent: tuple[SentColumn, ...]
@@ -41,38 +41,38 @@ class Tables:
 
     def __init__(self, catalog: Catalog | None = None) -> None:
         self._catalog = catalog
-        self._known: dict[tuple[str, str], _Known] = {}
+        self._versions: dict[tuple[str, str], _TableVersion] = {}
 
     def complete(self, schema: str, table: str, sent: Sequence[SentColumn]) -> Relation:
         """The table whose columns are exactly these."""
-        known = self._known.get((schema, table))
-        if known is None or known.sent != tuple(sent):
-            known = self._described(schema, table, tuple(sent))
-        return known.relation
+        version = self._versions.get((schema, table))
+        if version is None or version.sent != tuple(sent):
+            version = self._described(schema, table, tuple(sent))
+        return version.relation
 
     def fitting(self, schema: str, table: str, sent: Sequence[SentColumn], *, toasted: bool) -> Relation:
         """The table of which these are some columns; with ``toasted``, the others must be TOASTable."""
-        known = self._known.get((schema, table))
-        if known is not None and _covers(known, sent, toasted):
-            return known.relation
+        version = self._versions.get((schema, table))
+        if version is not None and _covers(version, sent, toasted):
+            return version.relation
         facts = self._ask(schema, table)
         if facts is not None:
-            known = _from_facts(schema, table, facts)
-            if _covers(known, sent, toasted) and _agree(facts, sent):
-                self._known[schema, table] = known
-                return known.relation
+            version = _from_facts(schema, table, facts)
+            if _covers(version, sent, toasted) and _agree(facts, sent):
+                self._versions[schema, table] = version
+                return version.relation
         return self._described(schema, table, tuple(sent)).relation
 
     def named(self, schema: str, table: str) -> Relation:
         """The table, when nothing but its name is told (a truncation)."""
-        known = self._known.get((schema, table))
-        if known is not None:
-            return known.relation
+        version = self._versions.get((schema, table))
+        if version is not None:
+            return version.relation
         facts = self._ask(schema, table)
         if facts is None:
             return Relation(0, schema, table, "", ())
-        self._known[schema, table] = _from_facts(schema, table, facts)
-        return self._known[schema, table].relation
+        self._versions[schema, table] = _from_facts(schema, table, facts)
+        return self._versions[schema, table].relation
 
     def origin(self, number: int) -> str:
         """Name of a replication origin; its number when the name is not known."""
@@ -82,16 +82,16 @@ class Tables:
     def _ask(self, schema: str, table: str) -> TableFacts | None:
         return self._catalog.table(schema, table) if self._catalog is not None else None
 
-    def _described(self, schema: str, table: str, sent: tuple[SentColumn, ...]) -> _Known:
+    def _described(self, schema: str, table: str, sent: tuple[SentColumn, ...]) -> _TableVersion:
         facts = self._ask(schema, table)
         names = [column.name for column in sent]
         if facts is not None and [f.column.name for f in facts.columns] == names and _agree(facts, sent):
-            known = _from_facts(schema, table, facts, sent)
+            version = _from_facts(schema, table, facts, sent)
         else:
             columns = tuple(_column(column) for column in sent)
-            known = _Known(Relation(0, schema, table, "", columns), frozenset(names), sent)
-        self._known[schema, table] = known
-        return known
+            version = _TableVersion(Relation(0, schema, table, "", columns), frozenset(names), sent)
+        self._versions[schema, table] = version
+        return version
 
 
 def values_of(relation: Relation, sent: Mapping[str, Value], missing: NoValue) -> Tuple:
@@ -123,20 +123,22 @@ def _column(sent: SentColumn) -> Column:
     return Column(sent.name, oid, typmod, False, name)
 
 
-def _from_facts(schema: str, table: str, facts: TableFacts, sent: tuple[SentColumn, ...] = ()) -> _Known:
+def _from_facts(
+    schema: str, table: str, facts: TableFacts, sent: tuple[SentColumn, ...] = ()
+) -> _TableVersion:
     toastable = frozenset(f.column.name for f in facts.columns if f.toastable)
-    return _Known(facts.relation(schema, table), toastable, sent)
+    return _TableVersion(facts.relation(schema, table), toastable, sent)
 
 
-def _covers(known: _Known, sent: Sequence[SentColumn], toasted: bool) -> bool:
-    columns = {column.name: column for column in known.relation.columns}
+def _covers(version: _TableVersion, sent: Sequence[SentColumn], toasted: bool) -> bool:
+    columns = {column.name: column for column in version.relation.columns}
     if any(column.name not in columns for column in sent):
         return False
-    before = {column.name: column for column in known.sent}
+    before = {column.name: column for column in version.sent}
     if not all(_consistent(before.get(column.name, column), column) for column in sent):
         return False
-    given = {column.name for column in sent}
-    return not toasted or all(name in given or name in known.toastable for name in columns)
+    sent_names = {column.name for column in sent}
+    return not toasted or all(name in sent_names or name in version.toastable for name in columns)
 
 
 def _consistent(one: SentColumn, other: SentColumn) -> bool:

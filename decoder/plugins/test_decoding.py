@@ -94,7 +94,7 @@ class LinesReader(ReaderBase):
         self._transaction: Transaction | None = None
         self._block: Transaction | None = None
         self._streamed: set[int | None] = set()
-        self._held: list[Event] | None = None
+        self._waiting_events: list[Event] | None = None
         self._columns: dict[str, SentColumn] = {}
         self._two_phase = two_phase
 
@@ -107,13 +107,13 @@ class LinesReader(ReaderBase):
         """The events of one line."""
         self.lsn = lsn
         for event in self._line(payload):
-            if self._held is not None:
-                self._held.append(event)
+            if self._waiting_events is not None:
+                self._waiting_events.append(event)
             else:
                 yield event
-        if self._held is not None and self._transaction is None:
-            held, self._held = self._held, None
-            yield from held
+        if self._waiting_events is not None and self._transaction is None:
+            events, self._waiting_events = self._waiting_events, None
+            yield from events
 
     def _line(self, payload: bytes) -> Iterator[Event]:
         if payload.startswith((b"message: ", b"streaming message: ")):
@@ -149,7 +149,7 @@ class LinesReader(ReaderBase):
             raise scan.error("a transaction begins inside another", 0)
         self.xid = self._xid(scan) if scan.took(" ") else None
         self._transaction = Transaction(self.xid)
-        self._held = [] if self._two_phase else None
+        self._waiting_events = [] if self._two_phase else None
         return Event("begin", self._transaction, self.lsn)
 
     def _commit(self, scan: TextScan) -> Event:
@@ -177,11 +177,11 @@ class LinesReader(ReaderBase):
     def _as_prepared(self, ended: Event) -> Iterator[Event]:
         """The transaction turns out to be a prepared one: so it began as one."""
         assert ended.transaction is not None
-        if self._held is None:
+        if self._waiting_events is None:
             raise self.error("a prepared transaction, which was not asked for (two_phase)", 0)
-        held, self._held = self._held, []
+        events, self._waiting_events = self._waiting_events, []
         began = replace(ended.transaction, end_lsn=None, commit_time=None)
-        for event in held:
+        for event in events:
             name: Callback = "begin_prepare" if event.callback == "begin" else event.callback
             yield replace(event, callback=name, transaction=began)
 
@@ -262,12 +262,12 @@ class LinesReader(ReaderBase):
             content = payload[size.end() :]
             fits = not content if hidden else len(content) == int(size[1])
             if fits and hidden == (size[2] is None):
-                return self._found_message(
+                return self._checked_message(
                     streamed, transactional, payload[start.end() : size.start()], content
                 )
         raise self.error("a message whose size is not what it says", len(payload))
 
-    def _found_message(self, streamed: bool, transactional: bool, prefix: bytes, content: bytes) -> Event:
+    def _checked_message(self, streamed: bool, transactional: bool, prefix: bytes, content: bytes) -> Event:
         try:
             text = prefix.decode("utf-8")
         except UnicodeDecodeError:
@@ -359,18 +359,18 @@ class LinesReader(ReaderBase):
     def _column(self, scan: TextScan) -> SentColumn:
         """` name[type]:`, of which a stream has few different ones."""
         head = _HEAD.match(scan.text, scan.at)
-        known = self._columns.get(head[0]) if head is not None else None
-        if head is None or known is None:
+        column = self._columns.get(head[0]) if head is not None else None
+        if head is None or column is None:
             start = scan.at
             scan.expect(" ")
             name = scan.name()
             scan.expect("[")
-            known = SentColumn(name, _type(scan))
+            column = SentColumn(name, _type(scan))
             scan.expect("]:")
-            self._columns[scan.text[start : scan.at]] = known
+            self._columns[scan.text[start : scan.at]] = column
         else:
             scan.at = head.end()
-        return known
+        return column
 
 
 def _type(scan: TextScan) -> str:

@@ -54,20 +54,20 @@ class TextScan:
 
     def match(self, pattern: re.Pattern[str], what: str) -> str:
         """Read what matches, which must come next."""
-        found = pattern.match(self.text, self.at)
-        if found is None:
+        match = pattern.match(self.text, self.at)
+        if match is None:
             raise self.error(f"{what} is due here")
-        self.at = found.end()
-        return found[0]
+        self.at = match.end()
+        return match[0]
 
     def quoted(self, quote: str) -> str:
         """Read text in quotes, a quote inside doubled."""
-        found = _QUOTED[quote].match(self.text, self.at)
-        if found is None:
+        match = _QUOTED[quote].match(self.text, self.at)
+        if match is None:
             self.expect(quote)
             raise self.error("a quote without its end", self.at - 1)
-        self.at = found.end()
-        return found[1].replace(quote * 2, quote)
+        self.at = match.end()
+        return match[1].replace(quote * 2, quote)
 
     def name(self) -> str:
         """Read an identifier as quote_identifier prints it."""

@@ -59,11 +59,11 @@ def _bare(text: str) -> str:
     return _ANY_MODIFIER.sub("", text).replace('"', "").rpartition(".")[2].strip()
 
 
-def _modifier(name: str, found: re.Match[str] | None) -> int:
+def _modifier(name: str, match: re.Match[str] | None) -> int:
     """As the type's typmodin function packs it (varchar.c, numeric.c, timestamp.c, varbit.c)."""
-    if found is None:
+    if match is None:
         return -1
-    numbers = [int(part) for part in found[1].split(",")]
+    numbers = [int(part) for part in match[1].split(",")]
     if name in ("varchar", "bpchar"):
         return numbers[0] + 4
     if name == "numeric":

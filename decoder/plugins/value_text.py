@@ -26,8 +26,8 @@ def date_text(days: int, *, suffix: str = "") -> str:
     day = of_year - (153 * month_from_march + 2) // 5 + 1
     month = month_from_march + 3 if month_from_march < 10 else month_from_march - 9
     year = era * 400 + year_of_era + (month <= 2)
-    shown, bc = (year, "") if year > 0 else (1 - year, " BC")
-    return f"{shown:04d}-{month:02d}-{day:02d}{suffix}{bc}"
+    printed_year, bc = (year, "") if year > 0 else (1 - year, " BC")
+    return f"{printed_year:04d}-{month:02d}-{day:02d}{suffix}{bc}"
 
 
 def time_text(micros: int) -> str:

@@ -309,14 +309,14 @@ class JsonReader(JsonFields):
 _BYTEA = 17
 
 
-def _filled(said: Transaction, begun: Transaction | None, lsn: int) -> Transaction:
+def _filled(end: Transaction, begun: Transaction | None, lsn: int) -> Transaction:
     """A commit that leaves things out says them with its beginning, and where it ends with its place."""
     assert begun is not None
     return Transaction(
-        begun.xid if said.xid is None else said.xid,
-        begun.commit_lsn if said.commit_lsn is None else said.commit_lsn,
-        lsn if said.end_lsn is None else said.end_lsn,
-        begun.commit_time if said.commit_time is None else said.commit_time,
+        begun.xid if end.xid is None else end.xid,
+        begun.commit_lsn if end.commit_lsn is None else end.commit_lsn,
+        lsn if end.end_lsn is None else end.end_lsn,
+        begun.commit_time if end.commit_time is None else end.commit_time,
         begun.origin,
     )
 

@@ -58,33 +58,33 @@ class StreamDescriptions:
     session: Descriptions
     xids: set[int] = field(default_factory=set)
     aborted: set[int] = field(default_factory=set)
-    said: list[tuple[int, int, Description]] = field(default_factory=list)
+    descriptions: list[tuple[int, int, Description]] = field(default_factory=list)
     uses: set[tuple[int, int, int]] = field(default_factory=set)
 
     def add(self, message: Description, place: int, xid: int) -> Description:
         """Note a description; returns it with the names of its types."""
-        own = {m.type_oid: type_text(m) for _, _, m in self.said if isinstance(m, TypeMessage)}
+        own = {m.type_oid: type_text(m) for _, _, m in self.descriptions if isinstance(m, TypeMessage)}
         message = named(message, {**self.session.types, **own})
-        self.said.append((place, xid, message))
+        self.descriptions.append((place, xid, message))
         return message
 
     def relation(self, relation_id: int) -> Relation | None:
         """The version of a table in force in this transaction: one that it has described itself."""
-        found = self._described(relation_id)
-        return None if found is None else found[1]
+        description = self._described(relation_id)
+        return None if description is None else description[1]
 
     def _described(self, relation_id: int) -> tuple[int, Relation] | None:
         """Who described a table last, and how."""
-        for _, xid, message in reversed(self.said):
+        for _, xid, message in reversed(self.descriptions):
             if isinstance(message, RelationMessage) and message.relation.relation_id == relation_id:
                 return xid, message.relation
         return None
 
     def used(self, xid: int, relation_id: int) -> None:
         """A (sub)transaction changes that table, whoever described it."""
-        found = self._described(relation_id)
-        if found is not None and found[0] != xid:
-            self.uses.add((xid, found[0], relation_id))
+        description = self._described(relation_id)
+        if description is not None and description[0] != xid:
+            self.uses.add((xid, description[0], relation_id))
 
     def lost(self) -> int | None:
         """A table that changes need and that a part described which was rolled back."""
@@ -95,11 +95,11 @@ class StreamDescriptions:
     def abort(self, subxid: int) -> None:
         """Forget what a subtransaction described; it sends no more."""
         self.aborted.add(subxid)
-        self.said = [each for each in self.said if each[1] != subxid]
+        self.descriptions = [each for each in self.descriptions if each[1] != subxid]
 
     def commit(self) -> None:
         """Let everything hold for the session."""
-        for place, _, message in self.said:
+        for place, _, message in self.descriptions:
             self.session.add(message, place)
 
 

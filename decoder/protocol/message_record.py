@@ -15,28 +15,28 @@ _SHORT_HEADER, _LONG_HEADER = 24, 40
 _RECORD_HEADER, _MESSAGE_HEADER = 24, 24
 
 
-def record_start(end: int, held: int) -> int:
+def record_start(end: int, content_bytes: int) -> int:
     """The position of a message's record.
 
     Args:
         end: where the record ends; if no record can end there, it is given back.
-        held: bytes of the prefix, with its end mark, and of the content.
+        content_bytes: bytes of the prefix, with its end mark, and of the content.
     """
     if end % 8 != 0:
         return end
-    data = _MESSAGE_HEADER + held
-    left = _RECORD_HEADER + (2 if data <= 255 else 5) + data
-    left += (8 - left % 8) % 8
+    data = _MESSAGE_HEADER + content_bytes
+    remaining = _RECORD_HEADER + (2 if data <= 255 else 5) + data
+    remaining += (8 - remaining % 8) % 8
     at = end
-    while left > 0:
+    while remaining > 0:
         page = (at - 1) - (at - 1) % _PAGE
         header = _LONG_HEADER if page % _SEGMENT == 0 else _SHORT_HEADER
-        taken = min(left, at - page - header)
-        if taken <= 0:
+        on_page = min(remaining, at - page - header)
+        if on_page <= 0:
             at = page
             continue
-        left -= taken
-        at = at - taken if left == 0 else page
+        remaining -= on_page
+        at = at - on_page if remaining == 0 else page
     return at
 
 

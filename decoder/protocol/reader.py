@@ -227,15 +227,15 @@ class StreamReader:
         self.transaction = None
 
     def _start(self, message: StreamStart) -> None:
-        known = message.xid in self.streams
-        if message.first == known:
+        is_open = message.xid in self.streams
+        if message.first == is_open:
             what = (
                 "a first block of a transaction that has one"
-                if known
+                if is_open
                 else "a later block of an unknown transaction"
             )
             raise ProtocolError(what, message_type="S", offset=5)
-        if not known:
+        if not is_open:
             for top, other in self.streams.items():
                 if message.xid in other.xids:
                     raise ProtocolError(f"a part of transaction {top}", message_type="S", offset=1)
@@ -304,12 +304,12 @@ class StreamReader:
             return self.streams[self.block].add(message, self._place, xid)
         if isinstance(message, Truncate):
             for relation_id in message.relation_ids:
-                self._known(relation_id, tag, offset, xid)
+                self._required_relation(relation_id, tag, offset, xid)
         elif isinstance(message, Insert | Update | Delete):
             self._fits(message, tag, offset, xid)
         return message
 
-    def _known(self, relation_id: int, tag: str, offset: int, xid: int | None) -> Relation:
+    def _required_relation(self, relation_id: int, tag: str, offset: int, xid: int | None) -> Relation:
         relation = self.relation(relation_id)
         if self.block is not None and xid is not None:
             self.streams[self.block].used(xid, relation_id)
@@ -318,7 +318,7 @@ class StreamReader:
         return relation
 
     def _fits(self, message: Insert | Update | Delete, tag: str, offset: int, xid: int | None) -> None:
-        relation = self._known(message.relation_id, tag, offset, xid)
+        relation = self._required_relation(message.relation_id, tag, offset, xid)
         old = None if isinstance(message, Insert) else message.old
         new = None if isinstance(message, Delete) else message.new
         for values in (old, new):

@@ -15,8 +15,8 @@ from slotlake.decoder.protocol.wire import read_message
 from slotlake.decoder.types.table import type_name
 
 # The same descriptions come again with every connection.  What is kept is bounded, whatever a stream says.
-_RELATIONS_KEPT, _RELATION_BYTES_MAX = 1 << 11, 1 << 10
-_COLUMNS_KEPT, _COLUMN_BYTES_MAX = 1 << 13, 1 << 7
+_RELATIONS_CACHED, _RELATION_BYTES_MAX = 1 << 11, 1 << 10
+_COLUMNS_CACHED, _COLUMN_BYTES_MAX = 1 << 13, 1 << 7
 _COLUMN_TAIL = 9  # the zero byte behind the name, type OID, modifier
 _ID, _COUNT, _TYPE = struct.Struct(">I"), struct.Struct(">H"), struct.Struct(">Ii")
 
@@ -51,7 +51,7 @@ def _read(payload: bytes) -> Relation:
     return message.relation
 
 
-_read_again = lru_cache(_RELATIONS_KEPT)(_read)
+_read_again = lru_cache(_RELATIONS_CACHED)(_read)
 
 
 def _plainly(payload: bytes) -> Relation | None:
@@ -82,7 +82,7 @@ def _columns(raw: bytes) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-_columns_again = lru_cache(_RELATIONS_KEPT)(_columns)
+_columns_again = lru_cache(_RELATIONS_CACHED)(_columns)
 
 
 def _column(raw: bytes) -> Column:
@@ -94,4 +94,4 @@ def _column(raw: bytes) -> Column:
     return Column(name, oid, typmod, flags == 1, type_name(oid) or "")
 
 
-_column_again = lru_cache(_COLUMNS_KEPT)(_column)
+_column_again = lru_cache(_COLUMNS_CACHED)(_column)

@@ -25,9 +25,9 @@ def library() -> ctypes.CDLL | None:
     paths = {line.split(maxsplit=5)[5] for line in lines if "/libpq" in line}
     for path in sorted(paths, key=lambda each: "psycopg" not in each):
         try:
-            found = ctypes.CDLL(path)
-            if found.PQlibVersion() == pq.version():
-                return found
+            candidate = ctypes.CDLL(path)
+            if candidate.PQlibVersion() == pq.version():
+                return candidate
         except (OSError, AttributeError):
             continue
     return None
@@ -40,10 +40,10 @@ def address(pgconn: pq.abc.PGconn) -> int:
 
 def same_library(pgconn: pq.abc.PGconn) -> bool:
     """Is it the library that made this connection?"""
-    found, at = library(), address(pgconn)
-    if found is None or not at:
+    libpq, at = library(), address(pgconn)
+    if libpq is None or not at:
         return False
-    found.PQsocket.argtypes = [ctypes.c_void_p]
+    libpq.PQsocket.argtypes = [ctypes.c_void_p]
     with suppress(psycopg.Error):  # it has no socket
-        return bool(found.PQsocket(at) == pgconn.socket)
+        return bool(libpq.PQsocket(at) == pgconn.socket)
     return False

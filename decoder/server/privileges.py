@@ -60,8 +60,8 @@ def require_readable(
     rights, role = [], ""
     for row in connection.execute(_RIGHTS.encode(), (list(tables),)).fetchall():
         role, oid, schema, name, usage, select, secured, hidden = row
-        wanted = tables[int(oid)]
-        lacking = tuple(column for column in hidden if wanted is None or column in wanted)
+        columns = tables[int(oid)]
+        lacking = tuple(column for column in hidden if columns is None or column in columns)
         rights.append(_Rights(schema, name, usage, select, secured, lacking))
     _refuse_hidden_rows(rights, role)
     _refuse_hidden_tables(rights, role)
@@ -87,8 +87,8 @@ def _refuse_hidden_tables(rights: Sequence[_Rights], role: str) -> None:
     lacking = [each for each in rights if each.columns and not each.select]
     if not no_usage and not lacking:
         return
-    told = [f"schema {sql.Identifier(schema).as_string(None)}" for schema in no_usage]
-    told += [_told(each) for each in lacking]
+    unreadable = [f"schema {sql.Identifier(schema).as_string(None)}" for schema in no_usage]
+    unreadable += [_described(each) for each in lacking]
     grantee = _quoted(role)
     statements = [
         f"GRANT USAGE ON SCHEMA {sql.Identifier(schema).as_string(None)} TO {grantee}" for schema in no_usage
@@ -97,13 +97,13 @@ def _refuse_hidden_tables(rights: Sequence[_Rights], role: str) -> None:
         statements.append(f"GRANT SELECT ON {', '.join(each.quoted for each in lacking)} TO {grantee}")
     first = (lacking or [each for each in rights if not each.usage])[0]
     raise SourceError(
-        f"the role may not read all that is published: {', '.join(told)}",
+        f"the role may not read all that is published: {', '.join(unreadable)}",
         where=f"role {role}",
         way_out="have their owner run: " + "; ".join(statements),
     ).of(first.schema, first.table)
 
 
-def _told(rights: _Rights) -> str:
+def _described(rights: _Rights) -> str:
     return rights.quoted if len(rights.columns) > 5 else f"{rights.quoted} ({', '.join(rights.columns)})"
 
 

@@ -177,23 +177,22 @@ _ROWS = Refusal(
 
 def meaning_of(state: str | None, *, rows: bool = False) -> Refusal:
     """What a refusal with this SQLSTATE means; ``rows``: where rows of one table are read."""
-    known = _BY_STATE.get(state or "") or _BY_CLASS.get((state or "")[:2])
+    refusal = _BY_STATE.get(state or "") or _BY_CLASS.get((state or "")[:2])
     if rows and state and state[:2] in _OF_ROWS:
         named = state in _BY_STATE and state[:2] != "0A"
         return replace(_ROWS, way_out=_BY_STATE[state].way_out) if named else _ROWS
-    if known is not None:
-        return known
-    told = f"SQLSTATE {state}" if state else "no SQLSTATE"
+    if refusal is not None:
+        return refusal
+    sqlstate_text = f"SQLSTATE {state}" if state else "no SQLSTATE"
     return Refusal(
         SourceError,
         "PostgreSQL refused",
-        f"the same will be refused until its cause is gone: the words above are the server's ({told}), "
-        "its log at "
-        "this moment shows the statement",
+        f"the same will be refused until its cause is gone: the words above are the server's "
+        f"({sqlstate_text}), its log at this moment shows the statement",
     )
 
 
-def require_known(server_version: int, where: str) -> None:
+def require_supported_version(server_version: int, where: str) -> None:
     """Raises SourceError for a server that is older than any that can be read."""
     if _OLDEST_NUMBERED <= server_version < OLDEST_MAJOR * 10000:
         version = f"{server_version // 10000}.{server_version % 10000}"

@@ -14,7 +14,7 @@ from slotlake.decoder.server.session_settings import LOCKED_WAY_OUT, POOLER, POO
 CHECK_REACH = "check that the server runs and can be reached from here, then run the same command again"
 
 
-def _known(
+def _pattern(
     pattern: str, kind: type[SourceError], what: str, way_out: str
 ) -> tuple[re.Pattern[str], type[SourceError], str, str]:
     return re.compile(pattern, re.IGNORECASE), kind, what, way_out
@@ -22,54 +22,54 @@ def _known(
 
 # First match wins.  libpq's own words, and those by which a server in English says more than its SQLSTATE;
 # on one with translated messages the SQLSTATE alone decides (refusals.py, server_state.py).
-KNOWN = (
-    _known(
+PATTERNS = (
+    _pattern(
         r"unsupported startup parameter",  # PgBouncer's own words
         SourceError,
         POOLER.format("it passes on neither replication connections nor a session's settings"),
         POOLER_WAY_OUT,
     ),
-    _known(
+    _pattern(
         r"canceling statement due to lock timeout",
         LockedError,
         "a table of the source is locked",
         LOCKED_WAY_OUT,
     ),
-    _known(
+    _pattern(
         r"failed to resolve host|could not translate host name",
         SourceUnavailableError,
         "the source's host name cannot be resolved",
         "check the host in source.dsn and this machine's DNS",
     ),
-    _known(
+    _pattern(
         r"connection refused|timeout expired|connection timeout|no route to host|network is unreachable"
         r"|\.s\.PGSQL\.\d+. failed|server closed the connection unexpectedly|connection reset",
         SourceUnavailableError,
         "the source cannot be reached",
         CHECK_REACH,
     ),
-    _known(
+    _pattern(
         r"No space left on device|disk is full|Disk quota exceeded",
         SourceUnavailableError,
         "a disk of the server is full",
         "free or enlarge it (df on the server; pg_wal, the data directory, its temporary files), then run "
         "the same command again: nothing of an unfinished batch was kept",
     ),
-    _known(
+    _pattern(
         r"the database system is (starting up|shutting down|in recovery mode|not yet accepting)"
         r"|terminating connection (due to (administrator command|immediate shutdown)|because of crash)",
         SourceUnavailableError,
         "the source is not serving now",
         "wait until it serves again, then run the same command again",
     ),
-    _known(
+    _pattern(
         r"password authentication failed|no password supplied|PAM authentication failed"
         r"|LDAP authentication failed|wrong password",
         SourceError,
         "the source does not accept the user or the password",
         "check user and password of source.dsn (env:NAME keeps them out of the file)",
     ),
-    _known(
+    _pattern(
         r"no pg_hba\.conf entry|pg_hba\.conf rejects",
         SourceError,
         "the server's pg_hba.conf has no entry that lets this user in from here",
@@ -77,69 +77,69 @@ KNOWN = (
         "connection is matched by the database's name, not by the word replication), then SELECT "
         "pg_reload_conf()",
     ),
-    _known(
+    _pattern(
         r"database .* does not exist",
         SourceError,
         "there is no such database on the source",
         "check the database's name in source.dsn",
     ),
-    _known(
+    _pattern(
         r"role .* (does not exist|is not permitted to log in)",
         SourceError,
         "the source has no such login role",
         "check the user in source.dsn, or CREATE ROLE … LOGIN REPLICATION",
     ),
-    _known(
+    _pattern(
         r"permission denied to (start WAL sender|use replication slots)"
         r"|must be superuser or replication role",
         SourceError,
         "the role may not replicate",
         "ALTER ROLE … REPLICATION (as a superuser), or use a role that has it",
     ),
-    _known(
+    _pattern(
         r"max_wal_senders",
         SourceUnavailableError,
         "all of the server's WAL senders are in use",
         "raise max_wal_senders (needs a restart), or end a replication connection that is not needed",
     ),
-    _known(
+    _pattern(
         r"all replication slots are in use",
         SourceError,
         "the server has no free replication slot",
         "drop a slot that is not needed (SELECT slot_name, active FROM pg_replication_slots), or raise "
         "max_replication_slots (needs a restart)",
     ),
-    _known(
+    _pattern(
         r"too many clients already|remaining connection slots|too many connections for",
         SourceUnavailableError,
         "the source has no free connection",
         "raise max_connections or end sessions that are not needed, then run the same command again",
     ),
-    _known(
+    _pattern(
         r"logical decoding cannot be used while in recovery",
         SourceError,
         "the source is a standby of a version that cannot decode there",
         "use a standby of PostgreSQL 16 or later, or the primary",
     ),
-    _known(
+    _pattern(
         r"logical decoding on (a )?standby requires",
         SourceError,
         "the standby's primary does not log what decoding needs",
         "ALTER SYSTEM SET wal_level = 'logical' on the primary, then restart it",
     ),
-    _known(
+    _pattern(
         r"logical decoding requires .?wal_level|wal_level.* (must be|requires) .*logical",
         SourceError,
         "the server's wal_level is not 'logical'",
         "ALTER SYSTEM SET wal_level = 'logical', then restart the server",
     ),
-    _known(
+    _pattern(
         r"SSL|certificate",
         SourceError,
         "a TLS connection as asked for cannot be made",
         "check sslmode, sslrootcert, sslcert and sslkey of source.dsn against what the server offers",
     ),
-    _known(
+    _pattern(
         r"permission denied",
         SourceError,
         "the role lacks a privilege",

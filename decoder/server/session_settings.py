@@ -23,7 +23,7 @@ LOCKED_WAY_OUT = (
     "an open transaction holds it (ALTER TABLE, LOCK TABLE), perhaps a prepared one: end it (pg_locks, "
     "pg_prepared_xacts), then run the same command again"
 )
-_MARK = "slotlake.session"
+_MARKER = "slotlake.session"
 _SETTINGS = {
     # How values are printed.
     "DateStyle": "ISO,MDY",
@@ -49,10 +49,10 @@ _SETTINGS = {
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
-    _MARK: "on",
+    _MARKER: "on",
 }
 _FIRST_WITH_TRANSACTION_TIMEOUT = 170000
-_TAKEN = f"SELECT pg_catalog.current_setting('{_MARK}', true), pg_catalog.pg_backend_pid()"
+_TAKEN = f"SELECT pg_catalog.current_setting('{_MARKER}', true), pg_catalog.pg_backend_pid()"
 _NO_TRANSACTION_TIMEOUT = ", pg_catalog.set_config('transaction_timeout', '0', false)"
 POOLER = "source.dsn leads to a connection pooler (PgBouncer or its like): {}"
 POOLER_WAY_OUT = (
@@ -64,8 +64,8 @@ POOLER_WAY_OUT = (
 
 def startup_options(*, lock_seconds_max: float) -> str:
     """For the connection's ``options``; of a setting that is given twice, the last counts."""
-    told = _told(lock_seconds_max)
-    return " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in told.items())
+    settings = _settings(lock_seconds_max)
+    return " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in settings.items())
 
 
 def take_settings(connection: psycopg.Connection[Any], where: str, *, lock_seconds_max: float) -> None:
@@ -81,12 +81,12 @@ def take_settings(connection: psycopg.Connection[Any], where: str, *, lock_secon
     if row is None or row[1] != connection.info.backend_pid:
         what = POOLER.format("it does not pass on the settings of a session")
         raise SourceError(what, where=where, way_out=POOLER_WAY_OUT)
-    for name, value in _told(lock_seconds_max).items():  # a proxy that leaves them out
+    for name, value in _settings(lock_seconds_max).items():  # a proxy that leaves them out
         command = f"SELECT pg_catalog.set_config({_literal(name)}, {_literal(value)}, false)"
         connection.execute(command.encode())
 
 
-def _told(lock_seconds_max: float) -> dict[str, str]:
+def _settings(lock_seconds_max: float) -> dict[str, str]:
     return {**_SETTINGS, "lock_timeout": str(int(lock_seconds_max * 1000))}
 
 

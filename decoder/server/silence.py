@@ -21,7 +21,7 @@ class Verdict(Enum):
 
     WAIT = 0
     ASK = 1
-    GONE = 2
+    LOST = 2
 
 
 def limit_seconds(wal_sender_timeout_seconds: float) -> float:
@@ -45,7 +45,7 @@ class Silence:
             return Verdict.WAIT
         silent = now - self._since
         if silent >= self.limit:
-            return Verdict.GONE
+            return Verdict.LOST
         if silent >= self.limit / 2 and not self._asked:
             self._asked = True
             return Verdict.ASK

@@ -22,21 +22,21 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from slotlake.decoder.errors import SourceError, SourceUnavailableError
 from slotlake.decoder.lsn import parse_lsn
-from slotlake.decoder.server.refusals import meaning_of, require_known
-from slotlake.decoder.server.refusals_by_words import CHECK_REACH, KNOWN
+from slotlake.decoder.server.refusals import meaning_of, require_supported_version
+from slotlake.decoder.server.refusals_by_words import CHECK_REACH, PATTERNS
 from slotlake.decoder.server.session_settings import (
     LOCK_SECONDS_MAX,
     startup_options,
     take_settings,
 )
-from slotlake.decoder.server.sqlstate import told
+from slotlake.decoder.server.sqlstate import message_and_state
 from slotlake.decoder.server.waiting import WatchedConnection
 
 APPLICATION_NAME = "slotlake"
 CONNECT_TIMEOUT_SECONDS = 10
 Streaming = Literal["off", "on", "parallel"]
 Origin = Literal["any", "none"]
-_SHOWN = ("host", "hostaddr", "port", "dbname", "user")
+_SHOWN_PARTS = ("host", "hostaddr", "port", "dbname", "user")
 _SECRET = ("password", "sslpassword", "oauth_client_secret")
 
 
@@ -90,7 +90,9 @@ def redact(dsn: str) -> str:
         parts = _parse(dsn)
     except SourceError:
         return "(a connection string that cannot be read)"
-    return " ".join(f"{name}={parts[name]}" for name in _SHOWN if parts.get(name)) or "(libpq's defaults)"
+    return (
+        " ".join(f"{name}={parts[name]}" for name in _SHOWN_PARTS if parts.get(name)) or "(libpq's defaults)"
+    )
 
 
 def connect(dsn: str) -> WatchedConnection:
@@ -208,19 +210,19 @@ class source_session:  # noqa: N801 - used as a function: `with source_session(â
 
 def explain(error: psycopg.Error, dsn: str, doing: str = "", *, rows: bool = False) -> SourceError:
     """The SourceError for what libpq or the server said; ``rows``: where rows of one table are read."""
-    text, state = told(error)
-    said = _without_secrets(text, dsn)
+    text, state = message_and_state(error)
+    message = _without_secrets(text, dsn)
     where = redact(dsn)
-    for pattern, kind, what, way_out in KNOWN:
-        if pattern.search(said):
-            return kind(f"{what}: {said}" if what else said, where=where, way_out=way_out)
+    for pattern, kind, what, way_out in PATTERNS:
+        if pattern.search(message):
+            return kind(f"{what}: {message}" if what else message, where=where, way_out=way_out)
     if isinstance(error, psycopg.OperationalError) and not state:
         return SourceUnavailableError(
-            f"the connection to PostgreSQL failed: {said}", where=where, way_out=CHECK_REACH
+            f"the connection to PostgreSQL failed: {message}", where=where, way_out=CHECK_REACH
         )
     meaning = meaning_of(state or None, rows=rows)
     action = f" while {doing}" if doing else ""
-    return meaning.kind(f"{meaning.what}{action}: {said}", where=where, way_out=meaning.way_out)
+    return meaning.kind(f"{meaning.what}{action}: {message}", where=where, way_out=meaning.way_out)
 
 
 def _open(dsn: str, extra: dict[str, str], lock_seconds_max: float) -> WatchedConnection:
@@ -229,7 +231,7 @@ def _open(dsn: str, extra: dict[str, str], lock_seconds_max: float) -> WatchedCo
         connection = WatchedConnection.connect(conninfo, autocommit=True)
         connection.conninfo, connection.where = conninfo, redact(dsn)
         try:
-            require_known(connection.info.server_version, connection.where)
+            require_supported_version(connection.info.server_version, connection.where)
             take_settings(connection, connection.where, lock_seconds_max=lock_seconds_max)
         except BaseException:
             connection.close()
@@ -278,7 +280,7 @@ def _unreadable() -> SourceError:
     )
 
 
-def _without_secrets(said: str, dsn: str) -> str:
+def _without_secrets(message: str, dsn: str) -> str:
     try:
         parts = conninfo_to_dict(dsn)
     except psycopg.Error:
@@ -287,6 +289,6 @@ def _without_secrets(said: str, dsn: str) -> str:
         secret = str(parts.get(name) or "")
         if secret:
             # Anchored on both sides, so that the password "a" does not eat every a of the message.
-            said = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", said)
-    lines = [" ".join(line.split()) for line in said.splitlines()]
+            message = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", message)
+    lines = [" ".join(line.split()) for line in message.splitlines()]
     return "; ".join(line for line in lines if line)

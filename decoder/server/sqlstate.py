@@ -26,7 +26,7 @@ _LOCATION = re.compile(r"\n[^\n:]+:  \w+, [\w.]+:\d+(?=\n|$)")
 _WAITS = {pq.PollingStatus.READING: Wait.R, pq.PollingStatus.WRITING: Wait.W}
 
 
-def told(error: psycopg.Error) -> tuple[str, str]:
+def message_and_state(error: psycopg.Error) -> tuple[str, str]:
     """What an error says, and its SQLSTATE; "" if no server said it."""
     text = str(error)
     states = _STATE.findall(text) if error.sqlstate is None else []
@@ -42,7 +42,7 @@ class StatingConnection(psycopg.Connection[tuple[Any, ...]]):
     def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
         """psycopg's own (`psycopg.generators`), but for the verbosity."""
         pgconn = pq.PGconn.connect_start(conninfo.encode())
-        _be(pgconn, _VERBOSE)
+        _set_verbosity(pgconn, _VERBOSE)
         while True:
             status = pq.PollingStatus.FAILED
             if pgconn.status != pq.ConnStatus.BAD:
@@ -55,11 +55,11 @@ class StatingConnection(psycopg.Connection[tuple[Any, ...]]):
                 raise psycopg.OperationalError(failed)
             while not (yield pgconn.socket, _WAITS[status]):
                 pass
-        _be(pgconn, _DEFAULT)
+        _set_verbosity(pgconn, _DEFAULT)
         return cls(pgconn)
 
 
-def _be(pgconn: pq.abc.PGconn, verbosity: int) -> None:
-    found = library()
-    if found is not None and same_library(pgconn):
-        found.PQsetErrorVerbosity(ctypes.c_void_p(address(pgconn)), verbosity)
+def _set_verbosity(pgconn: pq.abc.PGconn, verbosity: int) -> None:
+    libpq = library()
+    if libpq is not None and same_library(pgconn):
+        libpq.PQsetErrorVerbosity(ctypes.c_void_p(address(pgconn)), verbosity)

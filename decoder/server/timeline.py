@@ -45,8 +45,8 @@ class HistoryError(SourceError):
 
 def switch_points(history: str) -> dict[int, int]:
     """Earlier timeline → the position at which it was left, from a timeline's history file."""
-    found = (_LINE.match(line) for line in history.splitlines())
-    return {int(match[1]): parse_lsn(match[2]) for match in found if match is not None}
+    matches = (_LINE.match(line) for line in history.splitlines())
+    return {int(match[1]): parse_lsn(match[2]) for match in matches if match is not None}
 
 
 @dataclass(frozen=True)

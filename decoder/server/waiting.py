@@ -22,7 +22,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from slotlake.decoder.errors import SourceUnavailableError
 from slotlake.decoder.server import silence
-from slotlake.decoder.server.sqlstate import StatingConnection, told
+from slotlake.decoder.server.sqlstate import StatingConnection, message_and_state
 
 ASK_SECONDS = 10.0
 _LATE_SECONDS = 1.0
@@ -101,11 +101,11 @@ class WatchedConnection(StatingConnection):
         patience, ready = Patience(self), None
         while True:
             try:
-                wanted = next(gen) if ready is None else gen.send(ready)
+                interest = next(gen) if ready is None else gen.send(ready)
             except StopIteration as end:
                 result: RV = end.value
                 return result
-            ready = yield wanted
+            ready = yield interest
             if ready:
                 patience.heard()
             else:
@@ -128,7 +128,7 @@ def _at_work(connection: WatchedConnection) -> bool:
             pooled = row is None or row[0] != asking.info.backend_pid
     except psycopg.Error as error:
         # A server that refuses (no connection is free, it is starting) is one that can be reached.
-        return bool(told(error)[1])
+        return bool(message_and_state(error)[1])
     if pooled or row is None:
         return True  # a pooler: these are not the server's own process ids
     state, waits_for = row[1], row[2]

@@ -51,13 +51,13 @@ def require_free_slot(connection: psycopg.Connection[Any], where: str) -> Capaci
     Raises:
         SourceError: all slots are in use.
     """
-    found = capacity(connection)
-    if found.slots_free == 0:
+    current = capacity(connection)
+    if current.slots_free == 0:
         raise SourceError(
-            f"the server has no free replication slot: {found.slots} of max_replication_slots "
-            f"{found.slots_max} are in use",
+            f"the server has no free replication slot: {current.slots} of max_replication_slots "
+            f"{current.slots_max} are in use",
             where=where,
             way_out="drop a slot that is not needed (SELECT slot_name, active FROM pg_replication_slots), or "
             "raise max_replication_slots (needs a restart)",
         )
-    return found
+    return current

@@ -63,15 +63,15 @@ def _refused(connection: psycopg.Connection[Any], source: SourceSettings) -> boo
     )
 
 
-def turn_failover(source: SourceSettings, made_so: bool, server_version: int) -> None:
+def turn_failover(source: SourceSettings, has_failover: bool, server_version: int) -> None:
     """Make a slot that is there already what the pipeline file asks for by name; nobody may be reading it."""
-    if source.failover is None or source.failover == made_so:
+    if source.failover is None or source.failover == has_failover:
         return
     with connect_replication(source.dsn) as connection, source_errors(source.dsn, "changing the slot"):
         if server_version < FIRST_WITH_FAILOVER:
             _refused(connection, source)
-        wanted = "true" if source.failover else "false"
-        connection.execute(f'ALTER_REPLICATION_SLOT "{source.slot}" (FAILOVER {wanted})'.encode())
+        setting = "true" if source.failover else "false"
+        connection.execute(f'ALTER_REPLICATION_SLOT "{source.slot}" (FAILOVER {setting})'.encode())
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,11 @@ def await_standbys(source: SourceSettings, until: int) -> None:
             if stands != last:
                 since, last = time.monotonic(), stands
             if time.monotonic() - since > STANDBY_WAIT_SECONDS:
-                raise _held_back(source, until, waiting)
+                raise _standbys_error(source, until, waiting)
             time.sleep(_POLL_SECONDS)
 
 
-def _held_back(source: SourceSettings, until: int, waiting: list[StandbySlot]) -> SourceUnavailableError:
+def _standbys_error(source: SourceSettings, until: int, waiting: list[StandbySlot]) -> SourceUnavailableError:
     listed = "; ".join(str(standby) for standby in waiting)
     return SourceUnavailableError(
         f"the WAL up to {format_lsn(until)} has not reached all standbys of synchronized_standby_slots, and "

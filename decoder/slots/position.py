@@ -56,8 +56,8 @@ def require_server_of(reader: WatchedConnection, source: SourceSettings, copy: s
     ):
         require_same(connection, origin, source.dsn)
         name = copy.replace("'", "''")
-        found = f"SELECT 1 FROM pg_catalog.pg_replication_slots WHERE slot_name = '{name}'"
-        if connection.execute(found.encode()).fetchone() is None:
+        query = f"SELECT 1 FROM pg_catalog.pg_replication_slots WHERE slot_name = '{name}'"
+        if connection.execute(query.encode()).fetchone() is None:
             raise _elsewhere(source)
 
 

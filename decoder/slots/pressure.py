@@ -89,14 +89,14 @@ def slot_pressure(connection: psycopg.Connection[Any], slot: str) -> Pressure:
     idle = _setting(connection, "idle_replication_slot_timeout")
     slots = {each.name: each for each in _slots(connection)}
     own = slots.pop(slot, None)
-    seen = connection.execute("SELECT pg_has_role('pg_read_all_stats', 'USAGE')").fetchone()
+    row = connection.execute("SELECT pg_has_role('pg_read_all_stats', 'USAGE')").fetchone()
     return Pressure(
         keep_bytes_max=None if keep is None or keep[0] < 0 else int(keep[0]) << 20,
         idle_seconds_max=None if idle is None or idle[0] <= 0 else idle[0] * _UNITS[idle[1]],
         inactive_seconds=None if own is None or own.active else own.inactive_seconds,
         holders=_holders(connection),
         others=tuple(slots.values()),
-        sees_all=seen == (True,),
+        sees_all=row == (True,),
     )
 
 
@@ -138,10 +138,10 @@ def _slots(connection: psycopg.Connection[Any]) -> list[OtherSlot]:
     """Columns differ between server versions: ``inactive_since`` came in 17."""
     with connection.cursor(row_factory=psycopg.rows.dict_row) as cursor:
         rows = cursor.execute(_SLOTS.encode()).fetchall()
-    found = []
+    slots = []
     for row in rows:
         since = row.get("inactive_since")
-        found.append(
+        slots.append(
             OtherSlot(
                 name=row["slot_name"],
                 slot_type=row["slot_type"],
@@ -152,7 +152,7 @@ def _slots(connection: psycopg.Connection[Any]) -> list[OtherSlot]:
                 inactive_seconds=None if since is None else max(0.0, row["now"] - since.timestamp()),
             )
         )
-    return found
+    return slots
 
 
 def _setting(connection: psycopg.Connection[Any], name: str) -> tuple[float, str] | None:

@@ -30,7 +30,7 @@ from slotlake.decoder.server.source import (
     source_session,
 )
 from slotlake.decoder.slots.failover import FIRST_WITH_FAILOVER, wants_failover
-from slotlake.decoder.slots.waits import held_up, time_limit
+from slotlake.decoder.slots.waits import slot_wait_error, time_limit
 
 BUSY_WAIT_SECONDS = 5.0
 CREATE_WAIT_SECONDS = 60.0
@@ -327,9 +327,9 @@ def create_slot(
 
 
 def _slot_options(server_version: int, *, two_phase: bool, failover: bool, where: str) -> str:
-    wanted = {"two_phase": (two_phase, _FIRST_WITH_TWO_PHASE), "failover": (failover, FIRST_WITH_FAILOVER)}
-    asked = {name: floor for name, (on, floor) in wanted.items() if on}
-    for name, floor in asked.items():
+    choices = {"two_phase": (two_phase, _FIRST_WITH_TWO_PHASE), "failover": (failover, FIRST_WITH_FAILOVER)}
+    chosen = {name: floor for name, (on, floor) in choices.items() if on}
+    for name, floor in chosen.items():
         if server_version < floor:
             raise SourceError(
                 f"PostgreSQL {server_version // 10000} cannot make a slot with {name}",
@@ -338,7 +338,7 @@ def _slot_options(server_version: int, *, two_phase: bool, failover: bool, where
             )
     if server_version < _FIRST_WITH_TWO_PHASE:  # older servers know the old spelling only
         return "EXPORT_SNAPSHOT"
-    return "(" + ", ".join(["SNAPSHOT 'export'", *(f"{name.upper()} true" for name in asked)]) + ")"
+    return "(" + ", ".join(["SNAPSHOT 'export'", *(f"{name.upper()} true" for name in chosen)]) + ")"
 
 
 def _create(
@@ -353,7 +353,7 @@ def _create(
         except psycopg.errors.QueryCanceled:
             if limit.holders is None:
                 raise
-            raise held_up(name, wait_seconds, limit, source) from None
+            raise slot_wait_error(name, wait_seconds, limit, source) from None
         except psycopg.errors.DuplicateObject:
             raise SlotError(
                 f"the replication slot {name!r} exists already",

@@ -27,7 +27,7 @@ _TAKE = "SELECT pg_current_snapshot()::text, pg_export_snapshot(), pg_is_in_reco
 
 
 @dataclass(frozen=True)
-class Shown:
+class VisibleTransactions:
     """Which transactions a snapshot shows.
 
     Attributes:
@@ -41,7 +41,7 @@ class Shown:
     in_progress: frozenset[int]
 
     @classmethod
-    def parse(cls, text: str) -> Shown:
+    def parse(cls, text: str) -> VisibleTransactions:
         """Of ``xmin:xmax:xip,xip``, as the server prints a pg_snapshot."""
         xmin, xmax, listed = text.split(":")
         ids = frozenset(int(xid) % _XIDS for xid in listed.split(",") if xid)
@@ -90,8 +90,10 @@ def _before(xid: int, other: int) -> bool:
 class Reader(Closes):
     """A session that reads under a snapshot, which others may take up while it is open."""
 
-    def __init__(self, connection: psycopg.Connection[Any], shown: Shown, snapshot: str) -> None:
-        self.shown = shown
+    def __init__(
+        self, connection: psycopg.Connection[Any], visible: VisibleTransactions, snapshot: str
+    ) -> None:
+        self.shown = visible
         self.snapshot = snapshot
         self._connection = connection
 
@@ -111,7 +113,7 @@ class Reader(Closes):
             if row[2]:
                 connection.close()
                 return None
-            return cls(connection, Shown.parse(row[0]), row[1])
+            return cls(connection, VisibleTransactions.parse(row[0]), row[1])
         except BaseException:
             connection.close()
             raise
@@ -127,15 +129,15 @@ class Reader(Closes):
 
 def readers(source: SourceSettings, count: int) -> Sequence[Reader]:
     """Some, taken one after the other: on a busy server not each of them stands somewhere."""
-    found: list[Reader] = []
+    opened: list[Reader] = []
     try:
         for _ in range(count):
             reader = Reader.open(source)
             if reader is None:
                 break
-            found.append(reader)
+            opened.append(reader)
     except BaseException:
-        for reader in found:
+        for reader in opened:
             reader.close()
         raise
-    return found
+    return opened

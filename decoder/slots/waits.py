@@ -18,7 +18,7 @@ from slotlake.decoder.errors import SlotError, SourceError
 from slotlake.decoder.server.source import SourceSettings, redact, source_session
 
 
-def held_up(name: str, seconds: float, limit: TimeLimit, source: SourceSettings) -> SlotError:
+def slot_wait_error(name: str, seconds: float, limit: TimeLimit, source: SourceSettings) -> SlotError:
     """The error for a slot that was not made within its time."""
     by = "transactions that are still open: "
     by += "; ".join(limit.holders or []) or "one that this role may not see"

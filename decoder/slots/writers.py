@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from slotlake.decoder.catalog.fingerprints import table_marks
+from slotlake.decoder.catalog.fingerprints import table_fingerprints
 
 _WRITERS = """
 SELECT root.oid::bigint, l.virtualtransaction || coalesce(' pid ' || l.pid, ' prepared')
@@ -27,7 +27,7 @@ WHERE l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', '
   AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
 """
 # The row of the column tableoid is written when the table is made, and by ATTACH only after that.
-_MADE = """
+_CREATORS = """
 SELECT attrelid::bigint, xmin::text::bigint FROM pg_catalog.pg_attribute
 WHERE attrelid = ANY (%s) AND attname = 'tableoid' AND attnum < 0
 """
@@ -48,17 +48,17 @@ class Membership:
 
     text: str
     by_all: bool
-    made: int | None
+    creator: int | None
 
 
 def open_writers(
     connection: psycopg.Connection[Any], relation_ids: Collection[int]
 ) -> Mapping[int, frozenset[str]]:
     """Transactions that may have written to each of these tables, or to what is below it, and are open."""
-    found: dict[int, set[str]] = {oid: set() for oid in relation_ids}
+    holders_by_table: dict[int, set[str]] = {oid: set() for oid in relation_ids}
     for oid, holder in connection.execute(_WRITERS.encode(), (list(relation_ids),)).fetchall():
-        found[int(oid)].add(str(holder))
-    return {oid: frozenset(holders) for oid, holders in found.items()}
+        holders_by_table[int(oid)].add(str(holder))
+    return {oid: frozenset(holders) for oid, holders in holders_by_table.items()}
 
 
 def publications_text(connection: psycopg.Connection[Any], publications: Sequence[str]) -> str:
@@ -73,13 +73,13 @@ def memberships(
 ) -> Mapping[int, Membership]:
     """How each of these tables is published; what is gone is not in it."""
     how = publications_text(connection, publications)
-    marks = table_marks(connection, relation_ids, publications)
-    made = dict(connection.execute(_MADE.encode(), (list(relation_ids),)).fetchall())
+    fingerprints = table_fingerprints(connection, relation_ids, publications)
+    creators = dict(connection.execute(_CREATORS.encode(), (list(relation_ids),)).fetchall())
     return {
         oid: Membership(
-            f"{how};{','.join(sorted(mark.members))}",
-            all(member.startswith("all ") for member in mark.members),
-            made.get(oid),
+            f"{how};{','.join(sorted(fingerprint.members))}",
+            all(member.startswith("all ") for member in fingerprint.members),
+            creators.get(oid),
         )
-        for oid, mark in marks.items()
+        for oid, fingerprint in fingerprints.items()
     }

@@ -182,7 +182,7 @@ class Stream(Closes):
         verdict = self._silence.looked(size, time.monotonic())
         if verdict is Verdict.ASK:
             self.send(status_update(self._written, time.time(), ask=True))
-        elif verdict is Verdict.GONE:
+        elif verdict is Verdict.LOST:
             raise no_answer(redact(self._source.dsn), self._silence.limit)
 
     def rest(self, seconds_max: float) -> None:

@@ -77,9 +77,9 @@ class TypeCatalog:
         if self.ask is not None and oid not in self._asked and self.lacks(oid):
             self._asked.add(oid)
             self.ask()
-        return self._known(oid)
+        return self._entry(oid)
 
-    def _known(self, oid: int) -> TypeEntry | None:
+    def _entry(self, oid: int) -> TypeEntry | None:
         return self._types.get(oid) or BUILTIN_TYPES.get(oid)
 
     def add(self, entries: Iterable[TypeEntry]) -> None:
@@ -91,8 +91,8 @@ class TypeCatalog:
 
         Only what is not known yet is taken from it: the name of a user type says nothing of its kind.
         """
-        known = self._known(oid)
-        if known is not None and known.kind is not Kind.UNKNOWN:
+        entry = self._entry(oid)
+        if entry is not None and entry.kind is not Kind.UNKNOWN:
             return
         base = _OIDS.get(name) if schema in {"", "pg_catalog"} else None
         if base is not None:
@@ -102,7 +102,7 @@ class TypeCatalog:
 
     def lacks(self, oid: int) -> bool:
         """True when a catalog query may tell more of this type."""
-        entry = self._known(oid)
+        entry = self._entry(oid)
         return entry is None or entry.kind is Kind.UNKNOWN
 
     def resolved(self, oid: int) -> TypeEntry | None:

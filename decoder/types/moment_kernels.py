@@ -108,9 +108,9 @@ def _moment(data: Bytes, p: int, end: int, form: int) -> tuple[int, int]:  # noq
 
 
 @inlined
-def _pairs(word: int, marks: int) -> int:
+def _pairs(word: int, mask: int) -> int:
     """Each byte and the next one as a two-digit number; the marked bytes, known to be signs, count zero."""
-    digits = word & ~marks & unsigned(0x0F0F0F0F0F0F0F0F)
+    digits = word & ~mask & unsigned(0x0F0F0F0F0F0F0F0F)
     return digits * unsigned(10) + (digits >> unsigned(8))
 
 
@@ -151,10 +151,10 @@ def _usual_day(word: int, day: int) -> int:
 
 
 @inlined
-def _usual_moment(data: Bytes, size: int, p: int, end: int, form: int, known: Unsigned, day: int) -> int:
+def _usual_moment(data: Bytes, size: int, p: int, end: int, form: int, last_day: Unsigned, day: int) -> int:
     """A timestamp of four digits' year as microseconds, or _NO_MOMENT.
 
-    The four numbers of ``known`` from ``day`` on keep the day seen last.
+    The four numbers of ``last_day`` from ``day`` on keep the day seen last.
     """
     if form == TIMESTAMPTZ:
         if end - p < 22 or data[end - 3] != 43 or data[end - 2] != 48 or data[end - 1] != 48:
@@ -166,21 +166,26 @@ def _usual_moment(data: Bytes, size: int, p: int, end: int, form: int, known: Un
     if time < 0:
         return _NO_MOMENT
     word, tens, ones = word_at(data, p), unsigned(data[p + 8]), unsigned(data[p + 9])
-    if word != known[day] or tens != known[day + 1] or ones != known[day + 2]:
+    if word != last_day[day] or tens != last_day[day + 1] or ones != last_day[day + 2]:
         days = _usual_day(word, _two(data, p + 8))
         if days == _NO_DAY:
             return _NO_MOMENT
-        known[day], known[day + 1], known[day + 2], known[day + 3] = word, tens, ones, unsigned(days)
-    return signed(known[day + 3]) * _MICROSECONDS_PER_DAY + time
+        last_day[day], last_day[day + 1], last_day[day + 2], last_day[day + 3] = (
+            word,
+            tens,
+            ones,
+            unsigned(days),
+        )
+    return signed(last_day[day + 3]) * _MICROSECONDS_PER_DAY + time
 
 
 @inlined
 def moment_at(
-    data: Bytes, size: int, p: int, end: int, form: int, known: Unsigned, day: int
+    data: Bytes, size: int, p: int, end: int, form: int, last_day: Unsigned, day: int
 ) -> tuple[int, int]:
     """One date or timestamp: (state, days or microseconds since 1970); ``size`` bytes can be read."""
     if form != DATE:
-        usual = _usual_moment(data, size, p, end, form, known, day)
+        usual = _usual_moment(data, size, p, end, form, last_day, day)
         if usual != _NO_MOMENT:
             return OK, usual
     elif end - p == 10:
@@ -193,14 +198,14 @@ def moment_at(
 @inlined
 def _moments(  # noqa: PLR0913, PLR0917
     data: Bytes, size: int, start: Ints, length: Lengths, count: int, form: int,
-    out: Ints, valid: Bytes, exact: Bytes, known: Unsigned,
+    out: Ints, valid: Bytes, exact: Bytes, last_day: Unsigned,
 ) -> int:  # fmt: skip
     """`parse_moment` over bare memory."""
     for i in range(count):
         valid[i] = exact[i] = out[i] = 0
         if length[i] < 0:
             continue
-        state, value = moment_at(data, size, start[i], start[i] + length[i], form, known, 0)
+        state, value = moment_at(data, size, start[i], start[i] + length[i], form, last_day, 0)
         if state == BAD:
             return i
         out[i] = value
@@ -214,10 +219,10 @@ def parse_moment(
     data: Bytes, start: Ints, length: Lengths, form: int, out: Ints, valid: Bytes, exact: Bytes
 ) -> int:
     """Dates (days) or timestamps (microseconds), both since 1970-01-01."""
-    known = np.zeros(4, dtype=np.uint64)
+    last_day = np.zeros(4, dtype=np.uint64)
     bad = _moments(
         bare(data), len(data), bare(start), bare(length), len(length), form, bare(out), bare(valid),
-        bare(exact), bare(known),
+        bare(exact), bare(last_day),
     )  # fmt: skip
-    known[0] = 0  # numba frees an array behind its last use
+    last_day[0] = 0  # numba frees an array behind its last use
     return bad

@@ -47,9 +47,9 @@ class ListTexts:
         self.spark = f"array<{element.spark}>"
         self._element = element
         self._delimiter = delimiter
-        mark = re.escape(delimiter)
-        self._special = rf'[{_SPACE}"\\{{}}{mark}]'
-        self._token = re.compile(rf'"((?:[^"\\]|\\.)*)"|([^"\\{{}}{mark}]+)', re.DOTALL)
+        escaped = re.escape(delimiter)
+        self._special = rf'[{_SPACE}"\\{{}}{escaped}]'
+        self._token = re.compile(rf'"((?:[^"\\]|\\.)*)"|([^"\\{{}}{escaped}]+)', re.DOTALL)
 
     def parsed(self, texts: pa.Array) -> pa.Array:
         """Plain ones are split by Arrow; quotes are taken off one by one."""
@@ -114,8 +114,8 @@ class RangeTexts:
     def parsed(self, texts: pa.Array) -> pa.Array:
         """By one expression for all."""
         empty = pc.fill_null(pc.equal(texts, "empty"), False)
-        found = pc.extract_regex(pc.if_else(empty, "(,)", texts), self._PATTERN)
-        left, lower, upper, right = (pc.struct_field(found, name) for name in _RANGE_PARTS)
+        groups = pc.extract_regex(pc.if_else(empty, "(,)", texts), self._PATTERN)
+        left, lower, upper, right = (pc.struct_field(groups, name) for name in _RANGE_PARTS)
         arrays = [
             _values(_unquoted(lower), self._bound),
             _values(_unquoted(upper), self._bound),
@@ -123,7 +123,7 @@ class RangeTexts:
             pc.equal(right, "]"),
             empty,
         ]
-        return _structs(arrays, self.arrow, found.is_null())
+        return _structs(arrays, self.arrow, groups.is_null())
 
     def printed(self, values: pa.Array) -> pa.Array:
         """As range_deparse does."""
@@ -153,11 +153,11 @@ class RecordTexts:
 
     def parsed(self, texts: pa.Array) -> pa.Array:
         """By one expression for all."""
-        found = pc.extract_regex(texts, self._pattern)
+        groups = pc.extract_regex(texts, self._pattern)
         arrays = [
-            _values(_unquoted(pc.struct_field(found, f"f{i}")), kind) for i, kind in enumerate(self._kinds)
+            _values(_unquoted(pc.struct_field(groups, f"f{i}")), kind) for i, kind in enumerate(self._kinds)
         ]
-        return _structs(arrays, self.arrow, found.is_null())
+        return _structs(arrays, self.arrow, groups.is_null())
 
     def printed(self, values: pa.Array) -> pa.Array:
         """As record_out does."""

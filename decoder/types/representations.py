@@ -26,7 +26,7 @@ from slotlake.decoder.types.nested import ListTexts, NestedTexts, RangeTexts, Re
 from slotlake.decoder.types.table import column_type, to_text
 
 Pair = tuple[pa.Array, pa.Array | None]
-_FORMS_KEPT = 1 << 12
+_CACHED_MAX = 1 << 12
 
 AS_TEXT = json.dumps(["text"])
 
@@ -81,21 +81,21 @@ class NestedForm(Form):
 
     def keep(self, typed: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None) -> Pair:
         """Each value that prints back as it came; the text of the others."""
-        pairs = [self._kept(piece) for piece in narrow_pieces(one_array(typed))]
+        pairs = [self._fitting_pair(piece) for piece in narrow_pieces(one_array(typed))]
         if len(pairs) == 1:
             return pairs[0]
         nothing = [pa.nulls(len(parsed), pa.string()) if text is None else text for parsed, text in pairs]
         return pa.chunked_array([parsed for parsed, _ in pairs]), pa.chunked_array(nothing)
 
-    def _kept(self, texts: pa.Array) -> Pair:
+    def _fitting_pair(self, texts: pa.Array) -> Pair:
         texts = texts.cast(pa.string())
         parsed = self.texts.parsed(texts)
         same = pc.equal(self.texts.printed(parsed), texts)
         fits = pc.fill_null(same, False)  # NULL stays NULL without being told apart: its text is null too
         if pc.all(pc.or_(fits, texts.is_null())).as_py() in {True, None}:
             return parsed, None
-        kept = parsed.take(pc.if_else(fits, pa.array(range(len(texts)), pa.int64()), None))
-        return kept, pc.if_else(fits, pa.scalar(None, pa.string()), texts)
+        exact_values = parsed.take(pc.if_else(fits, pa.array(range(len(texts)), pa.int64()), None))
+        return exact_values, pc.if_else(fits, pa.scalar(None, pa.string()), texts)
 
     def text(self, typed: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None) -> pa.Array:
         """Printed as PostgreSQL prints it."""
@@ -124,7 +124,7 @@ def as_record(fields: list[tuple[str, int, int]]) -> str:
     return json.dumps(["record", fields], ensure_ascii=False)
 
 
-@lru_cache(_FORMS_KEPT)
+@lru_cache(_CACHED_MAX)
 def form_of(form: str, oid: int, typmod: int) -> Form:
     """How a column of that type is kept.
 

@@ -50,7 +50,7 @@ def moment_way(form: int) -> int:
 @inlined
 def _read(  # noqa: PLR0913, PLR0917 - one way each
     data: Bytes, size: int, p: int, end: int, way: int, at: int,
-    ints: Lengths, longs: Unsigned, flags: Bytes, known: Unsigned, day: int, tens: Ints,
+    ints: Lengths, longs: Unsigned, flags: Bytes, last_days: Unsigned, day: int, tens: Ints,
 ) -> bool:  # fmt: skip
     """Keep the value at p; False when it is not of the usual form."""
     what = way & 0xFF
@@ -70,7 +70,7 @@ def _read(  # noqa: PLR0913, PLR0917 - one way each
         precision, scale = (way >> 8) & 0xFF, (way >> 16) & 0xFF
         return decimal_at(data, p, end, precision, scale, tens, longs, 2 * at) == OK
     form = DATE if what == DAY else (way >> 8) & 0xFF
-    state, value = moment_at(data, size, p, end, form, known, day)
+    state, value = moment_at(data, size, p, end, form, last_days, day)
     if what == DAY:
         ints[at] = value
     else:
@@ -108,25 +108,25 @@ def _read_short(  # noqa: PLR0913, PLR0917
 
 @inlined
 def _keep_none(  # noqa: PLR0913, PLR0917
-    kind: int, segment: int, way: int, row: int, at: int, ways: Ints, mark: Ints, valid: Bytes,
-    start: Ints, length: Lengths, notes: Ints, found: Ints,
+    kind: int, segment: int, way: int, row: int, at: int, ways: Ints, flag_start: Ints, valid: Bytes,
+    start: Ints, length: Lengths, notes: Ints, lying_counts: Ints,
 ) -> None:  # fmt: skip
     """Keep that there is no value: kind n NULL, u unchanged, 0 no tuple."""
     if way > LIES:
-        valid[mark[segment] + row] = 0
+        valid[flag_start[segment] + row] = 0
         if kind == 117:
             ways[segment], notes[segment] = PASSED, 1
     elif way == LIES:
         start[at], length[at] = 0, NULL if kind == 110 else UNCHANGED if kind == 117 else MISSING
-        found[1] += kind == 117
+        lying_counts[1] += kind == 117
 
 
 @inlined
 def _rows(  # noqa: PLR0913, PLR0917
     data: Bytes, size: int, tuples: Ints, cursor: Ints, place: Ints, placed: bool, begin: int, behind: int,
-    width: int, first: int, end: int, ways: Ints, to: Ints, mark: Ints, ints: Lengths, longs: Unsigned,
+    width: int, first: int, end: int, ways: Ints, to: Ints, flag_start: Ints, ints: Lengths, longs: Unsigned,
     flags: Bytes, valid: Bytes, start: Ints, length: Lengths, kinds: bool, binary: Bytes, notes: Ints,
-    found: Ints, known: Unsigned, tens: Ints,
+    lying_counts: Ints, last_days: Unsigned, tens: Ints,
 ) -> int:  # fmt: skip
     """`read_rows` for one block: rows ``begin`` to ``behind``, segments ``first`` to ``end``."""
     for i in range(begin, behind):
@@ -141,7 +141,7 @@ def _rows(  # noqa: PLR0913, PLR0917
             if kind != 116 and kind != 98:  # noqa: PLR1714
                 p += p >= 0
                 _keep_none(
-                    kind, segment, way, row, at, ways, mark, valid, start, length, notes, found
+                    kind, segment, way, row, at, ways, flag_start, valid, start, length, notes, lying_counts
                 )  # fmt: skip
                 continue
             value, long = p + 5, read_uint32(data, p + 1)
@@ -150,10 +150,10 @@ def _rows(  # noqa: PLR0913, PLR0917
                 start[at], length[at] = value, long
                 if kinds:
                     binary[at] = kind == 98
-                    found[0] += kind == 98
+                    lying_counts[0] += kind == 98
             elif way != PASSED and not (
                 _read_short(data, size, value, long, way, at, ints, longs, tens)
-                or _read(data, size, value, p, way, at, ints, longs, flags, known, 4 * segment, tens)
+                or _read(data, size, value, p, way, at, ints, longs, flags, last_days, 4 * segment, tens)
             ):
                 ways[segment], notes[segment] = PASSED, 1
         cursor[i] = p
@@ -163,8 +163,8 @@ def _rows(  # noqa: PLR0913, PLR0917
 @compiled
 def read_rows(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
     data: Bytes, tuples: Ints, cursor: Ints, place: Ints, rows: Ints, segments: Ints, widths: Ints,
-    ways: Ints, to: Ints, mark: Ints, ints: Lengths, longs: Unsigned, flags: Bytes, valid: Bytes,
-    start: Ints, length: Lengths, binary: Bytes, notes: Ints, found: Ints,
+    ways: Ints, to: Ints, flag_start: Ints, ints: Lengths, longs: Unsigned, flags: Bytes, valid: Bytes,
+    start: Ints, length: Lengths, binary: Bytes, notes: Ints, lying_counts: Ints,
 ) -> int:  # fmt: skip
     """Read the next values of every row.
 
@@ -193,15 +193,21 @@ def read_rows(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
     blocks, size, kinds, placed, odd = len(rows), len(data), len(binary) > 0, len(place) > 0, -1
     days = np.zeros(4 * len(ways) + 4, dtype=np.uint64)
     data, tuples, cursor, rows, segments = bare(data), bare(tuples), bare(cursor), bare(rows), bare(segments)
-    widths, ways, to, mark, ints = bare(widths), bare(ways), bare(to), bare(mark), bare(ints)
+    widths, ways, to, flag_start, ints = bare(widths), bare(ways), bare(to), bare(flag_start), bare(ints)
     longs, flags, valid, start, length = bare(longs), bare(flags), bare(valid), bare(start), bare(length)
-    binary, notes, found, known, tens = bare(binary), bare(notes), bare(found), bare(days), bare(TENS)
+    binary, notes, lying_counts, last_days, tens = (
+        bare(binary),
+        bare(notes),
+        bare(lying_counts),
+        bare(days),
+        bare(TENS),
+    )
     place = bare(place)
     for k in range(blocks):
         odd = _rows(
             data, size, tuples, cursor, place, placed, rows[2 * k], rows[2 * k + 1], widths[k], segments[k],
-            segments[k + 1], ways, to, mark, ints, longs, flags, valid, start, length, kinds, binary, notes,
-            found, known, tens,
+            segments[k + 1], ways, to, flag_start, ints, longs, flags, valid, start, length, kinds, binary,
+            notes, lying_counts, last_days, tens,
         )  # fmt: skip
         if odd >= 0:
             break

@@ -95,10 +95,10 @@ _OUTPUT_FUNCTIONS = {
 
 
 # Types and modifiers come from the stream, so a damaged one must not fill the memory with them.
-_KINDS_KEPT = 1 << 14
+_CACHED_MAX = 1 << 14
 
 
-@lru_cache(_KINDS_KEPT)
+@lru_cache(_CACHED_MAX)
 def column_type(oid: int, typmod: int) -> ColumnType:
     """The mapping of a column's type; a type that is not in the table is kept as its text."""
     row = _row(oid, typmod)
@@ -131,7 +131,7 @@ def from_text(values: pa.Array | pa.ChunkedArray, ct: ColumnType, *, column: str
 
 def from_slices(slices: Slices, ct: ColumnType, *, column: str = "") -> types_parse.Parsed:
     """`from_text` for values that still lie in the buffer they were received in."""
-    return _located(parse_slices, slices, ct, column)
+    return _with_column(parse_slices, slices, ct, column)
 
 
 def from_copied(slices: Slices, ct: ColumnType, *, column: str = "") -> types_parse.Parsed:
@@ -140,10 +140,10 @@ def from_copied(slices: Slices, ct: ColumnType, *, column: str = "") -> types_pa
     Raises:
         ProtocolError: a value is not what the server sends for the type.
     """
-    return _located(parse_binary_slices if _copied_in_binary(ct) else parse_slices, slices, ct, column)
+    return _with_column(parse_binary_slices if _copied_in_binary(ct) else parse_slices, slices, ct, column)
 
 
-def _located(
+def _with_column(
     parse: Callable[[Slices, ColumnType], types_parse.Parsed], slices: Slices, ct: ColumnType, column: str
 ) -> types_parse.Parsed:
     try:
@@ -248,7 +248,7 @@ def _row(oid: int, typmod: int) -> _Row:
     return _TABLE.get(oid, _TEXT)
 
 
-@lru_cache(_KINDS_KEPT)
+@lru_cache(_CACHED_MAX)
 def _numeric_row(typmod: int) -> _Row:
     """numeric(p,s) as decimal where both fit (numeric.c numeric_typmod_precision, _scale)."""
     precision = ((typmod - 4) >> 16) & 0xFFFF

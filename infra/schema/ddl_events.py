@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from slotlake.decoder.catalog.ddl_trigger import PREFIX
 
 if TYPE_CHECKING:
-    from slotlake.decoder.catalog.fingerprints import TableMark
+    from slotlake.decoder.catalog.fingerprints import TableFingerprint
     from slotlake.decoder.changelog.batches import Batch, BatchRelation
     from slotlake.spark.tables.schema import TableSchema
 
@@ -70,7 +70,7 @@ def proven_numbers(
     mirror: TableSchema,
     events: Sequence[Altered],
     relations: Sequence[tuple[BatchRelation, Any]],
-    now: TableMark,
+    now: TableFingerprint,
 ) -> dict[int, Numbers] | None:
     """Relation version → column name → attribute number; None if that is not proven.
 

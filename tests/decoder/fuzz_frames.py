@@ -96,7 +96,7 @@ class _Model:
     start: int
     until: int
     max_bytes: int
-    seen: int
+    received_lsn: int
     taken: list[tuple[int, bytes]] = field(default_factory=list)
     taken_bytes: int = 0
     open: bool = False

@@ -226,7 +226,7 @@ def test_many_tables_in_turn_are_told_apart() -> None:
 
 
 def test_a_table_wider_than_one_group_of_columns_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slotlake.decoder.columnar.rows._LOCATED_MAX", 12)
+    monkeypatch.setattr("slotlake.decoder.columnar.rows._VALUES_MAX", 12)
     monkeypatch.setattr("slotlake.decoder.columnar.rows._COLUMNS_MIN", 1)
     wide = Relation(9, "s", "wide", "d", tuple(Column(f"c{i}", 23, -1, False) for i in range(100)))
     rows = [Insert(9, tuple(str(1000 * n + i) for i in range(100))) for n in range(5)]
@@ -238,7 +238,7 @@ def test_a_table_wider_than_one_group_of_columns_is_read_whole(monkeypatch: pyte
 def test_tables_of_different_types_share_their_parsing(
     monkeypatch: pytest.MonkeyPatch, located_max: int
 ) -> None:
-    monkeypatch.setattr("slotlake.decoder.columnar.rows._LOCATED_MAX", located_max)
+    monkeypatch.setattr("slotlake.decoder.columnar.rows._VALUES_MAX", located_max)
     monkeypatch.setattr("slotlake.decoder.columnar.rows._COLUMNS_MIN", 1)
     dated = Relation(8, "s", "dated", "f", (Column("d", 1082, -1, True), Column("id", 23, -1, True)))
     rows: list[Message] = []

@@ -130,7 +130,7 @@ def test_plain_and_odd_values_of_many_tables_in_turn(seed: int) -> None:
     rows = changes(draw, relations, draw.randint(1, 40))
     stream = stream_of(*map(RelationMessage, relations), *rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("slotlake.decoder.columnar.rows._LOCATED_MAX", draw.choice([3, 40, 1 << 17]))
+        patch.setattr("slotlake.decoder.columnar.rows._VALUES_MAX", draw.choice([3, 40, 1 << 17]))
         patch.setattr("slotlake.decoder.columnar.rows._COLUMNS_MIN", draw.choice([1, 2, 16]))
         patch.setattr("slotlake.decoder.columnar.rows._READ_SHARE", draw.choice([1, 1 / 32]))
         assert columnar(stream) == plain(stream)

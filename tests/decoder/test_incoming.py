@@ -42,7 +42,7 @@ def writer(folder: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
 def test_a_writer_in_another_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process id says nothing here: there is none of that number, or it is our own."""
     with writer(tmp_path) as (path, process):
-        monkeypatch.setattr(incoming, "_started", lambda pid: "0")
+        monkeypatch.setattr(incoming, "_start_time", lambda pid: "0")
         remove_leftovers(tmp_path)
         assert (path / "rows").read_text() == "half"
         same = path.with_name(path.name.replace(f"-{process.pid}-", f"-{os.getpid()}-"))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from slotlake.decoder.catalog.reg_texts import unprinted
+from slotlake.decoder.catalog.reg_texts import texts_without_object
 from slotlake.decoder.server.source import connect
 from tests.conftest import Database
 
@@ -40,7 +40,7 @@ def test_what_is_printed_today_and_what_is_not(database: Database) -> None:
     assert len(types) == 18
     assert types["cs"][1] >= {'{there,NULL,"\\"Odd \\"\\"name, {x}\\""}'}
     with connect(database.dsn) as connection:
-        assert unprinted(connection, dict(types.values())) == {}
+        assert texts_without_object(connection, dict(types.values())) == {}
         gone = {"c": "their", "cs": "{there,their}", "d": "off", "ds": "{far.off,their}", "dd": "{their}"}
         gone |= {"f": "thrice", "g": "twice(bigint)", "o": "|||", "oo": "+(text,integer)", "k": "moods"}
         gone |= {
@@ -52,10 +52,12 @@ def test_what_is_printed_today_and_what_is_not(database: Database) -> None:
             "l": '"X"',
         }
         asked = {types[name][0]: types[name][1] | {text} for name, text in gone.items()}
-        assert unprinted(connection, asked) == {types[name][0]: {text} for name, text in gone.items()}
+        assert texts_without_object(connection, asked) == {
+            types[name][0]: {text} for name, text in gone.items()
+        }
         others = {types[name][0]: {"their", "(their,1)"} for name in ("p", "plain")}
-        assert unprinted(connection, others) == {}
+        assert texts_without_object(connection, others) == {}
 
         # A number stands for what has no name; once it has one, the number is not printed.
         number = str(connection.execute("SELECT 'there'::regclass::oid").fetchone()[0])  # type: ignore[index]
-        assert unprinted(connection, {types["c"][0]: {number}}) == {types["c"][0]: {number}}
+        assert texts_without_object(connection, {types["c"][0]: {number}}) == {types["c"][0]: {number}}

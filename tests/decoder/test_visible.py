@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from slotlake.decoder.slots.visible import Shown
+from slotlake.decoder.slots.visible import VisibleTransactions
 
 # Transactions in commit order: id, and where the commit record ends.
 STREAM = [(11, 110), (10, 120), (13, 130), (12, 140)]
 
 
 def test_what_a_snapshot_prints_is_read() -> None:
-    assert Shown.parse("10:14:10,12") == Shown(10, 14, frozenset({10, 12}))
-    assert Shown.parse("14:14:") == Shown(14, 14, frozenset())
+    assert VisibleTransactions.parse("10:14:10,12") == VisibleTransactions(10, 14, frozenset({10, 12}))
+    assert VisibleTransactions.parse("14:14:") == VisibleTransactions(14, 14, frozenset())
 
 
 @pytest.mark.parametrize(
@@ -29,12 +29,12 @@ def test_what_a_snapshot_prints_is_read() -> None:
     ],
 )
 def test_it_stands_where_all_before_and_none_after_is_shown(text: str, stands: int | None) -> None:
-    assert Shown.parse(text).stands(100, 200, STREAM) == stands
+    assert VisibleTransactions.parse(text).stands(100, 200, STREAM) == stands
 
 
 def test_ids_in_the_stream_have_no_epoch_and_go_round() -> None:
     just_before, just_after = (1 << 32) - 2, 5
-    shown = Shown.parse(f"{(7 << 32) - 2}:{(7 << 32) + 6}:{(7 << 32) + 5}")
+    shown = VisibleTransactions.parse(f"{(7 << 32) - 2}:{(7 << 32) + 6}:{(7 << 32) + 5}")
     assert shown.shows(just_before)
     assert not shown.shows(just_after)
     assert shown.shows(4)

@@ -38,8 +38,8 @@ class Containers:
         self._catalog = catalog
         self._base = base
         self._depth = depth
-        self._found: dict[int, Printer] = {}  # of what lies inside, which is asked for with every value
-        self._marks: dict[int, tuple[str, re.Pattern[str]]] = {}
+        self._printers: dict[int, Printer] = {}  # of what lies inside, which is asked for with every value
+        self._delimiters: dict[int, tuple[str, re.Pattern[str]]] = {}
 
     def printer(self, oid: int) -> Printer:
         """Raises TextError for a type that is not known, or has no readable binary form."""
@@ -62,16 +62,16 @@ class Containers:
             part = self._inside(entry.of)
             return partial(_range if entry.kind is Kind.RANGE else _multirange, part=part)
         if entry.of:
-            made = self._array if entry.kind is Kind.ARRAY else self._vector
-            return partial(made, element=entry.of)
+            method = self._array if entry.kind is Kind.ARRAY else self._vector
+            return partial(method, element=entry.of)
         return self._base(entry, self._catalog)
 
     def _inside(self, oid: int) -> Printer:
-        found = self._found.get(oid)
-        if found is None:
-            found = Containers(self._catalog, self._base, self._depth + 1).printer(oid)
-            self._found[oid] = found
-        return found
+        printer = self._printers.get(oid)
+        if printer is None:
+            printer = Containers(self._catalog, self._base, self._depth + 1).printer(oid)
+            self._printers[oid] = printer
+        return printer
 
     def _array(self, data: bytes, element: int) -> str:
         reading = Reading(data)
@@ -81,27 +81,27 @@ class Containers:
             return "{}"
         if 0 in sizes:
             raise TextError("a binary array with a dimension of no elements")
-        mark, special = self._mark(inner)
+        delimiter, special = self._delimiter(inner)
         texts = _within(
             "NULL" if each is None else _array_element(each, special)
             for each in _elements(reading, sizes, self._inside(inner))
         )
         for size in reversed(sizes):
             groups = (texts[i : i + size] for i in range(0, len(texts), size))
-            texts = [f"{{{mark.join(group)}}}" for group in groups]
+            texts = [f"{{{delimiter.join(group)}}}" for group in groups]
         if all(bound == 1 for bound in bounds):
             return texts[0]
         ranges = zip(bounds, sizes, strict=True)
         return "".join(f"[{low}:{low + size - 1}]" for low, size in ranges) + "=" + texts[0]
 
-    def _mark(self, oid: int) -> tuple[str, re.Pattern[str]]:
+    def _delimiter(self, oid: int) -> tuple[str, re.Pattern[str]]:
         """What stands between elements of a type, and what an element with which is quoted."""
-        if oid not in self._marks:
+        if oid not in self._delimiters:
             entry = self._catalog.resolved(oid)
-            mark = entry.delimiter if entry else ","
+            delimiter = entry.delimiter if entry else ","
             # White space as array_isspace and, in the locales in use, isspace have it.
-            self._marks[oid] = mark, re.compile(rf'[\s"\\{{}}{re.escape(mark)}]', re.ASCII)
-        return self._marks[oid]
+            self._delimiters[oid] = delimiter, re.compile(rf'[\s"\\{{}}{re.escape(delimiter)}]', re.ASCII)
+        return self._delimiters[oid]
 
     def _vector(self, data: bytes, element: int) -> str:
         """int2vector and oidvector: an array on the wire, numbers and blanks as text."""
@@ -150,13 +150,13 @@ def _elements(reading: Reading, sizes: list[int], printer: Printer) -> Iterator[
 
 def _within(texts: Iterator[str]) -> list[str]:
     """The texts, so long as together they are no longer than a text may be."""
-    chars, found = 0, []
+    chars, accepted = 0, []
     for text in texts:
         chars += len(text) + 1
         if chars > _TEXT_CHARS_MAX:
             raise TextError("a binary value whose text is longer than PostgreSQL can print")
-        found.append(text)
-    return found
+        accepted.append(text)
+    return accepted
 
 
 def _array_element(text: str, special: re.Pattern[str]) -> str:

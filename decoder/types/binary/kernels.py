@@ -148,7 +148,7 @@ def _numeric(  # noqa: C901, PLR0911, PLR0912
     """One numeric into the two words at ``at``; OK, EXACT when it is right but does not fit, or BAD."""
     if size < 8:
         return BAD
-    count, weight, sign, shown = (
+    count, weight, sign, display_scale = (
         read_uint16(data, p),
         read_uint16(data, p + 2),
         read_uint16(data, p + 4),
@@ -159,7 +159,7 @@ def _numeric(  # noqa: C901, PLR0911, PLR0912
     if sign >= 0xC000:
         special = sign == 0xC000 or sign == 0xD000 or sign == 0xF000  # noqa: PLR1714
         return EXACT if special and count == 0 else BAD
-    if (sign != 0 and sign != 0x4000) or shown > 0x3FFF:  # noqa: PLR1714
+    if (sign != 0 and sign != 0x4000) or display_scale > 0x3FFF:  # noqa: PLR1714
         return BAD
     weight = weight - 0x10000 if weight > 0x7FFF else weight
     p += 8
@@ -173,13 +173,13 @@ def _numeric(  # noqa: C901, PLR0911, PLR0912
             last = i
     words[at] = words[at + 1] = unsigned(0)
     if first < 0:
-        return BAD if sign != 0 else OK if shown == scale else EXACT
+        return BAD if sign != 0 else OK if display_scale == scale else EXACT
     group = read_uint16(data, p + 2 * last)
     zeros = 3 if group % 1000 == 0 else 2 if group % 100 == 0 else 1 if group % 10 == 0 else 0
-    if 4 * (last - weight) - zeros > shown:
+    if 4 * (last - weight) - zeros > display_scale:
         return BAD  # digits beyond its own scale
     significant = _decimal_digits(read_uint16(data, p + 2 * first)) + 4 * (weight - first) + scale
-    if shown != scale or significant > precision:
+    if display_scale != scale or significant > precision:
         return EXACT
     low = high = unsigned(0)
     for i in range(first, last):
@@ -210,9 +210,9 @@ def _short_numeric(data: Bytes, room: int, p: int, size: int, precision: int, sc
     head, groups = big_word_at(data, p), big_word_at(data, p + 8)
     count = signed(head >> unsigned(48))
     weight = (signed((head >> unsigned(32)) & unsigned(0xFFFF)) ^ 0x8000) - 0x8000
-    sign, shown = signed((head >> unsigned(16)) & unsigned(0xFFFF)), signed(head & unsigned(0xFFFF))
+    sign, display_scale = signed((head >> unsigned(16)) & unsigned(0xFFFF)), signed(head & unsigned(0xFFFF))
     power = 4 * (weight - count + 1) + scale  # of ten, that the last group lacks
-    usual = size == 8 + 2 * count and shown == scale and power > -4 and power < 3
+    usual = size == 8 + 2 * count and display_scale == scale and power > -4 and power < 3
     if not usual or (sign != 0 and sign != 0x4000):  # noqa: PLR1714
         return _UNUSUAL
     value = signed(0)

@@ -33,8 +33,8 @@ def _ipv6(address: bytes) -> str:
         return f"::{dots}" if length == 6 else f"::ffff:{dots}"
     if length < 2:
         return ":".join(f"{word:x}" for word in words)
-    left, right = words[:first], words[first + length :]
-    return ":".join(f"{word:x}" for word in left) + "::" + ":".join(f"{word:x}" for word in right)
+    before, after = words[:first], words[first + length :]
+    return ":".join(f"{word:x}" for word in before) + "::" + ":".join(f"{word:x}" for word in after)
 
 
 def _zeros(words: list[int]) -> tuple[int, int]:

@@ -20,7 +20,7 @@ _NUMERIC_HEADER = struct.Struct(">HhHH")
 _POSITIVE, _NEGATIVE = 0x0000, 0x4000
 _SPECIAL = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}
 _SCALE_MAX = 0x3FFF
-_INTEGER_FORMS = {(size, signed): struct.Struct(">" + code) for size, signed, code in (
+_INTEGERS = {(size, signed): struct.Struct(">" + code) for size, signed, code in (
     (2, True, "h"), (4, True, "i"), (4, False, "I"), (8, True, "q"), (8, False, "Q"),
 )}  # fmt: skip
 _MONEY_LOCALES = {"C", "POSIX"}
@@ -30,7 +30,7 @@ def integer(data: bytes, size: int, signed: bool) -> str:
     """A whole number of exactly this many bytes."""
     if len(data) != size:
         raise TextError("a binary integer of another length than its type's")
-    return str(_INTEGER_FORMS[size, signed].unpack(data)[0])
+    return str(_INTEGERS[size, signed].unpack(data)[0])
 
 
 def boolean(data: bytes) -> str:

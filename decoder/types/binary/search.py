@@ -55,12 +55,12 @@ def tsquery(data: bytes) -> str:
         operator, distance = item
         if len(done) < (1 if operator == _NOT else 2):
             raise TextError("a binary tsquery whose operators lack operands")
-        right = _bracketed(*done.pop(), operator, right=True)
+        right_operand = _bracketed(*done.pop(), operator, right=True)
         if operator == _NOT:
-            done.append((("!", right), operator))
+            done.append((("!", right_operand), operator))
             continue
-        left = _bracketed(*done.pop(), operator, right=False)
-        done.append(((left, _symbol(operator, distance), right), operator))
+        left_operand = _bracketed(*done.pop(), operator, right=False)
+        done.append(((left_operand, _symbol(operator, distance), right_operand), operator))
     if len(done) > 1 or (items and not done):
         raise TextError("a binary tsquery whose operands lack operators")
     return _joined(done[0][0]) if done else ""
@@ -86,8 +86,8 @@ def _operand(reading: Reading) -> str:
     if weights > 15:
         raise TextError("a binary tsquery of unknown form")
     letters = "".join(letter for i, letter in enumerate("ABCD") if weights >> (3 - i) & 1)
-    marks = ("*" if prefix else "") + letters
-    return _lexeme(reading.string()) + (":" + marks if marks else "")
+    flags = ("*" if prefix else "") + letters
+    return _lexeme(reading.string()) + (":" + flags if flags else "")
 
 
 def _bracketed(text: _Rope, operator: int, parent: int, *, right: bool) -> _Rope:
@@ -104,13 +104,13 @@ def _symbol(operator: int, distance: int) -> str:
 
 def _joined(rope: _Rope) -> str:
     pieces: list[str] = []
-    left = [rope]
-    while left:
-        piece = left.pop()
+    stack = [rope]
+    while stack:
+        piece = stack.pop()
         if isinstance(piece, str):
             pieces.append(piece)
         else:
-            left.extend(reversed(piece))
+            stack.extend(reversed(piece))
     return "".join(pieces)
 
 

@@ -40,7 +40,7 @@ class _Way:
     """How a type is printed: the kernel, what it is told of the type, and how long a text may be."""
 
     kernel: Callable[..., None]
-    told: tuple[int, ...]
+    arguments: tuple[int, ...]
     each: int  # bytes of text a byte of value
     more: int  # and a value
 
@@ -64,13 +64,13 @@ def printed_columns(
     out, offsets = np.empty(size, np.uint8), np.empty(len(slices) + 1, np.int64)
     odd = np.empty(len(slices), np.uint8)
     inputs = (frozen(slices.data), frozen(slices.start), frozen(slices.length))
-    way.kernel(*inputs, *way.told, out, offsets, odd)
-    marks = odd.view(np.bool_)
+    way.kernel(*inputs, *way.arguments, out, offsets, odd)
+    is_odd = odd.view(np.bool_)
     try:
-        texts = as_string(binary_array(out[: offsets[-1]], offsets, present & ~marks))
+        texts = as_string(binary_array(out[: offsets[-1]], offsets, present & ~is_odd))
     except pa.ArrowInvalid:
         return others(slices)  # which says where it is no text
-    return _with_others(texts, others(slices.only(marks))) if marks.any() else texts
+    return _with_others(texts, others(slices.only(is_odd))) if is_odd.any() else texts
 
 
 def _with_others(texts: pa.Array, others: pa.Array) -> pa.Array:
@@ -93,8 +93,8 @@ def _way(entry: TypeEntry, catalog: TypeCatalog) -> _Way | None:
     form = _INTEGERS.get(inner.name, kernels.TEXT if _is_text(entry.of, catalog) else None)
     if form is None or inner.delimiter != ",":
         return None
-    told = (form, entry.of)
-    return _Way(kernels.print_arrays, told, kernels.ARRAY_BYTES_EACH, kernels.ARRAY_BYTES_MORE)
+    arguments = (form, entry.of)
+    return _Way(kernels.print_arrays, arguments, kernels.ARRAY_BYTES_EACH, kernels.ARRAY_BYTES_MORE)
 
 
 def _is_text(oid: int, catalog: TypeCatalog) -> bool:

@@ -132,8 +132,8 @@ def test_a_network_that_swallows_everything_is_noticed(
 def test_silence_is_asked_about_once_and_then_believed() -> None:
     watch = Silence(60.0)
     looks = [(5, 0.0), (0, 100.0), (0, 129.0), (0, 130.0), (0, 140.0), (0, 159.0), (0, 160.0)]
-    wait, ask, gone = Verdict.WAIT, Verdict.ASK, Verdict.GONE
-    assert [watch.looked(*look) for look in looks] == [wait, wait, wait, ask, wait, wait, gone]
+    wait, ask, lost = Verdict.WAIT, Verdict.ASK, Verdict.LOST
+    assert [watch.looked(*look) for look in looks] == [wait, wait, wait, ask, wait, wait, lost]
     assert watch.looked(1, 161.0) is wait
     assert [watch.looked(0, t) for t in (200.0, 231.0)] == [wait, ask]
     assert [limit_seconds(t) for t in (0.0, 1.0, 60.0, 300.0)] == [600.0, 60.0, 60.0, 300.0]

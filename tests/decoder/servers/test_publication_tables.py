@@ -8,7 +8,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from slotlake.decoder.catalog.fingerprints import table_marks
+from slotlake.decoder.catalog.fingerprints import table_fingerprints
 from slotlake.decoder.catalog.publication_tables import UNREAD_FILTER, published_names, published_rows
 from slotlake.decoder.catalog.publications import source_tables
 from slotlake.decoder.catalog.row_filters import partition_identities
@@ -165,7 +165,7 @@ def test_locked_tables_hold_nobody_up(database: Database, how: str) -> None:
         parts = plan_parts(connection, tables.values())
         assert len(parts[tables["root"]]) == 3
         oids = [table.relation_id for table in tables.values()]
-        assert table_marks(connection, oids, ["p", "q"]).keys() == set(oids)
+        assert table_fingerprints(connection, oids, ["p", "q"]).keys() == set(oids)
         assert set(_sizes(connection, oids)) == set(oids)
         partition_identities(connection, tables["root"].relation_id)
         assert published_columns(connection, SourceSettings(database.dsn, ("r",), "s")) == {}

@@ -133,10 +133,10 @@ def test_what_only_the_primary_can_do_is_said(pair: tuple[EmbeddedPostgres, Embe
         create_publication(connection, "q", [("public", "t")])
     assert "primary" in caught.value.way_out
     begun = time.monotonic()
-    with pytest.raises(SlotError, match=r"waited 0\.5 s") as held_up:
+    with pytest.raises(SlotError, match=r"waited 0\.5 s") as slot_wait_error:
         create_slot(source, wait_seconds=0.5)
     assert time.monotonic() - begun < 5
-    assert "pg_log_standby_snapshot()" in held_up.value.way_out
+    assert "pg_log_standby_snapshot()" in slot_wait_error.value.way_out
     with connect(source.dsn) as connection:
         assert inspect_slot(connection, source.slot) is None
 
