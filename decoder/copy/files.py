@@ -18,7 +18,7 @@ from pyarrow import parquet
 from slotlake.decoder.catalog.publications import SourceColumn, SourceTable
 from slotlake.decoder.changelog.writer import sync_path
 from slotlake.decoder.errors import ChangeLogError
-from slotlake.decoder.types.representations import Form
+from slotlake.decoder.types.representations import Representation
 from slotlake.decoder.types.table import column_type
 
 ROWS_PER_FILE = 2_000_000
@@ -45,7 +45,7 @@ class CopyPlace(Protocol):
     @property
     def exact_field_ids(self) -> Mapping[str, int]: ...
     @property
-    def forms(self) -> Mapping[str, Form]: ...
+    def representations(self) -> Mapping[str, Representation]: ...
     @property
     def inner_ids(self) -> Mapping[str, Sequence[int]]: ...
 
@@ -165,10 +165,10 @@ def _field(name: str, kind: pa.DataType, field_id: int) -> pa.Field:
 
 def _file_type(place: CopyPlace, column: SourceColumn) -> pa.DataType:
     """The column's type in the files; within it the field ids of its parts."""
-    form = place.forms.get(column.name)
-    if form is None:
+    representation = place.representations.get(column.name)
+    if representation is None:
         return column_type(column.type_oid, column.typmod).arrow
-    kind, ids = form.arrow, list(place.inner_ids.get(column.name, ()))
+    kind, ids = representation.arrow, list(place.inner_ids.get(column.name, ()))
     if ids and pa.types.is_list(kind):
         return pa.list_(_field(kind.value_field.name, kind.value_type, ids[0]))
     if ids and pa.types.is_struct(kind):

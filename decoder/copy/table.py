@@ -129,7 +129,7 @@ def copy_table(
             report=_Sum(table, progress).add if progress is not None else _nothing,
         ) as crew:
             crew.wait(jobs)
-            if crew.gone:
+            if crew.dropped_tables:
                 raise vanished_error(table.quoted)
     except BaseException:
         for file in (file for files in finished.values() for file in files):
@@ -174,7 +174,7 @@ class CopyCrew:
         begins: asked before each part, in a thread of the crew; one for which it says no is left out.
 
     Attributes:
-        gone: OIDs of tables that were dropped before all of their parts were read; these are left out too.
+        dropped_tables: OIDs of tables that were dropped before all parts were read; they are left out
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class CopyCrew:
         self._dsn, self._snapshot, self._rows_per_file = dsn, snapshot, rows_per_file
         self._done, self._report, self._begins = done, report, begins
         self._chunk_bytes = min(CHUNK_BYTES, max(_CHUNK_BYTES_MIN, _CHUNKS_BYTES // workers))
-        self.gone: set[int] = set()
+        self.dropped_tables: set[int] = set()
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._local = threading.local()
@@ -246,8 +246,8 @@ class CopyCrew:
             connection.close()  # its transaction has failed
         if isinstance(error, SourceError) and not self._stop.is_set():
             with suppress(SourceError):
-                self.gone |= vanished(self._dsn, [job.table.relation_id])
-        return job.table.relation_id in self.gone
+                self.dropped_tables |= vanished(self._dsn, [job.table.relation_id])
+        return job.table.relation_id in self.dropped_tables
 
     def _copy(self, job: CopyJob) -> list[CopiedFile]:
         writer = PartFiles(job.table, job.place, job.stem, self._rows_per_file)
@@ -387,8 +387,8 @@ class _Reading:
     def _parse(self, column: SourceColumn, slices: Any) -> tuple[pa.Array, pa.Array | None]:
         kind = column_type(column.type_oid, column.typmod)
         parsed: tuple[pa.Array, pa.Array | None] = from_copied(slices, kind, column=column.name)
-        form = self._writer.place.forms.get(column.name)
-        return parsed if form is None else form.keep(*parsed)
+        representation = self._writer.place.representations.get(column.name)
+        return parsed if representation is None else representation.keep(*parsed)
 
 
 def _wait(connection: WatchedConnection, patience: Patience) -> None:

@@ -93,7 +93,7 @@ class Reader(Closes):
     def __init__(
         self, connection: psycopg.Connection[Any], visible: VisibleTransactions, snapshot: str
     ) -> None:
-        self.shown = visible
+        self.visible = visible
         self.snapshot = snapshot
         self._connection = connection
 

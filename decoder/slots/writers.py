@@ -43,7 +43,7 @@ class Membership:
 
     Attributes:
         by_all: nothing but publications of all tables publishes it.
-        made: id of the transaction that made it.
+        creator: id of the transaction that made it.
     """
 
     text: str

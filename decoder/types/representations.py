@@ -32,7 +32,7 @@ AS_TEXT = json.dumps(["text"])
 
 
 @dataclass(frozen=True)
-class Form:
+class Representation:
     """A column as its type's row in the table of types has it.
 
     Attributes:
@@ -49,7 +49,7 @@ class Form:
     @property
     def typed(self) -> bool:
         """Is it what the table of types says, so that there is nothing to do?"""
-        return type(self) is Form
+        return type(self) is Representation
 
     def keep(self, typed: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None) -> Pair:
         """What the lake keeps of values as the change log has them."""
@@ -61,7 +61,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class TextForm(Form):
+class TextRepresentation(Representation):
     """The column is its canonical text; every value fits."""
 
     def keep(self, typed: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None) -> Pair:
@@ -74,7 +74,7 @@ class TextForm(Form):
 
 
 @dataclass(frozen=True)
-class NestedForm(Form):
+class NestedRepresentation(Representation):
     """The column is a list or a struct."""
 
     texts: NestedTexts
@@ -125,7 +125,7 @@ def as_record(fields: list[tuple[str, int, int]]) -> str:
 
 
 @lru_cache(_CACHED_MAX)
-def form_of(form: str, oid: int, typmod: int) -> Form:
+def representation_of(form: str, oid: int, typmod: int) -> Representation:
     """How a column of that type is kept.
 
     Args:
@@ -136,17 +136,17 @@ def form_of(form: str, oid: int, typmod: int) -> Form:
     """
     kind = column_type(oid, typmod)
     if not form:
-        return Form(kind, kind.arrow, kind.spark, kind.inexact)
+        return Representation(kind, kind.arrow, kind.spark, kind.inexact)
     try:
         name, *more = json.loads(form)
         if name == "text":
-            return TextForm(kind, pa.string(), "string", False)
+            return TextRepresentation(kind, pa.string(), "string", False)
         texts = _nested(name, more, typmod)
     except (ValueError, TypeError, KeyError) as error:
         raise LakeError(
             "the form in which the lake keeps a column is not known", where=form[:80], way_out=LAKE_ALTERED
         ) from error
-    return NestedForm(kind, texts.arrow, texts.spark, True, texts)
+    return NestedRepresentation(kind, texts.arrow, texts.spark, True, texts)
 
 
 def _nested(name: str, more: list[Any], typmod: int) -> NestedTexts:

@@ -177,7 +177,7 @@ def _target(table: Loaded, schema: TableSchema, directory: Path) -> CopyTarget:
         field_ids={column.name: ids[column.lake_name] for column in columns},
         exact_names={column.name: column.exact_name for _, column in inexact},
         exact_field_ids={c.name: ids.get(c.exact_name, EXACT_IDS + i) for i, c in inexact},
-        forms={column.name: column.kept for column in columns if column.form},
+        representations={column.name: column.kept for column in columns if column.form},
         inner_ids={c.name: inner_ids(table.metadata, c.lake_name) for c in columns if c.form},
     )
 

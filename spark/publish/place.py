@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from slotlake.decoder.errors import LakeError
-from slotlake.decoder.types.representations import Form
+from slotlake.decoder.types.representations import Representation
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import require_own
 from slotlake.spark.catalog.open import Catalog, open_catalog
@@ -41,7 +41,7 @@ class CopyTarget:
         field_ids: source column → Iceberg field id.
         exact_names, exact_field_ids: likewise of the column that takes the exact text, for columns
             whose type is inexact; such a column is written only if it holds a value.
-        forms: of source columns that are not kept as the table of types says.
+        representations: of source columns that are not kept as the table of types says.
         inner_ids: of those that are lists or structs, the field ids inside, in order.
     """
 
@@ -51,7 +51,7 @@ class CopyTarget:
     field_ids: Mapping[str, int]
     exact_names: Mapping[str, str]
     exact_field_ids: Mapping[str, int]
-    forms: Mapping[str, Form] = field(default_factory=dict)
+    representations: Mapping[str, Representation] = field(default_factory=dict)
     inner_ids: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
@@ -71,7 +71,7 @@ def target_of(name: LakeName, metadata: Metadata, schema: TableSchema) -> CopyTa
         field_ids={column.name: ids[column.lake_name] for column in schema.columns},
         exact_names={column.name: column.exact_name for column in inexact},
         exact_field_ids={column.name: ids[column.exact_name] for column in inexact},
-        forms={column.name: column.kept for column in schema.columns if column.form},
+        representations={column.name: column.kept for column in schema.columns if column.form},
         inner_ids={c.name: inner_ids(metadata, c.lake_name) for c in schema.columns if c.form},
     )
 

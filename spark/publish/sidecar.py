@@ -60,7 +60,7 @@ class Copied:
             field_ids={column.name: 1 + i for i, column in columns},
             exact_names={column.name: f"x{i}" for i, column in inexact},
             exact_field_ids={column.name: EXACT_IDS + i for i, column in inexact},
-            forms={column.name: column.kept for _, column in columns if column.form},
+            representations={column.name: column.kept for _, column in columns if column.form},
         )
 
 

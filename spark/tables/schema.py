@@ -15,7 +15,7 @@ from typing import Any
 
 from slotlake.decoder.errors import LAKE_ALTERED, LakeError
 from slotlake.decoder.types.column_type import ColumnType
-from slotlake.decoder.types.representations import Form, form_of
+from slotlake.decoder.types.representations import Representation, representation_of
 from slotlake.decoder.types.table import column_type
 from slotlake.spark.names import LakeName, exact_name, lake_columns, lake_table, literal, postgres_name, quote
 from slotlake.spark.tables.metadata import Metadata
@@ -70,13 +70,13 @@ class LakeColumn:
     renamed: bool = False
 
     @property
-    def kept(self) -> Form:
+    def kept(self) -> Representation:
         """How the lake keeps its values."""
-        return form_of(self.form, self.type_oid, self.typmod)
+        return representation_of(self.form, self.type_oid, self.typmod)
 
     def formed(self, form: str) -> LakeColumn:
         """The same in a form; a list or a struct has its companion from the start."""
-        nested = form_of(form, self.type_oid, self.typmod)
+        nested = representation_of(form, self.type_oid, self.typmod)
         return replace(self, form=form, exact=self.exact or (bool(form) and nested.inexact))
 
     @property

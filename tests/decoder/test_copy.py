@@ -22,7 +22,7 @@ from slotlake.decoder.errors import ChangedMeanwhileError, ChangeLogError, Proto
 from slotlake.decoder.server.privileges import require_readable
 from slotlake.decoder.server.source import connect
 from slotlake.decoder.slots.slot import create_slot
-from slotlake.decoder.types.representations import Form
+from slotlake.decoder.types.representations import Representation
 from slotlake.decoder.types.table import column_type, to_text
 from tests.conftest import Database
 from tests.decoder.sources import settings
@@ -41,7 +41,7 @@ class Place:
         return {column.name: f"lake {column.name}" for column in self.table.columns}
 
     @property
-    def forms(self) -> dict[str, Form]:
+    def representations(self) -> dict[str, Representation]:
         return {}
 
     @property

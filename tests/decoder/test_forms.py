@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slotlake.decoder.errors import LakeError
-from slotlake.decoder.types.representations import AS_TEXT, as_list, as_range, as_record, form_of
+from slotlake.decoder.types.representations import AS_TEXT, as_list, as_range, as_record, representation_of
 from slotlake.decoder.types.table import column_type, from_text, sql_text
 from slotlake.infra.local.postgres import EmbeddedPostgres
 
@@ -54,7 +54,7 @@ def oid_of(server: Connection, name: str) -> int:
 def kept(form: str, oid: int, typmod: int, values: list[str | None]) -> tuple[list[Any], list[str | None]]:
     """What the lake keeps of these texts; that it prints as they were is looked at for each."""
     ct = column_type(oid, typmod)
-    how = form_of(form, oid, typmod)
+    how = representation_of(form, oid, typmod)
     typed, exact = how.keep(*from_text(pa.array(values, pa.string()), ct))
     assert typed.type == how.arrow
     assert how.text(typed, exact).to_pylist() == values
@@ -180,4 +180,4 @@ def test_text_takes_every_value() -> None:
 def test_an_unknown_form_is_refused() -> None:
     for form in ('["map", 1]', "[]", "{", '["list", 23]'):
         with pytest.raises(LakeError, match="form"):
-            form_of(form, 25, -1)
+            representation_of(form, 25, -1)

@@ -26,7 +26,9 @@ AFTER = {
 
 def _place(folder: Path) -> Any:
     folder.mkdir()
-    more: dict[str, Any] = {name: {} for name in ("exact_names", "exact_field_ids", "forms", "inner_ids")}
+    more: dict[str, Any] = {
+        name: {} for name in ("exact_names", "exact_field_ids", "representations", "inner_ids")
+    }
     return SimpleNamespace(directory=folder, names={"id": "id"}, field_ids={"id": 1}, **more)
 
 
@@ -56,7 +58,7 @@ def test_a_copy_and_a_comparison(database: Database, tmp_path: Path, what: str) 
         with CopyCrew(database.dsn, snapshot, jobs, workers=1, done=done) as crew:
             crew.wait(jobs)
         assert copied == ["lasting"]
-        assert crew.gone == {brief.relation_id}
+        assert crew.dropped_tables == {brief.relation_id}
         with pytest.raises(VanishedError):
             copy_table(database.dsn, snapshot, brief, places[brief])
         assert list((tmp_path / "brief").iterdir()) == []

@@ -252,7 +252,7 @@ def test_a_partition_that_is_rewritten_between_its_ranges(
     )
     file = pipeline_file(tmp_path, database, ["sales"], source="copy_workers: 1\n")
     database.execute("CREATE PUBLICATION shop FOR TABLE sales WITH (publish_via_partition_root = true)")
-    left, copied = [statement], CopyCrew._copied
+    left, copied = [statement], CopyCrew._copy
 
     def rewriting(crew: CopyCrew, job: CopyJob) -> list[CopiedFile]:
         files = copied(crew, job)
@@ -260,7 +260,7 @@ def test_a_partition_that_is_rewritten_between_its_ranges(
             database.execute(left.pop())
         return files
 
-    monkeypatch.setattr(CopyCrew, "_copied", rewriting)
+    monkeypatch.setattr(CopyCrew, "_copy", rewriting)
     with Pipeline.open(file, remote=connect) as pipeline:
         with pytest.raises(ChangedMeanwhileError, match="a partition was rewritten"):
             pipeline.init()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from slotlake.decoder.compiled import wide
-from slotlake.decoder.types.representations import as_list, form_of
+from slotlake.decoder.types.representations import as_list, representation_of
 from slotlake.decoder.types.table import column_type, to_text
 from slotlake.spark.fold.batch import segment_folds
 from slotlake.spark.fold.conflicts import Conflicts
@@ -75,7 +75,7 @@ def test_the_outcome_is_the_same_whatever_arrow_addresses(
 @pytest.mark.parametrize("limit", LIMITS)
 def test_forms_and_texts_of_wide_arrays(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = pa.chunked_array([["{a,b}", None], ["[2:2]={c}", "{d}" + " " * 0, "{" + "e" * 90 + "}"]])
-    form = form_of(as_list(25, ","), 1009, -1)
+    form = representation_of(as_list(25, ","), 1009, -1)
     expected = [list(map(str, texts.to_pylist()))]
     monkeypatch.setattr(wide, "_OFFSET_BYTES_MAX", limit)
     typed, exact = form.keep(texts, None)

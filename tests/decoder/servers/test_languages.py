@@ -134,7 +134,13 @@ def test_rows_that_are_hidden(german: Database, tmp_path: Path) -> None:
     german.execute("GRANT SELECT ON secured TO plain; CREATE PUBLICATION q FOR TABLE secured")
     dsn = german.dsn.replace("user=slotlake", "user=plain").replace(german.server.password, "x")
     place: Any = SimpleNamespace(
-        directory=tmp_path, names={}, field_ids={}, exact_names={}, exact_field_ids={}, forms={}, inner_ids={}
+        directory=tmp_path,
+        names={},
+        field_ids={},
+        exact_names={},
+        exact_field_ids={},
+        representations={},
+        inner_ids={},
     )
     with connect(german.dsn) as connection:
         (table,) = source_tables(connection, ["q"])
