@@ -58,11 +58,11 @@ def _parts(figure: Mapping[str, Any]) -> str:
     return "; ".join(f"{value:.2f} {what}" for what, value in figure["parts"].items())
 
 
-def with_figures(page: str, told: Mapping[str, Any]) -> str:
+def with_figures(page: str, document: Mapping[str, Any]) -> str:
     """The page with these figures in the place of those that it has."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{markdown(told)}\n{END}{after}"
+    return f"{before}{BEGIN}\n{markdown(document)}\n{END}{after}"
 
 
 def main(file: Path) -> None:

@@ -23,9 +23,7 @@ force are said again if they differ.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -42,6 +40,7 @@ from slotlake.decoder.assembly.messages import (
     read_at,
     tags_of,
 )
+from slotlake.decoder.assembly.outcome import Outcome
 from slotlake.decoder.assembly.prepared import PreparedId, PreparedStore
 from slotlake.decoder.assembly.session_relations import SessionRelations
 from slotlake.decoder.assembly.spool import Piece, SpoolRoom
@@ -50,7 +49,6 @@ from slotlake.decoder.compiled.jit import Ints, frozen
 from slotlake.decoder.errors import ProtocolError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.protocol import records
-from slotlake.decoder.protocol.cursor import EPOCH_MICROSECONDS
 from slotlake.decoder.protocol.messages import (
     BeginPrepare,
     CommitPrepared,
@@ -68,19 +66,7 @@ from slotlake.decoder.protocol.messages import (
 
 CHUNK_BYTES = 16 << 20
 _CONTROL, _DESCRIBES = (np.isin(np.arange(256), list(tags)) for tags in (b"SEcAbPKrp", b"RY"))
-_BEGIN = struct.Struct(">cQqI")
-_COMMIT = struct.Struct(">cBQQq")
 Tags = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """Where and when a transaction came out."""
-
-    xid: int
-    commit_lsn: int
-    end_lsn: int
-    commit_time: int
 
 
 class Assembler:
@@ -249,7 +235,7 @@ class Assembler:
         elif isinstance(message, StreamCommit):
             whole = self._take_stream(message.xid, buffer, at)
             with_place(buffer, at, lambda: records.check_described(whole.lost(), "c", 1))
-            outcome = _Outcome(message.xid, message.commit_lsn, message.end_lsn, message.commit_time)
+            outcome = Outcome(message.xid, message.commit_lsn, message.end_lsn, message.commit_time)
             yield from self._committed_messages(whole, whole.spool.pieces(), outcome)
         elif isinstance(message, BeginPrepare):
             before = self._session_relations.in_force()
@@ -329,7 +315,7 @@ class Assembler:
     def _commit_prepared(
         self, message: CommitPrepared, buffer: MessageBuffer, at: int
     ) -> Iterator[MessageBuffer]:
-        outcome = _Outcome(message.xid, message.commit_lsn, message.end_lsn, message.commit_time)
+        outcome = Outcome(message.xid, message.commit_lsn, message.end_lsn, message.commit_time)
         self._open_prepared.discard((message.gid, message.xid))
         done = self._prepared.pop((message.gid, message.xid), None)
         if done is not None:
@@ -367,11 +353,10 @@ class Assembler:
     # Coming out.
 
     def _committed_messages(
-        self, done: Collected, pieces: Iterable[Piece], outcome: _Outcome
+        self, done: Collected, pieces: Iterable[Piece], outcome: Outcome
     ) -> Iterator[MessageBuffer]:
         out, lsn = self._out, outcome.commit_lsn
-        time = outcome.commit_time - EPOCH_MICROSECONDS
-        out.append(_BEGIN.pack(b"B", lsn, time, outcome.xid), lsn)
+        out.append(outcome.begin_message, lsn)
         sent_relations: dict[int, bytes] = {}
         for payload in done.prefix:
             out.append(payload, lsn)
@@ -381,7 +366,7 @@ class Assembler:
             yield from self._full_buffers()
         for payload in self._session_relations.came_out(done, sent_relations):
             out.append(payload, lsn)
-        out.append(_COMMIT.pack(b"C", 0, lsn, outcome.end_lsn, time), lsn)
+        out.append(outcome.commit_message, lsn)
         self._room.close(done.spool)
         yield from self._full_buffers()
 
