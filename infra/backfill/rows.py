@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from slotlake.decoder.catalog.condition import Condition, GivenColumn, given_columns, keys_condition
+from slotlake.decoder.catalog.condition import Condition, TextColumn, keys_condition, text_columns
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.copy.files import CopiedFile
 from slotlake.decoder.copy.parts import whole_part
@@ -57,7 +57,7 @@ class Difference:
     table: SourceTable
     mirror: TableSchema
     point: Cut
-    key: Sequence[GivenColumn]
+    key: Sequence[TextColumn]
     chosen: Chosen
     escaped: bool = False
     removed: RemovedRows | None = None
@@ -112,7 +112,7 @@ def compare(
     mirror = point.schema(table.quoted)
     _require_same_columns(table, mirror)
     with snapshot_session(pipeline.source.dsn, snapshot.snapshot) as connection:
-        key = list(given_columns(connection, table.relation_id, table.key).values())
+        key = list(text_columns(connection, table.relation_id, table.key).values())
         compared = Compared.of(table.quoted, table, mirror, escaped=hashes_escaped(connection))
         chosen = compare_chosen(connection, compared, point, condition, key)
     difference = Difference(table, mirror, point, key, chosen, compared.escaped)

@@ -296,7 +296,7 @@ def _copy(
     arguments = (pipeline.source.dsn, snapshot.snapshot, jobs)
     begins = (lambda job: True) if attempt is None else attempt.begins
     workers = pipeline.file.copy_workers
-    with CopyCrew(*arguments, workers=workers, done=note_done, told=states.took, begins=begins) as crew:
+    with CopyCrew(*arguments, workers=workers, done=note_done, report=states.took, begins=begins) as crew:
         for work in works:
             crew.wait(work.jobs)
             if len(work.done) == len(work.parts) and not (attempt is not None and attempt.only_goes_on):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from slotlake.decoder.catalog.fingerprints import TableMark
+from slotlake.decoder.catalog.fingerprints import TableFingerprint
 from slotlake.decoder.catalog.publications import SourceTable, source_tables
 from slotlake.decoder.catalog.vanished import vanished
 from slotlake.decoder.copy.table import CopiedFile, copy_table
@@ -137,7 +137,7 @@ def copy_all(
 
 def schemas_at(
     pipeline: OpenPipeline, snapshot: ExportedSnapshot, tables: Sequence[SourceTable]
-) -> tuple[dict[SourceTable, TableSchema], dict[int, TableMark]]:
+) -> tuple[dict[SourceTable, TableSchema], dict[int, TableFingerprint]]:
     """Describe source tables that are to be copied, as the snapshot shows them.
 
     Args:
@@ -167,7 +167,9 @@ def schemas_at(
 
 
 def require_as_copied(
-    pipeline: OpenPipeline, schemas: Mapping[SourceTable, TableSchema], fingerprints: Mapping[int, TableMark]
+    pipeline: OpenPipeline,
+    schemas: Mapping[SourceTable, TableSchema],
+    fingerprints: Mapping[int, TableFingerprint],
 ) -> None:
     """Check that tables and their partitions are still what `schemas_at` described.
 

@@ -26,7 +26,7 @@ from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.errors import SlotError
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.decoder.slots.visible import Shown
+from slotlake.decoder.slots.visible import VisibleTransactions
 from slotlake.decoder.slots.writers import Membership, memberships, open_writers, publications_text
 from slotlake.infra.advance.advance import at_slot_snapshot
 from slotlake.infra.advance.nonblocking import enter_nonblocking_snapshot
@@ -144,7 +144,7 @@ class _WaitingNote:
         # First how they are published, as committed; then who holds them.
         self._memberships = memberships(connection, ids, self._pipeline.source.publications)
         writers, entries = open_writers(connection, ids), self._state["tables"]
-        server, xmax = self._server(connection), Shown.parse(_snapshot(connection)).xmax
+        server, xmax = self._server(connection), VisibleTransactions.parse(_snapshot(connection)).xmax
         names = {table.relation_id: postgres_name(table.schema, table.table) for table in tables}
         has_new_writers = False
         for oid, membership in self._memberships.items():
@@ -169,8 +169,12 @@ class _WaitingNote:
 
     def _was_made_published(self, membership: Membership, xmax: int) -> bool:
         """Was it made after all tables were seen to be published?"""
-        shown = Shown.parse(self._state["shown"])
-        return membership.by_all and membership.made is not None and shown.ended_since(membership.made, xmax)
+        shown = VisibleTransactions.parse(self._state["shown"])
+        return (
+            membership.by_all
+            and membership.creator is not None
+            and shown.ended_since(membership.creator, xmax)
+        )
 
     def _server(self, connection: psycopg.Connection[Any]) -> str:
         row = connection.execute("SELECT pg_postmaster_start_time()::text").fetchone()
@@ -207,12 +211,12 @@ class _WaitingNote:
         failed = self._state["failed"]
         if failed is None:
             return True
-        waited, shown = failed["at"], Shown.parse(failed["shown"])
+        waited, shown = failed["at"], VisibleTransactions.parse(failed["shown"])
         if failed["standby"]:
             return bool(time.time() - waited >= _AGAIN_SECONDS)
         dsn = self._pipeline.source.dsn
         with source_session(dsn, "looking for open transactions") as connection:
-            now = Shown.parse(_snapshot(connection))
+            now = VisibleTransactions.parse(_snapshot(connection))
         return all(now.shows(xid) for xid in shown.in_progress)
 
     def note_slot_failed(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from slotlake.decoder.catalog.fingerprints import TableMark
+from slotlake.decoder.catalog.fingerprints import TableFingerprint
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.changelog.batches import Batch, BatchRelation
 from slotlake.decoder.slots.slot import ExportedSnapshot
@@ -46,12 +46,12 @@ class _Examined:
     batch: Batch
     mirrors: Mapping[Name, TableSchema]
     relations: Mapping[Name, Sequence[BatchRelation]]
-    fingerprints: Mapping[int, TableMark]
+    fingerprints: Mapping[int, TableFingerprint]
     point: Cut
     snapshot: str | None
     at_end: bool
 
-    def fingerprint(self, mirror: TableSchema) -> TableMark | None:
+    def fingerprint(self, mirror: TableSchema) -> TableFingerprint | None:
         """What the catalog says of the table that the lake has; None if that table is gone."""
         return self.fingerprints.get(relation_id(mirror))
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from slotlake.decoder.catalog.fingerprints import TableMark
+from slotlake.decoder.catalog.fingerprints import TableFingerprint
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.types.table import column_type
 from slotlake.infra.source.fingerprints import CatalogFingerprint
@@ -35,12 +35,16 @@ class Columns:
 
     before: Mapping[int, Any]
     after: Mapping[int, Any]
-    now: TableMark
+    now: TableFingerprint
     last: int
 
     @classmethod
     def of(
-        cls, mirror: TableSchema, fingerprint: CatalogFingerprint, now: TableMark, published: SourceTable
+        cls,
+        mirror: TableSchema,
+        fingerprint: CatalogFingerprint,
+        now: TableFingerprint,
+        published: SourceTable,
     ) -> Columns:
         """Number the columns of a table.
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from slotlake.decoder.catalog.reg_texts import unprinted
+from slotlake.decoder.catalog.reg_texts import texts_without_object
 from slotlake.decoder.catalog.type_texts import OBJECT, REG_OIDS
 from slotlake.infra.source.fingerprints import CatalogFingerprint, catalog_at
 
@@ -41,7 +41,7 @@ def tables_naming_renamed_objects(
     for (_, oid), values in texts.items():
         together[oid] |= values
     with catalog_at(pipeline, snapshot) as connection:
-        missing = unprinted(connection, together)
+        missing = texts_without_object(connection, together)
     return {name for (name, oid), values in texts.items() if values & missing.get(oid, frozenset())}
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from slotlake.decoder.catalog.fingerprints import TableMark
+from slotlake.decoder.catalog.fingerprints import TableFingerprint
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.type_texts import NAME
 from slotlake.decoder.types.table import column_type, from_text
@@ -54,7 +54,7 @@ class Verdict:
 
 def judge(
     mirror: TableSchema,
-    now: TableMark | None,
+    now: TableFingerprint | None,
     published: SourceTable,
     relations: Sequence[BatchRelation],
     *,
@@ -103,7 +103,7 @@ class _Following:
 
     mirror: TableSchema
     fingerprint: CatalogFingerprint
-    now: TableMark
+    now: TableFingerprint
     published: SourceTable
     relations: Sequence[BatchRelation]
     numbers: Mapping[int, Numbers]
@@ -158,7 +158,7 @@ class _Following:
 
 
 def _next_fingerprint(
-    now: TableMark, columns: Numbers, before: CatalogFingerprint, table: Columns
+    now: TableFingerprint, columns: Numbers, before: CatalogFingerprint, table: Columns
 ) -> CatalogFingerprint:
     """The fingerprint after the batch.
 
@@ -170,7 +170,7 @@ def _next_fingerprint(
 
 
 def _replacement_reason(
-    fingerprint: CatalogFingerprint, now: TableMark | None, published: SourceTable
+    fingerprint: CatalogFingerprint, now: TableFingerprint | None, published: SourceTable
 ) -> str:
     """Say why nothing that the lake has of the table can be trusted; "" if it can."""
     if now is None or not fingerprint.relation_id == now.relation_id == published.relation_id:
@@ -184,7 +184,7 @@ def _replacement_reason(
     return ""
 
 
-def reprinted_reason(mirror: TableSchema, fingerprint: CatalogFingerprint, now: TableMark) -> str:
+def reprinted_reason(mirror: TableSchema, fingerprint: CatalogFingerprint, now: TableFingerprint) -> str:
     """Say why values that the lake has are printed otherwise by now; "" if they are not.
 
     The name of a composite's attribute shows in a struct only.
@@ -204,7 +204,10 @@ def reprinted_reason(mirror: TableSchema, fingerprint: CatalogFingerprint, now: 
 
 
 def _verdict_without_fingerprint(
-    mirror: TableSchema, now: TableMark | None, published: SourceTable, relations: Sequence[BatchRelation]
+    mirror: TableSchema,
+    now: TableFingerprint | None,
+    published: SourceTable,
+    relations: Sequence[BatchRelation],
 ) -> Verdict:
     """Judge a table of a lake of an earlier version: its columns are known by name only."""
     from slotlake.spark.tables.schema import TableSchema
@@ -267,7 +270,7 @@ def _names_whole_rows(relation: BatchRelation) -> bool:
     return relation.replica_identity == "f" and not relation.key
 
 
-def _rewrite_reason(fingerprint: CatalogFingerprint, now: TableMark, table: Columns) -> str:
+def _rewrite_reason(fingerprint: CatalogFingerprint, now: TableFingerprint, table: Columns) -> str:
     """Say that rows were rewritten; "" if they were not.
 
     VACUUM FULL, CLUSTER and TRUNCATE give a table another file too, and change no column's description.
@@ -290,7 +293,7 @@ def _follow_obstacle(
     published: SourceTable,
     relations: Sequence[BatchRelation],
     numbers: Mapping[int, Numbers],
-    now: TableMark | None,
+    now: TableFingerprint | None,
     *,
     same_values: bool = False,
 ) -> str:

@@ -17,7 +17,7 @@ from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.types.catalog import Kind, TypeCatalog, load_types
 from slotlake.decoder.types.declarations import written
-from slotlake.decoder.types.representations import form_of
+from slotlake.decoder.types.representations import representation_of
 from slotlake.spark.names import parse_postgres_name
 from slotlake.spark.tables.type_rules import Fields, TypeRules, Word
 
@@ -198,7 +198,7 @@ def _require_representations(
         if word in {"list", "struct"} and not representations[name]:
             _refuse(table, f"column {name!r} cannot be a {word}", "leave it as text")
     for name, representation in representations.items():
-        form_of(representation, present[name].type_oid, present[name].typmod)
+        representation_of(representation, present[name].type_oid, present[name].typmod)
 
 
 def _refuse(table: SourceTable, what: str, way_out: str) -> NoReturn:

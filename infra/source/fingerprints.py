@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from slotlake.decoder.catalog.fingerprints import WHOLE, TableMark, table_marks
+from slotlake.decoder.catalog.fingerprints import WHOLE, TableFingerprint, table_fingerprints
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.vanished import vanished_error
 from slotlake.decoder.errors import ChangedMeanwhileError
@@ -42,7 +42,7 @@ class CatalogFingerprint:
     """What a lake table agrees with.
 
     Attributes:
-        relation_id, storage, members, ways: as in `decoder.catalog.fingerprints.TableMark`.
+        relation_id, storage, members, ways: as in `decoder.catalog.fingerprints.TableFingerprint`.
         last: the highest attribute number that is accounted for.
         since: attribute number → the transaction that had last changed its description.
         missing: attribute numbers of columns of which a constant was kept beside the table.
@@ -82,7 +82,7 @@ class CatalogFingerprint:
 
     @classmethod
     def of(
-        cls, now: TableMark, numbers: Collection[int], before: CatalogFingerprint | None = None
+        cls, now: TableFingerprint, numbers: Collection[int], before: CatalogFingerprint | None = None
     ) -> CatalogFingerprint:
         """Describe what a table with these columns agrees with now.
 
@@ -104,7 +104,7 @@ class CatalogFingerprint:
             {number: attribute.texts for number, attribute in known.items() if attribute.texts},
         )
 
-    def unsent(self, now: TableMark) -> bool:
+    def unsent(self, now: TableFingerprint) -> bool:
         """May changes of the table not have been sent, or under another name, though it is published now?
 
         Not if a publication sent them all, and still does; of a partition, what the others do counts too.
@@ -114,7 +114,7 @@ class CatalogFingerprint:
             return False
         return not any(now.ways.get(member, "").endswith(WHOLE) for member in same)
 
-    def printed_otherwise(self, now: TableMark) -> dict[int, frozenset[str]]:
+    def printed_otherwise(self, now: TableFingerprint) -> dict[int, frozenset[str]]:
         """Attribute number → of what decides the text of its values, that which is not there any more."""
         known = {n: now.attributes[n] for n in self.texts if n in now.attributes}
         lost_traits = {
@@ -122,7 +122,7 @@ class CatalogFingerprint:
         }
         return {number: traits for number, traits in lost_traits.items() if traits}
 
-    def _goes_on(self, member: str, now: TableMark) -> bool:
+    def _goes_on(self, member: str, now: TableFingerprint) -> bool:
         """An earlier version's mark does not say how; it is believed."""
         return member not in self.ways or self.ways[member] == now.ways.get(member)
 
@@ -139,7 +139,7 @@ def _read(text: str) -> CatalogFingerprint:
     )
 
 
-def with_fingerprint(schema: TableSchema, now: TableMark | None) -> TableSchema:
+def with_fingerprint(schema: TableSchema, now: TableFingerprint | None) -> TableSchema:
     """A shape just copied, with its columns' numbers and what it agrees with; as it is if unknown."""
     if now is None or any(column.name not in now.numbers for column in schema.columns):
         return schema
@@ -151,7 +151,7 @@ def with_fingerprint(schema: TableSchema, now: TableMark | None) -> TableSchema:
 
 def fingerprints_at(
     pipeline: OpenPipeline, tables: Collection[int], snapshot: str | None
-) -> dict[int, TableMark]:
+) -> dict[int, TableFingerprint]:
     """Read what the source's catalog says of tables.
 
     Args:
@@ -165,7 +165,7 @@ def fingerprints_at(
     if not tables:
         return {}
     with catalog_at(pipeline, snapshot) as connection:
-        return table_marks(connection, tables, pipeline.source.publications)
+        return table_fingerprints(connection, tables, pipeline.source.publications)
 
 
 def partitions_below(
@@ -202,7 +202,7 @@ def catalog_at(pipeline: OpenPipeline, snapshot: str | None) -> Iterator[psycopg
 
 
 def require_unchanged(
-    pipeline: OpenPipeline, before: Mapping[int, TableMark], tables: Iterable[SourceTable]
+    pipeline: OpenPipeline, before: Mapping[int, TableFingerprint], tables: Iterable[SourceTable]
 ) -> None:
     """Check that tables were not rewritten or altered since: a snapshot does not hide that.
 

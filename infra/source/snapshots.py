@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from slotlake.decoder.changelog.batches import Batch, batch_positions, batches
 from slotlake.decoder.server.position import source_position
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.decoder.slots.visible import Reader, Shown, readers
+from slotlake.decoder.slots.visible import Reader, VisibleTransactions, readers
 from slotlake.infra.source.pulling import pull_batch
 from slotlake.infra.state_file import StateFile
 
@@ -68,8 +68,8 @@ def _judged_snapshot(
     columns = ((), ()) if table is None else (table["xid"].to_pylist(), table["end_lsn"].to_pylist())
     transactions = list(zip(*columns, strict=True))
     for reader in exported:
-        lsn = reader.shown.stands(start, batch.end_lsn, transactions)
-        if lsn is not None and not _lake_has_hidden(pipeline, start, reader.shown):
+        lsn = reader.visible.stands(start, batch.end_lsn, transactions)
+        if lsn is not None and not _lake_has_hidden(pipeline, start, reader.visible):
             _note_checked_up_to(pipeline, lsn)
             _remove_other(batch, lsn)
             return reader.at(lsn)
@@ -77,7 +77,7 @@ def _judged_snapshot(
     return None
 
 
-def _lake_has_hidden(pipeline: OpenPipeline, position: int, shown: Shown) -> bool:
+def _lake_has_hidden(pipeline: OpenPipeline, position: int, shown: VisibleTransactions) -> bool:
     """Has the lake a transaction that is not shown?  It is logged, and may be sent, before it can be seen."""
     checked_up_to = _checked_up_to(pipeline, position)
     for path in reversed(batches(pipeline.file.changelog_dir)):

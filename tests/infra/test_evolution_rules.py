@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slotlake.decoder.catalog.fingerprints import Attribute, TableMark
+from slotlake.decoder.catalog.fingerprints import Attribute, TableFingerprint
 from slotlake.decoder.catalog.publications import SourceColumn, SourceTable
 from slotlake.decoder.changelog.batches import BatchColumn, BatchRelation
 from slotlake.infra.schema.ddl_events import Altered, proven_numbers
@@ -28,7 +28,7 @@ BEFORE = {1: ("id", "int4", "7"), 2: ("a", "text", "7"), 3: ("b", "money", "7")}
 
 def catalog(
     columns: Any = BEFORE, *, oid: int = 100, storage: int = 100, members: str = "table 1", **more: Any
-) -> TableMark:
+) -> TableFingerprint:
     """``missing``, ``default``: numbers; a column with the name None is dropped."""
     attributes = {
         number: Attribute(
@@ -42,10 +42,10 @@ def catalog(
         )
         for number, (name, kind, since) in columns.items()
     }
-    return TableMark(oid, "public", "t", storage, frozenset({members} if members else ()), attributes)
+    return TableFingerprint(oid, "public", "t", storage, frozenset({members} if members else ()), attributes)
 
 
-def source(now: TableMark) -> SourceTable:
+def source(now: TableFingerprint) -> SourceTable:
     columns = tuple(
         SourceColumn(a.name, a.type_oid, a.typmod, a.name, a.number == 1, a.number == 1, a.has_default)
         for a in now.attributes.values()
@@ -64,7 +64,7 @@ def message(ordinal: int = 0, **columns: str) -> BatchRelation:
     return BatchRelation(ordinal, 100, "public", "t", "d", ("id",), batch_columns, (), 1, 1, 0, 0, 0)
 
 
-def verdict(now: TableMark, *messages: BatchRelation, at_end: bool = False) -> Verdict:
+def verdict(now: TableFingerprint, *messages: BatchRelation, at_end: bool = False) -> Verdict:
     return judge(MIRROR, now, source(now), messages, at_end=at_end)
 
 
