@@ -225,7 +225,7 @@ def _parsed(name: str) -> tuple[str, str]:
         return parse_postgres_name(name)
     except KeyError:
         raise PipelineFileError(
-            f"{name!r} is no name of a table",
+            f"{name!r} is not a table name",
             where="--table",
             way_out='name it as PostgreSQL writes it: public.orders, "Odd Schema"."Odd Name"',
         ) from None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from slotlake.decoder.copy.table import CopyJob
 from slotlake.decoder.lsn import format_lsn
 from slotlake.infra.copy.steps import CopyStep
 from slotlake.infra.process_marks import is_marked, set_mark, unset_mark
+from slotlake.infra.reports import TableCopy
 from slotlake.infra.state_file import StateFile
 from slotlake.spark.names import postgres_name
 
@@ -111,6 +112,12 @@ class CopyStates:
         """A range's files are on disk."""
         with self._lock:
             self._tables[_name(job)].ranges_done += 1
+
+    def finish(self, copies: Iterable[TableCopy]) -> None:
+        """These tables are published, and the copy is over."""
+        for copy in copies:
+            self.move(copy.table, "ready")
+        self.forget()
 
     def forget(self) -> None:
         """The copy is over."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from slotlake.infra.copy.copying import Attempt
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
-    from slotlake.spark.copy.initial import CopyTarget
+    from slotlake.spark.copy.initial import CopyTarget, InitialCopy
     from slotlake.spark.publish.commits import Point
     from slotlake.spark.tables.schema import TableSchema
 
@@ -102,37 +102,68 @@ def copy_all(
         The copies of the tables that are published.
     """
     from slotlake.infra.copy.copying import fill_tables
-    from slotlake.spark.copy.initial import InitialCopy
 
     schemas, fingerprints = schemas_at(pipeline, snapshot, tables)
-    snapshot_time = source_clock(
-        pipeline
-    )  # the snapshot was made before: all that it shows was committed by then
-    going_on = attempt is not None and attempt.only_goes_on
-    names = [] if going_on else [(table.schema, table.table) for table in tables]
-    modes = wanted_modes(pipeline.file, names)
-    arguments = (pipeline.session, pipeline.lake, pipeline.name, list(schemas.values()))
-    recorded_files = None if attempt is None else attempt.recorded_files(schemas, pipeline.lake.namespace)
+    # The snapshot was made before: all that it shows was committed by then.
+    committed_by = source_clock(pipeline)
     try:
-        with InitialCopy.begin(*arguments, modes, recorded_files) as copy:
+        with _initial_copy(pipeline, schemas, attempt) as copy:
             copies, states = fill_tables(pipeline, copy, schemas, snapshot, progress, attempt)
-            dropped_ids = vanished(pipeline.source.dsn, [table.relation_id for table in tables])
-            remaining = [table for table in tables if table.relation_id not in dropped_ids]
-            require_as_copied(pipeline, {table: schemas[table] for table in remaining}, fingerprints)
-            remaining_names = {schemas[table].source_name for table in remaining}
-            copies = [each for each in copies if each.table in remaining_names]
-            copied_names = {each.table for each in copies}
-            copy.leave_out([schema for schema in schemas.values() if schema.source_name not in copied_names])
+            remaining = remaining_as_copied(pipeline, schemas, fingerprints)
+            copies = copies_of(copies, remaining)
+            names = {each.table for each in copies}
+            copy.leave_out([schema for schema in schemas.values() if schema.source_name not in names])
             if copies or not remaining:
-                point = copy_point(pipeline, snapshot.lsn, "copy", sum(c.rows for c in copies))
-                copy.publish(replace(point, commit_time=snapshot_time))
+                point = copy_point(pipeline, snapshot.lsn, "copy", sum(each.rows for each in copies))
+                copy.publish(replace(point, commit_time=committed_by))
     except BaseException:
         unmark_process(pipeline.file.state_dir)
         raise
-    for each in copies:
-        states.move(each.table, "ready")
-    states.forget()
+    states.finish(copies)
     return copies
+
+
+def _initial_copy(
+    pipeline: OpenPipeline, schemas: Mapping[SourceTable, TableSchema], attempt: Attempt | None
+) -> InitialCopy:
+    """Begin copies out of sight; derived tables come with those that can be finished now."""
+    from slotlake.spark.copy.initial import InitialCopy
+
+    never_finishes = attempt is not None and attempt.only_goes_on
+    names = [] if never_finishes else [(table.schema, table.table) for table in schemas]
+    return InitialCopy.begin(
+        pipeline.session,
+        pipeline.lake,
+        pipeline.name,
+        list(schemas.values()),
+        wanted_modes(pipeline.file, names),
+        None if attempt is None else attempt.recorded_files(schemas, pipeline.lake.namespace),
+    )
+
+
+def remaining_as_copied(
+    pipeline: OpenPipeline, schemas: Mapping[SourceTable, TableSchema], fingerprints: Mapping[int, TableMark]
+) -> dict[SourceTable, TableSchema]:
+    """Leave out tables that were dropped while they were copied, and check that the others are unchanged.
+
+    Args:
+        pipeline: the pipeline, with its source.
+        schemas: the tables, as `schemas_at` describes them.
+        fingerprints: OID → what the catalog said then.
+
+    Raises:
+        ChangedMeanwhileError: a table or a partition was altered, rewritten, attached or detached.
+    """
+    dropped = vanished(pipeline.source.dsn, [table.relation_id for table in schemas])
+    remaining = {table: schema for table, schema in schemas.items() if table.relation_id not in dropped}
+    require_as_copied(pipeline, remaining, fingerprints)
+    return remaining
+
+
+def copies_of(copies: Sequence[TableCopy], schemas: Mapping[SourceTable, TableSchema]) -> list[TableCopy]:
+    """Those copies that are of these tables."""
+    names = {schema.source_name for schema in schemas.values()}
+    return [copy for copy in copies if copy.table in names]
 
 
 def schemas_at(

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.publications import SourceTable, published_names
-from slotlake.decoder.catalog.vanished import vanished
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import source_session
@@ -20,7 +19,7 @@ from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.copy.copying import Attempt, fill_tables
 from slotlake.infra.copy.joining_record import AGAIN_FOLDER
 from slotlake.infra.copy.states import unmark_process
-from slotlake.infra.copy.tables import copy_point, require_as_copied, schemas_at
+from slotlake.infra.copy.tables import copies_of, copy_point, remaining_as_copied, schemas_at
 from slotlake.infra.joining import over_syncs
 from slotlake.infra.joining.over_syncs import CopyKind, copy_some
 from slotlake.infra.reports import TableCopy
@@ -32,6 +31,7 @@ from slotlake.spark.names import postgres_name
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
+    from slotlake.spark.copy.replace_ranged import RangedReplacement
     from slotlake.spark.names import LakeName
     from slotlake.spark.publish.aside import Name
     from slotlake.spark.tables.schema import TableSchema
@@ -110,47 +110,39 @@ def _copy(
     attempt: Attempt,
 ) -> Sequence[TableCopy]:
     """As `infra.copy.tables.copy_all`, in place of what the lake has of these tables."""
-    from slotlake.spark.copy.replace_ranged import RangedReplacement
-
     schemas, fingerprints = schemas_at(pipeline, snapshot, tables)
-    reasons = {each.source_name: why_of(each) for each in tables_aside(pipeline).values()}
-    at = format_lsn(snapshot.lsn)
-
-    def final(schema: TableSchema) -> TableSchema:
-        name = schema.source_name
-        return replace(
-            with_copy_reason(schema, f"{at}: {reasons.get(name, '')}"),
-            drop=drops_columns(pipeline.file, name),
-        )
-
-    suffix = f"+{len(tables) - 1}" if len(tables) > 1 else ""
-    name = f"{postgres_name(tables[0].schema, tables[0].table)}{suffix}"
-    point = copy_point(pipeline, snapshot.lsn, "backfill", 0, name)
-    place = RangedReplacement(pipeline.session, pipeline.lake, point, final)
+    place = _replacement(pipeline, tables, snapshot.lsn)
     try:
         place.begin(schemas.values())
         copies, states = fill_tables(pipeline, place, schemas, snapshot, progress, attempt)
-        dropped_ids = vanished(pipeline.source.dsn, [table.relation_id for table in tables])
-        remaining = {
-            table: schema for table, schema in schemas.items() if table.relation_id not in dropped_ids
-        }
-        require_as_copied(pipeline, remaining, fingerprints)
-        names = {schema.source_name for schema in remaining.values()}
-        copies = [each for each in copies if each.table in names]
+        copies = copies_of(copies, remaining_as_copied(pipeline, schemas, fingerprints))
         reach("recopy.staged")
         place.publish({each.table for each in copies})
     except BaseException:
         unmark_process(pipeline.file.state_dir)
         raise
-    for each in copies:
-        states.move(each.table, "ready")
-    states.forget()
-    _clear(pipeline, [schemas[t].lake_name(pipeline.lake.namespace) for t in tables if _is_copied(t, copies)])
+    states.finish(copies)
+    names = {each.table for each in copies}
+    whole = [schema for schema in schemas.values() if schema.source_name in names]
+    _clear(pipeline, [schema.lake_name(pipeline.lake.namespace) for schema in whole])
     return copies
 
 
-def _is_copied(table: SourceTable, copies: Sequence[TableCopy]) -> bool:
-    return any(each.table == postgres_name(table.schema, table.table) for each in copies)
+def _replacement(pipeline: OpenPipeline, tables: Sequence[SourceTable], lsn: int) -> RangedReplacement:
+    """Where the copies of tables go, which replace what the lake has at an LSN."""
+    from slotlake.spark.copy.replace_ranged import RangedReplacement
+
+    reasons = {each.source_name: why_of(each) for each in tables_aside(pipeline).values()}
+
+    def final_shape(schema: TableSchema) -> TableSchema:
+        name = schema.source_name
+        reason = f"{format_lsn(lsn)}: {reasons.get(name, '')}"
+        return replace(with_copy_reason(schema, reason), drop=drops_columns(pipeline.file, name))
+
+    suffix = f"+{len(tables) - 1}" if len(tables) > 1 else ""
+    name = f"{postgres_name(tables[0].schema, tables[0].table)}{suffix}"
+    point = copy_point(pipeline, lsn, "backfill", 0, name)
+    return RangedReplacement(pipeline.session, pipeline.lake, point, final_shape)
 
 
 def _clear(pipeline: OpenPipeline, names: Sequence[LakeName]) -> None:

@@ -146,44 +146,65 @@ def resume(pipeline: OpenPipeline, table: str, progress: Progressing) -> ResumeR
 
     Raises:
         PipelineFileError: it is neither set aside nor followed.
+        SourceError: it is not published any more; it stays set aside.
         SlotlakeError: it cannot be followed yet; it stays set aside.
     """
-    from slotlake.spark.read.point import Cut
-
     started = time.monotonic()
     try:
         name = parse_postgres_name(table)
     except KeyError:
-        raise PipelineFileError(f"{table!r} is no name of a table", where="resume", way_out=_NAMES) from None
-    aside = tables_aside(pipeline)
-    lake_name = str(lake_table(pipeline.lake.namespace, *name))
-    if name not in aside:
-        if name not in {(mirror.schema, mirror.table) for mirror in Cut.latest(pipeline.lake).tables()}:
-            listed = ", ".join(entry.source_name for entry in aside.values()) or "none is"
-            raise PipelineFileError(
-                f"the lake has no table {table}", where="resume", way_out=f"set aside now: {listed}"
-            )
-        at = format_lsn(pipeline.position())
-        return ResumeReport(postgres_name(*name), lake_name, at, already=True)
-    state = _catalog_state(pipeline, aside[name])
+        raise PipelineFileError(f"{table!r} is not a table name", where="resume", way_out=_NAMES) from None
+    entry = tables_aside(pipeline).get(name)
+    if entry is None:
+        return _report_of_followed(pipeline, name)
+    state = _catalog_state(pipeline, entry)
     if state is None:
         raise SourceError(
             f"the table {table} is not published any more; it stays set aside",
             where=f"publications {', '.join(pipeline.source.publications)}",
             way_out="publish it again, or drop its lake table if nobody reads it",
         ).of(*name)
-    report = ResumeReport(postgres_name(*name), lake_name, "")
     recopying.give_up_stale(pipeline, progress)
-    if (large := _large_table_or_none(pipeline, aside[name])) is not None:
-        resumed = _copy_ranges(pipeline, {name: _LargeTable(aside[name], state, large)}, progress)
-        ranges = recopying.progress_by_table(pipeline).get(report.table, "0 ranges")
-        rows = recopying.lake_row_count(pipeline, name) if resumed else 0
-        report, lsn = replace(report, rows=rows, copying="" if resumed else ranges), pipeline.position()
-    else:
-        lsn, rows = _copy(pipeline, aside[name], state, progress)
-        report = replace(report, rows=rows)
+    report = _resume(pipeline, entry, state, progress)
     confirm_position(pipeline)
-    return replace(report, lsn=format_lsn(lsn), seconds=round(time.monotonic() - started, 3))
+    return replace(report, seconds=round(time.monotonic() - started, 3))
+
+
+def _report_of_followed(pipeline: OpenPipeline, name: Name) -> ResumeReport:
+    """The report on a table that is not set aside.
+
+    Raises:
+        PipelineFileError: the lake does not have it.
+    """
+    from slotlake.spark.read.point import Cut
+
+    if name not in {(mirror.schema, mirror.table) for mirror in Cut.latest(pipeline.lake).tables()}:
+        listed = ", ".join(entry.source_name for entry in tables_aside(pipeline).values()) or "none"
+        raise PipelineFileError(
+            f"the lake has no table {postgres_name(*name)}",
+            where="resume",
+            way_out=f"name a table that is set aside: {listed}",
+        )
+    return replace(_new_report(pipeline, name, format_lsn(pipeline.position())), already=True)
+
+
+def _new_report(pipeline: OpenPipeline, name: Name, lsn: str) -> ResumeReport:
+    return ResumeReport(postgres_name(*name), str(lake_table(pipeline.lake.namespace, *name)), lsn)
+
+
+def _resume(
+    pipeline: OpenPipeline, entry: Aside, state: _CatalogState, progress: Progressing
+) -> ResumeReport:
+    """Copy a table that is set aside: in one piece, or as many ranges of a large one as there is time for."""
+    table = _large_table_or_none(pipeline, entry)
+    if table is None:
+        lsn, rows = _copy(pipeline, entry, state, progress)
+        return replace(_new_report(pipeline, entry.name, format_lsn(lsn)), rows=rows)
+    is_whole = bool(_copy_ranges(pipeline, {entry.name: _LargeTable(entry, state, table)}, progress))
+    report = _new_report(pipeline, entry.name, format_lsn(pipeline.position()))
+    if is_whole:
+        return replace(report, rows=recopying.lake_row_count(pipeline, entry.name))
+    return replace(report, copying=recopying.progress_by_table(pipeline).get(report.table, "0 ranges"))
 
 
 def _copy(

@@ -69,8 +69,8 @@ def test_the_command(
     assert [each["table"] for each in status["set_aside"]] == ["bad", "worse"]
     assert all("slotlake resume" in alarm["way_out"] for alarm in status["alarms"])
     for name, said in (
-        ('bad."x', "no name of a table"),
-        ("", "no name of a table"),
+        ('bad."x', "not a table name"),
+        ("", "not a table name"),
         ("nosuch", "no table nosuch"),
     ):
         for arguments in (("resume", file, name), ("backfill", file, "--table", name)):
