@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from slotlake.decoder.catalog.condition import Condition, TextColumn, keys_condition, text_columns
 from slotlake.decoder.catalog.publications import SourceTable
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from slotlake.spark.names import LakeName
     from slotlake.spark.publish.commits import Point
     from slotlake.spark.read.point import Cut
-    from slotlake.spark.tables.schema import TableSchema
+    from slotlake.spark.tables.schema import LakeColumn, TableSchema
 
 
 @dataclass(frozen=True)
@@ -210,46 +211,54 @@ def _read(
 
 
 def _removed_rows(difference: Difference) -> RemovedRows:
-    """The lake's rows that go: all that have such a key, also beside the one that was chosen.
+    """Find the lake's rows that go: all that have such a key, also further rows with that key.
 
     Raises:
         LakeError: not all of them are there.
     """
-    from slotlake.expectations.hashing import KEY_SEED, chain, escaped_texts
-    from slotlake.spark.copy.amend import EXACT
-
-    hashes_to_remove = np.concatenate([difference.chosen.changed, difference.chosen.deleted])
+    hashes_to_remove = np.unique(np.concatenate([difference.chosen.changed, difference.chosen.deleted]))
     columns = [difference.mirror.column(name) for name in difference.table.key]
     matched_hashes: set[int] = set()
     batches: list[pa.Table] = []
     rows = 0
     for batch in difference.point.arrow_batches(difference.table.quoted, [c.name for c in columns]):
-        names = set(batch.schema.names)
-        texts = [
-            c.kept.text(
-                batch.column(c.name), batch.column(c.name + EXACT) if c.name + EXACT in names else None
-            )
-            for c in columns
-        ]
-        texts = [escaped_texts(text) for text in texts] if difference.escaped else texts
-        hashes = chain(texts, np.full(batch.num_rows, KEY_SEED, np.int64))
+        hashes = _key_hashes(batch, columns, escaped=difference.escaped)
         matching_rows = np.flatnonzero(np.isin(hashes, hashes_to_remove)).tolist()
         rows += len(matching_rows)
-        first_rows = {int(hashes[i]): i for i in matching_rows}
-        new_rows = [i for hashed, i in first_rows.items() if hashed not in matched_hashes]
-        matched_hashes.update(first_rows)
+        row_by_hash = {int(hashes[i]): i for i in matching_rows}
+        new_rows = [i for hashed, i in row_by_hash.items() if hashed not in matched_hashes]
+        matched_hashes.update(row_by_hash)
         batches.append(pa.Table.from_batches([batch.take(pa.array(new_rows, pa.int64()))]))
-    if len(matched_hashes) != len(
-        np.unique(hashes_to_remove)
-    ):  # one that stays would stand beside the one that comes
+    # A row that stays would stand next to the one that comes.
+    if len(matched_hashes) != len(hashes_to_remove):
         raise LakeError(
-            "a row to be replaced was not found again by its key in the lake",
+            "the lake has no row with the key of a row that is to be replaced",
             where=f"table {difference.table.quoted}",
             way_out="read the whole table again, without a condition; nothing was published",
         )
     if not batches:
         return RemovedRows(pa.table({c.name: pa.array([], c.kept.arrow) for c in columns}), 0)
     return RemovedRows(pa.concat_tables(batches), rows)
+
+
+def _key_hashes(batch: pa.RecordBatch, columns: Sequence[LakeColumn], *, escaped: bool) -> NDArray[np.int64]:
+    """The hashes of the keys of a batch's rows: int64, one per row.
+
+    Args:
+        batch: rows of the lake, with the key's columns and their exact text.
+        columns: the key's columns.
+        escaped: texts are hashed as PostgreSQL escapes them.
+    """
+    from slotlake.expectations.hashing import KEY_SEED, chain, escaped_texts
+    from slotlake.spark.copy.amend import EXACT
+
+    names = set(batch.schema.names)
+    texts = [
+        c.kept.text(batch.column(c.name), batch.column(c.name + EXACT) if c.name + EXACT in names else None)
+        for c in columns
+    ]
+    texts = [escaped_texts(text) for text in texts] if escaped else texts
+    return chain(texts, np.full(batch.num_rows, KEY_SEED, np.int64))
 
 
 __all__ = ["Difference", "amending", "compare", "stage_rows"]

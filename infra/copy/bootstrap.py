@@ -57,25 +57,21 @@ _OF_ROWS = (ProtocolError, UnreadableRowsError)
 def initialise(
     pipeline: OpenPipeline, progress: Progressing, known_errors: Sequence[SlotlakeError] = ()
 ) -> InitReport:
-    """Make what is missing; when the lake already has this pipeline's tables, say so and change nothing.
+    """Make publications, slot and tables; if the lake already has this pipeline's tables, change nothing.
 
     A table without columns, or with a row that cannot be read, or judged by its filter, is set aside from
-    the start.  What the role may not read, or the pipeline file refuses, is told before anything is made, and
-    stops.
+    the start.  What the role may not read, or the pipeline file refuses, stops before anything is made.
 
     Args:
-        known_errors: what is known to be wrong with tables.
+        pipeline: the pipeline, with its source and lake.
+        progress: called with a line for each longer step.
+        known_errors: what is known to be wrong with tables; each error names its table.
     """
     from slotlake.spark.copy.initial import initialised
 
     started = time.monotonic()
     if initialised(pipeline.lake, pipeline.name):
-        note_published(pipeline)
-        position = format_lsn(pipeline.position())
-        warnings = _slot_missing(pipeline)
-        return InitReport(
-            pipeline.name, already=True, lsn=position, slot=pipeline.source.slot, warnings=warnings
-        )
+        return _report_of_existing(pipeline)
     identity = identify(pipeline.source.dsn)
     if pipeline.source.plugin == "pgoutput":
         negotiate(pipeline.source, identity.server_version)
@@ -97,10 +93,22 @@ def initialise(
             raise
         return initialise(pipeline, progress, [*errors, error])
     note_published(pipeline)
-    for trouble in errors:
-        set_aside(pipeline, trouble)
+    for error_of_table in errors:
+        set_aside(pipeline, error_of_table)
     report = _report(pipeline, tables, copies, lsn, new_publications, time.monotonic() - started)
     return replace(report, set_aside=reasons(pipeline))
+
+
+def _report_of_existing(pipeline: OpenPipeline) -> InitReport:
+    """The report on a lake that has the pipeline's tables already."""
+    note_published(pipeline)
+    return InitReport(
+        pipeline.name,
+        already=True,
+        lsn=format_lsn(pipeline.position()),
+        slot=pipeline.source.slot,
+        warnings=_slot_missing(pipeline),
+    )
 
 
 def without_troubled(

@@ -142,16 +142,17 @@ def _compared(
     unreadable: Collection[LakeName],
     size: tuple[int, int],
 ) -> Comparison:
+    """Compare one table.
+
+    Args:
+        size: its rows, as the planner estimates them, and its bytes.
+    """
     name = postgres_name(table.schema, table.table)
     if mirror is None:
         return Comparison(table, None, TableRepair(name, NEW, *size, why="the lake lacks it"))
-    reason = ""
-    if mirror.lake_name(point.lake.namespace) in unreadable:
-        reason = "what the lake has of it cannot be read whole"
-    elif _column_signatures(mirror.live) != _column_signatures(table.columns) or tuple(mirror.key) != tuple(
-        table.key
-    ):
-        reason = "its columns or its key changed"
+    reason = _incomparable_reason(
+        table, mirror, is_unreadable=mirror.lake_name(point.lake.namespace) in unreadable
+    )
     if reason:
         return Comparison(table, mirror, TableRepair(name, WHOLE, *size, why=reason))
     try:
@@ -159,17 +160,28 @@ def _compared(
             difference = differing(connection, point, name, table, mirror)
     except VanishedError:
         return Comparison(None, mirror, TableRepair(name, LEFT, why="it was dropped: it stays as it is"))
+    return Comparison(table, mirror, _repair(name, table, difference, size[1]), difference)
+
+
+def _incomparable_reason(table: SourceTable, mirror: TableSchema, *, is_unreadable: bool) -> str:
+    """Why a table cannot be compared by rows; "" if it can."""
+    if is_unreadable:
+        return "what the lake has of it cannot be read whole"
+    if _column_signatures(mirror.live) != _column_signatures(table.columns):
+        return "its columns or its key changed"
+    return "its columns or its key changed" if tuple(mirror.key) != tuple(table.key) else ""
+
+
+def _repair(name: str, table: SourceTable, difference: Differing, table_bytes: int) -> TableRepair:
+    """What a table needs that was compared."""
     if not difference.found:
-        return Comparison(table, mirror, TableRepair(name, NOTHING), difference)
+        return TableRepair(name, NOTHING)
     reason = _whole_copy_reason(table, difference)
     if reason:
-        whole = TableRepair(name, WHOLE, difference.source_rows, size[1], difference.counts, reason)
-        return Comparison(table, mirror, whole, difference)
+        return TableRepair(name, WHOLE, difference.source_rows, table_bytes, difference.counts, reason)
     rows = difference.rows()
-    share = size[1] * rows // max(difference.source_rows, 1)
-    return Comparison(
-        table, mirror, TableRepair(name, ROWS, rows, min(share, size[1]), difference.counts), difference
-    )
+    rows_bytes = min(table_bytes * rows // max(difference.source_rows, 1), table_bytes)
+    return TableRepair(name, ROWS, rows, rows_bytes, difference.counts)
 
 
 def _column_signatures(columns: Sequence[Any]) -> list[tuple[str, int, int]]:

@@ -75,21 +75,16 @@ def recover(pipeline: OpenPipeline, *, carry_out: bool, progress: Progressing) -
     started = time.monotonic()
     diagnosis = judge(pipeline, files=True)
     if not diagnosis.findings:
-        at = format_lsn(diagnosis.position)
-        fine = f"nothing is lost: the lake is whole, and the slot still has all changes from {at} on"
-        return RecoverReport(
-            pipeline.name, fine + _unmended_troubles(pipeline), [], carried_out=False, lsn=at
-        )
-    summary = "; ".join(finding.what for finding in diagnosis.findings)
-    tables = _planned(pipeline, diagnosis, progress) if not carry_out else []
+        return _report_of_whole(pipeline, diagnosis)
     if carry_out:
         diagnosis = _with_commits_mended(pipeline, diagnosis)
-        summary = "; ".join(finding.what for finding in diagnosis.findings)
         tables = _carry_out(pipeline, diagnosis, progress)
         forget_stopped(pipeline)
+    else:
+        tables = _planned(pipeline, diagnosis, progress)
     return RecoverReport(
         pipeline.name,
-        summary,
+        "; ".join(finding.what for finding in diagnosis.findings),
         _plan(pipeline, diagnosis, tables, carried_out=carry_out),
         carried_out=carry_out,
         findings=diagnosis.findings,
@@ -100,6 +95,13 @@ def recover(pipeline: OpenPipeline, *, carry_out: bool, progress: Progressing) -
         lsn=format_lsn(pipeline.position() if carry_out else diagnosis.position),
         seconds=round(time.monotonic() - started, 3),
     )
+
+
+def _report_of_whole(pipeline: OpenPipeline, diagnosis: Diagnosis) -> RecoverReport:
+    """The report on a pipeline of which nothing is lost."""
+    at = format_lsn(diagnosis.position)
+    summary = f"nothing is lost: the lake is whole, and the slot still has all changes from {at} on"
+    return RecoverReport(pipeline.name, summary + _unmended_troubles(pipeline), [], carried_out=False, lsn=at)
 
 
 def _unmended_troubles(pipeline: OpenPipeline) -> str:
@@ -192,28 +194,29 @@ def _renewal(pipeline: OpenPipeline, tables: Sequence[TableRepair], *, carried_o
 
 
 def _losses(diagnosis: Diagnosis) -> list[str]:
-    lost = []
+    """What is gone for good, a line each."""
+    losses = []
     if diagnosis.needs("renew"):
-        lost.append(
+        losses.append(
             f"what happened between {format_lsn(diagnosis.position)} and the new slot is seen by its net "
             "effect only: of a row that changed twice the last change, of one that came and went nothing; a "
             "history and a change log get it as one transaction at the new slot's position "
             "(origin slotlake_recover)"
         )
     if any(finding.kind in ("history", "restored") for finding in diagnosis.findings):
-        lost.append(
-            "changes that the lake has and the source has not, or not any more, are taken back; histories "
+        losses.append(
+            "changes that the lake has and the source has not, or not any more, are undone; histories "
             "and change logs keep the LSNs of before, which may be higher than those to come: ask these by "
             "time (docs/runbook/restored-backup.md)"
         )
-    for each in diagnosis.damages:
-        if each.snapshot is None and each.is_beside:
-            lost.append(
-                f"what {each.table} told of the past: it begins anew with the rows that there are now"
-            )
-        elif each.kind == "written":
-            lost.append(f"what somebody else wrote into {each.table}")
-    return lost
+    return losses + [loss for damage in diagnosis.damages if (loss := _loss_of(damage))]
+
+
+def _loss_of(damage: Damage) -> str:
+    """What a damaged table lacks for good; "" for nothing."""
+    if damage.snapshot is None and damage.is_beside:
+        return f"the past in {damage.table}: it begins again with the rows that there are now"
+    return f"what somebody else wrote into {damage.table}" if damage.kind == "written" else ""
 
 
 def _with_commits_mended(pipeline: OpenPipeline, diagnosis: Diagnosis) -> Diagnosis:

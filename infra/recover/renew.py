@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.names import LakeName
+    from slotlake.spark.tables.schema import TableSchema
 
 SLOT_WAIT_SECONDS = 60.0
 
@@ -201,38 +202,44 @@ def _difference(
 
 
 def _reshape(pipeline: OpenPipeline, snapshot: ExportedSnapshot, comparisons: Sequence[Comparison]) -> None:
-    """What was compared is exact: keep with it what of the catalog it agrees with now."""
-    from slotlake.infra.source.fingerprints import CatalogFingerprint
+    """Write the catalog fingerprint at the snapshot to compared tables, which are exact there."""
     from slotlake.spark.publish.shape import reshape
 
-    compared = [
-        each
+    mirrors = {
+        each.source: each.mirror
         for each in comparisons
         if each.source is not None and each.mirror is not None and each.repair.how != WHOLE
-    ]
-    schemas, _ = schemas_at(pipeline, snapshot, [each.source for each in compared if each.source is not None])
-    shapes = []
-    for each in compared:
-        assert each.source is not None
-        assert each.mirror is not None
-        schema, mirror = schemas[each.source], each.mirror
-        numbers = {column.name: column.number for column in schema.columns}
-        columns = tuple(
-            c if c.dropped else replace(c, number=numbers[c.name], unfilled=False, lost=False)
-            for c in mirror.columns
-        )
-        before, after = CatalogFingerprint.from_json(mirror.mark), CatalogFingerprint.from_json(schema.mark)
-        fingerprint = schema.mark
-        if before is not None and after is not None:
-            fingerprint = replace(after, why=before.why).to_json()
-        shaped = replace(
-            mirror,
-            relation_id=schema.relation_id,
-            replica_identity=schema.replica_identity,
-            columns=columns,
-            partitions=schema.partitions,
-            mark=fingerprint,
-        )
-        shapes += [shaped] if shaped != mirror else []
-    if shapes:
-        reshape(pipeline.lake, shapes)
+    }
+    schemas, _ = schemas_at(pipeline, snapshot, list(mirrors))
+    shapes = {table: _shape_of_compared(mirror, schemas[table]) for table, mirror in mirrors.items()}
+    changed = [shape for table, shape in shapes.items() if shape != mirrors[table]]
+    if changed:
+        reshape(pipeline.lake, changed)
+
+
+def _shape_of_compared(mirror: TableSchema, schema: TableSchema) -> TableSchema:
+    """The shape of a mirror that equals its source table.
+
+    Args:
+        mirror: the table as the lake has it.
+        schema: the lake table that a copy would make.
+    """
+    from slotlake.infra.source.fingerprints import CatalogFingerprint
+
+    numbers = {column.name: column.number for column in schema.columns}
+    columns = tuple(
+        c if c.dropped else replace(c, number=numbers[c.name], unfilled=False, lost=False)
+        for c in mirror.columns
+    )
+    before, after = CatalogFingerprint.from_json(mirror.mark), CatalogFingerprint.from_json(schema.mark)
+    fingerprint = schema.mark
+    if before is not None and after is not None:
+        fingerprint = replace(after, why=before.why).to_json()
+    return replace(
+        mirror,
+        relation_id=schema.relation_id,
+        replica_identity=schema.replica_identity,
+        columns=columns,
+        partitions=schema.partitions,
+        mark=fingerprint,
+    )

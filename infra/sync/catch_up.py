@@ -7,7 +7,7 @@ back, and histories that the pipeline file asks for are begun.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -60,39 +60,49 @@ def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progre
 def catch_up(pipeline: OpenPipeline, progress: Progressing) -> SyncReport:
     """Bring the lake to the source's position as it is now.
 
-    Takes more than one batch when a crash has left one behind, or when one batch would be too large.
+    Takes more than one batch when a killed run has left one behind, or when one batch would be too large.
     """
     started = time.monotonic()
-    first = pipeline.position()
-    asked = time.time()
+    first_position = pipeline.position()
+    asked_at = time.time()
     target = source_position(pipeline.source)
-    note_source_position(pipeline, target, asked)
+    note_source_position(pipeline, target, asked_at)
     totals = Totals()
-    added: list[str] = []
-    resumed: list[str] = []
-    while True:
-        with totals.timed("pull"):
-            pulled = pull_next(pipeline, progress)
-        bring_in(pipeline, pulled, totals, progress)
-        added += pulled.added_tables
-        resumed += pulled.resumed
-        if pulled.batch is None or pipeline.position() >= target:
-            break
-    last = totals.last
-    if last is not None:
+    pulls = [_pull_and_bring_in(pipeline, totals, progress)]
+    while pulls[-1].batch is not None and pipeline.position() < target:
+        pulls.append(_pull_and_bring_in(pipeline, totals, progress))
+    if totals.last is not None:
         fill_added_columns(pipeline, progress)
+    return _report(pipeline, totals, pulls, first_position, time.monotonic() - started)
+
+
+def _pull_and_bring_in(pipeline: OpenPipeline, totals: Totals, progress: Progressing) -> PullReport:
+    with totals.timed("pull"):
+        pulled = pull_next(pipeline, progress)
+    bring_in(pipeline, pulled, totals, progress)
+    return pulled
+
+
+def _report(
+    pipeline: OpenPipeline,
+    totals: Totals,
+    pulls: Sequence[PullReport],
+    first_position: int,
+    seconds: float,
+) -> SyncReport:
+    """The report of a sync: what all of its pulls brought, and how the last one left it."""
     return SyncReport(
-        batch=None if last is None else last.batch,
-        start_lsn=format_lsn(first),
+        batch=None if totals.last is None else totals.last.batch,
+        start_lsn=format_lsn(first_position),
         lsn=format_lsn(pipeline.position()),
         transactions=totals.transactions,
         changes=totals.changes,
         tables=totals.tables,
         conflicts=totals.conflicts,
-        seconds=time.monotonic() - started,
+        seconds=seconds,
         seconds_by_step={step: round(spent, 3) for step, spent in totals.seconds.items()},
-        added_tables=added,
-        joining=pulled.joining,
-        resumed=resumed,
+        added_tables=[table for pulled in pulls for table in pulled.added_tables],
+        joining=pulls[-1].joining,
+        resumed=[table for pulled in pulls for table in pulled.resumed],
         set_aside=reasons(pipeline),
     )

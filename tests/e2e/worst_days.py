@@ -180,7 +180,7 @@ LOSING: dict[str, list[str]] = {
     "slot moved": [_NET],
     "slot invalidated": [_NET],
     "publication dropped": [_NET],
-    "file missing": ["accounts__history told of the past"],
+    "file missing": ["accounts__history: it begins again"],
     "commits' snapshot removed": [_NET],
-    "another cluster": [_NET, "the source has not, or not any more, are taken back"],
+    "another cluster": [_NET, "the source has not, or not any more, are undone"],
 }

@@ -44,5 +44,5 @@ def test_all_are_found() -> None:
 @pytest.mark.parametrize("held", [["a", "c"], ["a"], []])
 def test_one_that_is_not_found_is_no_row_to_leave(held: list[str]) -> None:
     """It would stand beside the row that comes in its place."""
-    with pytest.raises(LakeError, match="was not found again by its key in the lake"):
+    with pytest.raises(LakeError, match="the lake has no row with the key"):
         _removed_rows(difference(held, ["b"], ["c"]))
