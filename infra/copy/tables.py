@@ -142,7 +142,9 @@ def _initial_copy(
 
 
 def remaining_as_copied(
-    pipeline: OpenPipeline, schemas: Mapping[SourceTable, TableSchema], fingerprints: Mapping[int, TableMark]
+    pipeline: OpenPipeline,
+    schemas: Mapping[SourceTable, TableSchema],
+    fingerprints: Mapping[int, TableFingerprint],
 ) -> dict[SourceTable, TableSchema]:
     """Leave out tables that were dropped while they were copied, and check that the others are unchanged.
 
