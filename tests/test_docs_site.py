@@ -63,6 +63,18 @@ def test_nothing_is_loaded_from_outside(site: Path) -> None:
     assert (loaded, styles) == ([], [])
 
 
+def test_the_diffs_of_a_first_change_fit_the_code() -> None:
+    """Each line that a diff of the page shows as it is, or takes away, is in the repository."""
+    page = ROOT / "docs" / "a-change-in-half-an-hour.md"
+    diffs = re.findall(r"^```diff\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    shown = {line[1:] for diff in diffs for line in diff.splitlines() if line[0] in " -"}
+    folders = (ROOT / name for name in ("dags", "decoder", "docs", "infra", "tests"))
+    files = [path for folder in folders for path in folder.rglob("*") if path.suffix in {".py", ".md"}]
+    lines = {line for path in files if path != page for line in path.read_text().splitlines()}
+    assert len(shown) >= 6
+    assert sorted(shown - lines) == []
+
+
 def test_every_page_is_in_the_menu() -> None:
     listed = (ROOT / "mkdocs.yml").read_text()
     missing = [page.name for page in (ROOT / "docs").glob("*.md") if f" {page.name}\n" not in listed]

@@ -153,7 +153,9 @@ def test_the_glossary_is_short() -> None:
     assert len(set(words)) == len(words)
 
 
-@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"])
+@pytest.mark.parametrize(
+    "page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "docs/a-change-in-half-an-hour.md"]
+)
 def test_paths_named_in_a_page_exist(page: str) -> None:
     named = _CODE.findall(_FENCED.sub("", (ROOT / page).read_text()))
     paths = [name.strip("`") for name in named if re.fullmatch(r"`[\w.-]+(/[\w.-]+)*/?`", name)]
