@@ -105,14 +105,14 @@ UNION ALL
 SELECT leaf, 'all ' || p.oid, p.since || CASE WHEN alone AND every THEN %(mark)s ELSE '' END
 FROM held, named p WHERE puballtables AND leaf = member
 """
-# 1259, 2615: the OIDs of pg_class and pg_namespace.
 _WITHOUT_LISTS = " AND r.prqual IS NULL AND r.prattrs IS NULL"
 _SCHEMAS = """
 UNION ALL
 SELECT leaf, 'schema ' || s.oid, p.since || '/' || coalesce(
            (SELECT d.xmin::text FROM pg_depend d
-            WHERE d.classid = 1259 AND d.objid = member AND d.objsubid = 0
-              AND d.refclassid = 2615 AND d.refobjid = c.relnamespace LIMIT 1), '')
+            WHERE d.classid = 'pg_catalog.pg_class'::regclass AND d.objid = member AND d.objsubid = 0
+              AND d.refclassid = 'pg_catalog.pg_namespace'::regclass AND d.refobjid = c.relnamespace
+            LIMIT 1), '')
        || CASE WHEN alone AND every THEN %(mark)s ELSE '' END
 FROM held JOIN pg_class c ON c.oid = member JOIN pg_publication_namespace s ON s.pnnspid = c.relnamespace
 JOIN named p ON p.oid = s.pnpubid

@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 
 from slotlake.decoder.errors import SourceUnavailableError
+from slotlake.decoder.types.names import FIRST_NORMAL_OID
 
 _FIRST_WITH_LISTS = 150000  # column lists, row filters, FOR TABLES IN SCHEMA
 _FIRST_WITH_GENERATED = 180000  # generated columns can be published
@@ -43,7 +44,7 @@ LEAVES = """tree AS (
     SELECT root, relid FROM tree WHERE relkind <> 'p'
 )"""
 
-_PUBLISHABLE = "c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384"
+_PUBLISHABLE = f"c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= {FIRST_NORMAL_OID}"
 _IN_SCHEMAS = f"""
     UNION
     SELECT p.oid, p.pubviaroot, c.oid, c.relkind

@@ -16,9 +16,10 @@ from typing import Any
 import psycopg
 
 from slotlake.decoder.catalog.type_texts import OBJECT_KINDS
+from slotlake.decoder.types.names import FIRST_GENBKI_OID
 
 # Domains and arrays, followed to what they are of; a domain over arrays within an array is left alone.
-_KINDS = """
+_KINDS = f"""
 WITH RECURSIVE inner_type (root, oid, arrays) AS (
     SELECT t.oid, t.oid, 0 FROM pg_catalog.pg_type t WHERE t.oid = ANY (%(types)s)
     UNION ALL
@@ -29,7 +30,7 @@ WITH RECURSIVE inner_type (root, oid, arrays) AS (
 )
 SELECT i.root::bigint, t.typname, i.arrays > 0
 FROM inner_type i JOIN pg_catalog.pg_type t ON t.oid = i.oid
-WHERE t.typname = ANY (%(kinds)s) AND t.oid < 10000 AND i.arrays < 2
+WHERE t.typname = ANY (%(kinds)s) AND t.oid < {FIRST_GENBKI_OID} AND i.arrays < 2
 """
 # What has no name is printed as its number, and 0 as a sign of its own.
 _UNPRINTED = """

@@ -15,11 +15,12 @@ from typing import Any
 
 import psycopg
 
+from slotlake.decoder.types.names import BUILTIN_NAMES, FIRST_GENBKI_OID, FIRST_NORMAL_OID
+
 NAME, OBJECT = "n", "g"
 # A struct's fields only; of objects by name (reg…): kind, OID, and the begin of their text's digest.
 DIGEST_LETTERS = 8
 OBJECTS_MAX = 5000
-_FIRST_OWN_OID = 10000  # transam.h FirstGenbkiObjectId
 
 _OF_RELATIONS = "x.relkind IN ('r', 'p', 'v', 'm', 'S', 'f') AND x.relpersistence <> 't'"
 # Type → (catalog, which of its rows). Temporary tables, indexes and toast tables come and go by themselves.
@@ -43,10 +44,11 @@ OBJECT_KINDS = {
     "regcollation": ("pg_collation", "true"),
     "regdatabase": ("pg_database", "true"),
 }
-REG_OIDS = {24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191, 8326}
-REG_OIDS |= {1008, 2207, 2208, 2209, 2210, 2211, 3735, 3770, 4090, 4097, 4192, 8327}  # their arrays
+_REG_DATABASE, _REG_DATABASE_ARRAY = 8326, 8327  # PostgreSQL 19, which `oids` does not have yet
+REG_OIDS = {oid for oid, name in BUILTIN_NAMES.items() if name.removeprefix("_") in OBJECT_KINDS}
+REG_OIDS |= {_REG_DATABASE, _REG_DATABASE_ARRAY}
 
-_TRAITS = """
+_TRAITS = f"""
 WITH RECURSIVE used (root, oid) AS (
     SELECT t.oid, t.oid FROM pg_catalog.pg_type t WHERE t.oid = ANY (%(types)s)
     UNION
@@ -73,17 +75,17 @@ CROSS JOIN (VALUES ('c'), ('n')) AS k (kind)
 GROUP BY 1, u.oid, k.kind
 UNION ALL
 SELECT u.root, t.typname FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.oid
-WHERE t.typname LIKE 'reg%%' AND t.typtype = 'b' AND t.typelem = 0 AND t.oid < 10000
+WHERE t.typname LIKE 'reg%%' AND t.typtype = 'b' AND t.typelem = 0 AND t.oid < {FIRST_GENBKI_OID}
 """
 _OBJECTS = """
 SELECT x.oid::bigint, pg_catalog.left(pg_catalog.md5(x.oid::pg_catalog.{kind}::pg_catalog.text), {letters})
-FROM pg_catalog.{catalog} x WHERE x.oid >= 16384 AND {chosen}
+FROM pg_catalog.{catalog} x WHERE x.oid >= {first} AND {chosen}
 """
 
 
 def printed_by(connection: psycopg.Connection[Any], types: Collection[int]) -> dict[int, frozenset[str]]:
     """The traits of types, by OID, of those whose text may change: one query, and one a kind of objects."""
-    oids = [oid for oid in types if oid >= _FIRST_OWN_OID or oid in REG_OIDS]
+    oids = [oid for oid in types if oid >= FIRST_GENBKI_OID or oid in REG_OIDS]
     if not oids:
         return {}
     traits_by_root: dict[int, set[str]] = {}
@@ -103,7 +105,9 @@ def printed_by(connection: psycopg.Connection[Any], types: Collection[int]) -> d
 def _objects(connection: psycopg.Connection[Any], kind: str) -> set[str]:
     """The source's own objects of a kind, and how each is printed; of very many, all in one."""
     catalog, chosen = OBJECT_KINDS[kind]
-    query = _OBJECTS.format(kind=kind, catalog=catalog, chosen=chosen, letters=DIGEST_LETTERS)
+    query = _OBJECTS.format(
+        kind=kind, catalog=catalog, chosen=chosen, first=FIRST_NORMAL_OID, letters=DIGEST_LETTERS
+    )
     objects = [f"{OBJECT}{kind}:{oid}:{text}" for oid, text in connection.execute(query.encode()).fetchall()]
     if len(objects) <= OBJECTS_MAX:
         return set(objects)

@@ -24,10 +24,10 @@ from slotlake.decoder.columnar.buffer import MessageBuffer
 from slotlake.decoder.columnar.decoder import Decoder
 from slotlake.decoder.protocol.cursor import EPOCH_MICROSECONDS
 from slotlake.decoder.protocol.relations import RelationVersion
+from slotlake.decoder.types.names import FIRST_GENBKI_OID
 
 ORIGIN = "slotlake_recover"
 _BUFFER_BYTES = 8 << 20
-_FIRST_OF_USERS = 10_000  # pgoutput names types from here on (FirstGenbkiObjectId)
 Row = Sequence[str | None]
 
 
@@ -115,7 +115,7 @@ def _messages(
 
 def _described(table: SourceTable) -> Iterator[bytes]:
     for column in table.columns:
-        if column.type_oid >= _FIRST_OF_USERS:
+        if column.type_oid >= FIRST_GENBKI_OID:
             schema, _, name = column.type_name.rpartition(".")
             yield b"Y" + struct.pack(">I", column.type_oid) + _string(schema) + _string(name)
     schema = "" if table.schema == "pg_catalog" else table.schema

@@ -24,6 +24,7 @@ from slotlake.decoder.plugins.reader import ReaderBase
 from slotlake.decoder.plugins.tables import SentColumn, Tables, old_tuple, values_of
 from slotlake.decoder.plugins.text_scan import TextScan
 from slotlake.decoder.plugins.value_text import date_text, float_text, money_text, time_text, timestamp_text
+from slotlake.decoder.types import oids
 
 _ROW = {
     1: Field("transaction_id", VARINT),
@@ -221,7 +222,7 @@ class ProtobufReader(ReaderBase):
             "int32": lambda: self._int32(_signed(sent, 32), oid),
             "int64": lambda: self._int64(_signed(sent, 64), oid, at),
             "float": lambda: float_text(sent, single=True),
-            "double": lambda: _timetz(sent) if oid == _TIMETZ else float_text(sent),
+            "double": lambda: _timetz(sent) if oid == oids.TIMETZ else float_text(sent),
             "bool": lambda: "t" if sent else "f",
             "string": lambda: self._wire.text(sent),
             "bytes": lambda: self._bytes(sent, oid),
@@ -230,25 +231,25 @@ class ProtobufReader(ReaderBase):
         return printed[kind]()
 
     def _int32(self, value: int, oid: int) -> str:
-        if oid != _DATE:
+        if oid != oids.DATE:
             return str(value)
         if value in (_DATE_NO_BEGIN, _DATE_NO_END):
             return "infinity" if value == _DATE_NO_END else "-infinity"
         return date_text(value)
 
     def _int64(self, value: int, oid: int, at: int) -> str:
-        if oid == _TIME:
+        if oid == oids.TIME:
             if not 0 <= value <= _DAY:
                 raise self.error("a time outside of the day", at)
             return time_text(value)
-        if oid == _MONEY:
+        if oid == oids.MONEY:
             return money_text(value)
-        if oid in (_TIMESTAMP, _TIMESTAMPTZ):
-            return _moment(value, zone="+00" if oid == _TIMESTAMPTZ else "")
+        if oid in (oids.TIMESTAMP, oids.TIMESTAMPTZ):
+            return _moment(value, zone="+00" if oid == oids.TIMESTAMPTZ else "")
         return str(value)
 
     def _bytes(self, place: tuple[int, int], oid: int) -> str:
-        return "\\x" + self._wire.bytes(place).hex() if oid == _BYTEA else self._wire.text(place)
+        return "\\x" + self._wire.bytes(place).hex() if oid == oids.BYTEA else self._wire.text(place)
 
     def _point(self, place: tuple[int, int]) -> str:
         point = self._wire.message(_POINT, *place)
@@ -258,7 +259,6 @@ class ProtobufReader(ReaderBase):
 
 
 _Tuple = tuple[list[SentColumn], dict[str, Value]]
-_BYTEA, _MONEY, _DATE, _TIME, _TIMESTAMP, _TIMESTAMPTZ, _TIMETZ = 17, 790, 1082, 1083, 1114, 1184, 1266
 
 
 def _signed(value: int, bits: int) -> int:

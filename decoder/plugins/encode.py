@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 from slotlake.decoder.plugins.model import Change, Message, NoValue, Transaction, Truncate, Tuple
 from slotlake.decoder.protocol.relations import Relation
+from slotlake.decoder.types.names import FIRST_NORMAL_OID
 
 EPOCH_MICROSECONDS = 946_684_800_000_000  # from 1970-01-01 to PostgreSQL's 2000-01-01
-_FIRST_USER_OID = 16384
 _BEGIN, _COMMIT = struct.Struct(">cQqI"), struct.Struct(">cBQQq")
 _ACTIONS = {"insert": b"I", "update": b"U", "delete": b"D"}
 
@@ -40,7 +40,7 @@ def origin(name: str) -> bytes:
 def description(relation: Relation) -> Iterator[bytes]:
     """'Y' for each type of the user's, then 'R'."""
     for oid, name in {column.type_oid: column.type_name for column in relation.columns}.items():
-        if oid >= _FIRST_USER_OID and name:
+        if oid >= FIRST_NORMAL_OID and name:
             schema, _, plain = name.partition(".")
             yield b"Y" + oid.to_bytes(4, "big") + _string(schema) + _string(plain)
     columns = b"".join(

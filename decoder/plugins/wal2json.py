@@ -33,6 +33,7 @@ from slotlake.decoder.plugins.reader import microseconds
 from slotlake.decoder.plugins.tables import SentColumn, Tables, old_tuple, values_of
 from slotlake.decoder.plugins.wal2json_keys import CHANGE_1, COLUMN_2, FIELDS_2, MESSAGE_1, TOP_1
 from slotlake.decoder.protocol.relations import Relation
+from slotlake.decoder.types import oids
 
 _KINDS: dict[str, Literal["insert", "update", "delete"]] = {"I": "insert", "U": "update", "D": "delete"}
 
@@ -302,11 +303,8 @@ class JsonReader(JsonFields):
         if not isinstance(value, str):
             raise self.error("a value that is neither text, number, boolean nor null")
         text = str(value) if self.any_bytes else self.clean(str(value), "value")
-        is_bytea = oid == _BYTEA if oid else sql_type == "bytea"
+        is_bytea = oid == oids.BYTEA if oid else sql_type == "bytea"
         return f"\\x{text}" if is_bytea and not text.startswith("\\x") else text
-
-
-_BYTEA = 17
 
 
 def _filled(end: Transaction, begun: Transaction | None, lsn: int) -> Transaction:

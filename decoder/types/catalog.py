@@ -17,9 +17,7 @@ from typing import Any
 
 import psycopg
 
-from slotlake.decoder.types.names import BUILTIN_NAMES
-
-FIRST_NAMED_OID = 10000  # transam.h FirstGenbkiObjectId: pgoutput sends Type messages from here on
+from slotlake.decoder.types.names import BUILTIN_NAMES, FIRST_GENBKI_OID
 
 
 class Kind(Enum):
@@ -117,7 +115,7 @@ class TypeCatalog:
 
 _DOMAINS_MAX = 100  # domain over domain over …; an end to a circle, which a damaged catalog could hold
 
-_QUERY = """
+_QUERY = f"""
 SELECT t.oid::bigint, n.nspname, t.typname, t.typtype::text, t.typdelim::text,
        t.typsubscript = 'pg_catalog.array_subscript_handler'::pg_catalog.regproc AND t.typlen = -1,
        t.typelem::bigint, t.typbasetype::bigint, p.proname,
@@ -129,7 +127,7 @@ JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
 LEFT JOIN pg_catalog.pg_proc p ON p.oid = t.typsend
 LEFT JOIN pg_catalog.pg_range r ON r.rngtypid = t.oid
 LEFT JOIN pg_catalog.pg_range m ON m.rngmultitypid = t.oid
-WHERE t.oid >= 10000 AND t.typtype IN ('b', 'c', 'd', 'e', 'r', 'm')
+WHERE t.oid >= {FIRST_GENBKI_OID} AND t.typtype IN ('b', 'c', 'd', 'e', 'r', 'm')
 """
 _KINDS = {
     "b": Kind.BASE,
@@ -175,7 +173,10 @@ _RANGES = {
     "daterange": "date",
 }
 _VECTORS = {"int2vector": "int2", "oidvector": "oid"}  # base types to SQL, arrays on the wire
-_CATALOG_ROWS = {"pg_type", "pg_attribute", "pg_proc", "pg_class"}
+_CATALOG_ROWS = {
+    *("pg_type", "pg_attribute", "pg_proc", "pg_class", "pg_database", "pg_authid", "pg_auth_members"),
+    *("pg_shseclabel", "pg_subscription"),
+}
 
 
 def _builtin(oid: int, name: str) -> TypeEntry:

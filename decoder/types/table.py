@@ -23,19 +23,18 @@ import pyarrow.compute as pc
 
 from slotlake.decoder.compiled.wide import alike, one_array
 from slotlake.decoder.errors import UNREADABLE, ProtocolError
+from slotlake.decoder.types import oids
 from slotlake.decoder.types import parsing as types_parse
 from slotlake.decoder.types import printing as types_print
 from slotlake.decoder.types.binary import columns as binary_columns
 from slotlake.decoder.types.catalog import TypeCatalog
 from slotlake.decoder.types.column_type import ColumnType
 from slotlake.decoder.types.moment_kernels import DATE, TIMESTAMP, TIMESTAMPTZ
-from slotlake.decoder.types.names import BUILTIN_NAMES
+from slotlake.decoder.types.names import BUILTIN_NAMES, FIRST_NORMAL_OID
 from slotlake.decoder.types.parsing import TextError
 from slotlake.decoder.types.row_kernels import FLAG, INT4, INT8, LIES, decimal_way, moment_way
 from slotlake.decoder.types.slices import Slices, slices_of
 
-_NUMERIC, _UUID = 1700, 2950
-_FIRST_USER_OID = 16384  # transam.h FirstNormalObjectId: below are the types that initdb made
 _DECIMAL_DIGITS_MAX = 38
 _BUILTIN = TypeCatalog()
 
@@ -68,29 +67,29 @@ _DATE = (types_parse.parse_moment, types_print.print_moment, binary_columns.read
 _DECIMAL = (types_parse.parse_decimal, types_print.print_decimal, binary_columns.read_decimal)
 _TEXT = _Row(pa.string(), "string", False, types_parse.parse_string, types_print.print_string, None)
 _TABLE: dict[int, _Row] = {
-    16: _Row(pa.bool_(), "boolean", False, *_BOOL, FLAG),
-    17: _Row(pa.binary(), "binary", False, *_BYTEA),
-    20: _Row(pa.int64(), "bigint", False, *_INT, binary_columns.read_int8, INT8),
-    21: _Row(pa.int32(), "int", False, *_INT, binary_columns.read_int2, INT4),
-    23: _Row(pa.int32(), "int", False, *_INT, binary_columns.read_int4, INT4),
-    26: _Row(pa.int64(), "bigint", False, *_INT, binary_columns.read_unsigned4, INT8),  # oid: unsigned 32 bit
-    28: _Row(pa.int64(), "bigint", False, *_INT, binary_columns.read_unsigned4, INT8),  # xid: unsigned 32 bit
-    700: _Row(pa.float32(), "float", False, *_FLOAT),
-    701: _Row(pa.float64(), "double", False, *_FLOAT),
-    1082: _Row(pa.date32(), "date", True, *_DATE, moment_way(DATE)),
-    1114: _Row(pa.timestamp("us"), "timestamp_ntz", True, *_MOMENT, moment_way(TIMESTAMP)),
-    1184: _Row(pa.timestamp("us", "UTC"), "timestamp", True, *_MOMENT, moment_way(TIMESTAMPTZ)),
+    oids.BOOL: _Row(pa.bool_(), "boolean", False, *_BOOL, FLAG),
+    oids.BYTEA: _Row(pa.binary(), "binary", False, *_BYTEA),
+    oids.INT8: _Row(pa.int64(), "bigint", False, *_INT, binary_columns.read_int8, INT8),
+    oids.INT2: _Row(pa.int32(), "int", False, *_INT, binary_columns.read_int2, INT4),
+    oids.INT4: _Row(pa.int32(), "int", False, *_INT, binary_columns.read_int4, INT4),
+    oids.OID: _Row(pa.int64(), "bigint", False, *_INT, binary_columns.read_unsigned4, INT8),
+    oids.XID: _Row(pa.int64(), "bigint", False, *_INT, binary_columns.read_unsigned4, INT8),
+    oids.FLOAT4: _Row(pa.float32(), "float", False, *_FLOAT),
+    oids.FLOAT8: _Row(pa.float64(), "double", False, *_FLOAT),
+    oids.DATE: _Row(pa.date32(), "date", True, *_DATE, moment_way(DATE)),
+    oids.TIMESTAMP: _Row(pa.timestamp("us"), "timestamp_ntz", True, *_MOMENT, moment_way(TIMESTAMP)),
+    oids.TIMESTAMPTZ: _Row(pa.timestamp("us", "UTC"), "timestamp", True, *_MOMENT, moment_way(TIMESTAMPTZ)),
 }
 
 # Types whose cast to text is a function of its own (pg_cast), not the output function.
 _OUTPUT_FUNCTIONS = {
-    16: "boolout",
-    18: "charout",
-    19: "nameout",
-    142: "xml_out",
-    650: "cidr_out",
-    869: "inet_out",
-    1042: "bpcharout",
+    oids.BOOL: "boolout",
+    oids.CHAR: "charout",
+    oids.NAME: "nameout",
+    oids.XML: "xml_out",
+    oids.CIDR: "cidr_out",
+    oids.INET: "inet_out",
+    oids.BPCHAR: "bpcharout",
 }
 
 
@@ -223,7 +222,7 @@ def sql_text(expression: str, oid: int) -> str:
     """
     if oid in _OUTPUT_FUNCTIONS:
         return f"pg_catalog.textin(pg_catalog.{_OUTPUT_FUNCTIONS[oid]}({expression}))"
-    if oid < _FIRST_USER_OID:
+    if oid < FIRST_NORMAL_OID:
         return f"({expression})::pg_catalog.text"
     # num_nulls, not IS NULL: a composite of NULLs is NULL for the latter, yet has a text.
     return f"CASE WHEN pg_catalog.num_nulls({expression}) = 0 THEN pg_catalog.format('%s', {expression}) END"
@@ -239,11 +238,11 @@ def copy_sql(expression: str, ct: ColumnType) -> str:
 
 def _copied_in_binary(ct: ColumnType) -> bool:
     """Has the type a reader of its own, or one that prints as fast as it reads?"""
-    return ct.oid == _UUID or _row(ct.oid, ct.typmod).read is not None
+    return ct.oid == oids.UUID or _row(ct.oid, ct.typmod).read is not None
 
 
 def _row(oid: int, typmod: int) -> _Row:
-    if oid == _NUMERIC and typmod >= 4:
+    if oid == oids.NUMERIC and typmod >= 4:
         return _numeric_row(typmod)
     return _TABLE.get(oid, _TEXT)
 

@@ -23,6 +23,7 @@ from pyspark.sql import types as T  # noqa: N812 - Spark's own short name
 
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.types import oids
 from slotlake.decoder.types.table import column_type, to_text
 from slotlake.spark import lake_files
 from slotlake.spark.lake import LakeSettings
@@ -219,7 +220,7 @@ def _text(values: pa.ChunkedArray) -> list[Any]:
     kind = values.type
     if pa.types.is_decimal(kind):
         typmod = ((kind.precision << 16) | kind.scale) + 4
-        return list(to_text(values, None, column_type(1700, typmod)).to_pylist())
+        return list(to_text(values, None, column_type(oids.NUMERIC, typmod)).to_pylist())
     oid = _oid_of(kind)
     if oid is None:
         return list(values.cast(pa.string()).to_pylist())
@@ -229,15 +230,15 @@ def _text(values: pa.ChunkedArray) -> list[Any]:
 
 def _oid_of(kind: pa.DataType) -> int | None:
     if pa.types.is_timestamp(kind):
-        return 1114 if kind.tz is None else 1184
+        return oids.TIMESTAMP if kind.tz is None else oids.TIMESTAMPTZ
     if pa.types.is_integer(kind):
-        return 20
+        return oids.INT8
     tests = (
-        (pa.types.is_boolean, 16),
-        (pa.types.is_binary, 17),
-        (pa.types.is_large_binary, 17),
-        (pa.types.is_float32, 700),
-        (pa.types.is_float64, 701),
-        (pa.types.is_date, 1082),
+        (pa.types.is_boolean, oids.BOOL),
+        (pa.types.is_binary, oids.BYTEA),
+        (pa.types.is_large_binary, oids.BYTEA),
+        (pa.types.is_float32, oids.FLOAT4),
+        (pa.types.is_float64, oids.FLOAT8),
+        (pa.types.is_date, oids.DATE),
     )
     return next((oid for test, oid in tests if test(kind)), None)

@@ -26,14 +26,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from slotlake.decoder.types import oids
 from slotlake.spark.row_filter.parse import TypeName
 
 Array = np.ndarray[Any, Any]
 
 KINDS_BY_OID = {
-    16: "bool", 17: "bytea", 20: "int8", 21: "int2", 23: "int4", 25: "text", 700: "float4", 701: "float8",
-    1042: "bpchar", 1043: "text", 1082: "date", 1114: "timestamp", 1184: "timestamptz", 1700: "numeric",
-    2950: "uuid",
+    oids.BOOL: "bool", oids.BYTEA: "bytea", oids.INT8: "int8", oids.INT2: "int2", oids.INT4: "int4",
+    oids.TEXT: "text", oids.FLOAT4: "float4", oids.FLOAT8: "float8", oids.BPCHAR: "bpchar",
+    oids.VARCHAR: "text", oids.DATE: "date", oids.TIMESTAMP: "timestamp", oids.TIMESTAMPTZ: "timestamptz",
+    oids.NUMERIC: "numeric", oids.UUID: "uuid",
 }  # fmt: skip
 KINDS_BY_NAME = {
     "boolean": "bool", "bytea": "bytea", "bigint": "int8", "smallint": "int2", "integer": "int4",

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from slotlake.decoder.types.binary import geometry, moments, network, numbers, search
 from slotlake.decoder.types.binary.containers import AS_TEXT, Containers, Printer
 from slotlake.decoder.types.binary.reading import utf8
-from slotlake.decoder.types.catalog import FIRST_NAMED_OID, Kind, TypeCatalog, TypeEntry
+from slotlake.decoder.types.catalog import Kind, TypeCatalog, TypeEntry
+from slotlake.decoder.types.names import FIRST_GENBKI_OID
 from slotlake.decoder.types.parsing import TextError
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def _base_withheld(entry: TypeEntry, catalog: TypeCatalog) -> str:
 
 
 def _has_no_binary(entry: TypeEntry) -> bool:
-    if entry.oid >= FIRST_NAMED_OID:
+    if entry.oid >= FIRST_GENBKI_OID:
         return entry.kind is Kind.BASE and not entry.send
     return WITHHELD.get(entry.name) is _NO_BINARY
 
