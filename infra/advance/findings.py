@@ -1,10 +1,11 @@
-"""What is wrong with a pipeline, judged in one place: by `recover`, by `status`, and before every pull.
+"""Judge what is wrong with a pipeline, in one place: for `recover`, for `status`, and before every pull.
 
-Everything is asked of the two sides and of the change log; nothing is remembered.  A *finding* has a kind,
-words for people, and what mends it: *mend* (move tables' main back to where slotlake left it), *renew* (a new
-slot, and the difference between lake and source), *copy* (some tables anew, in place), *pull* (a batch once
-more from the slot).  Invariant: judging changes nothing; what waiting, or the next sync, sets right is no
-finding.
+Each judgement asks both sides and the change log; nothing is remembered.  A *finding* has a kind, words for
+people, and a repair: *mend* (move the branch main of tables back to where slotlake left it), *renew* (a new
+slot, and the difference between lake and source), *copy* (copy some tables again, in place), *pull* (pull a
+batch once more from the slot).  Invariant: judging changes nothing; what waiting, or the next sync, sets
+right
+is not a finding.
 """
 
 from __future__ import annotations
@@ -43,7 +44,14 @@ WAY_OUT = "run `slotlake recover`: it shows what it will do, and with --yes does
 
 @dataclass(frozen=True)
 class Finding(Report):
-    """Something that is wrong; ``kind`` for machines, ``tables``: lake tables, if only some are concerned."""
+    """Something that is wrong.
+
+    Attributes:
+        kind: for machines.
+        what: for people.
+        repair: how `recover` sets it right.
+        tables: the lake tables concerned; empty if all are.
+    """
 
     kind: str
     what: str
@@ -53,10 +61,11 @@ class Finding(Report):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All that is wrong, and what was seen on the way.
+    """All that is wrong with a pipeline.
 
     Attributes:
-        position: the lake's, once its tables are mended.
+        position: the lake's position, once its tables are mended.
+        findings: what is wrong, in the order in which it was looked for.
         damages: what is wrong with the lake's tables.
     """
 
@@ -65,16 +74,21 @@ class Diagnosis:
     damages: list[Damage]
 
     def needs(self, repair: Repair) -> bool:
-        """Is there something that is mended so?"""
+        """Return whether a finding has this repair."""
         return any(each.repair == repair for each in self.findings)
 
 
 def judge(pipeline: OpenPipeline, *, files: bool = False) -> Diagnosis:
-    """Look at everything; with ``files`` also at every data file.
+    """Look at lake, source, slot and change log.
+
+    Args:
+        pipeline: the pipeline, in whatever state.
+        files: look at every data file of the lake, too.
 
     Raises:
-        LakeError, SourceError: a side cannot be asked, or must be set right by hand first.
-        SlotBusyError: somebody else reads the slot: waiting helps.
+        LakeError: the lake cannot be asked, or must be set right by hand first.
+        SourceError: the source cannot be asked.
+        SlotBusyError: another process reads the slot; waiting helps.
     """
     from slotlake.spark.maintenance.integrity import look
 
@@ -89,16 +103,22 @@ def judge(pipeline: OpenPipeline, *, files: bool = False) -> Diagnosis:
 
 
 def require_whole(pipeline: OpenPipeline, *, at_snapshot: bool = False) -> None:
-    """Make sure that the lake is as slotlake left it, before anything is built on it.
+    """Check that the lake is as slotlake left it, before anything is built on it.
 
-    Rows that somebody wrote into a mirror are let through: what changes then meet is counted, and handled by
-    choice (`on_conflict`); `status` says so until a batch lies on top of them, and `verify` finds them.
+    Rows that somebody wrote into a mirror are let through: the conflicts of later changes with them are
+    counted,
+    and handled by choice (`on_conflict`); `status` reports them until a batch lies on top of them, and
+    `verify`
+    finds them.
 
     Args:
-        at_snapshot: for a verification, or a backfill, which replaces such rows: beside a mirror too.
+        pipeline: the pipeline, with its lake.
+        at_snapshot: for a verification, or for a backfill, which replaces such rows: let those in derived
+            tables
+            through, too.
 
     Raises:
-        LakeError: it is not; nothing was changed.
+        LakeError: the lake is not as slotlake left it; nothing was changed.
     """
     from slotlake.spark.maintenance.integrity import MISSING, WRITTEN, look
 
@@ -111,18 +131,23 @@ def require_whole(pipeline: OpenPipeline, *, at_snapshot: bool = False) -> None:
 
 
 def recovery_note(pipeline: OpenPipeline) -> Path:
-    """Where a recovery under way says which batch it is to end with."""
+    """The file in which a recovery under way notes the batch that it is to end with."""
     return pipeline.file.state_dir / "recovering.json"
 
 
 def note_recovery_begun(pipeline: OpenPipeline, batch: str | None) -> None:
-    """Keep in mind that this process has begun a recovery, and by which batch it will be known for done."""
+    """Note that this process has begun a recovery.
+
+    Args:
+        pipeline: the pipeline, with its state folder.
+        batch: the batch whose publication ends the recovery; None if that is not known yet.
+    """
     StateFile(recovery_note(pipeline)).write({"batch": batch})
     set_mark(_lock_path(pipeline))
 
 
 def note_recovery_ended(pipeline: OpenPipeline) -> None:
-    """It is done, or was given up: this process may live on."""
+    """Note that this process has ended or given up its recovery, though it may live on."""
     unset_mark(_lock_path(pipeline))
 
 
@@ -131,7 +156,7 @@ def _lock_path(pipeline: OpenPipeline) -> Path:
 
 
 def _unfinished_note(pipeline: OpenPipeline) -> dict[str, str | None] | None:
-    """The note of a recovery that has not come to its end; None if there is none."""
+    """The note of a recovery that was not published; None if there is none."""
     from slotlake.spark.maintenance.integrity import newest_batch
 
     note = StateFile(recovery_note(pipeline)).mapping()
@@ -142,7 +167,7 @@ def _unfinished_note(pipeline: OpenPipeline) -> dict[str, str | None] | None:
 
 
 def _recovery_findings(pipeline: OpenPipeline) -> list[Finding]:
-    """A recovery that was ended before it was published: its slot is new, and the lake is not."""
+    """A recovery that ended before it was published: its slot is new, and the lake is not."""
     if _unfinished_note(pipeline) is None:
         recovery_note(pipeline).unlink(missing_ok=True)  # it was done: the note alone was left
         return []
@@ -150,14 +175,14 @@ def _recovery_findings(pipeline: OpenPipeline) -> list[Finding]:
 
 
 def _recovery_findings_for_status(pipeline: OpenPipeline) -> list[Finding]:
-    """As :func:`_recovery_findings`, for who only looks: one that is under way is no finding."""
+    """As :func:`_recovery_findings`, but a recovery that is under way is not a finding."""
     if _unfinished_note(pipeline) is None or is_marked(_lock_path(pipeline)):
         return []
     return [Finding("unfinished", _UNFINISHED, "renew")]
 
 
 def require_same_content(pipeline: OpenPipeline, position: int) -> None:
-    """Make sure that the server has what it had when the lake was fed from it.
+    """Check that the server has what it had when the lake was fed from it.
 
     Raises:
         HistoryError: it was restored to an earlier state, or a recovery from that was not ended.
@@ -198,7 +223,10 @@ def _publication_findings(pipeline: OpenPipeline) -> list[Finding]:
 
 
 def _all_republished(pipeline: OpenPipeline) -> bool:
-    """Is no table published by what it was published by? One alone would be copied again by the next sync."""
+    """Return whether every table is published by something else than before.
+
+    A single such table would be copied again by the next sync.
+    """
     from slotlake.spark.read.point import Cut
 
     fingerprints = [CatalogFingerprint.from_json(table.mark) for table in Cut.latest(pipeline.lake).tables()]
@@ -235,7 +263,7 @@ def _slot_findings(pipeline: OpenPipeline, position: int) -> Iterator[Finding]:
 
 
 def _is_lost(connection: psycopg.Connection[Any], pipeline: OpenPipeline, position: int) -> bool:
-    """Is there no slot, or one of ours that is of no use? Somebody else's is not for us to replace."""
+    """Return whether there is no slot, or a useless one of ours. A slot of others must not be replaced."""
     state = inspect_slot(connection, pipeline.source.slot)
     if state is None:
         return True
@@ -246,9 +274,10 @@ def _is_lost(connection: psycopg.Connection[Any], pipeline: OpenPipeline, positi
 
 
 def _restored_findings(pipeline: OpenPipeline, position: int, *, peek: bool = True) -> Iterator[Finding]:
-    """The same cluster on the same timeline, but not what it was: a copy of its disks was put back.
+    """Find that the same cluster on the same timeline is not what it was: a copy of its disks was restored.
 
     Args:
+        position: the lake's position.
         peek: also look into the slot, which keeps other readers away for that moment.
     """
     from slotlake.decoder.server.source import identify
@@ -282,7 +311,7 @@ def _restored_findings(pipeline: OpenPipeline, position: int, *, peek: bool = Tr
 
 
 def _pending_findings(pipeline: OpenPipeline, position: int) -> list[Finding]:
-    """A batch that waits to be applied must be what was written; the slot still has its changes."""
+    """Find that a batch that waits to be applied was altered; the slot still has its changes."""
     try:
         batch = batch_starting_at(pipeline.file.changelog_dir, position)
         if batch is not None:
@@ -293,7 +322,7 @@ def _pending_findings(pipeline: OpenPipeline, position: int) -> list[Finding]:
 
 
 def quick_findings(pipeline: OpenPipeline) -> list[Finding]:
-    """For who only looks, beside runs at work: as :func:`judge`, without slot and change log.
+    """Judge as :func:`judge`, without slot and change log, for those who only look while runs are at work.
 
     Waits for nobody; what cannot be asked now is left out.
     """

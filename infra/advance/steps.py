@@ -32,14 +32,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class Totals:
-    """What a run has brought over all its batches.
+    """What a run has brought to the lake over all its batches.
 
     Attributes:
         last: the last batch that was pulled; None if there was none.
-        transactions, changes: of all batches.
-        tables: rows changed, by source table.
-        conflicts: per source table, how many of each kind.
-        seconds: by step.
+        transactions: of all batches.
+        changes: of all batches.
+        tables: source table → rows changed.
+        conflicts: source table → kind of conflict → how many.
+        seconds: step → seconds.
     """
 
     last: PullReport | None = None
@@ -51,7 +52,7 @@ class Totals:
 
     @contextmanager
     def timed(self, step: str) -> Iterator[None]:
-        """Add what is done within to the step's seconds."""
+        """Add the time that is spent within to the step's seconds."""
         started = time.monotonic()
         try:
             yield
@@ -96,7 +97,7 @@ def bring_in(pipeline: OpenPipeline, pulled: PullReport, totals: Totals, progres
 
 
 def batch_named(pipeline: OpenPipeline, name: str) -> Batch:
-    """A batch of the change log by its name.
+    """Open a batch of the change log by its name.
 
     Raises:
         ChangeLogError: there is no such batch.
@@ -166,7 +167,7 @@ def publish_named(pipeline: OpenPipeline, name: str) -> PublishReport:
 
 
 def confirm_position(pipeline: OpenPipeline) -> ConfirmReport:
-    """Confirm the lake's position to the server, then let go of batches that are old enough."""
+    """Confirm the lake's position to the server, then remove batches that are old enough."""
     position = pipeline.position()
     confirmed = "stream" in vars(pipeline) and pipeline.stream.confirm(position)
     if not (confirmed or standing_puller.confirm(pipeline, position)):

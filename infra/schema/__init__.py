@@ -1,1 +1,1 @@
-"""A source whose tables change: what a batch meets, what is followed, what is copied again."""
+"""What a batch meets when the source's tables change: what is followed, and what is copied again."""

@@ -1,8 +1,8 @@
-"""What the event trigger told of a batch's tables: their columns' numbers, at each place of the batch.
+"""What the event trigger says of a batch's tables: their columns' numbers, at each place of the batch.
 
-Invariant: what is found here is proven by all three: the lake's columns before, a message at each change,
+Invariant: numbers are proven by three things together: the lake's columns before, a message at each change,
 and the catalog behind the batch, which agrees with the last message.  A trigger that was missing or disabled
-for a while leaves a gap somewhere in that, and then nothing is found.
+for a while leaves a gap somewhere in that, and then no number is proven.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Altered:
 
 
 def altered_tables(batch: Batch) -> dict[int, list[Altered]]:
-    """By the table's OID, in order; empty if the trigger told nothing."""
+    """Return OID of a table → its ALTER TABLE events, in order; empty if the trigger sent none."""
     messages = None if batch.empty else batch.message_table()
     events: dict[int, list[Altered]] = {}
     if messages is None:
@@ -57,7 +57,7 @@ def altered_tables(batch: Batch) -> dict[int, list[Altered]]:
 
 
 def _read(content: bytes) -> tuple[int, Columns] | None:
-    """Anyone may write such a message: what is not one is passed over."""
+    """Parse a message of the trigger; None for another one, because anyone may write such messages."""
     try:
         event = json.loads(content)
         columns = {int(n): (str(name), int(kind), int(mod)) for n, name, kind, mod in event["columns"]}
@@ -72,13 +72,16 @@ def proven_numbers(
     relations: Sequence[tuple[BatchRelation, Any]],
     now: TableFingerprint,
 ) -> dict[int, Numbers] | None:
-    """Relation version → column name → attribute number; None if that is not proven.
+    """Prove which column of each relation version has which attribute number.
 
     Args:
         mirror: the table as the lake has it, at the batch's start.
-        events: of this table.
-        relations: the relation versions that have rows, each with the ``seq`` of these, ascending.
-        now: the catalog behind the batch.
+        events: the ALTER TABLE events of this table, in order.
+        relations: the relation versions that have rows, each with the ``seq`` of these rows, ascending.
+        now: what the catalog says behind the batch.
+
+    Returns:
+        Relation version → column name → attribute number; None if that is not proven.
     """
     present = {number: a for number, a in now.attributes.items() if not a.dropped}
     if not events or mirror.selection or not all(column.number for column in mirror.live):
@@ -107,7 +110,7 @@ def _described(attribute: Any) -> tuple[str, int, int] | None:
 
 
 def _distinct(mirror: TableSchema, events: Sequence[Altered]) -> list[tuple[int, Columns]]:
-    """From where on the table had which columns; a shape that comes back is another entry."""
+    """The columns that the table had, each with the ``seq`` from where on; equal neighbours are one entry."""
     before = {c.number: (c.name, c.type_oid, c.typmod) for c in mirror.live}
     shapes: list[tuple[int, Columns]] = [(-1, dict(sorted(before.items())))]
     for event in events:
@@ -117,15 +120,18 @@ def _distinct(mirror: TableSchema, events: Sequence[Altered]) -> list[tuple[int,
 
 
 def _leap(before: Columns, after: Columns) -> bool:
-    """Are columns gone and others new at once? Then an event may be missing between.
+    """Return whether columns were removed and others added at once. Then an event may be missing between.
 
-    A column that was dropped and made again unseen looks, by its name and type, like the one before.
+    A column that was dropped and made again meanwhile looks, by its name and type, like the one before.
     """
     return bool(before.keys() - after.keys()) and bool(after.keys() - before.keys())
 
 
 def _other_by_that_name(numbers_by_version: Mapping[int, Numbers], last: Columns) -> bool:
-    """Was a column that is gone called as one that is there? A batch's rows are told apart by name."""
+    """Return whether a removed column had the name of one that exists.
+
+    The columns of a batch's rows are distinguished by name.
+    """
     names = {name: number for number, (name, _, _) in last.items()}
     pairs = [(name, number) for numbers in numbers_by_version.values() for name, number in numbers.items()]
     return any(number not in last and name in names for name, number in pairs)

@@ -1,4 +1,4 @@
-"""What a batch was found to meet: tables that changed, and what is done about each."""
+"""What a batch meets: tables that changed, and what is done about each."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Findings:
 
 
 def sidecar_of(file: PipelineFile, findings: Findings) -> Annex:
-    """What belongs to the batch, but the copies."""
+    """The contents of a batch's sidecar, without the copies."""
     from slotlake.spark.names import postgres_name
     from slotlake.spark.publish.sidecar import Annex
 
@@ -65,7 +65,12 @@ def sidecar_of(file: PipelineFile, findings: Findings) -> Annex:
 
 
 def drops_columns(file: PipelineFile, table: str) -> bool:
-    """Do columns that are gone leave the lake too? ``table``: as PostgreSQL writes it."""
+    """Return whether columns that were dropped at the source leave the lake, too.
+
+    Args:
+        file: the pipeline file (`on_drop`).
+        table: as PostgreSQL writes it.
+    """
     from slotlake.spark.names import parse_postgres_name, postgres_name
 
     own = {postgres_name(*parse_postgres_name(n)): s.on_drop for n, s in file.tables.items()}
@@ -73,6 +78,6 @@ def drops_columns(file: PipelineFile, table: str) -> bool:
 
 
 def with_copy_reason(schema: TableSchema, reason: str) -> TableSchema:
-    """A shape that says when and why its table was copied again."""
+    """The shape of a table, with when and why it was copied again."""
     fingerprint = CatalogFingerprint.from_json(schema.mark)
     return schema if fingerprint is None else replace(schema, mark=replace(fingerprint, why=reason).to_json())

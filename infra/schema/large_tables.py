@@ -1,12 +1,12 @@
-"""Which tables are too large to be copied in one sync; those that must be copied again are put off.
+"""Which tables are too large to be copied in one sync; if they must be copied again, that is postponed.
 
 In one piece the copy of a large table would hold all others up, and with them the slot.  So the table is set
 aside, for a cause of its own, and copied over several syncs (`infra.joining.recopying`).
 
-What is large is judged by the time that one sync may take for copies: by the size that the server tells of,
-and a rate that an ordinary server does.  Not put off is what cannot be brought forward (no key, one range,
-not all kinds of changes published), what the pipeline file wants to stop all (`on_trouble`), a table that
-takes other rows or columns than it did, one of which the lake has nothing yet.  Why so: docs/adr/0036.
+Large is what takes longer than one sync may spend on copies, by the size that the server reports and the rate
+of an ordinary server.  Not postponed is what cannot be brought forward (no key, one range, not all kinds of
+changes published), what the pipeline file wants to stop all (`on_trouble`), a table that takes other rows or
+columns than it did, and one of which the lake has nothing yet.  Why so: docs/adr/0036.
 """
 
 from __future__ import annotations
@@ -43,10 +43,12 @@ def by_size(
     tables: Sequence[SourceTable],
     is_wanted: Callable[[SourceTable, Sequence[Part]], bool] = lambda table, parts: True,
 ) -> list[SourceTable]:
-    """Those whose copy can be brought forward, the smallest first.
+    """Return the tables whose copy can be brought forward, the smallest first.
 
     Args:
-        is_wanted: by the parts that a table is cut into.
+        pipeline: the pipeline, with its source.
+        tables: published tables.
+        is_wanted: says by a table's ranges whether it is returned.
     """
     if not resumable(pipeline):
         return []
@@ -62,7 +64,7 @@ def by_size(
 
 
 def large(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> list[SourceTable]:
-    """Those that take too long for one sync, and can be copied over several."""
+    """Return the tables that take too long for one sync, and can be copied over several."""
     from slotlake.spark.read.point import Cut
 
     begun_tables = JoiningRecord(pipeline.file.state_dir / AGAIN_FOLDER).joining.keys()
@@ -80,16 +82,20 @@ def large(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> list[SourceT
 
 
 def _takes_the_same(table: SourceTable, mirrors: Mapping[Name, TableSchema]) -> bool:
-    """Is the lake's table one whose rows can be replaced in place?"""
+    """Return whether the lake's table takes the same rows and columns: they can be replaced in place."""
     mirror = mirrors.get((table.schema, table.table))
     return mirror is not None and mirror.selection == lake_schema(table).selection
 
 
 def put_off(pipeline: OpenPipeline, copies: Mapping[SourceTable, str]) -> list[SourceTable]:
-    """Set those aside that are large of tables that must be copied again; these.
+    """Set the large ones aside of tables that must be copied again.
 
     Args:
+        pipeline: the pipeline, with its lake.
         copies: the tables, and why they are copied.
+
+    Returns:
+        The tables that were set aside.
     """
     postponed = large(pipeline, list(copies))
     if postponed:
@@ -106,10 +112,12 @@ def put_off(pipeline: OpenPipeline, copies: Mapping[SourceTable, str]) -> list[S
 
 
 def without_large(pipeline: OpenPipeline, findings: Findings, *, compared: bool) -> Findings:
-    """What a batch meets, less the copies of large tables, which are set aside.
+    """Set large tables aside, and return the findings without their copies.
 
     Args:
-        compared: the tables that need no copy if no value of theirs changed are known not to be such.
+        pipeline: the pipeline, with its lake.
+        findings: what a batch meets.
+        compared: it is known which tables need no copy; else those that may need none stay.
     """
     postponed = put_off(
         pipeline, {t: why for t, why in findings.copies.items() if compared or t not in findings.alternatives}
@@ -126,7 +134,7 @@ def without_large(pipeline: OpenPipeline, findings: Findings, *, compared: bool)
 
 
 def put_on_the_way(pipeline: OpenPipeline, tables: Sequence[Aside]) -> None:
-    """Note of tables that are set aside for something else, or whose last try failed, that it goes on."""
+    """Record of tables that are set aside that they are being copied again over several syncs."""
     from slotlake.spark.publish.aside_write import write
 
     entries = [

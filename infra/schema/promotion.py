@@ -1,9 +1,9 @@
-"""Columns that became wider (``int`` to ``bigint``, …): widened in the lake too, where no value changed.
+"""Widen columns in the lake that became wider at the source (``int`` to ``bigint``), where no value changed.
 
-The server writes all rows anew for that, and nobody can see from outside whether ``USING`` gave them other
+The server rewrites all rows for that, and nobody can see from outside whether ``USING`` gave them other
 values.  So it is proven: the lake, as the batch leaves it with wider columns, is compared with the source, as
 the snapshot at the batch's end shows it, by a hash of every row.  Where they are equal the batch is all that
-the table needs.  Where they are not, or it cannot be tried, the table is copied again.
+the table needs.  Where they are not, or cannot be compared, the table is copied again.
 
 Invariant: nothing is widened that was not compared whole, at the very LSN where it is published.
 """
@@ -40,10 +40,14 @@ def without_needless_copies(
     snapshot: ExportedSnapshot,
     progress: Progressing,
 ) -> Findings:
-    """What was found, less the copies of tables that hold what the source holds once columns are widened.
+    """Return the findings without the copies of tables that equal the source once columns are widened.
 
     Args:
+        pipeline: the pipeline, whose lake stands at the batch's start.
         batch: ends where the snapshot is.
+        findings: what the batch meets.
+        snapshot: the snapshot that shows the source at the batch's end.
+        progress: called with a line when tables are compared.
 
     Raises:
         ChangedMeanwhileError: a table changed while it was compared; run again.
@@ -82,7 +86,7 @@ def widen(pipeline: OpenPipeline, findings: Findings, snapshot: ExportedSnapshot
 
 
 def _promoted(findings: Findings, same: Mapping[SourceTable, Verdict]) -> Findings:
-    """With these tables followed."""
+    """The findings if these tables are followed with wider columns."""
     numbers = {ordinal: named for each in same.values() for ordinal, named in each.numbers.items()}
     return replace(
         findings,
@@ -110,7 +114,7 @@ def _equal(
 
 @contextmanager
 def _with_wider_columns(pipeline: OpenPipeline, batch: Batch, tried: Findings) -> Iterator[Cut]:
-    """The lake as the batch would leave these tables."""
+    """Stage the batch for these tables, and yield the lake as it would leave them."""
     from slotlake.spark.apply.trial import staged
     from slotlake.spark.read.point import Cut
 

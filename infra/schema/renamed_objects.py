@@ -1,7 +1,8 @@
-"""Tables of which a batch has rows that name an object as nothing is called at the source any more.
+"""Tables of which a batch has rows that name an object by a name that nothing has at the source any more.
 
-A value of ``regclass`` and its like is an OID that the server prints.  If what it names was renamed and is
-back, or was made and is gone, between two looks at the catalog, only such rows tell of it
+A value of ``regclass`` and its like is an OID that the server prints as a name.  If the object was renamed
+and
+renamed back, or made and dropped, between two looks at the catalog, only such rows show it
 (`decoder.catalog.reg_texts`).  The source prints them otherwise by now, so their table is copied again.
 
 Not noticed: two objects that swap their names, and swap them back: each text is right, for the other object.
@@ -29,10 +30,13 @@ NAMES_BETWEEN = "rows were written while an object that they name was called oth
 def tables_naming_renamed_objects(
     pipeline: OpenPipeline, mirrors: Mapping[Name, TableSchema], batch: Batch, snapshot: str | None
 ) -> set[Name]:
-    """Those of the tables that have such rows in the batch.
+    """Return the tables that have such rows in the batch, by schema and name.
 
     Args:
-        snapshot: the source's snapshot at which the batch ends; None for the catalog of now.
+        pipeline: the pipeline, with its source.
+        mirrors: the tables that the lake follows, by schema and name.
+        batch: the batch.
+        snapshot: name of the source's snapshot at which the batch ends; None for the catalog of now.
     """
     texts = _texts(mirrors, batch)
     if not texts:
@@ -46,7 +50,7 @@ def tables_naming_renamed_objects(
 
 
 def _texts(mirrors: Mapping[Name, TableSchema], batch: Batch) -> dict[tuple[Name, int], set[str]]:
-    """By table and type: the texts of values that name objects."""
+    """The texts of values that name objects, by table and type OID."""
     texts: dict[tuple[Name, int], set[str]] = defaultdict(set)
     for relation in batch.relations:
         name = relation.schema, relation.table
@@ -61,7 +65,7 @@ def _texts(mirrors: Mapping[Name, TableSchema], batch: Batch) -> dict[tuple[Name
 
 
 def _own_types(table: TableSchema) -> set[int]:
-    """Domains over such types, arrays of them, …: those that objects decide the text of."""
+    """OIDs of domains over such types, arrays of them, …: types whose text depends on objects."""
     fingerprint = CatalogFingerprint.from_json(table.mark)
     texts = {} if fingerprint is None else fingerprint.texts
     naming = {number for number, traits in texts.items() if any(each.startswith(OBJECT) for each in traits)}

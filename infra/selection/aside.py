@@ -1,13 +1,12 @@
-"""One table's trouble is its own: a table that cannot be followed is set aside, and all others go on.
+"""Set tables aside that cannot be followed, so that all others go on.
 
 What cannot be followed shows as an error that names its table (`SlotlakeError.table`), or in a batch as a
 table of which a value could not be read (`Batch.unreadable`).  Unless the pipeline file says
-``on_trouble: stop``, the table is then put on record in the lake (spark/publish/aside.py), and the step is
-taken
-again without it: its changes are passed over in the batch at hand and in all later ones.  Its content stays
-what it was at the lake's position, so the record says at which LSN it is good.
+``on_trouble: stop``, the table is then recorded in the lake as set aside (spark/publish/aside.py), and the
+step is repeated without it: its changes are passed over in the batch at hand and in all later ones.  Its
+content stays what it was at the lake's position, so the record says at which LSN it is good.
 
-`infra.sync.resuming` brings it back.  Invariant: an error that names no table stops everything, as does one
+`infra.sync.resuming` copies it again.  Invariant: an error that names no table stops everything, as does one
 that waiting mends, and one of a table that is set aside already.
 """
 
@@ -54,15 +53,15 @@ def tables_aside(pipeline: OpenPipeline) -> dict[Name, Aside]:
 
 
 def reasons(pipeline: OpenPipeline) -> dict[str, str]:
-    """For reports: the tables that are set aside, as PostgreSQL writes them, and why."""
+    """Return, for reports, the tables that are set aside, as PostgreSQL writes them, and why."""
     return {each.source_name: each.reason for each in tables_aside(pipeline).values()}
 
 
 def retry_without_troubled(pipeline: OpenPipeline, step: Callable[[], T]) -> T:
-    """Take a step, again and again, until no table's own trouble keeps it from being taken.
+    """Run a step, and repeat it without tables that cannot be followed, until it succeeds.
 
     Raises:
-        SlotlakeError: something else than one table's trouble; or one that is to stop all.
+        SlotlakeError: something else than one table's error; or one that is to stop all.
     """
     while True:
         try:
@@ -77,7 +76,7 @@ def retry_without_troubled(pipeline: OpenPipeline, step: Callable[[], T]) -> T:
 
 
 def stopped_by(pipeline: OpenPipeline) -> str | None:
-    """What the last run of this pipeline here was stopped by and the next one will be, if that is known."""
+    """The error that stopped the last run here and will stop the next one; None if that is not known."""
     text = _stopped_note(pipeline).mapping().get("told")
     return None if text is None else str(text)
 
@@ -87,12 +86,12 @@ def _stopped_note(pipeline: OpenPipeline) -> StateFile:
 
 
 def forget_stopped(pipeline: OpenPipeline) -> None:
-    """What stopped the last run need not stop the next one: something was mended."""
+    """Forget the error that stopped the last run: it need not stop the next one."""
     _stopped_note(pipeline).remove()
 
 
 def _note_stopped(pipeline: OpenPipeline, error: SlotlakeError) -> None:
-    """For `recover` to tell; where it cannot be written, nothing is lost but that."""
+    """Note the error for `recover` to report; if the note cannot be written, only that is lost."""
     if error.retryable or not isinstance(error, _REPEATED_ERRORS):
         return
     place = f"table {postgres_name(*error.table)}" if error.table else error.where or "no place"
@@ -102,7 +101,7 @@ def _note_stopped(pipeline: OpenPipeline, error: SlotlakeError) -> None:
 
 
 def set_aside(pipeline: OpenPipeline, error: SlotlakeError) -> bool:
-    """Set the table aside that an error is about; False if it is about none, or is to stop all."""
+    """Set the table aside that an error names; return False if it names none, or is to stop all."""
     if not is_of_one_table(pipeline, error) or error.table is None or error.table in tables_aside(pipeline):
         return False
     record_aside(pipeline, {error.table: (_cause(error), error.what, error.where, error.way_out)})
@@ -110,22 +109,22 @@ def set_aside(pipeline: OpenPipeline, error: SlotlakeError) -> bool:
 
 
 def is_of_one_table(pipeline: OpenPipeline, error: SlotlakeError) -> bool:
-    """Is an error one table's trouble alone, and not to stop all?"""
+    """Return whether an error is one table's alone, and not to stop all."""
     waiting_helps = error.retryable and not isinstance(error, LockedError)  # which others need not wait for
     return error.table is not None and not waiting_helps and not stops_all(pipeline, error.table)
 
 
 def stops_all(pipeline: OpenPipeline, table: Name) -> bool:
-    """Is this table's trouble to stop all?"""
+    """Return whether the pipeline file wants this table's errors to stop all."""
     own = {parse_postgres_name(name): section.on_trouble for name, section in pipeline.file.tables.items()}
     return (own.get(table) or pipeline.file.on_trouble) == "stop"
 
 
 def set_aside_unreadable(pipeline: OpenPipeline, batch: Batch) -> None:
-    """Set the tables aside of which a batch could not read a value.
+    """Set the tables aside of which a batch has a value that could not be read.
 
     Raises:
-        ProtocolError: that is to stop all; the batch is not kept.
+        ProtocolError: such a table is to stop all; the batch is removed.
     """
     from slotlake.spark.read.point import Cut
 
@@ -146,7 +145,7 @@ def set_aside_unreadable(pipeline: OpenPipeline, batch: Batch) -> None:
 
 
 def with_resume(way_out: str) -> str:
-    """The way out of a table's trouble, with how it comes back."""
+    """The way out of a table's error, with the command that has it followed again."""
     return way_out if "slotlake resume" in way_out else f"{way_out or 'mend it'}; then slotlake resume"
 
 
@@ -176,7 +175,7 @@ def require_columns(tables: Sequence[SourceTable]) -> None:
 
 
 def pass_over(pipeline: OpenPipeline, batch: Batch) -> None:
-    """Write beside a batch that waits to be applied that tables which are set aside are passed over in it."""
+    """Write to a waiting batch's sidecar that tables which are set aside are passed over in it."""
     from slotlake.spark.publish import sidecar as annex
 
     names = {(relation.schema, relation.table) for relation in batch.relations if relation.rows}
@@ -195,7 +194,12 @@ def _cause(error: SlotlakeError) -> Cause:
 
 
 def record_aside(pipeline: OpenPipeline, reasons: Mapping[Name, tuple[Cause, str, str, str]]) -> None:
-    """Put tables on record as set aside at the lake's position: the cause; what, where, and the way out."""
+    """Record tables as set aside at the lake's position.
+
+    Args:
+        pipeline: the pipeline, with its lake.
+        reasons: schema and name → the cause; what is wrong, where, and the way out.
+    """
     from slotlake.spark.publish.aside import Aside
     from slotlake.spark.publish.aside_write import write
     from slotlake.spark.read.point import Cut

@@ -1,10 +1,10 @@
-"""What the lake takes of each table: the pipeline file's words, checked against the source and kept.
+"""What the lake takes of each table: the pipeline file's choices, checked against the source.
 
 The file says `filter`, `columns` and `operations`; the source's server says what they mean and whether the
-stream can keep them true; `spark/row_filter/selection.py` applies them to each batch.  Invariant: what a lake
+stream can keep them true; `spark/row_filter/selection.py` applies them to each batch.  Invariant: a lake
 table
-was copied by is what it is kept by: a file, or a source, that says something else now is refused until the
-table is taken anew.
+follows by the choices with which it was copied; a file, or a source, that says something else now is refused
+until the table is copied again.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ _NO_SELECTIONS: Mapping[tuple[str, str], Selection] = {}
 
 @dataclass(frozen=True)
 class SelectedTable(SourceTable):
-    """A published table as far as the lake takes it, and how it keeps its columns.
+    """A published table as far as the lake takes it, and how its columns are represented.
 
     Attributes:
-        selection, types: as `TableSchema` keeps them.
-        representations: of its columns, by name, where they are not as the table of types says.
+        selection: as in `TableSchema`.
+        types: as in `TableSchema`.
+        representations: column name → representation, where that is not as the table of types says.
     """
 
     selection: str = ""
@@ -59,12 +60,12 @@ class SelectedTable(SourceTable):
 
 
 def lake_selections(pipeline: OpenPipeline) -> Mapping[tuple[str, str], Selection]:
-    """What the lake's tables take, as it was read last; by schema and table."""
+    """What the lake's tables take, by schema and table, as it was read last."""
     return _LAKE_SELECTIONS.get(pipeline, _NO_SELECTIONS)
 
 
 def lake_schema(table: SourceTable) -> TableSchema:
-    """The lake table of a source table, with what it takes."""
+    """The lake table that a source table becomes, with what it takes."""
     schema = TableSchema.of(table)
     if not isinstance(table, SelectedTable):
         return schema
@@ -127,9 +128,9 @@ def _fields(table: SourceTable) -> dict[str, Any]:
 
 
 def newly_published(pipeline: OpenPipeline, names: Collection[tuple[str, str]]) -> list[SourceTable]:
-    """Published tables, as far as the lake takes them, that are not among these (schema, table).
+    """Return published tables, as far as the lake takes them, that are not among these (schema, table).
 
-    Of those that are, only the names are read: in most pulls nothing is new.
+    Of the others only the names are read: in most pulls nothing is new.
     """
     source = pipeline.source
     with source_session(source.dsn, "reading the publications") as connection:
@@ -218,7 +219,7 @@ def _published(pipeline: OpenPipeline, names: Sequence[tuple[str, str]]) -> list
 
 
 def comparable(tables: Sequence[SourceTable]) -> list[SourceTable]:
-    """Those that the lake can equal: of which it takes all operations."""
+    """The tables that the lake can equal: those of which it takes all operations."""
     return [
         table
         for table in tables
@@ -227,7 +228,7 @@ def comparable(tables: Sequence[SourceTable]) -> list[SourceTable]:
 
 
 def selection_report(selection: str) -> dict[str, Any]:
-    """What a table takes, for `status`; empty for all of it."""
+    """What a table takes, for `status`; empty if it takes all."""
     chosen = Selection.from_json(selection)
     named = {
         "filter": " OR ".join(f"({each})" for each in chosen.filters) if len(chosen.filters) > 1 else
@@ -239,7 +240,7 @@ def selection_report(selection: str) -> dict[str, Any]:
 
 
 def _choosing_sections(file: PipelineFile) -> dict[tuple[str, str], TableSection]:
-    """Sections that choose something, by schema and table."""
+    """Sections of the file that choose something, by schema and table."""
     return {
         parse_postgres_name(name): section
         for name, section in file.tables.items()
@@ -316,7 +317,7 @@ def _with_expression(
     chosen: Selection,
     selection_before: Selection | None,
 ) -> Selection:
-    """The filter as the server reads it, and proof that it can be held true by the stream."""
+    """The selection with its filter as the server prints it, if the stream can keep the filter true."""
     all_columns = filter_columns(connection, table.relation_id)
     published = {column.name: column for column in table.columns}
     usable = {name: column for name, column in all_columns.items() if name in published}
@@ -340,13 +341,16 @@ def _with_expression(
 
 
 def _means_the_same(before: Selection, chosen: Selection, usable: Mapping[str, FilterColumn]) -> bool:
-    """Do the same words speak of the same columns? Functions and operators are those of pg_catalog."""
+    """Return whether the same filter is about the same columns as before.
+
+    Functions and operators are those of pg_catalog.
+    """
     same = before.filters == chosen.filters and before.expression is not None
     return same and all(usable.get(column.name) == column for column in before.inputs)
 
 
 def _require_identity(connection: psycopg.Connection[Any], table: SourceTable, used: frozenset[str]) -> None:
-    """Every column that the filter looks at must be in old rows: of the table, and of each partition."""
+    """Check that each column in the filter is in old rows: of the table, and of each partition."""
     identities: dict[str, set[str] | None] = {
         table.quoted: {column.name for column in table.columns if column.in_key}
     }

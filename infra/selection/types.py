@@ -1,8 +1,8 @@
-"""What the pipeline file says of types: `types` and `on_lossy`, for all, for a table, for a column.
+"""What the pipeline file says of types: `types` and `on_lossy`, for all tables, for a table, for a column.
 
-It becomes the rules that are kept with each lake table (`spark.tables.type_rules`), the forms of a source
-table's columns, and the choice for values that do not fit (`spark.apply.lossy`).  Invariant: a choice that
-cannot be carried out for the column that it names is refused by name.
+It becomes the rules in the shape of each lake table (`spark.tables.type_rules`), the representations of a
+source table's columns, and the choice for values that do not fit (`spark.apply.lossy`).  Invariant: a choice
+that cannot be carried out for the column that it names is refused by name.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ ORDER BY t.oid, a.attnum
 
 
 def chooses_types(file: PipelineFile) -> bool:
-    """Does the file want columns in another form than the usual?"""
+    """Return whether the file wants columns in another representation than the usual one."""
     return _usual(file) != TypeRules() or any(rules != TypeRules() for rules in _rules(file).values())
 
 
 def choosing_types(file: PipelineFile) -> set[Name]:
-    """The tables of which it says something."""
+    """The tables whose sections choose types."""
     return {
         parse_postgres_name(name)
         for name, section in file.tables.items()
@@ -55,7 +55,7 @@ def choosing_types(file: PipelineFile) -> set[Name]:
 
 
 def types_of(file: PipelineFile, tables: Iterable[Name]) -> dict[Name, str]:
-    """The rules for tables, as `TableSchema.types` keeps them."""
+    """The rules of tables, as `TableSchema.types` has them."""
     usual, own = _usual(file).to_json(), {name: rules.to_json() for name, rules in _rules(file).items()}
     return {name: own.get(name, usual) for name in tables}
 
@@ -134,7 +134,7 @@ def _usual(file: PipelineFile) -> TypeRules:
 
 
 def _rules(file: PipelineFile) -> dict[Name, TypeRules]:
-    """Of the tables of which the file says something."""
+    """The rules of tables of which the file says something."""
     usual = _usual(file)
     return {
         parse_postgres_name(name): _rules_of(file, section, usual)
@@ -163,7 +163,7 @@ def _lossy(section: TableSection) -> Mapping[str, OnLossy]:
 def _fields_of(
     connection: psycopg.Connection[Any], catalog: TypeCatalog, tables: Iterable[SourceTable]
 ) -> Fields:
-    """The fields of the composites that columns are of."""
+    """The fields of the composite types that columns have, by type OID."""
     oids = {column.type_oid for table in tables for column in table.columns}
     known = {oid: catalog.get(oid) for oid in oids}
     rows = [oid for oid, entry in known.items() if entry is not None and entry.kind is Kind.COMPOSITE]

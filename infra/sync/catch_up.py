@@ -33,14 +33,18 @@ if TYPE_CHECKING:
 
 
 def pull_next(pipeline: OpenPipeline, progress: Progressing) -> PullReport:
-    """Write the batch that follows the lake's position up to the source's now, or find it written."""
+    """Return the batch from the lake's position up to the source's of now; pulled, or found on disk."""
     aside = tables_aside(pipeline).keys()
     report = retry_without_troubled(pipeline, lambda: _pull_next(pipeline, aside, progress))
     return replace(report, set_aside=reasons(pipeline))
 
 
 def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progressing) -> PullReport:
-    """As `pull_next`, of which a table's trouble is nobody's yet; ``aside``: tables that may come back."""
+    """As `pull_next`, but an error of one table ends it.
+
+    Args:
+        aside: schema and name of tables that may be followed again.
+    """
     started = time.monotonic()
     require_fit(pipeline, at_snapshot=False)
     refuse_changed(pipeline)

@@ -1,7 +1,7 @@
-"""What the pipeline file asks for beside a mirror, and its beginning where the lake has none of it yet.
+"""Begin the derived tables that the pipeline file asks for, where the lake has none of them yet.
 
-The file only begins things.  What the lake has beside a mirror goes on being fed whatever the file says,
-because a history with a gap would be a false one; `status` names what is kept without being asked for.
+The file only begins things.  Derived tables that the lake has go on being fed whatever the file says, because
+a history with a gap would be a false one; `status` names those that the file does not ask for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def begin_modes(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
-    """Begin what is asked for and not there, at the lake's position; the tables made.
+    """Begin derived tables that the file asks for and the lake lacks, at the lake's position.
+
+    Returns:
+        The lake tables that were made.
 
     Raises:
         LakeError: Spark failed, or the catalog cannot be reached.
@@ -71,7 +74,7 @@ def _begin(pipeline: OpenPipeline, lacking: dict[str, list[str]], progress: Prog
 
 
 def tables_not_in_file(file: PipelineFile, point: Cut) -> list[str]:
-    """Lake tables that are kept beside a mirror, and that the file does not ask for."""
+    """Derived tables of the lake that the pipeline file does not ask for."""
     tables = []
     for table in point.tables():
         modes = wanted_modes(file, [(table.schema, table.table)]).get(table.source_name, [])

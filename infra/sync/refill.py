@@ -1,4 +1,4 @@
-"""Tables that must be copied again to be exact: their rows changed, and no row event told it."""
+"""Copy tables again whose rows changed without a row event."""
 
 from __future__ import annotations
 
@@ -20,12 +20,17 @@ FILL_WAIT_SECONDS = 60.0
 
 
 def fill_added_columns(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
-    """Copy again the tables whose added columns have a default: their old rows got it with no row event.
+    """Copy again the tables of which rows got values that no row event had.
 
-    PostgreSQL keeps a constant default beside the table (pg_attribute.attmissingval) or rewrites the table
-    for a volatile one; neither reaches the stream.  Likewise those to which a row came with a value that was
-    not sent (`spark.row_filter.selection.Taken.lost`), and those that partitions joined or left.  Several at
-    once are read under one snapshot.
+    These are tables whose added columns have a default: PostgreSQL stores a constant default in the catalog
+    (pg_attribute.attmissingval), or rewrites the table for a volatile one, and neither reaches the stream;
+    tables
+    to which a row came with a value that was not sent (`spark.row_filter.selection.Taken.lost`); and those
+    that
+    partitions joined or left.  Several at once are read under one snapshot.
+
+    Returns:
+        The tables that were copied, quoted.
     """
     stale = _unfilled(pipeline)
     if stale:
@@ -40,7 +45,7 @@ def fill_added_columns(pipeline: OpenPipeline, progress: Progressing) -> list[st
 
 
 def has_unfilled_columns(pipeline: OpenPipeline) -> bool:
-    """Is there a table that must be copied again to be exact?"""
+    """Return whether a table must be copied again to be exact."""
     return bool(_unfilled(pipeline))
 
 

@@ -1,13 +1,13 @@
-"""Tables that are set aside come back: each is copied again under a snapshot and published whole at one LSN.
+"""Copy tables again that are set aside: each under a snapshot, and published whole at one LSN.
 
-Every sync looks whether the cause may be gone, by the source's catalog: something of the table changed there,
-or a while has passed, which is longer after each try that failed.  A refusal that the pipeline file asks for
-(`on_conflict`, `on_lossy`: fail) is over when the file asks no more.  `slotlake resume` does not wait for any
-of this.  A table that is locked, or not published any more, is left as it is.
+Every sync looks whether the cause may have ended, by the source's catalog: something of the table changed
+there, or a while has passed, which is longer after each try that failed.  A refusal that the pipeline file
+asks for (`on_conflict`, `on_lossy`: fail) ends when the file does not ask for it any more.  `slotlake resume`
+does not wait for any of this.  A table that is locked, or not published any more, is left as it is.
 
 A large one is copied over several syncs (`infra.joining.recopying`).
 
-Invariant: the swap that publishes the copy takes the table off the record (spark/publish/aside.py), so it is
+Invariant: the swap that publishes the copy removes the table's record (spark/publish/aside.py), so it is
 followed from exactly there on; a try that fails changes nothing but the record.
 """
 
@@ -62,10 +62,10 @@ class _CatalogState:
     """What the source's catalog says of a table now.
 
     Attributes:
-        locked: somebody holds it so that nobody can read it.
-        columns: it has some.
+        locked: somebody has a lock on it with which nobody can read it.
+        columns: it has at least one column.
         known_members: it is published by what published it when the lake's content was read.
-        fingerprint: of all of it, and of what the pipeline file says of the table.
+        fingerprint: hash of all of it, and of what the pipeline file says of the table.
     """
 
     locked: bool
@@ -110,7 +110,7 @@ def bring_back(pipeline: OpenPipeline, names: Collection[Name], progress: Progre
 
 
 def _due_now(pipeline: OpenPipeline, names: Collection[Name]) -> Iterator[tuple[Aside, _CatalogState]]:
-    """Those of these tables that may be followed again, by what the source's catalog says of them."""
+    """Yield those of these tables that may be followed again, with what the source's catalog says of them."""
     from slotlake.spark.publish.aside_write import forget
 
     for name, entry in tables_aside(pipeline).items() if names else ():
@@ -125,7 +125,7 @@ def _due_now(pipeline: OpenPipeline, names: Collection[Name]) -> Iterator[tuple[
 
 @contextmanager
 def _ignoring_errors_of(names: Collection[Name]) -> Iterator[None]:
-    """What keeps these tables from being copied keeps nobody else from anything, nor what waiting mends."""
+    """Ignore errors of these tables, which are theirs alone, and errors of the slot that waiting mends."""
     try:
         yield
     except SlotError as error:
@@ -210,7 +210,7 @@ def _resume(
 def _copy(
     pipeline: OpenPipeline, entry: Aside, state: _CatalogState, progress: Progressing
 ) -> tuple[int, int]:
-    """Copy a table and publish it; the LSN, and its rows. What keeps it from that is noted."""
+    """Copy a table and publish it; return the LSN and its rows. An error of the table is recorded."""
     from slotlake.infra.backfill.backfill import read_again
 
     try:
@@ -235,7 +235,7 @@ def _note_failed(pipeline: OpenPipeline, entry: Aside, state: _CatalogState, err
 
 
 def _large_table_or_none(pipeline: OpenPipeline, entry: Aside) -> SourceTable | None:
-    """The table, if it is copied over several syncs."""
+    """The table if it is large, so that it is copied over several syncs; else None."""
     try:
         large = large_tables.large(pipeline, [_published_table(pipeline, entry.name)])
     except SlotlakeError as error:
@@ -248,7 +248,7 @@ def _large_table_or_none(pipeline: OpenPipeline, entry: Aside) -> SourceTable | 
 def _copy_ranges(
     pipeline: OpenPipeline, large: Mapping[Name, _LargeTable], progress: Progressing
 ) -> list[str]:
-    """Copy some more of these tables; those that are whole, and followed again."""
+    """Copy more ranges of these tables; return those that are whole, and followed again."""
     if not large:
         return []
     large_tables.put_on_the_way(
@@ -280,7 +280,7 @@ def _published_table(pipeline: OpenPipeline, name: Name) -> SourceTable:
 
 
 def _catalog_state(pipeline: OpenPipeline, entry: Aside) -> _CatalogState | None:
-    """None if the table is not published now."""
+    """Ask the source's catalog about a table; None if the table is not published now."""
     source = pipeline.source
     with source_session(source.dsn, "looking at a table set aside") as connection:
         if entry.name not in published_names(connection, source.publications):
@@ -297,7 +297,7 @@ def _catalog_state(pipeline: OpenPipeline, entry: Aside) -> _CatalogState | None
 
 
 def _section_text(pipeline: OpenPipeline, name: Name) -> str:
-    """What the pipeline file says of a table: to leave a column out may be what lets it be followed again."""
+    """What the pipeline file says of a table. Leaving out a column may let the table be followed again."""
     own = pipeline.file.tables.items()
     return "".join(section.model_dump_json() for key, section in own if parse_postgres_name(key) == name)
 
