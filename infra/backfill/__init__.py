@@ -1,1 +1,1 @@
-"""Rows read again from the source, and archived batches replayed."""
+"""Backfills: rows read again from the source; replays of archived batches."""

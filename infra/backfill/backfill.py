@@ -1,8 +1,8 @@
-"""Tables, or chosen rows of them, again from the source, at an exact LSN, while the stream goes on.
+"""Read tables, or chosen rows of them, again from the source, at an exact LSN, while the stream goes on.
 
-The lake is brought exactly to the snapshot's LSN first, so an older image can never beat a newer one.  All
-tables of one backfill are read under one snapshot and published in one point.  A dry run goes as far as the
-comparison.
+The lake is brought exactly to the snapshot's LSN first, so an older image can never win over a newer one.
+All tables of one backfill are read under one snapshot and published in one point.  A dry run goes as far as
+the comparison.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class BackfillRequest:
 
     Attributes:
         tables: as PostgreSQL writes them.
-        where: an SQL condition over the columns of each; ``key_range``: ``A..B`` of the key's first column.
+        where: an SQL condition over the columns of each; None for all rows.
+        key_range: ``A..B`` of the key's first column; None for all rows.
+        dry_run: only compare.
     """
 
     tables: Sequence[str]
@@ -135,7 +137,7 @@ class _Run:
     done: list[TableBackfilled] = field(default_factory=list)
 
     def at_one_point(self, tables: Sequence[SourceTable]) -> int:
-        """Do all of them; the LSN that it was done at."""
+        """Read all of the tables at one LSN, and return it."""
         self.done.clear()
         mirrors = _mirrors(self.pipeline)
         present = [table for table in tables if (table.schema, table.table) in mirrors]
@@ -234,7 +236,7 @@ def _parsed(name: str) -> tuple[str, str]:
 def _conditions(
     pipeline: OpenPipeline, tables: Sequence[SourceTable], request: BackfillRequest
 ) -> dict[SourceTable, Condition]:
-    """The condition of each table, checked; nothing if whole tables are wanted."""
+    """The checked condition of each table; empty if whole tables are read."""
     if request.where is None and request.key_range is None:
         return {}
     refuse_changed(pipeline)
@@ -256,7 +258,7 @@ def _conditions(
 
 
 def _refuse_aside(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> None:
-    """Rows of a table that is not followed are of no one LSN."""
+    """Refuse to choose rows of a table that is set aside: its rows have no one LSN."""
     aside = tables_aside(pipeline)
     for table in tables:
         if (table.schema, table.table) in aside:
@@ -281,7 +283,7 @@ def _mirrors(pipeline: OpenPipeline) -> dict[tuple[str, str], TableSchema]:
 
 
 def _drop_if_taken_otherwise(pipeline: OpenPipeline, table: SourceTable) -> None:
-    """Drop the lake's table if it takes something else of the source's: batches are not for it any more.
+    """Drop the lake's table if it takes other rows or columns: batches do not fit it any more.
 
     Its readers miss it until the copy is published; in any other case it is replaced in place instead.
     """
@@ -296,7 +298,7 @@ def _drop_filtered(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> boo
 
 
 def _drop(pipeline: OpenPipeline, table: SourceTable, condition: Callable[[TableSchema], bool]) -> bool:
-    """Drop the lake's table, if it is there and this holds; whether it was dropped."""
+    """Drop the lake's table if it exists and meets the condition; return whether it was dropped."""
     from slotlake.spark.maintenance.removal import drop_tables
 
     mirror = _mirrors(pipeline).get((table.schema, table.table))

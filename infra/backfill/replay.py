@@ -1,8 +1,8 @@
-"""`slotlake replay`: archived batches once more, into a scratch namespace, never into the live tables.
+"""`slotlake replay`: apply archived batches again, in a scratch namespace, never to the live tables.
 
-It begins with the lake as it was at a kept point and applies what the archive holds from there on, in the
-batches that they were or in batches of another size.  What comes out is what the live lake held at the end of
-the range, unless a table was copied or read again within it: the report names those.
+It begins with the lake as it was at a kept point and applies what the archive has from there on, in the
+batches that they were or in batches of another size.  The result is what the live lake had at the end of the
+range, unless a table was copied or read again within it: the report names those.
 """
 
 from __future__ import annotations
@@ -37,11 +37,17 @@ class ReplayReport(Report):
     """What was replayed.
 
     Attributes:
-        from_lsn, lsn: the point that it began with, and where it ended.
-        batches: how many were applied; ``archived``: how many the archive has of the range.
+        namespace: the scratch namespace.
+        from_lsn: LSN of the point that it began with.
+        lsn: LSN where it ended.
+        batches: how many were applied.
+        archived: how many the archive has of the range.
+        transactions: how many were applied.
+        changes: how many were applied.
         tables: the scratch tables.
-        copied_meanwhile: lake tables that were copied, or read again, in the range: their content came
-            from the source, not from the change log, so their replay lacks it.
+        copied_meanwhile: lake tables that were copied, or read again, in the range: their content came from
+            the
+            source, not from the change log, so their replay lacks it.
     """
 
     namespace: str
@@ -62,7 +68,7 @@ class ExtendReport(ReplayReport):
 
     Attributes:
         covered: False if the lake has no point of that time, or keeps none: nothing was done.
-        went_on: it went on from where an earlier replay into the namespace had ended.
+        went_on: it continued where an earlier replay into the namespace had ended.
     """
 
     covered: bool = True
@@ -71,7 +77,13 @@ class ExtendReport(ReplayReport):
 
 @dataclass(frozen=True)
 class Range:
-    """From a kept point to another, in batches of so many transactions (None: as they were)."""
+    """A range of kept points.
+
+    Attributes:
+        start: position or time; None for the oldest kept point.
+        end: position or time; None for the newest.
+        transactions: how many make a batch; None for the batches as they were.
+    """
 
     start: int | datetime | None
     end: int | datetime | None
@@ -190,7 +202,7 @@ def _extend_from_end(
 def _covered_range(
     pipeline: OpenPipeline, scratch: LakeSettings, point_positions: Container[int]
 ) -> tuple[int, int] | None:
-    """Where the scratch tables begin and stand; None if there are none, or their begin is kept no more."""
+    """The positions at which the scratch tables begin and end; None if they cannot be extended."""
     from slotlake.spark.copy.initial import initialised
     from slotlake.spark.read.point import Cut
     from slotlake.spark.replay.scratch import owner
@@ -222,7 +234,7 @@ def _copied_tables(rows: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def _bounds(pipeline: OpenPipeline, chosen_range: Range) -> tuple[Cut, list[dict[str, Any]]]:
-    """The lake at the start, and the points behind it up to the end, as rows of `commits`."""
+    """The lake at the start, and the later points up to the end, as rows of `commits`."""
     from slotlake.spark.publish.points import kept_points
     from slotlake.spark.read.point import Cut
 
@@ -246,7 +258,7 @@ def _commits(pipeline: OpenPipeline) -> Metadata:
 
 
 def _archived(pipeline: OpenPipeline, rows: list[dict[str, Any]]) -> list[Batch]:
-    """The batches that the lake was made of, each the very one."""
+    """The batches that the lake was made of, checked by their digests."""
     archived = []
     for row in rows:
         if row["kind"] != "batch":

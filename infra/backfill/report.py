@@ -1,4 +1,4 @@
-"""What a backfill reports: counts, and of a dry run the keys of rows that would change; no other values."""
+"""What a backfill reports: counts, and in a dry run the keys of rows that would change; no other values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Some rows of a table again from the source: those that satisfy a condition on either side, at an exact LSN.
+"""Read some rows of a table again: those that satisfy a condition on either side, at an exact LSN.
 
 The keys that differ are found first (expectations/chosen.py); only their rows are read and written, so equal
-rows keep their files, and a history its versions.  Everything is asked within one snapshot of the source.
+rows keep their files, and a history its versions.  All queries use one snapshot of the source.
 """
 
 from __future__ import annotations
@@ -39,7 +39,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RemovedRows:
-    """What goes from the lake: the typed keys, and how many rows that is; a key may stand there twice."""
+    """The rows that go from the lake.
+
+    Attributes:
+        keys: the typed columns of their keys, each key once.
+        rows: how many rows that is; the lake may have several with one key.
+    """
 
     keys: pa.Table
     rows: int
@@ -47,12 +52,16 @@ class RemovedRows:
 
 @dataclass(frozen=True)
 class Difference:
-    """The chosen rows of one table that are not the same on both sides, at one position.
+    """The chosen rows of one table that differ between both sides, at one position.
 
     Attributes:
+        table: the source table.
+        mirror: the table as the lake has it.
+        point: the read point at which the lake was read.
         key: the columns of the key.
+        chosen: the keys of the rows that differ.
         escaped: as `expectations.shapes.Compared`.
-        removed: what of the lake goes, None if nothing differs.
+        removed: the rows that go from the lake; None if nothing differs.
     """
 
     table: SourceTable
@@ -64,7 +73,7 @@ class Difference:
     removed: RemovedRows | None = None
 
     def report(self, pipeline: OpenPipeline, *, dry_run: bool) -> TableBackfilled:
-        """The counts; of a dry run the keys too."""
+        """The counts; in a dry run the keys, too."""
         chosen = self.chosen
         return TableBackfilled(
             table=f"{self.table.schema}.{self.table.table}",
@@ -79,7 +88,7 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
-        """Is the lake as the source is?"""
+        """Return whether the lake equals the source."""
         return not self.chosen.keys.num_rows
 
 
@@ -133,7 +142,7 @@ def _require_same_columns(table: SourceTable, mirror: TableSchema) -> None:
 
 @contextmanager
 def amending(pipeline: OpenPipeline, difference: Difference) -> Iterator[Amendment]:
-    """A place for the rows that come; it goes with the block."""
+    """Open a place for the rows that come; it is removed at the end of the block."""
     from slotlake.spark.copy.amend import Amendment
 
     name = difference.mirror.lake_name(pipeline.lake.namespace)
@@ -191,7 +200,7 @@ def _read(
     snapshot: ExportedSnapshot,
     progress: Progressing,
 ) -> int:
-    """Write the source's rows with these keys where the lake wants them; how many there are."""
+    """Write the source's rows with these keys where the lake wants them; return how many there are."""
     from slotlake.expectations.chosen import KEYS_AT_ONCE
 
     table, target = difference.table, amendment.target

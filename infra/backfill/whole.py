@@ -1,4 +1,4 @@
-"""Whole tables again from the source: what is staged for one, and what a dry run says of it."""
+"""Read whole tables again: what is staged for one, and what a dry run reports of it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def would_replace(
 
 
 def _keys(table: SourceTable, result: TableResult) -> list[dict[str, object]]:
-    """Of a table without a key none: its rows have nothing but their values to be named by."""
+    """The keys that differ; none for a table without a key, whose rows have only their values as names."""
     from slotlake.expectations.chosen import DELETE, INSERT, UPDATE
     from slotlake.expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING
 

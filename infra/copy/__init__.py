@@ -1,1 +1,1 @@
-"""Copies of tables: the first day, tables that join later, and copies that were cut off."""
+"""Copies of tables: the initial copy, tables that join later, and copies that were cut off."""

@@ -1,7 +1,7 @@
-"""The first day: publication, slot and tables, all or nothing, and nothing of anyone else's touched.
+"""The initial copy: publication, slot and tables, all or nothing, and nothing of anyone else's touched.
 
-A copy that was cut off is gone on with: its slot stays, because with the changes since it was made what is
-copied can be brought forward (`unfinished`, `copying`).  A slot that serves nothing is dropped again, at once
+A copy that was cut off is continued: its slot stays, because with the changes since it was made the copied
+ranges can be brought forward (`unfinished`, `copying`).  A slot that serves nothing is dropped again, at once
 when the copy fails, or by the next `init` after a crash; one that this pipeline did not note is somebody
 else's and is left alone.
 """
@@ -146,7 +146,7 @@ def _require_room(pipeline: OpenPipeline) -> None:
 
 
 def _slot_missing(pipeline: OpenPipeline) -> list[str]:
-    """A lake that `drop` kept has its tables, and no slot any more."""
+    """Warn if the lake has its tables and no slot any more, as after a `drop` that kept the lake."""
     source = pipeline.source
     try:
         with source_session(source.dsn) as connection:
@@ -161,7 +161,7 @@ def _slot_missing(pipeline: OpenPipeline) -> list[str]:
 def _copied(
     pipeline: OpenPipeline, tables: list[SourceTable], attempt: Attempt | None, progress: Progressing
 ) -> tuple[list[TableCopy], int]:
-    """The tables' copies and where they are published; a slot is made if there is none to go on with."""
+    """Copy the tables; return the copies and their LSN. A slot is made if there is none to continue with."""
     going_on = attempt is not None
     progress("waiting for a snapshot of the source", 0)
     with create_slot(pipeline.source, temporary=going_on, wait_seconds=SLOT_WAIT_SECONDS) as snapshot:
@@ -200,7 +200,10 @@ def _publications(pipeline: OpenPipeline) -> list[str]:
 
 
 def make_publications(pipeline: OpenPipeline, connection: psycopg.Connection[Any]) -> list[str]:
-    """Create the publications that are missing, for the tables that the file names; the names of those.
+    """Create the publications that are missing, for the tables that the file names.
+
+    Returns:
+        The names of those that were missing.
 
     Raises:
         SourceError: the role may not read or publish a table, or a table does not exist.

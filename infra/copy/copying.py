@@ -1,11 +1,10 @@
 """One copy of tables, from an exported snapshot to what readers see: ranges, registration, one publication.
 
-Ranges of all tables are read side by side, in the tables' order; a table is registered, out of sight, when
-its last range is there.  An `Attempt` (at an initial copy, at tables that join: `infra.joining.joining`)
-keeps a
-record, so that one that was cut off goes on: what it finds recorded and whole stays, and is brought forward
-to the snapshot at hand (`copy_forward`).
-Invariant: all tables are published together, each exactly as the snapshot shows it.
+Ranges of all tables are read in parallel, in the tables' order; a table is registered, out of sight, when its
+last range is there.  An `Attempt` (at an initial copy, or at tables that join: `infra.joining.joining`) has a
+record, so that one that was cut off is continued: ranges that are recorded and whole stay, and are brought
+forward to the snapshot at hand (`infra.copy.forward`).  Invariant: all tables are published together, each
+exactly as the snapshot shows it.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ _KEYS_PER_QUERY = 100_000
 
 
 class Place(Protocol):
-    """Where tables are copied to: out of sight (`spark.initial`), or beside what is there."""
+    """Where tables are copied to: out of sight (`spark.copy.initial`), or in place of what is there."""
 
     def target(self, schema: TableSchema) -> CopyTarget:
-        """Where a table's files go."""
+        """Return where a table's files go."""
 
     def register(self, schema: TableSchema, stale: pa.Table | None = None) -> int:
-        """Make these files a table's content, without those of rows with a stale key; its rows."""
+        """Make the files a table's content, without rows that have a stale key; return its rows."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +55,10 @@ class Attempt:
     """One of the attempts at an initial copy.
 
     Attributes:
-        record: what this and earlier ones have on disk.
-        first: the position of the slot; earlier attempts' snapshots are there or later.
-        only_goes_on: tables of which nothing is kept are left alone; none is finished.
-        stopped: the former, by relation id.
+        record: what this and earlier attempts have on disk.
+        first: LSN of the slot; earlier attempts' snapshots are there or later.
+        only_goes_on: only tables that have ranges already get more, and none is finished.
+        stopped: OIDs of tables of which nothing could be continued.
     """
 
     record: CopyRecord
@@ -68,7 +67,7 @@ class Attempt:
     stopped: set[int] = field(default_factory=set)
 
     def recorded_files(self, schemas: Mapping[SourceTable, TableSchema], namespace: str) -> Kept:
-        """Names of the files that an earlier attempt recorded, by lake table."""
+        """Return lake table → names of the files that an earlier attempt recorded."""
         recorded = self.record.tables
         return {
             schema.lake_name(namespace): recorded[table.relation_id].names
@@ -96,18 +95,21 @@ class Attempt:
         return changed_keys(pipeline, (self.first, lsn), rows, progress)
 
     def begins(self, job: CopyJob) -> bool:
-        """Is there time for this part?"""
+        """Return whether there is time for this part."""
         return True
 
 
 @dataclass
 class _Work:
-    """What is to be done of one table.
+    """What is to be done for one table.
 
     Attributes:
-        done: files that are there, by the number of their range.
-        fingerprint: its `fingerprint`.
-        stale_keys: keys whose rows in them are read again; None when all is read now.
+        fingerprint: what its files depend on (`fingerprint`).
+        parts: its ranges.
+        done: number of a range → its files, if they are there.
+        stale_keys: keys whose rows in these files are read again; None when all is read now.
+        jobs: what is still to be read.
+        reread_files: files with the rows of the stale keys.
     """
 
     table: SourceTable
@@ -122,7 +124,7 @@ class _Work:
 
     @property
     def files(self) -> list[CopiedFile]:
-        """All that the table is made of."""
+        """All files of the table."""
         return [file for number in sorted(self.done) for file in self.done[number]] + self.reread_files
 
 
@@ -174,7 +176,7 @@ def _plan(
     progress: Progressing,
     attempt: Attempt | None,
 ) -> None:
-    """Into which ranges each table is cut, and which of them stay as an earlier attempt copied them."""
+    """Plan into which ranges each table is split, and which of them stay as copied earlier."""
     with source_session(pipeline.source.dsn, "planning the copy") as connection:
         planned = plan_parts(connection, [work.table for work in works])
     recorded = {} if attempt is None else attempt.record.tables
@@ -197,10 +199,13 @@ def _plan(
 
 
 def _resume_recorded(work: _Work, recorded: Recorded | None, planned: list[Part], may_grow: bool) -> None:
-    """Keep what is recorded, whole and still true; partitions that have joined are further ranges.
+    """Take over ranges that are recorded, whole and still true; joined partitions are further ranges.
 
     Args:
-        may_grow: else those are left to a later attempt.
+        work: gets the ranges and their files.
+        recorded: the table as an earlier attempt recorded it; None if it did not.
+        planned: the ranges that a new copy would have.
+        may_grow: add partitions that have joined; else they are left to a later attempt.
     """
     work.parts = planned
     if recorded is None or recorded.fingerprint != work.fingerprint or not recorded.files:
@@ -234,7 +239,7 @@ def _note(record: CopyRecord, works: Sequence[_Work]) -> None:
 
 
 def _clear(work: _Work) -> None:
-    """Remove files that the table is not made of."""
+    """Remove files that are not the table's."""
     names = {file.path.name for file in work.files}
     for path in work.target.directory.glob("*"):
         if path.name not in names:
@@ -312,7 +317,7 @@ def _registered(
     states: CopyStates,
     ranges_resumed: int,
 ) -> TableCopy:
-    """Register a table whose ranges are there."""
+    """Register a table whose ranges are all there."""
     refuse_lossy_copy(pipeline, work.table, snapshot, work.files)
     states.move(work.schema.source_name, "copied" if work.stale_keys is None else "catching up")
     rows = copy.register(work.schema, work.stale_keys)

@@ -1,11 +1,11 @@
-"""What an earlier attempt of a copy has is brought to a later snapshot, without copying it again.
+"""Bring what an earlier attempt copied to a later snapshot, without copying it again.
 
-The slot was made at position L1, and holds every change since.  The earlier attempt's snapshot S1 has died
+The slot was made at position L1, and has every change since.  The earlier attempt's snapshot S1 has ended
 with its session; now there is S2 at L2.  Let K be the keys that the changes between L1 and L2 name, old keys
 and new ones.  A row of S2 whose key is not in K is the same version, in the same place, as in S1: it stands
 in exactly one range, whichever of the two snapshots that range was read under.  So the table at L2 is what
 was read of all ranges, without the rows with a key in K, and the rows with a key in K as S2 shows them.  K
-may hold more keys than needed, so it does not matter under which later snapshot a range was read, nor what
+may have more keys than needed, so it does not matter under which later snapshot a range was read, nor what
 a filter hides.
 
 Sound only if changes name rows by the table's key, all kinds of changes are published, and the table's file
@@ -46,7 +46,7 @@ FROM pg_publication WHERE pubname = ANY (%s)
 
 
 class KeyColumn(Protocol):
-    """As `decoder.catalog.publications.SourceColumn`."""
+    """A column of a key, as `decoder.catalog.publications.SourceColumn`."""
 
     @property
     def name(self) -> str: ...
@@ -57,7 +57,7 @@ class KeyColumn(Protocol):
 
 
 class Keyed(Protocol):
-    """What of a source table its keys are found by."""
+    """A source table as far as its keys are concerned."""
 
     @property
     def relation_id(self) -> int: ...
@@ -68,7 +68,7 @@ class Keyed(Protocol):
 
 
 def resumable(pipeline: OpenPipeline) -> bool:
-    """Can what an earlier attempt copied be brought forward at all?
+    """Return whether copied ranges can be brought forward at all.
 
     Not where the stream leaves out changes that a later snapshot shows (``origin: none``).
     """
@@ -76,7 +76,7 @@ def resumable(pipeline: OpenPipeline) -> bool:
 
 
 def publication_state(pipeline: OpenPipeline, snapshot: str) -> tuple[str, bool]:
-    """The publications as the snapshot has them, and whether each publishes every kind of row change."""
+    """Return the publications as a snapshot shows them, and whether each publishes all kinds of changes."""
     dsn = pipeline.source.dsn
     with source_session(dsn, "reading the publications") as connection, connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -87,7 +87,7 @@ def publication_state(pipeline: OpenPipeline, snapshot: str) -> tuple[str, bool]
 
 
 def all_kinds_published(connection: psycopg.Connection[Any], publications: Sequence[str]) -> bool:
-    """Does each publication publish every kind of row change?"""
+    """Return whether each publication publishes every kind of row change."""
     row = connection.execute(_PUBLISHED, (list(publications),)).fetchone()
     return row is not None and bool(row[1])
 
@@ -114,13 +114,18 @@ def fingerprint(publications: str, table: SourceTable, schema: TableSchema, targ
 def changed_keys(
     pipeline: OpenPipeline, positions: tuple[int, int], rows: Mapping[SourceTable, int], progress: Progressing
 ) -> dict[SourceTable, pa.Table | None]:
-    """Of each table the keys that the changes between two positions name; None: it must be copied again.
+    """Read the keys of each table that the changes between two positions name.
 
     Args:
-        rows: about how many rows each table has.
+        pipeline: the pipeline, with its slot.
+        positions: LSNs of the slot's start and of the snapshot at hand.
+        rows: source table → about how many rows it has.
+        progress: called with the bytes that are received.
 
     Returns:
-        Tables of columns ``n<i>`` and, where needed, ``xn<i>`` by the key's columns, each key once.
+        Source table → a table of columns ``n<i>`` and, where needed, ``xn<i>`` by the key's columns, each key
+        once;
+        None if the table must be copied again.
     """
     settings = replace(pipeline.pulling, batch_bytes_max=None)
     progress("what has changed since the copy began: bytes received", 0)
@@ -143,7 +148,7 @@ def _too_many(keys: pa.Table | None, rows: int) -> bool:
 
 
 def named_keys(batch: Batch, table: Keyed) -> pa.Table | None:
-    """The keys of a table that a batch names, each once; None if it names some changed row otherwise."""
+    """The keys of a table that a batch names, each once; None if it names a changed row by something else."""
     versions = [each for each in batch.relations if each.relation_id == table.relation_id and each.rows]
     if not versions:
         return pa.table({})
@@ -154,13 +159,13 @@ def named_keys(batch: Batch, table: Keyed) -> pa.Table | None:
 
 
 def distinct_keys(keys: Iterable[pa.Table]) -> pa.Table:
-    """All of these keys."""
+    """All of these keys in one table, each once."""
     merged = pa.concat_tables([pa.table({}), *keys], promote_options="default")
     return merged.group_by(merged.column_names).aggregate([]) if merged.num_columns else merged
 
 
 def _names_rows(version: BatchRelation, table: Keyed) -> bool:
-    """Do these changes name rows by the table's key, as the lake has it?"""
+    """Return whether these changes name rows by the table's key, as the lake has it."""
     types = {column.name: (column.type_oid, column.typmod) for column in table.columns}
     same = {c.name: (c.type_oid, c.typmod) for c in version.columns if c.name in table.key}
     return (
@@ -172,7 +177,7 @@ def _names_rows(version: BatchRelation, table: Keyed) -> bool:
 
 
 def _named(batch: Batch, version: BatchRelation, table: Keyed) -> Iterable[pa.Table]:
-    """The keys of new rows, then of old ones, file by file."""
+    """Yield the keys of new rows, then of old ones, file by file."""
     places = [[column.name for column in version.columns].index(name) for name in table.key]
     for part in batch.relation_parts(version):
         deleted = pc.equal(part["op"], ord("D"))
@@ -182,7 +187,7 @@ def _named(batch: Batch, version: BatchRelation, table: Keyed) -> Iterable[pa.Ta
 
 
 def _side(part: pa.Table, side: str, places: Sequence[int]) -> pa.Table:
-    """The key's columns of one side; a key whose value was not sent, unchanged, stands on the other one."""
+    """The key's columns of one side; a key with an unchanged value that was not sent is on the other side."""
     columns: dict[str, pa.ChunkedArray] = {}
     whole = pa.array([True] * part.num_rows, pa.bool_())
     for i, place in enumerate(places):

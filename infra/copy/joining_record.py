@@ -1,14 +1,14 @@
-"""What of joining tables is on disk between the syncs over which they are copied (`infra.joining.joining`).
+"""The record of joining tables on disk, between the syncs over which they are copied.
 
-To the lines of `infra.copy.record`, in one file for all joining tables, come these:
+To the lines of `infra.copy.record`, in one file for all joining tables (`infra.joining.joining`), come these:
 
-    {"table": oid, "since": {…}}             begins the table anew: whatever was told of it before is void
+    {"table": oid, "since": {…}}             begins the table again: earlier lines of it are void
     {"table": oid, "noted": [start, end], "keys": file or null, "lost": whether keys cannot tell what changed}
     {"table": oid, "gone": true}             it is published, or joins no more
 
 Invariant: ranges may be brought to a position P only if the noted batches reach, without a gap, from
 ``since.position`` to P: so a pipeline whose position was moved by anything but pulled batches begins the
-table anew.  Files of ranges are not read again at each sync: they were on disk before their line was.
+table again.  Files of ranges are not read again at each sync: they were on disk before their line was.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Since:
     """The beginning of a table's copy.
 
     Attributes:
-        position: of the lake; all that was committed from there on is, or will be, noted.
+        position: LSN of the lake; all that was committed from there on is, or will be, noted.
         visible: what the first snapshot shows, as `pg_snapshot` prints it.
         server: system identifier and timeline.
         columns: of the key.
@@ -90,7 +90,7 @@ class Joining:
     lost: bool = False
 
     def reaches(self, position: int) -> bool:
-        """Is all that was committed before this position noted?"""
+        """Return whether all that was committed before this position is noted."""
         at = self.since.position
         for start, end in sorted(self.noted):
             if start > at:
@@ -100,7 +100,7 @@ class Joining:
 
 
 class _RecordedUnread(Recorded):
-    """Whose files are taken for what they were when they were recorded, if they are there."""
+    """A recorded table whose files are taken as intact if they are there with their size."""
 
     def whole(self, directory: Path) -> dict[int, list[CopiedFile]]:
         return {
@@ -111,11 +111,11 @@ class _RecordedUnread(Recorded):
 
 
 class JoiningRecord(CopyRecord):
-    """The record of all joining tables of a pipeline; another is of those that are copied again.
+    """The record of all joining tables of a pipeline; another one is of those that are copied again.
 
     Attributes:
-        beginning: where tables that begin now begin; by relation id.
-        unrecorded: tables, by relation id, that are copied in one go: nothing of them is kept.
+        beginning: OID → where the copy of a table begins that begins now.
+        unrecorded: OIDs of tables that are copied in one go: nothing of them is recorded.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -195,7 +195,7 @@ class JoiningRecord(CopyRecord):
         self._append({"table": table, "noted": positions, "keys": name, "lost": keys is None})
 
     def changed(self, table: int) -> pa.Table | None:
-        """All keys noted of a table; None if they cannot tell what changed, or are not there any more."""
+        """All keys noted of a table; None if they cannot say what changed, or their files were removed."""
         joining = self.joining[table]
         if joining.lost:
             return None
@@ -205,7 +205,7 @@ class JoiningRecord(CopyRecord):
             return None
 
     def leave(self, table: int) -> None:
-        """Nothing is kept of a table any more; its copied files are the caller's matter."""
+        """Record nothing of a table any more; its copied files are the caller's matter."""
         joining = self.joining.get(table)
         if joining is None:
             return
@@ -219,7 +219,7 @@ class JoiningRecord(CopyRecord):
         return [line for line in self._valid_lines() if line.keys() & {"fingerprint", "more", "part"}]
 
     def _valid_lines(self) -> list[dict[str, Any]]:
-        """All lines that hold."""
+        """All lines that no later line made void."""
         lines: list[dict[str, Any]] = []
         for line in super()._lines():
             if "since" in line or "gone" in line:
@@ -250,7 +250,7 @@ def _size(path: Path) -> int:
 
 
 def note_changes(pipeline: OpenPipeline, batch: Batch) -> None:
-    """Keep which rows a batch changes of tables that are copied; before anyone applies it."""
+    """Note which rows a batch changes of tables that are being copied, before anyone applies it."""
     if batch.empty:
         return
     for folder in FOLDERS:

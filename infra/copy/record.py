@@ -1,13 +1,13 @@
-"""What an initial copy has on disk, range by range, so that one that was cut off goes on with what is left.
+"""The record of an initial copy on disk, range by range, so that one that was cut off is continued.
 
 One line of JSON is appended, and fsynced, when a table's ranges are fixed and when a range's files are whole
 and on disk:
 
-    {"table": oid, "fingerprint": text, "partitions": text, "parts": [part…]}   begins the table anew
+    {"table": oid, "fingerprint": text, "partitions": text, "parts": [part…]}   begins the table again
     {"table": oid, "more": [part…], "partitions": text}         partitions that joined
     {"table": oid, "part": number, "files": [{name, rows, bytes, exact, received, sha256}…]}
 
-Invariant: a range that is told of here is whole; a line that a crash tore is no line.  The files are compared
+Invariant: a range that has a line here is whole; a line that a crash tore is no line.  The files are compared
 with their digests before anything is built on them.
 """
 
@@ -37,7 +37,7 @@ class Recorded:
     Attributes:
         fingerprint: what its files depend on.
         partitions: as `TableSchema.partitions`.
-        parts: the ranges it was cut into.
+        parts: its ranges.
         files: number of a range that is done → its files, as recorded.
     """
 
@@ -48,7 +48,7 @@ class Recorded:
 
     @property
     def names(self) -> set[str]:
-        """Of all its files."""
+        """The names of all its files."""
         return {str(file["name"]) for files in self.files.values() for file in files}
 
     def whole(self, directory: Path) -> dict[int, list[CopiedFile]]:
@@ -61,7 +61,7 @@ class Recorded:
 
 
 class CopyRecord:
-    """The record in a folder; made when something is written to it."""
+    """The record in a folder, which is made when something is written to it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -87,7 +87,7 @@ class CopyRecord:
 
     @property
     def started(self) -> bool:
-        """Is some range done?"""
+        """Return whether a range is done."""
         return any(table.files for table in self.tables.values())
 
     def begin(self, table: int, fingerprint: str, partitions: str, parts: Sequence[Part]) -> None:
@@ -123,7 +123,7 @@ class CopyRecord:
         self._append({"table": table, "part": part, "files": [_entry(file) for file in files]})
 
     def forget(self) -> None:
-        """The copy is published, or given up."""
+        """Remove the record: the copy is published, or given up."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self._end = None
 
@@ -156,7 +156,7 @@ class CopyRecord:
 
 
 def _whole_bytes(handle: int) -> int:
-    """Where the last whole line ends; what a crash tore behind it is cut off."""
+    """Return where the last whole line ends, and remove what a crash tore behind it."""
     size = os.fstat(handle).st_size
     end = os.pread(handle, size, 0).rfind(b"\n") + 1
     if end < size:
@@ -176,7 +176,7 @@ def _entry(file: CopiedFile) -> dict[str, Any]:
 
 
 def recorded_file(directory: Path, file: Mapping[str, Any]) -> CopiedFile:
-    """A file as its line has it."""
+    """The file that a line of the record describes."""
     return CopiedFile(
         directory / file["name"],
         int(file["rows"]),

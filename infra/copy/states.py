@@ -1,10 +1,10 @@
-"""Where each table of a copy stands, told three ways: to a progress display, to a log, and to `status`.
+"""Where each table of a copy stands: for a progress display, for a log, and for `status`.
 
 The states are PostgreSQL's own (pg_subscription_rel.srsubstate; tablesync.c): ``init`` (nothing copied yet),
 ``copying`` (d), ``copied`` (f: all its rows are here, other tables' are not), ``catching up`` (s: what was
 copied earlier is brought to the snapshot's position), ``ready`` (r: published, the stream goes on from
-there).  Another process reads them from a file that is replaced about once a second; it is no truth of
-anything: the record of ranges and the lake are.
+there).  Another process reads them from a file that is replaced about once a second.  Nothing depends on it:
+the record of ranges and the lake decide.
 """
 
 from __future__ import annotations
@@ -33,12 +33,16 @@ _WRITE_SECONDS = 1.0
 
 @dataclass
 class TableProgress:
-    """How far one table is; estimates are the server's, 0 when it has none.
+    """How much of one table is copied; estimates are the server's, 0 when it has none.
 
     Attributes:
         table: as PostgreSQL writes it.
-        bytes: received, also by earlier attempts, of what is kept.
-        ranges, ranges_done: into which it is cut, and of which the files are on disk.
+        state: as above.
+        rows: copied, also by earlier attempts.
+        rows_estimated: of the whole table.
+        bytes: received, also by earlier attempts, of what stays.
+        ranges: into which it is split.
+        ranges_done: of which the files are on disk.
         ranges_kept: of these, copied by an earlier attempt.
     """
 
@@ -53,11 +57,11 @@ class TableProgress:
 
 
 class CopyStates:
-    """The tables of one copy; may be told of from several threads.
+    """The tables of one copy; may be called from several threads.
 
     Args:
-        folder: of the pipeline's state.
-        lsn: at which the tables will be.
+        folder: the pipeline's state folder.
+        lsn: LSN at which the tables will be.
         progress: called with a `CopyStep`, the rows and how many they will be, if that is known.
     """
 
@@ -73,13 +77,13 @@ class CopyStates:
         self._last = time.monotonic()
 
     def expect(self, table: TableProgress) -> None:
-        """A table that will be copied."""
+        """Add a table that will be copied."""
         with self._lock:
             self._tables[table.table] = table
             self._started[table.table] = (0.0, table.rows)
 
     def move(self, table: str, state: str) -> None:
-        """A table has come to a state."""
+        """Note that a table has come to a state."""
         with self._lock:
             entry = self._tables[table]
             if entry.state != state:
@@ -109,18 +113,18 @@ class CopyStates:
                 self._write()
 
     def part_done(self, job: CopyJob) -> None:
-        """A range's files are on disk."""
+        """Count a range whose files are on disk."""
         with self._lock:
             self._tables[_name(job)].ranges_done += 1
 
     def finish(self, copies: Iterable[TableCopy]) -> None:
-        """These tables are published, and the copy is over."""
+        """Note that these tables are published, and that the copy is over."""
         for copy in copies:
             self.move(copy.table, "ready")
         self.forget()
 
     def forget(self) -> None:
-        """The copy is over."""
+        """Remove the file: the copy is over."""
         self._file.unlink(missing_ok=True)
         unmark_process(self._file.parent)
 
@@ -152,19 +156,19 @@ def _name(job: CopyJob) -> str:
 
 
 def _total(entry: TableProgress) -> int | None:
-    """How many rows it will be; by what the ranges so far held when the server has no estimate."""
+    """How many rows a table will have; None while the server has no estimate."""
     if entry.state not in ("init", "copying"):
         return entry.rows
     return max(entry.rows, entry.rows_estimated) if entry.rows_estimated else None
 
 
 def unmark_process(folder: Path) -> None:
-    """The copy is done, or was cut off; the process lives on."""
+    """Note that the copy ended, though the process lives on."""
     unset_mark(folder / _LOCK_FILE)
 
 
 def read(folder: Path) -> Mapping[str, Any] | None:
-    """The copy that is, or was, under way: process (None if it has ended), lsn, since, tables; or None."""
+    """Read the copy that is, or was, under way: process (None if it ended), lsn, since, tables; or None."""
     content = StateFile(folder / FILE).mapping()
     if "process" not in content:
         return None

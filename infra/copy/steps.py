@@ -1,4 +1,4 @@
-"""How far the copy of a table is, in words that a bar, a line and a log share."""
+"""How much of a table is copied, in words that a progress bar, a line and a log share."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Self
 
 
 class CopyStep(str):  # noqa: SLOT000 - it has a dict: one step a table
-    """A step's name that knows more: the state a table is in, what has come of it and how fast.
+    """The name of a step that also has the state of a table, how much is copied, and how fast.
 
-    Two steps of one table are equal whatever else they know: a display shows them in one place.
+    Two steps of one table are equal whatever else they have: a display shows them in one place.
 
     Attributes:
         state: as `infra.copy.states` has them.
         received_bytes: of the COPY.
-        rate: rows a second so far; 0 before the first.
+        rate: rows per second so far; 0 before the first.
     """
 
     state: str
@@ -38,17 +38,17 @@ class CopyStep(str):  # noqa: SLOT000 - it has a dict: one step a table
 
     @property
     def table(self) -> str:
-        """As SQL takes it."""
+        """The table, as SQL takes it."""
         return self.removeprefix("copy ").removesuffix(": rows")
 
     def left_seconds(self, done: int, total: int | None) -> float | None:
-        """How long it will still take, if that can be told."""
+        """How many seconds it will still take; None if that is not known."""
         if self.state != "copying" or total is None or not self.rate:
             return None
         return max(0, total - done) / self.rate
 
     def detail(self, done: int, total: int | None) -> str:
-        """What stands beside a bar: state, bytes, rate and time left."""
+        """What is printed next to a bar: state, bytes, rate and time left."""
         parts = [self.state]
         if self.received_bytes:
             parts.append(f"{self.received_bytes / 1e6:,.1f} MB")
@@ -60,6 +60,6 @@ class CopyStep(str):  # noqa: SLOT000 - it has a dict: one step a table
         return ", ".join(parts)
 
     def line(self, done: int, total: int | None) -> str:
-        """As a line of a log."""
+        """The step as a line of a log."""
         of = f" of about {total:,}" if total is not None and total != done else ""
         return f"copy {self.table}: {done:,}{of} rows, {self.detail(done, total)}"

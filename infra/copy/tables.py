@@ -1,4 +1,4 @@
-"""Tables that get their whole content from the source: the first copy, and those that join later."""
+"""Tables that get their whole content from the source: the initial copy, and tables that join later."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def require_as_copied(
 
 
 def source_clock(pipeline: OpenPipeline) -> datetime:
-    """What time it is at the source."""
+    """The time at the source, in UTC."""
     with source_session(pipeline.source.dsn) as connection:
         row = connection.execute("SELECT clock_timestamp()").fetchone()
         assert row is not None

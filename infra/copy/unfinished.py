@@ -1,8 +1,9 @@
-"""What an `init` leaves that was cut off: its note, its slot, its record; taken up again, or ended.
+"""What an `init` leaves that was cut off: its note, its slot, its record; continued, or removed.
 
-A slot holds WAL back, and the WAL from its position on is what lets copied ranges stay (`copy_forward`): so
-it stays as long as something is copied, `status` tells what it holds, and `drop` ends it.  The note
-``making.json`` is written before the slot is made; by it the next `init` knows the slot for its own.
+A slot makes the server keep WAL, and the WAL from its position on is what lets copied ranges stay
+(`infra.copy.forward`): so the slot stays as long as something is copied, `status` says how much WAL it keeps,
+and `drop` removes it.  The note ``making.json`` is written before the slot is made; by it the next `init`
+knows the slot for its own.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ _MAKING, _MADE = "making.json", "made.json"
 
 
 def record_of(pipeline: OpenPipeline) -> CopyRecord:
-    """What an initial copy has on disk."""
+    """The record of an initial copy."""
     return CopyRecord(pipeline.file.state_dir / _FOLDER)
 
 
 def earlier_attempt(pipeline: OpenPipeline, server: ServerIdentity) -> Attempt | None:
-    """What can be gone on with; a slot of ours that cannot serve that is dropped.
+    """The attempt that can be continued; None if there is none.
+
+    A slot of ours that cannot serve to continue is dropped.
 
     Raises:
         SlotError: there is a slot of that name that this pipeline did not make.
@@ -86,7 +89,7 @@ def note_making(pipeline: OpenPipeline, server: ServerIdentity, publications: li
 
 
 def note_position(pipeline: OpenPipeline, lsn: int) -> None:
-    """The slot is made."""
+    """Note the LSN of the slot that was made."""
     _write(pipeline, {**making_note(pipeline), "lsn": format_lsn(lsn)})
 
 
@@ -96,13 +99,13 @@ def making_note(pipeline: OpenPipeline) -> dict[str, Any]:
 
 
 def publications_made(pipeline: OpenPipeline) -> list[str]:
-    """The publications that `init` made, as it noted them; also one that was cut off."""
+    """The publications that `init` made, as it noted them; also an `init` that was cut off."""
     notes = [StateFile(pipeline.file.state_dir / name).mapping() for name in (_MADE, _MAKING)]
     return list(dict.fromkeys(name for note in notes for name in note.get("publications", [])))
 
 
 def note_published(pipeline: OpenPipeline) -> None:
-    """The copy is published; also when the `init` that did it died right after."""
+    """Note that the copy is published; also when the `init` that did it died right after."""
     note = pipeline.file.state_dir / _MAKING
     if note.exists():
         note.rename(note.with_name(_MADE))
@@ -111,7 +114,7 @@ def note_published(pipeline: OpenPipeline) -> None:
 
 
 def give_up(pipeline: OpenPipeline) -> list[str]:
-    """Remove what a copy has left out of sight, and its record; what was removed, a line each.
+    """Remove what a copy has left out of sight, and its record; return what was removed, a line each.
 
     The slot is the caller's matter.
     """
@@ -128,9 +131,9 @@ def give_up(pipeline: OpenPipeline) -> list[str]:
 
 
 def clean_up_after(pipeline: OpenPipeline, error: BaseException) -> None:
-    """After a failure: keep what the next `init` can go on with, else leave nothing.
+    """After an error, keep what the next `init` can continue, else leave nothing.
 
-    What waiting or a freed disk helps against keeps what is copied; what a person must change does not.
+    What is copied stays if waiting or a freed disk helps, and goes if a person must change something.
     """
     lasting = isinstance(error, SlotlakeError) and not (
         error.retryable or isinstance(error, ChangeLogError | LakeError)
@@ -143,10 +146,11 @@ def clean_up_after(pipeline: OpenPipeline, error: BaseException) -> None:
 
 
 def unfinished(pipeline: OpenPipeline) -> dict[str, Any] | None:
-    """For `status`: an initial copy, or one of tables over several syncs, that is under way or was cut off.
+    """Describe, for `status`, an initial copy, or one over several syncs, that is under way or was cut off.
 
-    Keys: process (None when it has ended), lsn (where the tables will be), since (seconds of the epoch), slot
-    (that it holds, if it is an `init`), tables (`copy_states.TableProgress`, a dictionary each).
+    Keys: process (None when it has ended), lsn (where the tables will be), since (seconds since 1970), slot
+    (that
+    keeps WAL for it, if it is an `init`), tables (`copy_states.TableProgress`, a dictionary each).
     """
     note, states = making_note(pipeline), copy_states.read(pipeline.file.state_dir)
     if not note and (states is None or states["process"] is None):
@@ -156,7 +160,7 @@ def unfinished(pipeline: OpenPipeline) -> dict[str, Any] | None:
 
 
 def _joining(pipeline: OpenPipeline) -> dict[str, Any] | None:
-    """Tables that are copied over several syncs, between two of them; nothing is held meanwhile."""
+    """Describe tables that are copied over several syncs, between two of them."""
     tables = []
     for folder in FOLDERS:
         record = JoiningRecord(pipeline.file.state_dir / folder)
@@ -200,7 +204,7 @@ def _is_own_slot(pipeline: OpenPipeline, note: dict[str, Any], server: ServerIde
 def _is_resumable(
     pipeline: OpenPipeline, note: dict[str, Any], state: SlotState, server: ServerIdentity
 ) -> bool:
-    """Does the slot still have all changes since it was made, on the same history, as they are wanted?"""
+    """Return whether the slot still has all wanted changes since it was made, on the same history."""
     if "lsn" not in note or state.lost or state.restart_lsn is None:
         return False
     moved = (state.confirmed_flush_lsn or 0) > parse_lsn(note["lsn"])

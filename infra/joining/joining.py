@@ -27,9 +27,12 @@ if TYPE_CHECKING:
 
 
 def add_new_tables(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
-    """Copy what there is time for of the tables that have joined the publications; those that are whole now.
+    """Copy what there is time for of the tables that have joined the publications.
 
-    A table whose beginning is held up by transactions that are open is left to the next run.
+    A table that cannot begin because of open transactions is left to the next run.
+
+    Returns:
+        The tables that are whole, and published, as PostgreSQL writes them.
     """
     new_tables = _new_tables(pipeline)
     give_up_stale(
@@ -43,12 +46,12 @@ def add_new_tables(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
 
 
 def progress_by_table(pipeline: OpenPipeline) -> dict[str, str]:
-    """The tables that are half copied, as PostgreSQL writes them, and how many ranges are there."""
+    """Return table, as PostgreSQL writes it → how many ranges are there, of tables that are half copied."""
     return over_syncs.progress_by_table(pipeline, JOINING_TABLES)
 
 
 def give_up(pipeline: OpenPipeline, relation_ids: Collection[int] | None = None) -> list[str]:
-    """Remove what half copied tables have left, of all or of these; the tables."""
+    """Remove what half copied tables have left, of all or of these OIDs; return the tables."""
     return over_syncs.give_up(pipeline, JOINING_TABLES, relation_ids)
 
 
@@ -64,7 +67,7 @@ JOINING_TABLES = CopyKind(FOLDER, PLACE, "it was published", copy_all, _clear)
 
 
 def _new_tables(pipeline: OpenPipeline) -> list[SourceTable]:
-    """Published tables that the lake does not have and is to have."""
+    """Published tables that the lake does not have, and that the pipeline file wants."""
     from slotlake.spark.read.point import Cut
 
     if pipeline.file.new_tables == "ignore":

@@ -1,14 +1,14 @@
-"""Tables are copied over several syncs, a bounded time in each; the others go on meanwhile.
+"""Copy tables over several syncs, a bounded time in each, while all others go on.
 
-What is copied is recorded (`infra.copy.joining_record`), under a snapshot of each pull, and nothing is
-held between them: the slot goes on being confirmed, so the keys that each pulled batch changes in such a
-table are noted before the batch is let go of.  When all ranges are there, the lake is brought to a settled
-snapshot, the rows with a noted key are read again there, and the table is published at its LSN
-(docs/adr/0025).
+What is copied is recorded (`infra.copy.joining_record`), under a snapshot of each pull, and nothing is locked
+between them: the slot goes on being confirmed, so the keys that each pulled batch changes in such a table are
+noted before the batch is removed.  When all ranges are there, the lake is brought to a settled snapshot, the
+rows with a noted key are read again there, and the table is published at its LSN (docs/adr/0025).
 
-Two kinds of snapshots serve.  A table begins, and ends, under one at a position of the lake, and begins only
-when nobody is open who may have written to it before it was published (`infra.joining.settled`): so whatever
-commits behind it is in the stream.  Between, any snapshot will do that shows all that the first one did.
+There are two kinds of snapshots.  A table begins, and ends, under one at a position of the lake, and begins
+only when nobody is open who may have written to it before it was published (`infra.joining.settled`): so
+whatever commits behind it is in the stream.  Between, any snapshot will do that shows all that the first one
+did.
 
 `CopyKind` says what differs between tables that join (`infra.joining.joining`) and those that the lake has
 and that are copied again (`infra.joining.recopying`).
@@ -51,7 +51,7 @@ _VISIBLE_WAIT_SECONDS = 2.0
 
 
 class _TimeBudget:
-    """For how long ranges are begun, over all that one pull copies; at least one always is."""
+    """The time in which ranges are begun, over all that one pull copies; at least one always is."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -75,9 +75,9 @@ class CopyKind:
     """How tables of one kind are copied over several syncs.
 
     Attributes:
-        folder: of their record, in the pipeline's state.
-        settling: the file there that says for whom they wait.
-        waits: these are who wrote to a table before what.
+        folder: of their record, in the pipeline's state folder.
+        settling: the file there that says which transactions they wait for.
+        waits: words for people: who wrote to a table before this is waited for.
         copy: copies tables under a snapshot, and publishes those that are whole; as `copy_all`.
         clear: removes what is copied of tables.
     """
@@ -91,7 +91,7 @@ class CopyKind:
     clear: Callable[[OpenPipeline, Sequence[LakeName]], None]
 
     def record(self, pipeline: OpenPipeline) -> JoiningRecord:
-        """What is on disk of them."""
+        """The record of what is on disk of these tables."""
         return JoiningRecord(pipeline.file.state_dir / self.folder)
 
 
@@ -103,14 +103,14 @@ class _Round(Attempt):
     time: _TimeBudget = field(default_factory=lambda: _TimeBudget(0.0))
 
     def recorded_files(self, schemas: Mapping[SourceTable, TableSchema], namespace: str) -> Kept:
-        """Also of the joining tables that this round leaves alone."""
+        """As the base's, also of joining tables that this round leaves alone."""
         names = {oid: _lake_name(table.since, namespace) for oid, table in self.record.joining.items()}
         return {names[oid]: table.names for oid, table in self.record.tables.items()}
 
     def changed(
         self, pipeline: OpenPipeline, lsn: int, rows: Mapping[SourceTable, int], progress: Progressing
     ) -> Mapping[SourceTable, pa.Table | None]:
-        """The slot has let go of them: what was noted."""
+        """The keys that were noted: the slot does not have these changes any more."""
         return {table: self.record.changed(table.relation_id) for table in rows}
 
     def begins(self, job: CopyJob) -> bool:
@@ -125,10 +125,17 @@ def copy_some(
     at_once: Sequence[SourceTable],
     progress: Progressing,
 ) -> list[str]:
-    """Copy what there is time for of these tables; those that are whole now, and published.
+    """Copy what there is time for of these tables.
 
     Args:
-        ranged: are copied range by range; ``at_once``: in one go.
+        pipeline: a pipeline whose lake has its tables.
+        kind: the kind of the tables.
+        ranged: tables that are copied range by range.
+        at_once: tables that are copied in one go.
+        progress: called with the rows that are copied.
+
+    Returns:
+        The tables that are whole, and published, as PostgreSQL writes them.
     """
     budget = _TimeBudget(pipeline.file.source.copy_seconds_per_sync)
     due, going_on = _split_by_stage(pipeline, kind, ranged)
@@ -143,7 +150,7 @@ def copy_some(
 
 
 def progress_by_table(pipeline: OpenPipeline, kind: CopyKind) -> dict[str, str]:
-    """The tables that are half copied, as PostgreSQL writes them, and how many ranges are there."""
+    """Return table, as PostgreSQL writes it → how many ranges are there, of tables that are half copied."""
     record = kind.record(pipeline)
     progress = {
         name: f"0 ranges (open transactions wrote to it before {kind.waits}: {who})"
@@ -186,10 +193,15 @@ def give_up_stale(
     current_names: Mapping[int, tuple[str, str]],
     progress: Progressing,
 ) -> None:
-    """Give up what cannot be gone on with: it is not wanted any more, or changes of it were not noted.
+    """Give up copies that cannot be continued.
+
+    Their table is not to be copied any more, or changes of it were not noted.
 
     Args:
-        current_names: the tables that are wanted: relation id → schema and name.
+        pipeline: the pipeline, with its lake and state folder.
+        kind: the kind of the tables.
+        current_names: OIDs of the tables that are still to be copied → schema and name.
+        progress: called with a line for each copy that is given up.
     """
     joining = kind.record(pipeline).joining
     if not joining:
@@ -209,7 +221,7 @@ def give_up_stale(
 def _obstacle(
     joining: Joining, current_name: tuple[str, str] | None, position: int, server: tuple[str, int]
 ) -> str | None:
-    """Why a copy cannot be gone on with."""
+    """Why a copy cannot be continued; None if it can."""
     since = joining.since
     if current_name != (since.schema, since.table):
         return "the table is here, is not published any more, or is another one by now"
@@ -223,7 +235,7 @@ def _obstacle(
 def _split_by_stage(
     pipeline: OpenPipeline, kind: CopyKind, tables: Sequence[SourceTable]
 ) -> tuple[list[SourceTable], list[SourceTable]]:
-    """Those that begin or can end, and those of which ranges are left."""
+    """Split tables into those that begin or can end, and those of which ranges are missing."""
     record = kind.record(pipeline)
     complete, recorded = record.complete, record.tables
     going_on = [t for t in tables if t.relation_id not in complete and _started(recorded.get(t.relation_id))]
@@ -241,7 +253,7 @@ def _at_lake_position(
     budget: _TimeBudget,
     progress: Progressing,
 ) -> list[str]:
-    """Begin tables, and publish those that are whole, at a temporary slot's snapshot.
+    """Begin tables, and publish those that are whole, under a settled snapshot.
 
     Args:
         tables: those that begin or can end; and those that are copied in one go.
@@ -297,9 +309,9 @@ def _between_positions(
 
 @contextmanager
 def _snapshot(pipeline: OpenPipeline, first: Collection[str]) -> Iterator[ExportedSnapshot | None]:
-    """A snapshot of now; None if it cannot be had that it shows all that ``first`` did.
+    """Export a snapshot of now; yield None if it does not show, in time, all that those ``first`` did.
 
-    What is committed is decoded before others see it: while it waits for a standby, say.
+    What is committed is decoded before others see it, for example while its commit waits for a standby.
     """
     dsn = pipeline.source.dsn
     until = time.monotonic() + _VISIBLE_WAIT_SECONDS
@@ -319,7 +331,7 @@ def _snapshot(pipeline: OpenPipeline, first: Collection[str]) -> Iterator[Export
 
 
 def shows_all(snapshot: str, earlier: str) -> bool:
-    """Does a snapshot show every transaction that an earlier one does? Both as `pg_snapshot` prints them."""
+    """Return whether a snapshot shows every transaction that an earlier one does (`pg_snapshot` texts)."""
     _, xmax, running = _parsed(snapshot)
     _, earlier_xmax, earlier_running = _parsed(earlier)
     return xmax >= earlier_xmax and all(xid >= earlier_xmax or xid in earlier_running for xid in running)

@@ -1,8 +1,8 @@
-"""Large tables that the lake has, and that must be copied again, are copied over several syncs.
+"""Copy large tables again that the lake has, over several syncs.
 
-They are set aside (`infra.schema.large_tables`), and come back like tables that join: ranges for a bounded
-time in each sync, keys of what changes meanwhile noted from each batch, all of it at a settled snapshot in
-the end (`infra.joining.over_syncs`).  Until then their content stays what it was.  Why so: docs/adr/0036.
+They are set aside (`infra.schema.large_tables`), and copied like tables that join: ranges for a bounded time
+in each sync, keys of what changes meanwhile noted from each batch, all of it at a settled snapshot in the end
+(`infra.joining.over_syncs`).  Until then their content stays what it was.  Why so: docs/adr/0036.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def copy_more(pipeline: OpenPipeline, tables: Sequence[SourceTable], progress: P
 
 
 def give_up_stale(pipeline: OpenPipeline, progress: Progressing) -> None:
-    """Give up copies that cannot be gone on with, and those of tables that are not set aside any more."""
+    """Give up copies that cannot be continued, and those of tables that are not set aside any more."""
     joining = RECOPIED_TABLES.record(pipeline).joining
     if not joining:
         return
@@ -74,19 +74,19 @@ def give_up_stale(pipeline: OpenPipeline, progress: Progressing) -> None:
 
 
 def progress_by_table(pipeline: OpenPipeline) -> dict[str, str]:
-    """The tables that are half copied, as PostgreSQL writes them, and how many ranges are there."""
+    """Return table, as PostgreSQL writes it → how many ranges are there, of tables that are half copied."""
     return over_syncs.progress_by_table(pipeline, RECOPIED_TABLES)
 
 
 def reasons(pipeline: OpenPipeline) -> dict[str, str]:
-    """For reports: the tables that are set aside, as PostgreSQL writes them, why, and how far they are."""
+    """Return, for reports, the tables that are set aside, why, and how much is copied again."""
     aside = tables_aside(pipeline)
     ranges = progress_by_table(pipeline) if aside else {}
     return {each.source_name: each.reason_with(ranges.get(each.source_name)) for each in aside.values()}
 
 
 def lake_row_count(pipeline: OpenPipeline, name: Name) -> int:
-    """How many rows the lake has of a table."""
+    """The number of rows that the lake has of a table."""
     from slotlake.spark.read.point import Cut
     from slotlake.spark.tables import metadata as catalog_metadata
 
@@ -96,7 +96,7 @@ def lake_row_count(pipeline: OpenPipeline, name: Name) -> int:
 
 
 def give_up_all(pipeline: OpenPipeline) -> list[str]:
-    """Remove what all half copied tables have left, those that join too; the tables."""
+    """Remove what all half copied tables have left, also those that join; return the tables."""
     from slotlake.infra.joining import joining
 
     return joining.give_up(pipeline) + over_syncs.give_up(pipeline, RECOPIED_TABLES)

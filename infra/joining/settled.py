@@ -1,15 +1,16 @@
-"""The snapshot under which a table begins to be copied, beside transactions that are open.
+"""The snapshot under which a table begins to be copied while transactions are open.
 
-A transaction that wrote to a table before that was published may commit later: it is not sent whole, so no
-snapshot will do that does not show it.  A slot's snapshot waits for everybody.  Here only those are waited
-for that may have written to the table: who holds a lock for that once the table is seen to be published
+A transaction that wrote to a table before that was published may commit later: it is not sent whole, so the
+snapshot must show it.  A slot's snapshot waits for everybody.  Here only those are waited for that may have
+written to the table: who has a lock for that once the table is seen to be published
 (`decoder.slots.writers`).  Who comes later writes behind the publication's commit, and is sent.  They are
 noted; a sync that finds one of them still open leaves the table to the next, without waiting.  A table that
 was made when all tables were published already has no such writers.
 
 Invariant: `settled_snapshot` yields a snapshot at the lake's position, and the tables that may begin under
-it.  Where none can be judged (`infra.advance.nonblocking`) it is a slot's, for which the same
-transactions are waited for once.
+it.  Where none can be judged (`infra.advance.nonblocking`) it is a slot's, for which the same transactions
+are
+waited for once.
 """
 
 from __future__ import annotations
@@ -53,11 +54,17 @@ def settled_snapshot(
     progress: Progressing,
     place: str = PLACE,
 ) -> Iterator[tuple[ExportedSnapshot, list[SourceTable]] | None]:
-    """A snapshot, to whose position the lake is brought, and the tables that may begin, or end, under it.
+    """Bring the lake to a snapshot, and yield it with the tables that may begin, or end, under it.
 
     Args:
-        slot_wait_seconds: how long transactions may stay open, should the snapshot have to be a slot's.
-        place: the file of the pipeline's state in which it is noted for whom they wait.
+        pipeline: a pipeline whose lake has its tables.
+        tables: the tables that are to begin or to end.
+        slot_wait_seconds: how long transactions may stay open if a slot's snapshot must be used.
+        progress: called with a line for each table that waits.
+        place: the file of the pipeline's state folder that notes which transactions they wait for.
+
+    Yields:
+        The snapshot and the tables; None if there is none now.
     """
     note = _WaitingNote(pipeline, place)
     settled_tables = note.without_writers(tables, progress)
@@ -88,7 +95,7 @@ def _slot_snapshot_or_none(
 
 
 def open_writers_by_table(pipeline: OpenPipeline, place: str = PLACE) -> dict[str, str]:
-    """Tables, as PostgreSQL writes them, that cannot begin yet, and the transactions that they wait for."""
+    """Return table, as PostgreSQL writes it → the transactions for which it waits before it can begin."""
     entries = _read(pipeline, place)["tables"].values()
     return {entry["table"]: ", ".join(entry["open"]) for entry in entries if entry["open"]}
 
@@ -101,10 +108,10 @@ def note_publications(pipeline: OpenPipeline, fresh: Sequence[SourceTable]) -> N
 
 
 class _WaitingNote:
-    """What is known from sync to sync, in a file of the pipeline's state; only spares waiting.
+    """What is known from sync to sync about open transactions, in a file; it only saves waiting.
 
     Attributes:
-        judges: is there a server that says who writes?
+        judges: the server can say who writes to a table.
     """
 
     def __init__(self, pipeline: OpenPipeline, place: str = PLACE) -> None:
@@ -113,7 +120,7 @@ class _WaitingNote:
         self.judges = pipeline.source.plugin == "pgoutput"
 
     def without_writers(self, tables: Sequence[SourceTable], progress: Progressing) -> set[SourceTable]:
-        """Those to which nobody who is open wrote before they were published."""
+        """The tables to which no open transaction wrote before they were published."""
         if not self.judges:
             return set()
         dsn = self._pipeline.source.dsn
@@ -138,7 +145,7 @@ class _WaitingNote:
         return settled_tables
 
     def _note_writers(self, connection: psycopg.Connection[Any], tables: Sequence[SourceTable]) -> bool:
-        """Note who is open; was any table looked at for the first time?"""
+        """Note who writes to the tables; return whether a table was looked at for the first time."""
         ids = [table.relation_id for table in tables]
         self._note_shown(connection)
         # First how they are published, as committed; then who holds them.
@@ -162,13 +169,13 @@ class _WaitingNote:
         return has_new_writers
 
     def _note_shown(self, connection: psycopg.Connection[Any]) -> None:
-        """Which transactions had ended when the publications were first seen as they are."""
+        """Note which transactions had ended when the publications were first seen as they are."""
         publications = publications_text(connection, self._pipeline.source.publications)
         if self._state["publications"] != publications:
             self._state["publications"], self._state["shown"] = publications, _snapshot(connection)
 
     def _was_made_published(self, membership: Membership, xmax: int) -> bool:
-        """Was it made after all tables were seen to be published?"""
+        """Return whether the table was made after all tables were seen to be published."""
         shown = VisibleTransactions.parse(self._state["shown"])
         return (
             membership.by_all
@@ -196,7 +203,7 @@ class _WaitingNote:
     def published_as_before(
         self, pipeline: OpenPipeline, snapshot: ExportedSnapshot, tables: set[SourceTable]
     ) -> set[SourceTable]:
-        """Those that the snapshot shows to be published as they were when their writers were looked for."""
+        """The tables that the snapshot shows published as they were when their writers were looked for."""
         dsn, ids = pipeline.source.dsn, [table.relation_id for table in tables]
         with source_session(dsn, "taking up the snapshot") as connection:
             with connection.transaction():
@@ -207,7 +214,7 @@ class _WaitingNote:
             return {t for t in tables if now.get(t.relation_id) == self._memberships.get(t.relation_id)}
 
     def may_wait_for_slot(self) -> bool:
-        """Have those ended for whom a slot was waited for in vain?"""
+        """Return whether the transactions ended for which a slot was waited for in vain."""
         failed = self._state["failed"]
         if failed is None:
             return True
@@ -220,7 +227,7 @@ class _WaitingNote:
         return all(now.shows(xid) for xid in shown.in_progress)
 
     def note_slot_failed(self) -> None:
-        """Transactions stayed open."""
+        """Note the open transactions, for which a slot was waited for in vain."""
         dsn = self._pipeline.source.dsn
         with source_session(dsn, "looking for open transactions") as connection:
             standby = connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
@@ -232,7 +239,7 @@ class _WaitingNote:
         return bool(self._state["publications"])
 
     def note_publications(self) -> None:
-        """How the publications are now."""
+        """Note how the publications are now."""
         dsn = self._pipeline.source.dsn
         with source_session(dsn, "reading the publications") as connection:
             if connection.execute("SELECT pg_is_in_recovery()").fetchone() == (False,):
@@ -240,7 +247,7 @@ class _WaitingNote:
         self._write()
 
     def forget_others(self, tables: Sequence[SourceTable]) -> bool:
-        """Were tables noted that are not among these?"""
+        """Forget tables that are not among these; return whether there were some."""
         entries = self._state["tables"]
         others = entries.keys() - {str(table.relation_id) for table in tables}
         for other in others:

@@ -1,9 +1,10 @@
 """What a recovery has to bring to each table: nothing, the rows that differ, or all of it.
 
 Each table is compared by hash buckets, the source as one snapshot shows it with the lake as it is.  Rows come
-as changes of one transaction, so that what is kept beside a mirror (a history, a change log) sees them as
-changes; a whole copy replaces a table's content in place.  Invariant: a table is copied whole only if most of
-it differs, or if its rows cannot be told apart or compared.
+as changes of one transaction, so that derived tables (a history, a change log) see them as changes; a whole
+copy replaces a table's content in place.  Invariant: a table is copied whole only if most of it differs, or
+if
+its rows cannot be distinguished or compared.
 """
 
 from __future__ import annotations
@@ -46,12 +47,14 @@ class TableRepair(Report):
     """What a recovery brings to one table.
 
     Attributes:
+        table: as PostgreSQL writes it.
         how: "nothing", "rows" (those that differ), "whole" (copied again in place), "new" (the lake lacks
-        it),
-            or "left" (it is not published any more: it stays as it is).
-        rows: that are written; ``bytes``: about what they take at the source.
-        differences: rows per kind of difference, where it was compared.
-        why: of what is not by rows.
+            it), or
+            "left" (it is not published any more: it stays as it is).
+        rows: how many are written.
+        bytes: about what these take at the source.
+        differences: kind of difference → rows, if it was compared.
+        why: the reason, if it is not by rows.
     """
 
     table: str
@@ -64,7 +67,14 @@ class TableRepair(Report):
 
 @dataclass(frozen=True)
 class Comparison:
-    """One table compared; ``source`` is None if it is published no more, ``mirror`` if the lake lacks it."""
+    """One table compared.
+
+    Attributes:
+        source: the source table; None if it is not published any more.
+        mirror: the table as the lake has it; None if the lake lacks it.
+        repair: what the table needs.
+        difference: the rows that differ; None if it was not compared.
+    """
 
     source: SourceTable | None
     mirror: TableSchema | None
@@ -72,7 +82,7 @@ class Comparison:
     difference: Differing | None = None
 
     def changes(self, connection: psycopg.Connection[Any], point: Cut) -> Iterator[RowChange]:
-        """The rows that differ, as changes."""
+        """Yield the rows that differ, as changes that make the lake equal to the source."""
         assert self.source is not None
         assert self.difference is not None
         takes = _taken_operations(self.source)
@@ -119,7 +129,10 @@ def compare(
 
     Args:
         connection: of :func:`expectations.source_side.snapshot_session`, or :func:`session_now`.
-        unreadable: lake tables that cannot be compared, because part of them is gone.
+        point: the read point at which the lake is read.
+        tables: the published tables.
+        unreadable: lake tables that cannot be compared, because part of them was lost.
+        progress: called with the number of tables that are compared.
     """
     mirrors = {(table.schema, table.table): table for table in point.followed()}
     sizes = _sizes(connection, [table.relation_id for table in tables])
@@ -225,14 +238,14 @@ FROM leaf JOIN pg_class c ON c.oid = leaf.relid GROUP BY leaf.root
 
 
 def _sizes(connection: psycopg.Connection[Any], oids: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Rows, as the planner knows them, and bytes, of each table."""
+    """Rows, as the planner estimates them, and bytes, of each table, by OID."""
     rows = connection.execute(_SIZES.encode(), (list(oids),)).fetchall()
     return {int(oid): (int(count), int(size)) for oid, count, size in rows}
 
 
 @contextmanager
 def session_now(dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    """A session that sees the source as it is at its beginning, for a plan."""
+    """Open a session that sees the source as it is at its beginning, for a plan."""
     with (
         source_session(dsn, "comparing the tables") as connection,
         connection.transaction(),

@@ -1,4 +1,4 @@
-"""Tables of which the lake has lost something, copied again in place while the slot still has everything.
+"""Copy tables again, in place, of which the lake has lost something while the slot still has everything.
 
 The next batch is pulled so that it ends at a snapshot's LSN; the damaged tables get a copy read there, the
 others the batch's changes, all in one consistency point (as when a table changes so that it cannot be

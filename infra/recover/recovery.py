@@ -1,12 +1,12 @@
 """`slotlake recover`: from whatever is wrong back to a pipeline that runs, by the cheapest sound way.
 
 First the plan, which is shown; it is carried out only when asked for.  Tables that were moved are moved back.
-Changes that no slot has any more are taken in by their net effect: a new slot exports a snapshot, lake and
+Changes that no slot has any more are taken by their net effect: a new slot exports a snapshot, lake and
 source are compared there by hash buckets, and what differs becomes a batch from the lake's position to the
 slot's, applied and published like any other (docs/adr/0023).  Readers find the tables all the time.
 
-Killed anywhere, the next `recover` ends it: until the batch is published the note `recovering.json` says that
-something was begun, and `sync` refuses; whatever was written is written anew.
+If it is killed, the next `recover` ends it: until the batch is published the note `recovering.json` says that
+a recovery was begun, and `sync` refuses; whatever was written is written again.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def unpublished(pipeline: OpenPipeline) -> list[str]:
 
 
 def unreadable(damages: Collection[Damage]) -> set[LakeName]:
-    """Lake tables of which something is gone."""
+    """Lake tables of which something was lost."""
     return {each.table for each in damages if each.snapshot is None}
 
 
@@ -220,7 +220,7 @@ def _loss_of(damage: Damage) -> str:
 
 
 def _with_commits_mended(pipeline: OpenPipeline, diagnosis: Diagnosis) -> Diagnosis:
-    """What is wrong beside, once `commits` is where it was: the other tables are judged by its newest row."""
+    """Move the table `commits` back to where it was, and judge the others again by its newest row."""
     from slotlake.spark.maintenance.integrity import mend
 
     if all(each.position is None for each in diagnosis.damages):
@@ -264,12 +264,12 @@ def _carry_out(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressi
 
 
 def _may_apply_waiting(diagnosis: Diagnosis) -> bool:
-    """Is what waits in the change log still the source's?"""
+    """Return whether the batches that wait in the change log are still the source's."""
     return all(each.kind == "slot" for each in diagnosis.findings if each.repair == "renew")
 
 
 def _rename_altered_batches(pipeline: OpenPipeline, position: int) -> None:
-    """The batch that is to follow is not what was written: another name, so that nothing takes it for one."""
+    """Rename a batch that waits and was altered, so that nothing takes it for a batch."""
     from slotlake.decoder.changelog.batches import batches
     from slotlake.spark.publish import sidecar as annex
 

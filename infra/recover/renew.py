@@ -1,8 +1,9 @@
-"""A new slot, and what lake and source do not have in common there, as one batch like any other.
+"""Make a new slot, and bring to the lake what differs from the source there, as one batch like any other.
 
-The order is: note that it was begun, let go of the old slot, make the new one with its snapshot, compare,
-write the batch (and copies beside it), apply, publish, forget the note.  Invariant: the lake is changed by
-the publication alone, all tables at once; what is before it can be done again from the beginning.
+The order is: note that it was begun, drop the old slot, make the new one with its snapshot, compare, write
+the
+batch (and copies in its sidecar), apply, publish, remove the note.  Invariant: the lake is changed by the
+publication alone, all tables at once; what is before it can be done again from the beginning.
 """
 
 from __future__ import annotations
@@ -47,14 +48,19 @@ SLOT_WAIT_SECONDS = 60.0
 def renew(
     pipeline: OpenPipeline, broken: Collection[LakeName], *, salvage: bool, progress: Progressing
 ) -> list[TableRepair]:
-    """Bring the lake to a new slot of the same name; what each table got.
+    """Bring the lake to a new slot of the same name.
 
     Args:
+        pipeline: the pipeline.
         broken: lake tables that cannot be compared.
         salvage: batches that wait in the change log are the source's, and are applied first.
+        progress: called with a line for each longer step.
+
+    Returns:
+        What each table got.
 
     Raises:
-        SlotError: open transactions hold the new slot up; they are named, and the lake is as it was.
+        SlotError: open transactions delay the new slot; they are named, and the lake is as it was.
     """
     pipeline.session  # noqa: B018  start Spark before the slot: no slot is made if it cannot start
     if salvage and not recovery_note(pipeline).exists():
@@ -107,7 +113,7 @@ def _bring_to_snapshot(
 
 @contextmanager
 def _noted_as_begun(pipeline: OpenPipeline) -> Iterator[None]:
-    """From here on, and until the batch is published, a recovery is under way."""
+    """Note, until the end of the block, that this process has begun a recovery."""
     note_recovery_begun(pipeline, None)
     try:
         yield
@@ -116,7 +122,7 @@ def _noted_as_begun(pipeline: OpenPipeline) -> Iterator[None]:
 
 
 def _position_below(pipeline: OpenPipeline, lsn: int) -> int:
-    """The lake's position, brought below the new slot's if the source counts from lower numbers again."""
+    """The lake's position, rewound below the new slot's if the source counts from lower LSNs again."""
     from slotlake.spark.publish.rewind_position import lower
 
     position = pipeline.position()
@@ -128,7 +134,7 @@ def _position_below(pipeline: OpenPipeline, lsn: int) -> int:
 
 
 def _apply_what_waits(pipeline: OpenPipeline, progress: Progressing) -> None:
-    """Batches that were pulled before the slot was lost hold every change; what cannot be used is left."""
+    """Apply batches that were pulled before the slot was lost; stop at one that cannot be used."""
     while True:
         try:
             batch = batch_starting_at(pipeline.file.changelog_dir, pipeline.position())
@@ -143,7 +149,7 @@ def _apply_what_waits(pipeline: OpenPipeline, progress: Progressing) -> None:
 
 
 def _forget_what_waits(pipeline: OpenPipeline, position: int) -> None:
-    """Batches beyond the lake's position, of the old slot, and the transactions that it left prepared."""
+    """Remove batches of the old slot beyond the lake's position, and transactions that it left prepared."""
     from slotlake.spark.publish import sidecar as annex
 
     for path in batches(pipeline.file.changelog_dir):
@@ -155,7 +161,7 @@ def _forget_what_waits(pipeline: OpenPipeline, position: int) -> None:
 
 
 def _make_missing_publications(pipeline: OpenPipeline) -> None:
-    """Make those that are missing, and note them as made by us: `drop` is to remove them."""
+    """Make publications that are missing, and note them as made by us, so that `drop` removes them."""
     source, note = pipeline.source, StateFile(pipeline.file.state_dir / "made.json")
     tables = [parse_postgres_name(name) for name in pipeline.file.tables]
     with source_session(source.dsn, "making the publication") as connection:

@@ -1,1 +1,1 @@
-"""The source as a pipeline asks it: its history, its catalog's fingerprints, batches pulled from its slot."""
+"""How a pipeline asks its source: history, catalog fingerprints, and batches from its slot."""

@@ -1,9 +1,9 @@
 """The optional event trigger: each ALTER TABLE writes the table's columns into the stream, at its place.
 
 A Relation message names columns; this message numbers them (`infra.schema.ddl_events` reads it).  It is a
-transactional logical message, so it comes in order with the rows and goes with what is rolled back.
+transactional logical message, so it comes in order with the rows, and is not sent if it is rolled back.
 Invariant: nothing relies on it.  It never fails a command of the source's, and where it is missing the
-catalog's marks decide alone (docs/schema.md, docs/adr/0017).
+catalog's fingerprints decide alone (docs/schema.md, docs/adr/0017).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ DROP SCHEMA IF EXISTS {SCHEMA};
 
 
 def install(pipeline: OpenPipeline) -> TriggerReport:
-    """Install it, all or nothing; an installed one is left alone.
+    """Install the event trigger, all or nothing; one that is installed already is left alone.
 
     Raises:
         SourceError: the role may not make event triggers; the way out is to have a superuser do it.
@@ -108,7 +108,7 @@ def _refused(dsn: str, error: psycopg.Error) -> SourceError:
 
 
 def remove(pipeline: OpenPipeline) -> list[str]:
-    """Remove it if this pipeline installed it; what was done, a line each."""
+    """Remove the event trigger if this pipeline installed it; return what was done, a line each."""
     note = pipeline.file.state_dir / _NOTE
     if not note.exists():
         return []

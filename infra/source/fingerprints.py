@@ -1,6 +1,6 @@
 """What of the source's catalog a lake table agrees with: written into its shape when it is copied.
 
-`decoder.catalog.fingerprints` reads it; `infra.schema.evolution` compares it with what the catalog says
+`decoder.catalog.fingerprints` reads it; `infra.schema.examination` compares it with what the catalog says
 later.
 """
 
@@ -39,15 +39,18 @@ _READ_LATELY = 4096
 
 @dataclass(frozen=True)
 class CatalogFingerprint:
-    """What a lake table agrees with.
+    """What of the source's catalog a lake table agrees with.
 
     Attributes:
-        relation_id, storage, members, ways: as in `decoder.catalog.fingerprints.TableFingerprint`.
+        relation_id: as in `decoder.catalog.fingerprints.TableFingerprint`.
+        storage: as there.
+        members: as there.
         last: the highest attribute number that is accounted for.
         since: attribute number → the transaction that had last changed its description.
-        missing: attribute numbers of columns of which a constant was kept beside the table.
-        texts: attribute number → how its type is printed (`decoder.catalog.type_texts`).
+        missing: attribute numbers of columns of which the catalog had a constant for older rows.
         why: when and why it was last copied again by itself, for people; "" if it never was.
+        ways: as there.
+        texts: attribute number → how its type is printed (`decoder.catalog.type_texts`).
     """
 
     relation_id: int
@@ -61,7 +64,7 @@ class CatalogFingerprint:
     texts: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """For `TableSchema.mark`."""
+        """The fingerprint as JSON, for `TableSchema.mark`."""
         fields = {
             "oid": self.relation_id,
             "storage": self.storage,
@@ -77,7 +80,7 @@ class CatalogFingerprint:
 
     @classmethod
     def from_json(cls, text: str) -> CatalogFingerprint | None:
-        """From a table's shape; None if it has no mark."""
+        """Parse the fingerprint in a table's shape; None if it has none."""
         return _read(text) if text else None
 
     @classmethod
@@ -105,9 +108,11 @@ class CatalogFingerprint:
         )
 
     def unsent(self, now: TableFingerprint) -> bool:
-        """May changes of the table not have been sent, or under another name, though it is published now?
+        """Return whether changes may not have been sent, or under another name, of a table published now.
 
-        Not if a publication sent them all, and still does; of a partition, what the others do counts too.
+        They were sent if one publication sent them all, and still does; of a partition, what the others do
+        counts
+        too.
         """
         same = [member for member in self.members & now.members if self._goes_on(member, now)]
         if len(same) == len(self.members) == len(now.members):
@@ -115,7 +120,7 @@ class CatalogFingerprint:
         return not any(now.ways.get(member, "").endswith(WHOLE) for member in same)
 
     def printed_otherwise(self, now: TableFingerprint) -> dict[int, frozenset[str]]:
-        """Attribute number → of what decides the text of its values, that which is not there any more."""
+        """Return attribute number → what decided the text of its values, and is not there any more."""
         known = {n: now.attributes[n] for n in self.texts if n in now.attributes}
         lost_traits = {
             n: self.texts[n] - attribute.texts for n, attribute in known.items() if not attribute.dropped
@@ -123,7 +128,7 @@ class CatalogFingerprint:
         return {number: traits for number, traits in lost_traits.items() if traits}
 
     def _goes_on(self, member: str, now: TableFingerprint) -> bool:
-        """An earlier version's mark does not say how; it is believed."""
+        """Return whether a publication's entry publishes as before. An earlier version did not note that."""
         return member not in self.ways or self.ways[member] == now.ways.get(member)
 
 
@@ -140,7 +145,7 @@ def _read(text: str) -> CatalogFingerprint:
 
 
 def with_fingerprint(schema: TableSchema, now: TableFingerprint | None) -> TableSchema:
-    """A shape just copied, with its columns' numbers and what it agrees with; as it is if unknown."""
+    """The shape of a table just copied, with its columns' numbers and its fingerprint, if these are known."""
     if now is None or any(column.name not in now.numbers for column in schema.columns):
         return schema
     columns = tuple(replace(c, number=now.numbers[c.name]) for c in schema.columns)
@@ -189,7 +194,7 @@ def partitions_below(
 
 @contextmanager
 def catalog_at(pipeline: OpenPipeline, snapshot: str | None) -> Iterator[psycopg.Connection[Any]]:
-    """A session that sees the source's catalog as a snapshot shows it, or as it is now (None)."""
+    """Open a session that sees the source's catalog as a snapshot shows it, or as it is now (None)."""
     dsn = pipeline.source.dsn
     with (
         source_session(dsn, "reading the tables' columns") as connection,

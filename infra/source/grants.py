@@ -1,7 +1,7 @@
 """What a DBA runs once, so that a pipeline needs a role with REPLICATION and SELECT only, and no more.
 
-Made from the pipeline file alone: nothing is connected to.  Invariant: the SQL runs as it is (as a superuser,
-in the pipeline's database), and again, whether or not role and publications exist; it holds no password.
+Made from the pipeline file alone, without a connection.  Invariant: the SQL runs as it is (as a superuser, in
+the pipeline's database), also a second time, whether or not role and publications exist; it has no password.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Before a pull: does the server continue what the lake holds, and what of the change log is of a dead one?
+"""Before a pull: check that the server continues what the lake holds, and remove batches of a dead timeline.
 
 Invariant: nothing is pulled from a server whose history does not contain the lake's position.  A batch that
 was pulled from a primary that has failed since, and that reaches beyond the place where the new one took
-over, is not applied: it is thrown away, and pulled again from the new one.
+over, is not applied: it is removed, and pulled again from the new one.
 """
 
 from __future__ import annotations
@@ -42,10 +42,14 @@ def server_origin(pipeline: OpenPipeline) -> Origin:
 
 
 def follow_history(pipeline: OpenPipeline, position: int) -> None:
-    """Make sure that the server continues what the lake holds; let go of batches that it does not have.
+    """Check that the server continues what the lake holds; remove batches that the server does not have.
+
+    Args:
+        pipeline: the pipeline, with its source, lake and change log.
+        position: the lake's position.
 
     Raises:
-        HistoryError: it does not.
+        HistoryError: the server does not continue it.
     """
     origin = lake_origin(pipeline)
     joined = require_history(pipeline.source.dsn, origin, position)
@@ -54,7 +58,7 @@ def follow_history(pipeline: OpenPipeline, position: int) -> None:
 
 
 def _forget_dead_branches(pipeline: OpenPipeline, position: int, history: dict[int, int]) -> None:
-    """Batches not in the lake yet, of a timeline that was left before their end."""
+    """Remove batches not in the lake yet, of a timeline that the server left before their end."""
     from slotlake.spark.publish import sidecar as annex
 
     for path in batches(pipeline.file.changelog_dir):

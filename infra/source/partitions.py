@@ -1,11 +1,12 @@
-"""Partitions that come and go without a row event: noticed, and what they belong to is copied again.
+"""Notice partitions that come and go without a row event, so that their table is copied again.
 
-ATTACH brings rows that no change told of; DETACH, DROP and TRUNCATE of one partition take rows away of a
-table that is published through its root, and pgoutput sends nothing of it (pgoutput_truncate leaves out
-partitions that are not published as themselves).  A leaf that was detached was not published meanwhile.
-So the lake's table keeps which partitions it was copied with: of each its storage, and the transaction
-that made it a partition.  A partition that was born as one (CREATE TABLE … PARTITION OF) was empty then;
-all of its rows came through the stream, and it is only noted.
+ATTACH brings rows that no change had; DETACH, DROP and TRUNCATE of one partition remove rows of a table that
+is published through its root, and pgoutput sends nothing of it (pgoutput_truncate leaves out partitions that
+are not published as themselves).  A leaf that was detached was not published meanwhile.  So the lake's table
+has in its shape with which partitions it was copied: of each its storage, and the transaction that made it a
+partition.  A partition that was born as one (CREATE TABLE … PARTITION OF) was empty then; all of its rows
+came
+through the stream, and it is only noted.
 """
 
 from __future__ import annotations
@@ -100,9 +101,14 @@ def require_same_partitions(pipeline: OpenPipeline, before: Mapping[SourceTable,
 
 
 def repartitioned(pipeline: OpenPipeline, mirrors: Sequence[TableSchema]) -> set[tuple[str, str]]:
-    """Tables, by schema and name, that partitions with rows joined or left since they were copied.
+    """Find tables that partitions with rows joined or left since the copy; note partitions born since.
 
-    Notes those that were born since.
+    Args:
+        pipeline: the pipeline, with its source and lake.
+        mirrors: the tables that the lake follows.
+
+    Returns:
+        Schema and name of those tables.
     """
     recorded = {table: json.loads(table.partitions) for table in mirrors if table.partitions}
     if not recorded:
@@ -120,7 +126,7 @@ def repartitioned(pipeline: OpenPipeline, mirrors: Sequence[TableSchema]) -> set
 
 
 def _nodes(connection: psycopg.Connection[Any], relation_id: int) -> Nodes:
-    """Of a root all that is below it, of a leaf itself; of any other table nothing."""
+    """The partitions below a root, or a leaf itself; nothing for any other table."""
     rows = connection.execute(_TREE.encode(), {"table": relation_id}).fetchall()
     return {oid: [int(storage), since, bool(born)] for oid, storage, since, born in rows}
 

@@ -2,7 +2,8 @@
 
 A snapshot of `decoder.slots.visible` is judged by the transactions around it: those of a batch that is pulled
 past it, and those that the lake has already, back to where an earlier one was judged.  Where none can be
-judged (a standby, another plugin, so many writers that no snapshot falls between two commits) there is None.
+judged (on a standby, with another plugin, or with so many writers that no snapshot falls between two commits)
+the result is None.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _PLACE = "shown.json"
 
 @contextmanager
 def nonblocking_snapshot(pipeline: OpenPipeline, progress: Progressing) -> Iterator[ExportedSnapshot | None]:
-    """A snapshot that stands at the lake's position or behind it; None if none can be judged."""
+    """Open a snapshot that stands at the lake's position or behind it; yield None if none can be judged."""
     with ExitStack() as resources:
         yield None if pipeline.source.plugin != "pgoutput" else _first_judged(pipeline, progress, resources)
 
@@ -42,6 +43,7 @@ def nonblocking_snapshot(pipeline: OpenPipeline, progress: Progressing) -> Itera
 def _first_judged(
     pipeline: OpenPipeline, progress: Progressing, resources: ExitStack
 ) -> ExportedSnapshot | None:
+    """Export snapshots until one of them can be judged; None if none can."""
     for attempt in range(_TRIES):
         if attempt:
             time.sleep(_PAUSE_SECONDS)
@@ -61,7 +63,7 @@ def _first_judged(
 def _judged_snapshot(
     pipeline: OpenPipeline, exported: Sequence[Reader], progress: Progressing
 ) -> ExportedSnapshot | None:
-    """The first of the snapshots that stands at an LSN, with it."""
+    """The first of the exported snapshots that stands at an LSN, with that LSN; None if none does."""
     start = pipeline.position()
     batch = pull_batch(pipeline, start, source_position(pipeline.source), progress, whole=True)
     table = None if batch.empty else batch.transaction_table()
@@ -78,7 +80,10 @@ def _judged_snapshot(
 
 
 def _lake_has_hidden(pipeline: OpenPipeline, position: int, shown: VisibleTransactions) -> bool:
-    """Has the lake a transaction that is not shown?  It is logged, and may be sent, before it can be seen."""
+    """Return whether the lake has a transaction that the snapshot does not show.
+
+    A transaction is logged, and may be sent, before others can see it.
+    """
     checked_up_to = _checked_up_to(pipeline, position)
     for path in reversed(batches(pipeline.file.changelog_dir)):
         positions = batch_positions(path.name)
@@ -94,13 +99,13 @@ def _lake_has_hidden(pipeline: OpenPipeline, position: int, shown: VisibleTransa
 
 
 def _checked_up_to(pipeline: OpenPipeline, position: int) -> int:
-    """Up to where all that the lake has is known to be shown by every snapshot from now on."""
+    """The LSN up to which every snapshot from now on shows all that the lake has."""
     checked_up_to = _file(pipeline).mapping().get("shown_to", 0)
     return checked_up_to if isinstance(checked_up_to, int) and checked_up_to <= position else 0
 
 
 def _note_checked_up_to(pipeline: OpenPipeline, lsn: int) -> None:
-    """Only spares looking; where it cannot be written, all batches are looked at the next time too."""
+    """Note that LSN. It only saves work: without it all batches are looked at the next time too."""
     with suppress(OSError):
         _file(pipeline).write({"shown_to": lsn})
 
@@ -110,6 +115,6 @@ def _file(pipeline: OpenPipeline) -> StateFile:
 
 
 def _remove_other(batch: Batch, lsn: int) -> None:
-    """A batch that was pulled only to judge by, and ends elsewhere."""
+    """Remove a batch that was pulled only to judge a snapshot by, and ends elsewhere."""
     if not batch.empty and batch.end_lsn != lsn:
         shutil.rmtree(batch.path, ignore_errors=True)

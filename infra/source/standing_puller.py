@@ -1,14 +1,14 @@
 """The standing puller: one long connection to the slot, from which the pipeline's runs get their batches.
 
-`slotlake pull --follow` connects once (why: standing.py); runs ask it for a batch, and it confirms for them,
-because the slot is its own as long as it lives.
+`slotlake pull --follow` connects once (why: infra/standing.py); runs ask it for a batch, and it confirms for
+them, because the slot is its own as long as it lives.
 
 Invariant: it decides nothing.  Which batch is next follows from the lake's position, which the run sends
-along; if that is not where the stream stands, the stream is begun anew there.  When it is not running, or
-ends, runs connect by themselves.
+along; if the stream is not at that position, the stream is begun again there.  When the puller does not run,
+or ends, runs connect by themselves.
 
-The two talk through a socket of this machine and this user, with a secret (multiprocessing.connection); where
-it is, is in ``puller.json`` in the pipeline's state folder.
+Both sides talk through a socket of this machine and this user, with a secret (multiprocessing.connection);
+its address is in ``puller.json`` in the pipeline's state folder.
 """
 
 from __future__ import annotations
@@ -40,13 +40,19 @@ _LOCK = "puller.lock"
 
 
 def batch(pipeline: OpenPipeline, position: int, until: int | None, *, whole: bool = False) -> Batch | None:
-    """The batch that follows ``position``, from the standing puller; None when none runs.
+    """Get the batch that follows a position from the standing puller.
 
     Args:
-        whole: all up to ``until``, however much that is.
+        pipeline: the pipeline, with its state folder.
+        position: LSN at which the batch starts.
+        until: LSN at which it ends; None for where the source is now.
+        whole: take all up to ``until``, however much that is.
+
+    Returns:
+        The batch; None if no standing puller runs.
 
     Raises:
-        SlotlakeError: what the puller met, as if it had happened here.
+        SlotlakeError: the error of the puller, as if it had happened here.
     """
     if not _place(pipeline).exists():
         return None
@@ -55,19 +61,19 @@ def batch(pipeline: OpenPipeline, position: int, until: int | None, *, whole: bo
 
 
 def confirm(pipeline: OpenPipeline, position: int) -> bool:
-    """Have the standing puller confirm a position; False when none runs."""
+    """Have the standing puller confirm a position; return False if none runs."""
     if not _place(pipeline).exists():
         return False
     return _ask(pipeline, {"do": "confirm", "position": position}) is not None
 
 
 def stop(pipeline: OpenPipeline) -> bool:
-    """End the standing puller; False when none runs."""
+    """End the standing puller; return False if none runs."""
     return _place(pipeline).exists() and _ask(pipeline, {"do": "stop"}) is not None
 
 
 def process_id(pipeline: OpenPipeline) -> int | None:
-    """The standing puller's process id; None when none runs."""
+    """The standing puller's process id; None if none runs."""
     lock = pipeline.file.state_dir / _LOCK
     if not lock.exists() or not _place(pipeline).exists():
         return None
@@ -84,7 +90,7 @@ def _place(pipeline: OpenPipeline) -> Path:
 
 
 def _ask(pipeline: OpenPipeline, request: dict[str, Any]) -> dict[str, Any] | None:
-    """One question, one answer; None when nobody is there."""
+    """Send one request and receive its answer; None if no puller is there."""
     try:
         address_file = json.loads(_place(pipeline).read_text())
         channel = Client(address_file["address"], authkey=bytes.fromhex(address_file["secret"]))
@@ -103,13 +109,14 @@ def _ask(pipeline: OpenPipeline, request: dict[str, Any]) -> dict[str, Any] | No
 
 @kept_private
 def serve(pipeline: OpenPipeline, notify: Callable[[str], None]) -> None:
-    """Serve until stopped (a signal, or `stop`).
+    """Serve until stopped (by a signal, or by `stop`).
 
     Args:
+        pipeline: the pipeline, whose lake has a position.
         notify: called with a line of text for each event.
 
     Raises:
-        BusyError: another one serves this pipeline.
+        BusyError: another standing puller serves this pipeline.
         SlotlakeError: the lake has no position, or the source cannot be read at the start.
     """
     pipeline.file.state_dir.mkdir(parents=True, exist_ok=True)
@@ -181,7 +188,7 @@ def _only_one(pipeline: OpenPipeline) -> Iterator[None]:
 
 @contextmanager
 def _listening(pipeline: OpenPipeline) -> Iterator[Listener]:
-    """The socket, and the file that tells where it is; a socket's path must be short."""
+    """Open the socket, and write the file that says its address; a socket's path must be short."""
     secret, place = secrets.token_bytes(32), _place(pipeline)
     with tempfile.TemporaryDirectory(prefix="slotlake-") as folder:
         address = str(Path(folder) / "puller")
@@ -198,7 +205,7 @@ def _listening(pipeline: OpenPipeline) -> Iterator[Listener]:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """SIGTERM ends the process as Ctrl-C does, so that everything is closed."""
+    """Let SIGTERM end the process as Ctrl-C does, so that everything is closed."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

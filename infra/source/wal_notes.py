@@ -1,8 +1,8 @@
-"""What was seen of the source's WAL, and when: from it follow its rate, and the lake's lag in seconds.
+"""Readings of the source's WAL position, with their times: from them follow its rate, and the lake's lag.
 
 A line of JSON in the state folder, ``wal-seen.json``: pairs of this machine's clock and the source's WAL
 position, of the last hour.  `status`, the monitor and each pull add one.  Invariant: derived, never needed;
-a folder that cannot be written, or a damaged file, costs the history and nothing else.
+if the folder cannot be written, or the file is damaged, only the readings are lost.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def note_source_position(
 
 
 def read_wal_readings(folder: Path) -> list[WalReading]:
-    """What has been noted, the oldest first."""
+    """Read the readings, the oldest first."""
     try:
         noted = StateFile(folder / _FILE).read() or []
         return sorted(WalReading(float(time), int(position)) for time, position in noted)
@@ -65,7 +65,7 @@ def read_wal_readings(folder: Path) -> list[WalReading]:
 
 
 def add_wal_reading(folder: Path, now: WalReading) -> list[WalReading]:
-    """Add what was seen just now; all that is known then, the oldest first."""
+    """Add a reading; return all that there are then, the oldest first."""
     # A source that stands before what was seen of it is another one (or an earlier state of it); by less
     # than a page it only was looked at in another way.
     before = read_wal_readings(folder)
@@ -78,7 +78,10 @@ def add_wal_reading(folder: Path, now: WalReading) -> list[WalReading]:
 
 
 def _thinned(readings: list[WalReading], now: float) -> list[WalReading]:
-    """Those of the last hour, and the newest before; of too many every other of the older half goes."""
+    """The readings of the last hour, and the newest one before it.
+
+    If there are too many, every other one of the older half is dropped.
+    """
     recent = [each for each in readings if now - each.time <= _HISTORY_SECONDS]
     before = [each for each in readings if now - each.time > _HISTORY_SECONDS][-1:]
     if len(recent) >= _READINGS_MAX:
@@ -88,10 +91,11 @@ def _thinned(readings: list[WalReading], now: float) -> list[WalReading]:
 
 
 def wal_rate(readings: Sequence[WalReading]) -> float | None:
-    """Bytes of WAL a second: over all that is known, or over the last minute if that is more.
+    """Bytes of WAL per second: over all readings, or over the last minute if that is more.
 
-    The greater of the two, because what is told from it is when WAL runs out.  None when nothing was seen
-    at least a second earlier.
+    The greater of the two, because it says when the room for WAL is used up.  None if there is no reading
+    that is
+    at least a second older.
     """
     if not readings:
         return None
@@ -107,12 +111,18 @@ def wal_rate(readings: Sequence[WalReading]) -> float | None:
 def lag_seconds(
     readings: Sequence[WalReading], position: int, source: int, complete_until: float | None, now: float
 ) -> float | None:
-    """For how long what is not in the lake has at most been in the source.
+    """For how many seconds at most there has been something in the source that is not in the lake.
 
     Args:
-        position: the lake's.
+        readings: the readings, the oldest first.
+        position: the lake's position.
         source: the source's WAL position now.
-        complete_until: a moment up to which the lake holds all commits, such as that of its newest commit.
+        complete_until: a moment up to which the lake holds all commits, such as that of its newest commit, in
+            seconds since 1970; None if none is known.
+        now: the time now, in seconds since 1970.
+
+    Returns:
+        Seconds; None if nothing says since when.
     """
     if source <= position:
         return 0.0
