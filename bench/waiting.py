@@ -27,6 +27,7 @@ from slotlake.bench.workload import (
 )
 from slotlake.decoder.columnar.buffer import MessageBuffer
 from slotlake.decoder.columnar.decoder import Decoder
+from slotlake.decoder.compiled.arrays import python_values
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.decoder.server.source import connect
@@ -97,7 +98,7 @@ def _latencies(server: EmbeddedPostgres, unix_socket: bool, start: int, first: i
                 chunk = decoder.decode(buffer, first_seq=seq, first_txn=txn, partial=True)
                 buffer.clear()
                 seq, txn = chunk.next_seq, chunk.next_txn
-                ids = [key for table in chunk.rows.values() for key in table["n0"].to_pylist()]
+                ids = [key for table in chunk.rows.values() for key in python_values(table["n0"])]
                 now = time.monotonic()
                 measured += [(now - sent[key - first]) * 1000 for key in ids if key >= first]
             stream.rest(1.0)

@@ -18,6 +18,7 @@ import psycopg
 import pyarrow as pa
 
 from slotlake.decoder.catalog.condition import Condition, TextColumn, keys_condition
+from slotlake.decoder.compiled.arrays import python_values
 from slotlake.expectations.hashing import Hashes
 from slotlake.expectations.lake_side import LakeTable
 from slotlake.expectations.reconcile import differing_rows
@@ -99,7 +100,7 @@ def _of_the_lake(
     """The lake's chosen rows, and the keys of those that the source has not chosen too."""
     names = [name for name, _ in table.key]
     keys, rows = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    schema = pa.schema([("hash", pa.int64()), *((name, pa.string()) for name in names)])
+    schema = _keys_schema(names)
     strangers = [schema.empty_table()]
     for batch, key, row in LakeTable(cut, table).hashed():
         wanted = np.isin(key, known)
@@ -113,6 +114,11 @@ def _of_the_lake(
         keys.append(key[wanted])
         rows.append(row[wanted])
     return (np.concatenate(keys), np.concatenate(rows)), _distinct(pa.concat_tables(strangers))
+
+
+def _keys_schema(names: Sequence[str]) -> pa.Schema:
+    columns: list[tuple[str, pa.DataType]] = [(name, pa.string()) for name in names]
+    return pa.schema([("hash", pa.int64()), *columns])
 
 
 def _distinct(keys: pa.Table) -> pa.Table:
@@ -133,13 +139,13 @@ def _with_keys(
     connection: psycopg.Connection[Any], table: Compared, key: Sequence[TextColumn], keys: pa.Table
 ) -> SourceTable:
     """The source's rows that have these keys."""
-    condition = keys_condition(key, [keys[column.name].to_pylist() for column in key])
+    condition = keys_condition(key, [python_values(keys[column.name]) for column in key])
     return SourceTable(connection, replace(table, row_filter=_both(table.row_filter, condition)))
 
 
 def _keys(chosen: SourceTable, hashes: Hashes, names: Sequence[str]) -> Iterator[pa.Table]:
     """The keys of the source's rows with these hashes."""
-    schema = pa.schema([("hash", pa.int64()), *((name, pa.string()) for name in names)])
+    schema = _keys_schema(names)
     for start in range(0, len(hashes), KEYS_AT_ONCE):
         found = list(chosen.rows(hashes[start : start + KEYS_AT_ONCE].tolist(), names))
         columns = [[hashed for hashed, _ in found], *zip(*(texts for _, texts in found), strict=True)]

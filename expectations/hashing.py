@@ -30,6 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from slotlake.decoder.compiled.arrays import arrow_buffer, elements
 from slotlake.decoder.compiled.jit import compiled, frozen
 from slotlake.decoder.types.table import sql_text
 
@@ -121,14 +122,14 @@ def escaped_texts(texts: pa.Array) -> pa.Array:
     if not len(texts) or not pc.any(pc.match_substring_regex(texts, _WRITTEN_OTHERWISE)).as_py():
         return texts
     _, offsets, data = texts.buffers()
-    starts = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    plain = np.frombuffer(data, np.uint8)[starts[0] : starts[-1]]
+    starts = elements(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    plain = elements(data, np.uint8)[starts[0] : starts[-1]]
     lengths = np.where(plain == _BACKSLASH, 2, np.where(plain >= _NOT_ASCII, 4, 1))
     ends = np.append(0, np.cumsum(lengths))
     written = np.empty(ends[-1], np.uint8)
     _escape(frozen(plain), frozen(ends), written)
     nulls = texts.is_valid().buffers()[1] if texts.null_count else None
-    buffers = [nulls, pa.py_buffer(np.ascontiguousarray(ends[starts - starts[0]])), pa.py_buffer(written)]
+    buffers = [nulls, arrow_buffer(np.ascontiguousarray(ends[starts - starts[0]])), arrow_buffer(written)]
     return pa.Array.from_buffers(pa.large_string(), len(texts), buffers)
 
 
@@ -161,8 +162,8 @@ def _hash_texts(texts: pa.Array, seeds: Hashes, null: int) -> Hashes:
         return np.zeros(0, np.int64)
     texts = texts.cast(pa.large_string())
     _, offsets, data = texts.buffers()
-    starts = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    bytes_ = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    starts = elements(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    bytes_ = elements(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
     hashes = np.empty(len(texts), np.int64)
     _hash_all(frozen(bytes_), frozen(starts), frozen(seeds), hashes)
     if texts.null_count:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from slotlake.decoder.compiled.arrays import python_values
 from slotlake.expectations.hashing import (
     KEY_SEED,
     Hashes,
@@ -68,7 +69,7 @@ class LakeTable:
         return ((batch, keys) for batch, keys, _ in self.hashed())
 
     def _detailed(self, batch: pa.RecordBatch, hashes: Hashes) -> Iterator[tuple[int, RowDetail]]:
-        names = [(name, batch.column(name).to_pylist()) for name, _ in self.table.named]
+        names = [(name, python_values(batch.column(name))) for name, _ in self.table.named]
         values = [
             _column_hashes(self._hashable(batch, name), i) for i, (name, _) in enumerate(self.table.values)
         ]

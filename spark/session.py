@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any, cast
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
@@ -250,16 +251,17 @@ def _connect(remote: str) -> SparkSession:
         ("grpc.keepalive_timeout_ms", _PONG_SECONDS * 1000),
     ]
     channel = DefaultChannelBuilder(remote, channelOptions=options)
-    session: SparkSession = RemoteSession.builder.channelBuilder(channel).create()
+    builder: Any = RemoteSession.builder  # a property of the class, which mypy does not know
+    session = builder.channelBuilder(channel).create()
     session.__class__ = _ended_by_stop_alone()
     # By default Spark's client tries again for ten minutes before it says that its server is gone.
     session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_RETRY_MS_MAX)])
     _remotes[session] = remote
-    return session
+    return cast("SparkSession", session)
 
 
 @cache
-def _ended_by_stop_alone() -> type[SparkSession]:
+def _ended_by_stop_alone() -> type[object]:
     """Remote sessions of which the garbage collector ends nothing.
 
     Spark's own are closed once more when they are collected, stopped or not, by the thread that happens to
@@ -269,7 +271,7 @@ def _ended_by_stop_alone() -> type[SparkSession]:
     """
     from pyspark.sql.connect.session import SparkSession as RemoteSession
 
-    class StoppableSession(RemoteSession):  # type: ignore[misc]
+    class StoppableSession(RemoteSession):
         def __del__(self) -> None:
             pass
 

@@ -22,11 +22,16 @@ import pyarrow as pa
 from slotlake.decoder.changelog.incoming import make_incoming, release_renamed
 from slotlake.decoder.changelog.writer import writing
 from slotlake.decoder.columnar.buffer import MessageBuffer
-from slotlake.decoder.compiled.arrays import arrow, integers
+from slotlake.decoder.compiled.arrays import arrow, arrow_buffer, elements, integers
 from slotlake.decoder.compiled.jit import Bytes, Ints, Lengths, Unsigned, frozen
 
 MEMORY_BYTES = 64 << 20
-SCHEMA = pa.schema([("payload", pa.large_binary()), ("lsn", pa.uint64()), ("xid", pa.int64())])
+_COLUMNS: list[tuple[str, pa.DataType]] = [
+    ("payload", pa.large_binary()),
+    ("lsn", pa.uint64()),
+    ("xid", pa.int64()),
+]
+SCHEMA = pa.schema(_COLUMNS)
 _MESSAGE_BYTES = 24  # offset, position and xid beside each payload
 # A message can be as large as a row (1 GB); otherwise a spilled piece is about this large.
 PIECE_BYTES = 4 << 20
@@ -51,9 +56,9 @@ class Piece:
 
     def record(self) -> pa.RecordBatch:
         """As written to a file."""
-        offsets = pa.py_buffer(np.ascontiguousarray(self.ends))
+        offsets = arrow_buffer(np.ascontiguousarray(self.ends))
         payload = pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(), self.count, [None, offsets, pa.py_buffer(self.data)]
+            pa.large_binary(), self.count, [None, offsets, arrow_buffer(self.data)]
         )
         return pa.record_batch([payload, arrow(self.lsns), arrow(self.xids)], schema=SCHEMA)
 
@@ -62,8 +67,8 @@ class Piece:
         """The opposite of `record`."""
         payload = record.column(0)
         _, offsets, data = payload.buffers()
-        ends = np.frombuffer(offsets, np.int64)[payload.offset : payload.offset + len(payload) + 1]
-        raw = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+        ends = elements(offsets, np.int64)[payload.offset : payload.offset + len(payload) + 1]
+        raw = elements(data, np.uint8)
         return cls(
             frozen(raw[ends[0] : ends[-1]]),
             frozen(ends - ends[0]),

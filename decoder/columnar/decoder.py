@@ -26,25 +26,23 @@ from slotlake.decoder.errors import ProtocolError
 from slotlake.decoder.protocol.relations import Relation, RelationVersion
 from slotlake.decoder.types.catalog import TypeCatalog
 
-TRANSACTIONS_SCHEMA = pa.schema(
-    [
-        ("xid", pa.int64()),
-        ("commit_lsn", pa.int64()),
-        ("end_lsn", pa.int64()),
-        ("commit_time", pa.timestamp("us", "UTC")),
-        ("origin", pa.string()),
-    ]
-)
-MESSAGES_SCHEMA = pa.schema(
-    [
-        ("seq", pa.int64()),
-        ("txn", pa.int32()),
-        ("lsn", pa.int64()),
-        ("transactional", pa.bool_()),
-        ("prefix", pa.string()),
-        ("content", pa.binary()),
-    ]
-)
+_TRANSACTIONS: list[tuple[str, pa.DataType]] = [
+    ("xid", pa.int64()),
+    ("commit_lsn", pa.int64()),
+    ("end_lsn", pa.int64()),
+    ("commit_time", pa.timestamp("us", "UTC")),
+    ("origin", pa.string()),
+]
+TRANSACTIONS_SCHEMA = pa.schema(_TRANSACTIONS)
+_MESSAGES: list[tuple[str, pa.DataType]] = [
+    ("seq", pa.int64()),
+    ("txn", pa.int32()),
+    ("lsn", pa.int64()),
+    ("transactional", pa.bool_()),
+    ("prefix", pa.string()),
+    ("content", pa.binary()),
+]
+MESSAGES_SCHEMA = pa.schema(_MESSAGES)
 
 
 # Tables of which a value could not be read, by schema and name, and the error that says which.

@@ -13,7 +13,7 @@ from slotlake.decoder.columnar import scan, scan_values
 from slotlake.decoder.columnar.chunk import Chunk
 from slotlake.decoder.columnar.control_messages import ControlMessages
 from slotlake.decoder.columnar.rows import RowSets
-from slotlake.decoder.compiled.arrays import arrow
+from slotlake.decoder.compiled.arrays import arrow, python_values
 from slotlake.decoder.compiled.jit import Ints, frozen
 from slotlake.decoder.protocol.relations import Relation
 
@@ -123,7 +123,7 @@ def _renumbered(
         behind = int(np.searchsorted(messages, where))
         numbers[behind:][codes[behind:] == code] = len(versions) - 1
     new_numbers: dict[Relation, int] = {}
-    for i in arrow(numbers).unique().to_pylist():
+    for i in python_values(arrow(numbers).unique()):
         new_numbers.setdefault(versions[i], len(new_numbers))
     return np.array([new_numbers.get(version, 0) for version in versions])[numbers], list(new_numbers)
 

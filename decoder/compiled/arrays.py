@@ -1,4 +1,7 @@
-"""numpy arrays as Arrow arrays, without a copy.
+"""numpy arrays as Arrow arrays, without a copy, and the typed border to pyarrow.
+
+pyarrow's stubs know the buffer protocol from Python 3.12 on only, so `arrow_buffer` and `elements` are where
+memory passes between numpy and Arrow.
 
 ``pyarrow.array`` and ``Array.to_numpy`` look whether pandas is there, and so import it: over a second in the
 first batch of every process.
@@ -6,18 +9,51 @@ first batch of every process.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-_TYPES = {
-    np.dtype(kind): pa.from_numpy_dtype(kind)
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+_TYPES: dict[np.dtype[Any], pa.DataType] = {
+    np.dtype(kind): pa.from_numpy_dtype(np.dtype(kind))
     for kind in (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint32, np.uint64)
 }
 
 _NUMPY = {arrow_type: kind for kind, arrow_type in _TYPES.items()}
+
+
+def arrow_buffer(values: npt.NDArray[Any]) -> pa.Buffer:
+    """The memory of a C-contiguous array as an Arrow buffer, without a copy."""
+    return pa.py_buffer(cast("Any", values))
+
+
+def elements(
+    buffer: pa.Buffer | None, kind: type[_Scalar] | np.dtype[_Scalar], count: int = -1, offset: int = 0
+) -> npt.NDArray[_Scalar]:
+    """The memory of an Arrow buffer as a one-dimensional, read-only array; empty where there is none.
+
+    Args:
+        buffer: None, as Arrow has it for an array of no bytes.
+        kind: dtype of the elements.
+        count: how many elements; -1 for all.
+        offset: bytes to skip.
+    """
+    if buffer is None or buffer.size == 0:
+        return np.empty(0, kind)
+    return np.frombuffer(cast("Any", buffer), kind, count, offset)
+
+
+def nulls(count: int, kind: pa.DataType) -> pa.Array:
+    """So many nulls of any type; the stubs know some types only."""
+    empty: pa.Array = pa.nulls(count, cast("Any", kind))
+    return empty
+
+
+def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """``to_pylist``, for columns of which the caller knows the Python type and where nulls are."""
+    return column.to_pylist()
 
 
 def arrow(values: npt.NDArray[np.generic]) -> pa.Array:
@@ -28,9 +64,9 @@ def arrow(values: npt.NDArray[np.generic]) -> pa.Array:
     """
     if values.dtype == np.bool_:
         packed = np.packbits(values.astype(np.bool_), bitorder="little")
-        return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(packed)])
+        return pa.Array.from_buffers(pa.bool_(), len(values), [None, arrow_buffer(packed)])
     whole = np.ascontiguousarray(values)
-    return pa.Array.from_buffers(_TYPES[values.dtype], len(values), [None, pa.py_buffer(whole)])
+    return pa.Array.from_buffers(_TYPES[values.dtype], len(values), [None, arrow_buffer(whole)])
 
 
 def integers(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
@@ -41,13 +77,13 @@ def integers(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
     buffer = values.buffers()[1]
     if len(values) == 0 or buffer is None:
         return np.empty(0, kind)
-    return np.frombuffer(buffer, kind, len(values), values.offset * kind.itemsize)
+    return elements(buffer, kind, len(values), values.offset * kind.itemsize)
 
 
 def valid(values: pa.Array) -> npt.NDArray[np.bool_]:
     """bool per value: it is not null."""
     if values.null_count == 0:
         return np.ones(len(values), np.bool_)
-    bitmap = np.frombuffer(values.buffers()[0], np.uint8)
+    bitmap = elements(values.buffers()[0], np.uint8)
     bits = np.unpackbits(bitmap, bitorder="little", count=values.offset + len(values))
     return bits[values.offset :].astype(np.bool_)

@@ -29,7 +29,7 @@ _Array = TypeVar("_Array", bound=npt.NDArray[Any])
 _intrinsic: Callable[[Any], Any] = numba.extending.intrinsic
 
 
-class _Memory(types.Type):  # type: ignore[misc]
+class _Memory(types.Type):
     """The address of elements of one integer type."""
 
     def __init__(self, dtype: Any) -> None:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +18,7 @@ from pyarrow import parquet
 from slotlake.decoder.catalog.publications import SourceColumn, SourceTable
 from slotlake.decoder.changelog.writer import sync_path
 from slotlake.decoder.errors import ChangeLogError
-from slotlake.decoder.types.representations import Representation
+from slotlake.decoder.types.representations import Pair, Representation
 from slotlake.decoder.types.table import column_type
 
 ROWS_PER_FILE = 2_000_000
@@ -83,7 +83,7 @@ class PartFiles:
         self._file_rows = self._file_received = 0
         self.rows = 0
 
-    def append(self, rows: int, columns: list[tuple[pa.Array, pa.Array | None]], received: int = 0) -> None:
+    def append(self, rows: int, columns: list[Pair], received: int = 0) -> None:
         """Write rows: of each column its typed values, and the exact texts if some value needs one."""
         named = list(zip(self._table.columns, columns, strict=True))
         exact = tuple(column.name for column, (_, text) in named if text is not None)
@@ -94,21 +94,22 @@ class PartFiles:
         assert self._writer is not None
         texts = {column.name: text for column, (_, text) in named if text is not None}
         arrays += [texts.get(name, pa.nulls(rows, pa.string())) for name in self._exact]
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._writer.schema))
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=cast("pa.Schema", self._writer.schema)))
         self._file_rows += rows
         self._file_received += received
         self.rows += rows
         if self._file_rows >= self._rows_per_file:
             self._close()
 
-    def _next_file(self, exact: tuple[str, ...], first: list[pa.Array]) -> None:
+    def _next_file(self, exact: tuple[str, ...], first: list[pa.Array | pa.ChunkedArray]) -> None:
         self._close()
         self._exact = exact
         self._path = self.place.directory / f"{self._stem}-{len(self._done):05d}.parquet"
         schema = self._schema()
         alike = [field.name for field, values in zip(schema, first, strict=False) if _repeats(values)]
         alike += [field.name for field in list(schema)[len(first) :]]  # exact texts: infinities, NaN
-        self._writer = parquet.ParquetWriter(self._path, schema, use_dictionary=alike, **_PARQUET)
+        options: dict[str, Any] = {**_PARQUET, "use_dictionary": alike}
+        self._writer = parquet.ParquetWriter(self._path, schema, **options)
 
     def _schema(self) -> pa.Schema:
         place = self.place
@@ -151,7 +152,7 @@ class PartFiles:
                 path.unlink(missing_ok=True)
 
 
-def _repeats(values: pa.Array) -> bool:
+def _repeats(values: pa.Array | pa.ChunkedArray) -> bool:
     """Is a column smaller with a dictionary? One that most numbers, times and texts overflow only costs."""
     if not pa.types.is_string(values.type):
         return False

@@ -36,6 +36,7 @@ from slotlake.decoder.server.source import as_stored, connect, explain, redact, 
 from slotlake.decoder.server.waiting import Patience, WatchedConnection, readable
 from slotlake.decoder.stream.copy_data import CopyReader
 from slotlake.decoder.stream.nap import Nap
+from slotlake.decoder.types.representations import Pair
 from slotlake.decoder.types.table import column_type, from_copied
 
 __all__ = ["CopiedFile", "CopyCrew", "CopyJob", "CopyPlace", "CopyProgress", "copy_query", "copy_table"]
@@ -384,7 +385,7 @@ class _Reading:
             reach("init.mid_copy")
         self._report(self._job, rows, len(raw))
 
-    def _parse(self, column: SourceColumn, slices: Any) -> tuple[pa.Array, pa.Array | None]:
+    def _parse(self, column: SourceColumn, slices: Any) -> Pair:
         kind = column_type(column.type_oid, column.typmod)
         parsed: tuple[pa.Array, pa.Array | None] = from_copied(slices, kind, column=column.name)
         representation = self._writer.place.representations.get(column.name)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from slotlake.decoder.compiled.arrays import nulls
 from slotlake.decoder.errors import ProtocolError
 from slotlake.decoder.types.column_type import ColumnType
 from slotlake.decoder.types.table import from_text, to_text
@@ -29,8 +30,10 @@ _QUOTED = r'"(?:[^"\\]|""|\\\\)*"'
 class NestedTexts(Protocol):
     """One way to read and print; ``arrow`` and ``spark``: the type of the column."""
 
-    arrow: pa.DataType
-    spark: str
+    @property
+    def arrow(self) -> pa.DataType: ...
+    @property
+    def spark(self) -> str: ...
 
     def parsed(self, texts: pa.Array) -> pa.Array:
         """Values of ``arrow``; null where there is no text, or it has no place in them."""
@@ -43,7 +46,7 @@ class ListTexts:
     """Arrays of one dimension that begins at 1, as lists."""
 
     def __init__(self, element: ColumnType, delimiter: str) -> None:
-        self.arrow = pa.list_(pa.field("element", element.arrow))
+        self.arrow: pa.DataType = pa.list_(pa.field("element", element.arrow))
         self.spark = f"array<{element.spark}>"
         self._element = element
         self._delimiter = delimiter
@@ -60,11 +63,12 @@ class ListTexts:
         unquoted = _nulls_where_named(lists)
         odd = np.flatnonzero(_flags(pc.and_(pc.invert(plain), texts.is_valid())))
         absent = ~_flags(plain)
-        elements = _replaced(unquoted, absent, {int(i): self._taken_apart(texts[i].as_py()) for i in odd})
+        elements = _replaced(unquoted, absent, {i: self._taken_apart(texts[i].as_py()) for i in odd.tolist()})
         return self._typed(elements)
 
     def printed(self, values: pa.Array) -> pa.Array:
         """With quotes where array_out puts them."""
+        assert isinstance(values, pa.ListArray)
         flat = values.flatten()
         texts = to_text(flat, None, self._element).cast(pa.string())
         special = pc.or_(pc.match_substring_regex(texts, self._special), pc.equal(texts, ""))
@@ -73,7 +77,8 @@ class ListTexts:
         quoted = pc.binary_join_element_wise('"', escaped, '"', "")
         elements = pc.fill_null(pc.if_else(special, quoted, texts), "NULL")
         joined = pc.binary_join(_lists(values, elements), self._delimiter)
-        return pc.binary_join_element_wise("{", joined, "}", "")
+        printed: pa.Array = pc.binary_join_element_wise("{", joined, "}", "")
+        return printed
 
     def _taken_apart(self, text: str) -> list[str | None] | None:
         if not text.startswith("{") or not text.endswith("}"):
@@ -91,7 +96,7 @@ class ListTexts:
             at = token.end() + 1
         return elements
 
-    def _typed(self, elements: pa.Array) -> pa.Array:
+    def _typed(self, elements: pa.ListArray) -> pa.Array:
         values = _values(elements.flatten(), self._element)
         return _lists(elements, values).cast(self.arrow)
 
@@ -134,7 +139,8 @@ class RangeTexts:
         left = pc.if_else(pc.struct_field(values, "lower_inc"), "[", "(")
         right = pc.if_else(pc.struct_field(values, "upper_inc"), "]", ")")
         whole = pc.binary_join_element_wise(left, lower, ",", upper, right, "")
-        return pc.if_else(pc.struct_field(values, "empty"), "empty", whole)
+        printed: pa.Array = pc.if_else(pc.struct_field(values, "empty"), "empty", whole)
+        return printed
 
 
 _RANGE_PARTS = ("left", "lower", "upper", "right")
@@ -165,7 +171,8 @@ class RecordTexts:
         for i, kind in enumerate(self._kinds):
             parts += [",", _quoted(to_text(pc.struct_field(values, i), None, kind), _IN_RECORD)]
         joined = pc.binary_join_element_wise("(", *parts[1:], ")", "")
-        return pc.if_else(values.is_null(), pa.scalar(None, pa.string()), joined)
+        printed: pa.Array = pc.if_else(values.is_null(), pa.scalar(None, pa.string()), joined)
+        return printed
 
 
 def _values(texts: pa.Array, kind: ColumnType) -> pa.Array:
@@ -183,7 +190,7 @@ def _value(text: pa.Array, kind: ColumnType) -> pa.Array:
     try:
         return from_text(text, kind)[0].cast(kind.arrow)
     except ProtocolError:
-        return pa.nulls(1, kind.arrow)
+        return nulls(1, kind.arrow)
 
 
 def _unquoted(parts: pa.Array) -> pa.Array:
@@ -192,7 +199,8 @@ def _unquoted(parts: pa.Array) -> pa.Array:
     inner = pc.utf8_slice_codeunits(pc.if_else(quoted, parts, '""'), 1, -1)
     inner = pc.replace_substring(pc.replace_substring(inner, '""', '"'), "\\\\", "\\")
     plain = pc.if_else(pc.equal(parts, ""), pa.scalar(None, pa.string()), parts)
-    return pc.if_else(quoted, inner, plain)
+    texts: pa.Array = pc.if_else(quoted, inner, plain)
+    return texts
 
 
 def _quoted(texts: pa.Array, special: str) -> pa.Array:
@@ -201,10 +209,11 @@ def _quoted(texts: pa.Array, special: str) -> pa.Array:
     needed = pc.or_(pc.match_substring_regex(texts, special), pc.equal(texts, ""))
     doubled = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '""')
     quoted = pc.binary_join_element_wise('"', doubled, '"', "")
-    return pc.fill_null(pc.if_else(needed, quoted, texts), "")
+    written: pa.Array = pc.fill_null(pc.if_else(needed, quoted, texts), "")
+    return written
 
 
-def _structs(arrays: list[pa.Array], kind: pa.DataType, absent: pa.Array) -> pa.Array:
+def _structs(arrays: list[pa.Array], kind: pa.StructType, absent: pa.Array) -> pa.Array:
     return pa.StructArray.from_arrays(
         [array.cast(field.type) for array, field in zip(arrays, kind, strict=True)],
         fields=list(kind),
@@ -212,21 +221,25 @@ def _structs(arrays: list[pa.Array], kind: pa.DataType, absent: pa.Array) -> pa.
     )
 
 
-def _nulls_where_named(lists: pa.Array) -> pa.Array:
+def _nulls_where_named(lists: pa.ListArray) -> pa.ListArray:
     """Elements that read NULL, without quotes, are null."""
     flat = lists.flatten()
     return _lists(lists, pc.if_else(pc.equal(flat, "NULL"), pa.scalar(None, pa.string()), flat))
 
 
-def _lists(shape: pa.Array, elements: pa.Array) -> pa.Array:
+def _lists(shape: pa.ListArray, elements: pa.Array) -> pa.ListArray:
     """Lists of these elements, as long as ``shape``'s and null where they are."""
     lengths = pc.fill_null(pc.list_value_length(shape), 0)
     offsets = np.zeros(len(shape) + 1, np.int32)
     np.cumsum(lengths.to_numpy(zero_copy_only=False), out=offsets[1:])
-    return pa.ListArray.from_arrays(pa.array(offsets), elements, mask=shape.is_null())
+    from_arrays: Any = pa.ListArray.from_arrays  # the stubs want offsets and masks of other types
+    lists: pa.ListArray = from_arrays(pa.array(offsets), elements, mask=shape.is_null())
+    return lists
 
 
-def _replaced(lists: pa.Array, absent: np.ndarray, others: dict[int, list[str | None] | None]) -> pa.Array:
+def _replaced(
+    lists: pa.ListArray, absent: np.ndarray, others: dict[int, list[str | None] | None]
+) -> pa.ListArray:
     """The lists, null where ``absent``, and these in place of some."""
     if not others:
         taken = pa.array(np.arange(len(lists)), mask=absent)
@@ -236,7 +249,8 @@ def _replaced(lists: pa.Array, absent: np.ndarray, others: dict[int, list[str | 
     where[list(others)] = len(lists) + np.arange(len(others))
     absent = absent.copy()
     absent[list(others)] = False
-    return pa.concat_arrays([lists.cast(extra.type), extra]).take(pa.array(where, mask=absent))
+    both = pa.concat_arrays([lists.cast(extra.type), extra])
+    return cast("pa.ListArray", both.take(pa.array(where, mask=absent)))
 
 
 def _flags(array: pa.Array) -> np.ndarray:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from slotlake.decoder.compiled.arrays import arrow_buffer
 from slotlake.decoder.compiled.jit import frozen, unsigned
 from slotlake.decoder.types import moment_kernels as moments
 from slotlake.decoder.types import text_kernels as kernels
@@ -69,6 +70,7 @@ def parse_float(slices: Slices, kind: pa.DataType) -> Parsed:
 
 def parse_decimal(slices: Slices, kind: pa.DataType) -> Parsed:
     """A numeric with exactly the type's scale; NaN and what does not fit go to the exact text."""
+    assert isinstance(kind, pa.Decimal128Type)
     out = np.empty((len(slices), 2), dtype=np.uint64)
     valid, exact = np.empty(len(slices), np.uint8), np.empty(len(slices), np.uint8)
     bad = kernels.parse_decimal(*_inputs(slices), kind.precision, kind.scale, out, valid, exact)
@@ -112,6 +114,7 @@ def moment_form(kind: pa.DataType) -> int:
     """Which of the three moment layouts an Arrow type is printed in."""
     if pa.types.is_date32(kind):
         return moments.DATE
+    assert isinstance(kind, pa.TimestampType)
     return moments.TIMESTAMP if kind.tz is None else moments.TIMESTAMPTZ
 
 
@@ -130,12 +133,12 @@ def _check(bad_row: int, what: str) -> None:
 
 def _fixed(values: npt.NDArray[np.generic], valid: npt.NDArray[np.uint8], kind: pa.DataType) -> pa.Array:
     bitmap, nulls = validity(valid)
-    return pa.Array.from_buffers(kind, len(valid), [bitmap, pa.py_buffer(values)], null_count=nulls)
+    return pa.Array.from_buffers(kind, len(valid), [bitmap, arrow_buffer(values)], null_count=nulls)
 
 
 def _flags(values: npt.NDArray[np.uint8], valid: npt.NDArray[np.uint8]) -> pa.Array:
     bitmap, nulls = validity(valid)
-    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+    bits = arrow_buffer(np.packbits(values, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(valid), [bitmap, bits], null_count=nulls)
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from slotlake.decoder.compiled.arrays import elements
 from slotlake.decoder.compiled.jit import frozen
 from slotlake.decoder.types import printing_kernels as kernels
 from slotlake.decoder.types.parsing import moment_form
@@ -30,7 +31,8 @@ def print_string(values: pa.Array) -> pa.Array:
 
 def print_bool(values: pa.Array) -> pa.Array:
     """``t`` or ``f``."""
-    return pc.if_else(values, pa.scalar("t"), pa.scalar("f"))
+    letters: pa.Array = pc.if_else(values, pa.scalar("t"), pa.scalar("f"))
+    return letters
 
 
 def print_int(values: pa.Array) -> pa.Array:
@@ -86,7 +88,8 @@ def _reprinted(
     values: pa.Array, printed: pa.Array, midpoint: npt.NDArray[np.uint8], bits: int, fixed_below: int
 ) -> pa.Array:
     texts = [_nearest(value.as_py(), bits, fixed_below) for value in values.filter(pa.array(midpoint == 1))]
-    return pc.replace_with_mask(printed, pa.array(midpoint == 1), pa.array(texts, pa.string()))
+    reprinted: pa.Array = pc.replace_with_mask(printed, pa.array(midpoint == 1), pa.array(texts, pa.string()))
+    return reprinted
 
 
 @lru_cache(maxsize=4096)
@@ -145,7 +148,7 @@ def _fixed_width(values: pa.Array, dtype: type, words: int) -> npt.NDArray[np.ge
     if data is None:
         return np.zeros(len(values) * words, dtype=dtype)
     first = values.offset * words
-    return np.frombuffer(data, dtype=dtype)[first : first + len(values) * words]
+    return elements(data, np.dtype(dtype))[first : first + len(values) * words]
 
 
 def _strings(

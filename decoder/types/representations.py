@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +25,7 @@ from slotlake.decoder.types.column_type import ColumnType
 from slotlake.decoder.types.nested import ListTexts, NestedTexts, RangeTexts, RecordTexts
 from slotlake.decoder.types.table import column_type, to_text
 
-Pair = tuple[pa.Array, pa.Array | None]
+Pair: TypeAlias = "tuple[pa.Array | pa.ChunkedArray, pa.Array | pa.ChunkedArray | None]"
 _CACHED_MAX = 1 << 12
 
 AS_TEXT = json.dumps(["text"])
@@ -87,7 +87,7 @@ class NestedRepresentation(Representation):
         nothing = [pa.nulls(len(parsed), pa.string()) if text is None else text for parsed, text in pairs]
         return pa.chunked_array([parsed for parsed, _ in pairs]), pa.chunked_array(nothing)
 
-    def _fitting_pair(self, texts: pa.Array) -> Pair:
+    def _fitting_pair(self, texts: pa.Array) -> tuple[pa.Array, pa.Array | None]:
         texts = texts.cast(pa.string())
         parsed = self.texts.parsed(texts)
         same = pc.equal(self.texts.printed(parsed), texts)
@@ -102,7 +102,8 @@ class NestedRepresentation(Representation):
         printed = self.texts.printed(one_array(typed))
         if exact is None:
             return printed
-        return pc.coalesce(*alike(one_array(exact), printed))
+        texts: pa.Array = pc.coalesce(*alike(one_array(exact), printed))
+        return texts
 
 
 def as_list(element_oid: int, delimiter: str) -> str:

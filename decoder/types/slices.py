@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from slotlake.decoder.compiled.arrays import arrow_buffer, elements
 from slotlake.decoder.compiled.jit import Bytes, Ints, Lengths, compiled, frozen
 from slotlake.decoder.compiled.memory import bare
 from slotlake.decoder.compiled.wide import one_array
@@ -50,22 +51,21 @@ class Slices:
 
 def slices_of(values: pa.Array | pa.ChunkedArray) -> Slices:
     """View an Arrow string or binary array (32 or 64 bit offsets) as slices."""
-    values = one_array(values)
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    wide = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
-    if not wide and not (pa.types.is_string(values.type) or pa.types.is_binary(values.type)):
-        raise TypeError(f"text values expected, not {values.type}")
-    buffers, count = values.buffers(), len(values)
-    offsets = np.frombuffer(buffers[1], dtype=np.int64 if wide else np.int32) if buffers[1] else np.zeros(1)
-    offsets = offsets[values.offset : values.offset + count + 1].astype(np.int64)
+    array = one_array(values)
+    if isinstance(array, pa.DictionaryArray):
+        array = array.dictionary_decode()
+    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    if not wide and not (pa.types.is_string(array.type) or pa.types.is_binary(array.type)):
+        raise TypeError(f"text values expected, not {array.type}")
+    buffers, count = array.buffers(), len(array)
+    stored: npt.NDArray[Any] = elements(buffers[1], np.int64) if wide else elements(buffers[1], np.int32)
+    offsets = stored[array.offset : array.offset + count + 1].astype(np.int64)
     if count == 0:
         offsets = np.zeros(1, dtype=np.int64)
     length = np.diff(offsets).astype(np.int32)
-    if values.null_count:
-        length[values.is_null().to_numpy(zero_copy_only=False)] = NULL
-    data = np.frombuffer(buffers[2], dtype=np.uint8) if buffers[2] else np.zeros(0, dtype=np.uint8)
-    return Slices(frozen(data), frozen(offsets[:-1]), frozen(length))
+    if array.null_count:
+        length[array.is_null().to_numpy(zero_copy_only=False)] = NULL
+    return Slices(frozen(elements(buffers[2], np.uint8)), frozen(offsets[:-1]), frozen(length))
 
 
 def validity(valid: npt.NDArray[Any]) -> tuple[pa.Buffer | None, int]:
@@ -73,7 +73,7 @@ def validity(valid: npt.NDArray[Any]) -> tuple[pa.Buffer | None, int]:
     nulls = len(valid) - int(np.count_nonzero(valid))
     if nulls == 0:
         return None, 0
-    return pa.py_buffer(np.packbits(valid, bitorder="little")), nulls
+    return arrow_buffer(np.packbits(valid, bitorder="little")), nulls
 
 
 def gather(slices: Slices) -> pa.Array:
@@ -84,8 +84,8 @@ def gather(slices: Slices) -> pa.Array:
     offsets: npt.NDArray[Any] = np.empty(count + 1, dtype=np.int64 if wide else np.int32)
     out = np.empty(size + _SPARE, dtype=np.uint8)
     _copy(frozen(slices.data), frozen(slices.start), length, offsets, out)
-    bitmap = pa.py_buffer(np.packbits(slices.present, bitorder="little")) if nulls else None
-    buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(out[:size])]
+    bitmap = arrow_buffer(np.packbits(slices.present, bitorder="little")) if nulls else None
+    buffers = [bitmap, arrow_buffer(offsets), arrow_buffer(out[:size])]
     return pa.Array.from_buffers(pa.large_binary() if wide else pa.binary(), count, buffers, null_count=nulls)
 
 
@@ -95,7 +95,7 @@ def binary_array(data: Bytes, offsets: Ints, valid: npt.NDArray[Any]) -> pa.Arra
     wide = int(offsets[-1]) > _INT32_MAX
     kind = pa.large_binary() if wide else pa.binary()
     stored = offsets if wide else offsets.astype(np.int32)
-    buffers = [bitmap, pa.py_buffer(stored), pa.py_buffer(data)]
+    buffers = [bitmap, arrow_buffer(stored), arrow_buffer(data)]
     return pa.Array.from_buffers(kind, len(valid), buffers, null_count=nulls)
 
 

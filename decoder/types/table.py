@@ -206,12 +206,13 @@ def to_text(
         A string array of the same length, null for NULL.
     """
     array = one_array(values)
-    if pa.types.is_dictionary(array.type):
+    if isinstance(array, pa.DictionaryArray):
         array = array.dictionary_decode()
     printed = _row(ct.oid, ct.typmod).print(_as_declared(array, ct.arrow))
     if exact is None:
         return printed
-    return pc.coalesce(*alike(one_array(exact), printed))
+    texts: pa.Array = pc.coalesce(*alike(one_array(exact), printed))
+    return texts
 
 
 def sql_text(expression: str, oid: int) -> str:

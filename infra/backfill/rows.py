@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from slotlake.decoder.catalog.condition import Condition, TextColumn, keys_condition, text_columns
 from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.compiled.arrays import python_values
 from slotlake.decoder.copy.files import CopiedFile
 from slotlake.decoder.copy.parts import whole_part
 from slotlake.decoder.copy.table import CopyCrew, CopyJob
@@ -207,7 +208,7 @@ def _read(
     jobs: list[CopyJob] = []
     for start in range(0, keys.num_rows, KEYS_AT_ONCE):
         part = keys.slice(start, KEYS_AT_ONCE)
-        condition = keys_condition(difference.key, [part[c.name].to_pylist() for c in difference.key])
+        condition = keys_condition(difference.key, [python_values(part[c.name]) for c in difference.key])
         jobs.append(CopyJob(table, target, whole_part(table), f"rows-{len(jobs):05d}", condition))
     files: list[CopiedFile] = []
     progress(f"copy {table.quoted}: rows", 0)

@@ -156,7 +156,7 @@ _OPTIONAL_SECTIONS = frozenset(
 )
 
 
-class _StrictLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no annotations
+class _StrictLoader(yaml.SafeLoader):
     """YAML keeps the last of two equal keys; here two equal keys are a mistake worth saying."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

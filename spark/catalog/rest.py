@@ -58,7 +58,8 @@ class _LimitedCatalog(RestCatalog):
     def _create_session(self) -> Session:
         session = super()._create_session()
         # requests asks for a limit with each request, and pyiceberg gives none.
-        session.request = partial(session.request, timeout=(CONNECT_SECONDS, ANSWER_SECONDS))
+        limited = partial(session.request, timeout=(CONNECT_SECONDS, ANSWER_SECONDS))
+        session.request = limited  # type: ignore[method-assign]
         return session
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from slotlake.decoder.compiled.arrays import nulls
 from slotlake.decoder.compiled.wide import joined, one_array, taken
 from slotlake.decoder.errors import ApplyError
 from slotlake.spark.tables.shapes import BatchColumn, BatchRelation
@@ -71,8 +72,8 @@ class Values:
 def _side_by_side(new: pa.Array | None, old: pa.Array | None, with_old: bool) -> pa.Array | None:
     present = new if new is not None else old
     if present is None or not with_old:
-        return new if with_old or new is not None or present is None else pa.nulls(len(present), present.type)
-    sides = [pa.nulls(len(present), present.type) if side is None else side for side in (new, old)]
+        return new if with_old or new is not None or present is None else nulls(len(present), present.type)
+    sides = [nulls(len(present), present.type) if side is None else side for side in (new, old)]
     return joined(sides)
 
 
@@ -198,7 +199,7 @@ def _piece(part: Part, column: BatchColumn) -> _Piece:
     relation, rows = part
     names = [candidate.name for candidate in relation.columns]
     if column.name not in names:
-        nothing = pa.nulls(rows.num_rows, _arrow_type(column))
+        nothing = nulls(rows.num_rows, _arrow_type(column))
         return _Piece(nothing, None, None, None, np.ones(rows.num_rows, bool), np.zeros(rows.num_rows, bool))
     position = names.index(column.name)
     source = relation.columns[position]
@@ -206,7 +207,7 @@ def _piece(part: Part, column: BatchColumn) -> _Piece:
     sides = [_side(rows, f"{side}{position}") for side in ("n", "o", "xn", "xo")]
     new, old_values, exact_new, exact_old = _in_newest_type(sides, source, column)
     if new is None:
-        new = pa.nulls(rows.num_rows, old_values.type if old_values is not None else _arrow_type(column))
+        new = nulls(rows.num_rows, old_values.type if old_values is not None else _arrow_type(column))
     flags = np.zeros(rows.num_rows, bool) if unchanged is None else _booleans(unchanged)
     return _Piece(new, old_values, exact_new, exact_old, flags, _carried(rows, source))
 
@@ -250,7 +251,7 @@ def _joined(arrays: list[pa.Array | None], parts: Sequence[Part], order: pa.Arra
     kind = present[0].type
     whole = joined(
         [
-            pa.nulls(part[1].num_rows, kind) if array is None else array
+            nulls(part[1].num_rows, kind) if array is None else array
             for array, part in zip(arrays, parts, strict=True)
         ]
     )

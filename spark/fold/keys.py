@@ -91,7 +91,8 @@ def _float_bits(array: pa.Array, one_zero: bool) -> pa.Array:
     if one_zero:
         values[values == 0] = 0.0
     bits = values.view(f"i{values.itemsize}")
-    return pa.array(bits, mask=np.asarray(array.is_null()))
+    integers: pa.Array = pa.array(bits, mask=np.asarray(array.is_null()))
+    return integers
 
 
 def _combine(left: Array, right: Array) -> Array:

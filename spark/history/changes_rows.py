@@ -10,15 +10,18 @@ if that shows it; else it is NULL and its column is named in ``unchanged``: the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from slotlake.decoder.types import table as types
+from slotlake.decoder.types.representations import Pair
 from slotlake.spark.fold.columns import OLD_KEY, OLD_NONE, OLD_WHOLE, Array, Merged, Part, merge
 from slotlake.spark.tables.schema import LakeColumn, TableSchema
 
+_Columns: TypeAlias = "dict[str, pa.Array | pa.ChunkedArray]"  # by name; all of one length
 _SHOWS_NEW = tuple(b"IU")
 _OLD_NAMES = {OLD_KEY: "key", OLD_WHOLE: "row"}
 FROM_TRANSACTION = {
@@ -52,7 +55,7 @@ def change_rows(
         [_of_version(schema, part, names) for part in filled], promote_options="permissive"
     )
     txn = rows["txn"].to_numpy()
-    arrays = {"seq": pa.array(_numbered(rows["seq"].to_numpy(), txn))}
+    arrays: _Columns = {"seq": pa.array(_numbered(rows["seq"].to_numpy(), txn))}
     of_transaction = transactions.take(pa.array(txn))
     arrays |= {name: of_transaction[source] for name, source in FROM_TRANSACTION.items()}
     columns = rows.drop_columns(["seq", "txn"])
@@ -74,7 +77,7 @@ def _of_version(schema: TableSchema, part: Part, names: Mapping[str, str]) -> pa
     relation, rows = part
     merged = merge([part])
     order = pa.array(np.argsort(rows["seq"].to_numpy(), kind="stable"))
-    arrays: dict[str, pa.Array] = {
+    arrays: _Columns = {
         name: rows[source].take(order).combine_chunks()
         for name, source in {"seq": "seq", "txn": "txn", "change_lsn": "lsn"}.items()
     }
@@ -108,10 +111,11 @@ def _unchanged(merged: Merged, columns: Sequence[str]) -> pa.Array:
     offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
     values = pa.array(names, pa.string()).take(pa.array(order))
     lists = pa.ListArray.from_arrays(offsets, values)
-    return pc.if_else(pa.array(counts > 0), lists, pa.scalar(None, lists.type))
+    unsent_names: pa.Array = pc.if_else(pa.array(counts > 0), lists, pa.scalar(None, lists.type))
+    return unsent_names
 
 
-def _values(merged: Merged, position: int, column: LakeColumn, number: int) -> dict[str, pa.Array]:
+def _values(merged: Merged, position: int, column: LakeColumn, number: int) -> _Columns:
     changes = len(merged.op)
     numbers = np.arange(changes)
     new = np.where(np.isin(merged.op, _SHOWS_NEW), numbers, -1)
@@ -119,7 +123,7 @@ def _values(merged: Merged, position: int, column: LakeColumn, number: int) -> d
     if unchanged is not None:
         new = np.where(unchanged, np.where(merged.carried[position], numbers + changes, -1), new)
     old = np.where((merged.old != OLD_NONE) & merged.carried[position], numbers + changes, -1)
-    arrays: dict[str, pa.Array] = {}
+    arrays: _Columns = {}
     for side, source in (("n", new), ("o", old)):
         columns = merged.take(position, source)
         typed, exact = _retyped(
@@ -134,7 +138,7 @@ def _values(merged: Merged, position: int, column: LakeColumn, number: int) -> d
 
 def _retyped(
     typed: pa.Array, exact: pa.Array | None, merged: Merged, position: int, column: LakeColumn
-) -> tuple[pa.Array, pa.Array | None]:
+) -> Pair:
     """Values as the lake's column keeps them; those of an older type go through PostgreSQL's text."""
     source = merged.columns[position]
     if (source.type_oid, source.typmod) != (column.type_oid, column.typmod):

@@ -95,7 +95,7 @@ class HistoryFold(SegmentFold):
         ends = np.searchsorted(self._truncates[0], begun, side="right")
         until = np.append(self._truncates[1], -1)[ends]
         begun = begun[until != self._txn]
-        arrays = {"close": pa.array(np.zeros(len(begun), np.bool_))}
+        arrays: dict[str, pa.Array] = {"close": pa.array(np.zeros(len(begun), np.bool_))}
         arrays |= _times(transactions, self._txn[begun], until[begun])
         return self._made(arrays, begun, transactions)
 
@@ -106,7 +106,7 @@ class HistoryFold(SegmentFold):
         nothing = np.full(len(ended), -1, np.int64)
         begun = np.concatenate([nothing, events.txn[opened]])
         codes = events.key[ended]
-        arrays = {
+        arrays: dict[str, pa.Array] = {
             "close": pa.array(np.arange(len(begun)) < len(ended)),
             "code": pa.array(np.concatenate([codes, np.full(len(opened), -1, np.int64)])),
             "number": pa.array(np.concatenate([ending, np.zeros(len(opened), np.int64)])),
@@ -124,7 +124,7 @@ class HistoryFold(SegmentFold):
         assert codes is not None
         closes = np.flatnonzero(events.first & has_open[events.key])
         begins = np.flatnonzero(events.last >= 0)
-        arrays = {"close": pa.array(np.arange(len(closes) + len(begins)) < len(closes))}
+        arrays: dict[str, pa.Array] = {"close": pa.array(np.arange(len(closes) + len(begins)) < len(closes))}
         begun = np.concatenate([np.full(len(closes), -1, np.int64), events.txn[begins]])
         arrays |= _times(transactions, begun, np.concatenate([events.txn[closes], events.next[begins]]))
         last, origin = events.last[begins], events.origin[begins]
@@ -172,7 +172,8 @@ def history_folds(changes: Sequence[Part]) -> list[HistoryFold]:
 
 
 def _is(rows: pa.Table, op: int, *, other: bool = False) -> pa.Array:
-    return pa.array((rows["op"].to_numpy() == op) != other)
+    flags: pa.Array = pa.array((rows["op"].to_numpy() == op) != other)
+    return flags
 
 
 def _in_order(tables: Sequence[pa.Table]) -> tuple[Array, Array]:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from slotlake.decoder.compiled.arrays import python_values
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.fold.columns import Part
@@ -159,7 +160,7 @@ def _open_version_counts(work: Work, schema: TableSchema, segment: HistoryFold) 
         answer = answered(
             work, history_table.open_versions_query(target, target.fold.rows, view), target.markers
         )
-    return dict(zip(answer["code"].to_pylist(), answer["held"].to_pylist(), strict=True))
+    return dict(zip(python_values(answer["code"]), python_values(answer["held"]), strict=True))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from slotlake.decoder.compiled.arrays import python_values
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.failpoints import reach
 from slotlake.spark import lake_files
@@ -190,7 +191,7 @@ def _held(work: Work, target: Target, part: SegmentFold) -> dict[int, int] | Non
     target = replace(target, given=frozenset(asked.column_names))
     with view_of(work, asked, view_schema(target, asked.column_names)) as view:
         answer = answered(work, lake_rows_query(target, asked, view), target.markers)
-    return dict(zip(answer["code"].to_pylist(), answer["held"].to_pylist(), strict=True))
+    return dict(zip(python_values(answer["code"]), python_values(answer["held"]), strict=True))
 
 
 def _summaries(work: Work) -> list[dict[str, str]]:

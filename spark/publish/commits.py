@@ -69,21 +69,20 @@ _SCHEMA = Schema(
     *(NestedField(i, name, kind, required=False) for i, (name, kind) in enumerate(_FIELDS, 1)),
     *(_map_field(len(_FIELDS) + 1 + 3 * i, name) for i, name in enumerate(("tables", "changed"))),
 )
-_ARROW = pa.schema(
-    [
-        ("lsn", pa.string()),
-        ("position", pa.int64()),
-        ("batch", pa.string()),
-        ("digest", pa.string()),
-        ("commit_time", pa.timestamp("us", "UTC")),
-        ("published_at", pa.timestamp("us", "UTC")),
-        ("kind", pa.string()),
-        ("transactions", pa.int64()),
-        ("changes", pa.int64()),
-        ("tables", pa.map_(pa.string(), pa.int64())),
-        ("changed", pa.map_(pa.string(), pa.int64())),
-    ]
-)
+_ARROW_FIELDS: list[tuple[str, pa.DataType]] = [
+    ("lsn", pa.string()),
+    ("position", pa.int64()),
+    ("batch", pa.string()),
+    ("digest", pa.string()),
+    ("commit_time", pa.timestamp("us", "UTC")),
+    ("published_at", pa.timestamp("us", "UTC")),
+    ("kind", pa.string()),
+    ("transactions", pa.int64()),
+    ("changes", pa.int64()),
+    ("tables", pa.map_(pa.string(), pa.int64())),
+    ("changed", pa.map_(pa.string(), pa.int64())),
+]
+_ARROW = pa.schema(_ARROW_FIELDS)
 
 
 _MANIFEST_BYTES = 64 * 1024

@@ -20,6 +20,7 @@ from pyiceberg.table import FileScanTask, StaticTable
 from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
 from pyiceberg.table.puffin import PuffinFile
 
+from slotlake.decoder.compiled.arrays import nulls
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
 
@@ -106,7 +107,7 @@ def _sources(present: pa.Schema, columns: Sequence[ScanColumn]) -> list[str | No
 
 def _column(batch: pa.RecordBatch, name: str | None, field: pa.Field) -> pa.Array:
     if name is None:
-        return pa.nulls(batch.num_rows, field.type)
+        return nulls(batch.num_rows, field.type)
     values = batch.column(name)
     return values if values.type == field.type else values.cast(field.type)
 

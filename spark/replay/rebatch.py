@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from slotlake.decoder.changelog.batches import Batch, BatchRelation, batch_name
+from slotlake.decoder.compiled.arrays import python_values
 from slotlake.decoder.errors import ChangeLogError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.spark.publish import sidecar as annex
@@ -145,4 +146,4 @@ def _ends(batch: Batch) -> list[tuple[int, str | None]]:
         return []
     table = batch.transaction_table()
     times = [time and time.astimezone(UTC).isoformat() for time in table["commit_time"].to_pylist()]
-    return list(zip(table["end_lsn"].to_pylist(), times, strict=True))
+    return list(zip(python_values(table["end_lsn"]), times, strict=True))

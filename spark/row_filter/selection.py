@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from slotlake.decoder.catalog.row_filters import FilterColumn
+from slotlake.decoder.compiled.arrays import nulls
 from slotlake.decoder.compiled.wide import one_array
 from slotlake.decoder.errors import LAKE_ALTERED, ApplyError, LakeError
 from slotlake.spark.fold.columns import OLD_KEY, OLD_NONE, OLD_WHOLE, fold_key
@@ -224,7 +225,7 @@ def _pair(relation: BatchRelation, rows: pa.Table, side: str, i: int) -> _Pair:
     column = relation.columns[i]
     typed = _array(rows, f"{side}{i}")
     if typed is None:
-        typed = pa.nulls(rows.num_rows, column_type(column.type_oid, column.typmod).arrow)
+        typed = nulls(rows.num_rows, column_type(column.type_oid, column.typmod).arrow)
     return typed, _array(rows, f"x{side}{i}")
 
 
@@ -234,7 +235,7 @@ def _completed(pair: _Pair, other: _Pair, where: Array) -> _Pair:
     typed = pc.if_else(mask, other[0].cast(pair[0].type), pair[0])
     if pair[1] is None and other[1] is None:
         return typed, None
-    texts = [pa.nulls(len(where), pa.string()) if text is None else text.cast(pa.string()) for text in
+    texts = [nulls(len(where), pa.string()) if text is None else text.cast(pa.string()) for text in
              (pair[1], other[1])]  # fmt: skip
     return typed, pc.if_else(mask, texts[1], texts[0])
 

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from slotlake.decoder.compiled.arrays import python_values
 from slotlake.decoder.types import oids
 from slotlake.spark.row_filter.parse import TypeName
 
@@ -151,7 +152,7 @@ def read(kind: str, typed: pa.Array, exact: pa.Array | None) -> Vector:
     values = _typed(kind, typed)
     if exact is not None:
         beside = np.flatnonzero(exact.is_valid().to_numpy(zero_copy_only=False))
-        for row, text in zip(beside, exact.take(pa.array(beside)).to_pylist(), strict=True):
+        for row, text in zip(beside, python_values(exact.take(pa.array(beside))), strict=True):
             values[row] = literal(kind, text)
         known[beside] = True
     return Vector(values, ~known)

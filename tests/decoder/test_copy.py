@@ -116,7 +116,7 @@ def test_every_kind_of_value_comes_through(database: Database, tmp_path: Path) -
     assert sum(file.rows for file in files) == 1003
     assert {name for file in files for name in file.exact} == {"n", "d", "ts", "tz"}
     schema = pq.read_schema(files[-1].path)
-    ids = {field.name: int(field.metadata[b"PARQUET:field_id"]) for field in schema}
+    ids = {field.name: int((field.metadata or {})[b"PARQUET:field_id"]) for field in schema}
     assert (ids["lake id"], ids["lake n"], ids["lake n__exact"]) == (1, 11, 12)
     assert schema.field("lake tz").type == pa.timestamp("us", "UTC")
     assert schema.field("lake ts").type == pa.timestamp("us")

@@ -58,7 +58,7 @@ def kept(form: str, oid: int, typmod: int, values: list[str | None]) -> tuple[li
     typed, exact = how.keep(*from_text(pa.array(values, pa.string()), ct))
     assert typed.type == how.arrow
     assert how.text(typed, exact).to_pylist() == values
-    beside = [None] * len(values) if exact is None else exact.to_pylist()
+    beside: list[Any] = [None] * len(values) if exact is None else exact.to_pylist()
     for value, text, source in zip(typed.to_pylist(), beside, values, strict=True):
         assert (value is not None) + (text is not None) == (source is not None)
         assert text in {None, source}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -158,7 +160,8 @@ def test_sliced_and_empty_arrays_are_printed_from_their_offset(oid: int, typmod:
     typed, _ = from_text(pa.array([texts[0], texts[1], None, texts[0]], pa.string()), ct)
     assert to_text(typed[1:], None, ct).to_pylist() == [texts[1], None, texts[0]]
     assert to_text(typed[:0], None, ct).to_pylist() == []
-    assert to_text(pa.chunked_array([], ct.arrow), None, ct).to_pylist() == []
+    chunked_array: Any = pa.chunked_array  # the stubs know no chunked array without a chunk
+    assert to_text(chunked_array([], ct.arrow), None, ct).to_pylist() == []
     nulls, exact = from_text(pa.array([None, None], pa.string()), ct)
     assert (nulls.to_pylist(), exact) == ([None, None], None)
 

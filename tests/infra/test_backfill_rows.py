@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from slotlake.decoder.compiled.arrays import python_values
 from slotlake.decoder.errors import LakeError
 from slotlake.expectations.hashing import KEY_SEED, chain
 from slotlake.infra.backfill.rows import _removed_rows
@@ -35,7 +36,7 @@ def difference(held: list[str], changed: list[str], deleted: list[str]) -> Any:
 def test_all_are_found() -> None:
     held = ["a", "b", "c", "b"]  # one stands there twice
     gone = _removed_rows(difference(held, ["b"], ["c"]))
-    assert sorted(gone.keys["id"].to_pylist()) == ["b", "c"]
+    assert sorted(python_values(gone.keys["id"])) == ["b", "c"]
     assert gone.rows == 3
     assert _removed_rows(difference(held, [], [])).rows == 0
 

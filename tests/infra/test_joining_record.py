@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from slotlake.decoder.compiled.arrays import python_values
 from slotlake.decoder.copy.files import CopiedFile
 from slotlake.decoder.copy.parts import Part
 from slotlake.infra.copy.joining_record import Joining, JoiningRecord, KeyedBy, Since
@@ -64,7 +65,7 @@ def test_ranges_and_notes_are_found_again(tmp_path: Path) -> None:
     assert found.complete == set()
     keys = found.changed(7)
     assert keys is not None
-    assert sorted(keys["n0"].to_pylist()) == [1, 2, 3]  # each once, wherever exact texts were needed
+    assert sorted(python_values(keys["n0"])) == [1, 2, 3]  # each once, wherever exact texts were needed
     found.done(7, 0, [copied(tmp_path, 0)])
     assert JoiningRecord(tmp_path / "joining").complete == {7}
 

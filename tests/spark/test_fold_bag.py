@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slotlake.decoder.compiled.arrays import python_values
 from slotlake.decoder.errors import ApplyError
 from slotlake.spark.fold.batch import Folded, fold, segment_folds
 from slotlake.spark.fold.conflicts import Conflicts
@@ -56,7 +57,7 @@ class Message:
 
 def table(messages: list[Message], first: int = 0, old_kind: str = "O") -> pa.Table:
     width = max(len(m.new or m.old or (0, 0)) for m in messages) if messages else 2
-    kinds = [pa.int64(), pa.string(), pa.int64()]
+    kinds: list[Any] = [pa.int64(), pa.string(), pa.int64()]
     columns = {
         "seq": pa.array(range(first, first + len(messages)), pa.int64()),
         "op": pa.array([ord(m.op) for m in messages], pa.int8()),
@@ -161,7 +162,7 @@ def test_what_the_lake_lacks_is_counted_and_applied_or_skipped() -> None:
     (stretch,) = segment_folds([(BAG, table(messages))])
     first = stretch.fold()
     assert stretch.lookup_rows().select(["n0", "n1"]).to_pylist() == [{"n0": 1, "n1": "a"}]
-    (code,) = stretch.lookup_rows()["code"].to_pylist()
+    (code,) = python_values(stretch.lookup_rows()["code"])
     assert int(first.expected.max()) == 3
     found = Conflicts(update_missing=1, delete_missing=1)
     for skip, after in ((False, {(2, "b"): 1}), (True, {})):

@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slotlake.decoder.columnar.decoder import TRANSACTIONS_SCHEMA
+from slotlake.decoder.compiled.arrays import python_values
 from slotlake.spark.history.fold import Versions, history_folds
 from tests.spark.lake_lab import UNCHANGED, Change, HandBatch, delete, insert, relation, truncate, update
 
@@ -47,7 +48,7 @@ class Course:
         parts = []
         for version in made.relations:
             rows = made.relation_table(version)
-            txn = [self.transactions[seq] for seq in rows["seq"].to_pylist()]
+            txn = [self.transactions[seq] for seq in python_values(rows["seq"])]
             place = rows.column_names.index("txn")
             parts.append((version, rows.set_column(place, "txn", pa.array(txn, pa.int32()))))
         moment = datetime(2024, 5, 1, tzinfo=UTC)

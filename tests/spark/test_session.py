@@ -63,7 +63,8 @@ def test_over_connect(connect: str, lake: LakeSettings) -> None:
 
 def test_collected_garbage_does_not_end_what_others_use(connect: str, lake: LakeSettings) -> None:
     """Whatever thread collects it may hold a lock for which the threads wait that would end."""
-    left, stopped, used = (open_session(lake, remote=connect) for _ in range(3))
+    left: Any = open_session(lake, remote=connect)
+    stopped, used = (open_session(lake, remote=connect) for _ in range(2))
     stopped.stop()
     assert used.sql("SELECT 1").collect() == [(1,)]
     pool = ExecutePlanResponseReattachableIterator._release_thread_pool_instance

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from slotlake.decoder.compiled.arrays import arrow_buffer, python_values
 from slotlake.decoder.compiled.jit import frozen
 from slotlake.decoder.types.binary import kernels, moments, network, numbers, numeric_kernels, search
 from slotlake.decoder.types.binary.reading import utf8
@@ -32,7 +33,7 @@ def read_bool(slices: Slices, _: pa.DataType) -> Parsed:
     out, valid = _empty(slices, np.uint8)
     _check(kernels.read_bool(*_inputs(slices), out, valid), "boolean")
     bitmap, nulls = validity(valid)
-    bits = pa.py_buffer(np.packbits(out, bitorder="little"))
+    bits = arrow_buffer(np.packbits(out, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(slices), [bitmap, bits], null_count=nulls), None
 
 
@@ -69,6 +70,7 @@ def read_float(slices: Slices, kind: pa.DataType) -> Parsed:
 
 def read_decimal(slices: Slices, kind: pa.DataType) -> Parsed:
     """A numeric with exactly the type's scale; NaN and what does not fit go to the exact text."""
+    assert isinstance(kind, pa.Decimal128Type)
     out = np.empty((len(slices), 2), dtype=np.uint64)
     valid, exact = np.empty(len(slices), np.uint8), np.empty(len(slices), np.uint8)
     bad = kernels.read_decimal(*_inputs(slices), kind.precision, kind.scale, out, valid, exact)
@@ -89,6 +91,7 @@ def read_moment(slices: Slices, kind: pa.DataType) -> Parsed:
     out, valid = _empty(slices, np.int64)
     exact = np.empty(len(slices), np.uint8)
     _check(kernels.read_moment(*_inputs(slices), out, valid, exact), "timestamp")
+    assert isinstance(kind, pa.TimestampType)
     printer = moments.timestamp if kind.tz is None else moments.timestamptz
     return _fixed(out, valid, kind), _exact(slices, exact, printer)
 
@@ -194,7 +197,7 @@ def _exact(slices: Slices, exact: npt.NDArray[np.uint8], printer: Callable[[byte
     if len(values.dictionary) > _PRINTED_ONCE_MAX:
         return _printed(slices.only(exact), printer)
     try:
-        texts = [_one(printer, value, code) for code, value in enumerate(values.dictionary.to_pylist())]
+        texts = [_one(printer, value, code) for code, value in enumerate(python_values(values.dictionary))]
     except TextError as error:
         raise TextError(error.reason, values.indices.index(error.row).as_py()) from None
     if len(slices) * max(map(len, texts)) > _TEXT_CHARS_MAX:
@@ -223,4 +226,4 @@ def _check(bad_row: int, what: str) -> None:
 
 def _fixed(values: npt.NDArray[Any], valid: npt.NDArray[np.uint8], kind: pa.DataType) -> pa.Array:
     bitmap, nulls = validity(valid)
-    return pa.Array.from_buffers(kind, len(valid), [bitmap, pa.py_buffer(values)], null_count=nulls)
+    return pa.Array.from_buffers(kind, len(valid), [bitmap, arrow_buffer(values)], null_count=nulls)

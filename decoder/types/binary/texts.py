@@ -76,7 +76,8 @@ def printed_columns(
 def _with_others(texts: pa.Array, others: pa.Array) -> pa.Array:
     if texts.type != others.type:
         texts, others = texts.cast(pa.large_string()), others.cast(pa.large_string())
-    return pc.coalesce(texts, others)
+    merged: pa.Array = pc.coalesce(texts, others)
+    return merged
 
 
 def _way(entry: TypeEntry, catalog: TypeCatalog) -> _Way | None:
