@@ -215,9 +215,7 @@ def _publication_findings(pipeline: OpenPipeline) -> list[Finding]:
         listed = ", ".join(map(repr, missing))
         return [Finding("publication", f"the source has no publication {listed} any more", "renew")]
     if _all_republished(pipeline):
-        what = (
-            "the publication was dropped and made again: what it did not publish meanwhile, the stream lacks"
-        )
+        what = "the publication was dropped and made again: the stream lacks what was not published meanwhile"
         return [Finding("publication", what, "renew")]
     return []
 
@@ -273,41 +271,44 @@ def _is_lost(connection: psycopg.Connection[Any], pipeline: OpenPipeline, positi
     return ours and (lost or (state.confirmed_flush_lsn or 0) > position)
 
 
-def _restored_findings(pipeline: OpenPipeline, position: int, *, peek: bool = True) -> Iterator[Finding]:
+def _restored_findings(pipeline: OpenPipeline, position: int, *, peek: bool = True) -> list[Finding]:
     """Find that the same cluster on the same timeline is not what it was: a copy of its disks was restored.
 
     Args:
+        pipeline: the pipeline, with its source and change log.
         position: the lake's position.
         peek: also look into the slot, which keeps other readers away for that moment.
     """
     from slotlake.decoder.server.source import identify
 
-    source = pipeline.source
-    server = identify(source.dsn)
+    server = identify(pipeline.source.dsn)
     if server.position < page_floor(position):
         what = (
             f"the server's WAL ends at {format_lsn(server.position)}, before the lake's position "
             f"{format_lsn(position)}: it was restored to an earlier state"
         )
-        yield Finding("restored", what, "renew")
-        return
-    if not peek:
-        return
+        return [Finding("restored", what, "renew")]
+    difference = _contradiction(pipeline, position) if peek else None
+    if difference is None:
+        return []
+    what = f"{difference}: it was restored to an earlier state, and went on from there"
+    return [Finding("restored", what, "renew")]
+
+
+def _contradiction(pipeline: OpenPipeline, position: int) -> str | None:
+    """Say what the slot has otherwise than the change log, before the lake's position; None for nothing."""
+    source = pipeline.source
     with source_session(source.dsn, "comparing what the slot still has") as connection:
         state = inspect_slot(connection, source.slot)
         if state is None or state.lost:
-            return
+            return None
         source_with_messages = replace(source, messages=pipeline.pulling.source.messages)
         try:
-            difference = contradiction(
+            return contradiction(
                 connection, source_with_messages, state, pipeline.file.changelog_dir, position
             )
         except (psycopg.errors.ObjectInUse, psycopg.errors.UndefinedObject, ChangeLogError):
-            return  # someone reads it now, or the archive cannot be read: nothing to compare
-    if difference is not None:
-        yield Finding(
-            "restored", f"{difference}: it was restored to an earlier state, and went on from there", "renew"
-        )
+            return None  # someone reads it now, or the archive cannot be read: nothing to compare
 
 
 def _pending_findings(pipeline: OpenPipeline, position: int) -> list[Finding]:

@@ -139,10 +139,10 @@ def apply_named(pipeline: OpenPipeline, name: str, *, judged: bool = False) -> A
 def _staged(pipeline: OpenPipeline, batch: Batch) -> Applied:
     from slotlake.spark.apply.lossy import refuse_lossy_batch
     from slotlake.spark.apply.stage import apply_batch
-    from slotlake.spark.publish import sidecar as annex
+    from slotlake.spark.publish import sidecar
 
     pass_over(pipeline, batch)
-    contents = annex.read(batch)
+    contents = sidecar.read(batch)
     refuse_lossy_batch(pipeline.lake, batch, on_lossy(pipeline.file), contents)
     return apply_batch(
         pipeline.session, pipeline.lake, batch, pipeline.name, on_conflict(pipeline.file), contents
@@ -151,12 +151,12 @@ def _staged(pipeline: OpenPipeline, batch: Batch) -> Applied:
 
 def publish_named(pipeline: OpenPipeline, name: str) -> PublishReport:
     """Publish a staged batch."""
-    from slotlake.spark.publish import sidecar as annex
+    from slotlake.spark.publish import sidecar
     from slotlake.spark.publish.publication import publish_batch
 
     started = time.monotonic()
     batch = batch_named(pipeline, name)
-    published = publish_batch(pipeline.lake, batch, pipeline.name, annex.read(batch))
+    published = publish_batch(pipeline.lake, batch, pipeline.name, sidecar.read(batch))
     return PublishReport(
         batch=name,
         lsn=format_lsn(published.position),
@@ -178,11 +178,11 @@ def confirm_position(pipeline: OpenPipeline) -> ConfirmReport:
 
 def _forget_old_batches(pipeline: OpenPipeline, position: int) -> None:
     """Remove archived batches that are published and older than the pipeline file keeps them."""
-    from slotlake.spark.publish import sidecar as annex
+    from slotlake.spark.publish import sidecar
 
     oldest = time.time() - pipeline.file.changelog.keep_days * 86400
     for path in batches(pipeline.file.changelog_dir):
         positions = batch_positions(path.name)
         if positions is not None and positions[1] <= position and path.stat().st_mtime < oldest:
             shutil.rmtree(path, ignore_errors=True)
-            shutil.rmtree(annex.place(path), ignore_errors=True)
+            shutil.rmtree(sidecar.place(path), ignore_errors=True)

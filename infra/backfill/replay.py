@@ -266,7 +266,7 @@ def _archived(pipeline: OpenPipeline, rows: list[dict[str, Any]]) -> list[Batch]
         path = pipeline.file.changelog_dir / row["batch"]
         if not path.is_dir():
             raise ChangeLogError(
-                f"the archive has batch {row['batch']} no more",
+                f"the archive does not have batch {row['batch']} any more",
                 where=str(pipeline.file.changelog_dir),
                 way_out="replay a later range; changelog.keep_days says how long batches are kept",
             )
@@ -284,10 +284,10 @@ def _archived(pipeline: OpenPipeline, rows: list[dict[str, Any]]) -> list[Batch]
 def _apply(pipeline: OpenPipeline, scratch: Any, batch: Any, owner: str) -> None:
     from slotlake.spark.apply.lossy import refuse_lossy_batch
     from slotlake.spark.apply.stage import apply_batch
-    from slotlake.spark.publish import sidecar as annex
+    from slotlake.spark.publish import sidecar
     from slotlake.spark.publish.publication import publish_batch
 
-    contents = annex.read(batch)
+    contents = sidecar.read(batch)
     refuse_lossy_batch(scratch, batch, on_lossy(pipeline.file), contents)
     apply_batch(pipeline.session, scratch, batch, owner, on_conflict(pipeline.file), contents)
     publish_batch(scratch, batch, owner, contents)

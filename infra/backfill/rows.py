@@ -185,7 +185,7 @@ def stage_rows(
     require_unchanged(pipeline, fingerprints, [table])
     if rows != new_keys.num_rows:
         raise SourceError(
-            "a row was not found again by its key",
+            "the source has no row with the key of a row that was compared",
             where=f"table {table.quoted}",
             way_out="read the whole table again, without a condition; nothing was published",
         )

@@ -145,7 +145,7 @@ def copy_some(
         due, going_on = _split_by_stage(pipeline, kind, going_on)
         added += _at_lake_position(pipeline, kind, (due, []), budget, progress) if due else []
     for table, ranges in progress_by_table(pipeline, kind).items():
-        progress(f"copy {table}: {ranges} are here, the next sync goes on with it", 0)
+        progress(f"copy {table}: {ranges} are copied, the next sync continues", 0)
     return added
 
 
@@ -224,11 +224,11 @@ def _obstacle(
     """Why a copy cannot be continued; None if it can."""
     since = joining.since
     if current_name != (since.schema, since.table):
-        return "the table is here, is not published any more, or is another one by now"
+        return "the lake has the table, or it is not published any more, or another table has its name"
     if since.server != server:
         return "the server is another one, or was promoted"
     if not joining.reaches(position):
-        return "the lake was moved by something else than a sync"
+        return "the lake's position was moved by something else than a sync"
     return "rows were changed that no key names" if joining.lost else None
 
 

@@ -7,10 +7,11 @@ followed).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from slotlake.decoder.slots.slot import create_slot
+from slotlake.decoder.catalog.publications import SourceTable
+from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot
 from slotlake.infra.advance.steps import apply_named, confirm_position, publish_named
 from slotlake.infra.copy.tables import published_tables, replace_content
 from slotlake.infra.recover.compare import WHOLE, TableRepair
@@ -39,30 +40,44 @@ def copy_again(
     Raises:
         SlotError: open transactions hold the snapshot up; they are named, and the lake is as it was.
     """
-    from slotlake.spark.read.point import Cut
-
-    lake_tables = Cut.latest(pipeline.lake).pinned.keys()
-    namespace = pipeline.lake.namespace
-    tables = [
-        table
-        for table in published_tables(pipeline)
-        if (name := lake_table(namespace, table.schema, table.table)) in broken and name in lake_tables
-    ]
+    tables = _published_in_lake(pipeline, broken)
     if not tables:
         return []
     progress("waiting for a snapshot of the source", 0)
     with create_slot(pipeline.source, temporary=True, wait_seconds=WAIT_SECONDS) as snapshot:
-        batch = pull_batch(pipeline, pipeline.position(), snapshot.lsn, progress, whole=True)
-        if batch.empty:
-            rows = {table: replace_content(pipeline, table, snapshot, progress) for table in tables}
-        else:
-            write_copies(pipeline, batch, snapshot, dict.fromkeys(tables, WHY), progress, examined=False)
-            applied = apply_named(pipeline, batch.name, judged=True)
-            publish_named(pipeline, batch.name)
-            names = {table: postgres_name(table.schema, table.table) for table in tables}
-            rows = {table: applied.tables.get(names[table], 0) for table in tables}
+        rows = _copy_at(pipeline, tables, snapshot, progress)
     confirm_position(pipeline)
     return [
         TableRepair(postgres_name(table.schema, table.table), WHOLE, rows=rows[table], why=WHY)
         for table in tables
     ]
+
+
+def _published_in_lake(pipeline: OpenPipeline, names: Collection[LakeName]) -> list[SourceTable]:
+    """The published tables whose lake tables are among these, and in the catalog."""
+    from slotlake.spark.read.point import Cut
+
+    lake_tables = Cut.latest(pipeline.lake).pinned.keys()
+    namespace = pipeline.lake.namespace
+    return [
+        table
+        for table in published_tables(pipeline)
+        if (name := lake_table(namespace, table.schema, table.table)) in names and name in lake_tables
+    ]
+
+
+def _copy_at(
+    pipeline: OpenPipeline,
+    tables: Sequence[SourceTable],
+    snapshot: ExportedSnapshot,
+    progress: Progressing,
+) -> dict[SourceTable, int]:
+    """Bring the lake to the snapshot with copies of these tables; return how many rows each has."""
+    batch = pull_batch(pipeline, pipeline.position(), snapshot.lsn, progress, whole=True)
+    if batch.empty:
+        return {table: replace_content(pipeline, table, snapshot, progress) for table in tables}
+    write_copies(pipeline, batch, snapshot, dict.fromkeys(tables, WHY), progress, examined=False)
+    applied = apply_named(pipeline, batch.name, judged=True)
+    publish_named(pipeline, batch.name)
+    names = {table: postgres_name(table.schema, table.table) for table in tables}
+    return {table: applied.tables.get(names[table], 0) for table in tables}

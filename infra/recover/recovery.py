@@ -155,11 +155,11 @@ def _plan(
         if each.snapshot is not None
     ]
     if not carried_out and any(each.position is not None for each in diagnosis.damages):
-        lines.append("look at the other tables, which its newest row tells of, and mend them likewise")
+        lines.append("look at the other tables, which its newest row names, and mend them likewise")
     if diagnosis.needs("pull"):
         lines.append("move the altered batch aside; the next sync pulls it again, the slot has its changes")
     lines += [
-        f"make {each.table} anew beside its mirror"
+        f"make {each.table} again, from its mirror"
         for each in diagnosis.damages
         if each.snapshot is None and each.is_beside
     ]
@@ -232,9 +232,7 @@ def _with_commits_mended(pipeline: OpenPipeline, diagnosis: Diagnosis) -> Diagno
 
 
 def _carry_out(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressing) -> list[TableRepair]:
-    from slotlake.infra.joining.joining import add_new_tables
-    from slotlake.infra.recover.copy import copy_again
-    from slotlake.infra.recover.renew import renew
+    """Mend what is wrong; return what each table got."""
     from slotlake.infra.sync.modes import begin_modes
     from slotlake.spark.maintenance.integrity import mend
     from slotlake.spark.maintenance.removal import drop_tables
@@ -251,15 +249,26 @@ def _carry_out(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressi
     if derived:
         drop_tables(pipeline.lake, pipeline.name, derived)
     broken = unreadable(diagnosis.damages) - set(derived)
-    tables: list[TableRepair] = []
-    if diagnosis.needs("renew"):
-        tables = renew(pipeline, broken, salvage=_may_apply_waiting(diagnosis), progress=progress)
-    elif broken:
-        tables = copy_again(pipeline, broken, progress)
-    if broken and not diagnosis.needs("renew"):
-        add_new_tables(pipeline, progress)
+    tables = _copy_or_compare(pipeline, diagnosis, broken, progress)
     if derived:
         begin_modes(pipeline, progress)
+    return tables
+
+
+def _copy_or_compare(
+    pipeline: OpenPipeline, diagnosis: Diagnosis, broken: Collection[LakeName], progress: Progressing
+) -> list[TableRepair]:
+    """Compare all tables at a new slot if one is needed; else copy those that cannot be read."""
+    from slotlake.infra.joining.joining import add_new_tables
+    from slotlake.infra.recover.copy import copy_again
+    from slotlake.infra.recover.renew import renew
+
+    if diagnosis.needs("renew"):
+        return renew(pipeline, broken, salvage=_may_apply_waiting(diagnosis), progress=progress)
+    if not broken:
+        return []
+    tables = copy_again(pipeline, broken, progress)
+    add_new_tables(pipeline, progress)
     return tables
 
 
@@ -271,10 +280,10 @@ def _may_apply_waiting(diagnosis: Diagnosis) -> bool:
 def _rename_altered_batches(pipeline: OpenPipeline, position: int) -> None:
     """Rename a batch that waits and was altered, so that nothing takes it for a batch."""
     from slotlake.decoder.changelog.batches import batches
-    from slotlake.spark.publish import sidecar as annex
+    from slotlake.spark.publish import sidecar
 
     for path in batches(pipeline.file.changelog_dir):
         if path.name.startswith(f"{position:016X}-"):
-            for each in (path, annex.place(path)):
+            for each in (path, sidecar.place(path)):
                 if each.exists():
                     each.rename(each.with_name(f"altered-{int(time.time())}-{each.name}"))

@@ -150,12 +150,12 @@ def _apply_what_waits(pipeline: OpenPipeline, progress: Progressing) -> None:
 
 def _forget_what_waits(pipeline: OpenPipeline, position: int) -> None:
     """Remove batches of the old slot beyond the lake's position, and transactions that it left prepared."""
-    from slotlake.spark.publish import sidecar as annex
+    from slotlake.spark.publish import sidecar
 
     for path in batches(pipeline.file.changelog_dir):
         ends = batch_positions(path.name)
         if ends is not None and ends[1] > position:
-            shutil.rmtree(annex.place(path), ignore_errors=True)
+            shutil.rmtree(sidecar.place(path), ignore_errors=True)
             shutil.rmtree(path, ignore_errors=True)
     forget_from(pipeline.file.changelog_dir, 0)
 

@@ -76,7 +76,7 @@ class Columns:
     def ambiguity_reason(self, mirror: TableSchema) -> str:
         """Say why a message's columns do not show which columns they are; "" if they do."""
         if self.added and self.removed:
-            return "columns are gone and others are new"
+            return "columns were removed and others were added"
         if self.added and (reason := self.obstacle_reason()):
             return reason
         renamed = [n for n, c in self.before.items() if n in self.after and self.after[n].name != c.name]
@@ -89,7 +89,7 @@ class Columns:
         if any(number <= self.last for number in self.added):
             return "columns are published that were not before"
         passing = any(number > self.last and a.dropped for number, a in self.now.attributes.items())
-        return "columns came and went" if passing else ""
+        return "columns were added and dropped again" if passing else ""
 
     def match(self, relation: BatchRelation) -> Numbers | None:
         """Return the numbers of a message's columns by name; None if they are not certain."""

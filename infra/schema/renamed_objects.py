@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from slotlake.spark.tables.schema import TableSchema
 
 Name = tuple[str, str]
-NAMES_BETWEEN = "rows were written while an object that they name was called otherwise"
+NAMES_BETWEEN = "rows were written while an object that they name had another name"
 
 
 def tables_naming_renamed_objects(

@@ -127,7 +127,7 @@ class _Following:
         if not reason and any(_names_whole_rows(relation) for relation in relations):
             reason = table.widened_reason()
         if not reason and at_end and last_numbers != table.present:
-            reason = "the table's columns changed, and no row of it"
+            reason = "the table's columns changed, and the batch has no row of it"
         if reason:
             return Verdict(copy_reason=reason)
         fingerprint = _next_fingerprint(self.now, last_numbers, self.fingerprint, table).to_json()
@@ -180,7 +180,7 @@ def _replacement_reason(
     if fingerprint.members and fingerprint.unsent(now):
         return "the publications that hold the table, or how they publish it, changed"
     if any(column.name not in now.numbers for column in published.columns):
-        return "the table's columns change at this moment"
+        return "the table's columns are being changed"
     return ""
 
 
@@ -197,9 +197,8 @@ def reprinted_reason(mirror: TableSchema, fingerprint: CatalogFingerprint, now: 
     lost_traits = fingerprint.printed_otherwise(now)
     for column in mirror.live:
         if any(column.form or not trait.startswith(NAME) for trait in lost_traits.get(column.number, ())):
-            return (
-                f"values of column {column.name} are printed otherwise: its type or what it names was altered"
-            )
+            return f"values of column {column.name} are printed in another way: its type, or an object that "
+                "they name, was altered"
     return ""
 
 

@@ -168,21 +168,21 @@ def require_columns(tables: Sequence[SourceTable]) -> None:
     for table in tables:
         if not table.columns:
             raise SourceError(
-                "the table has no column that is published, and a lake's table must have one",
+                "the table has no published column, and a lake table must have one",
                 where=f"table {table.quoted}",
-                way_out="add a column to it (it is then copied by the next sync), or publish it no more",
+                way_out="add a column to it (the next sync then copies it), or remove it from the publication",
             ).of(table.schema, table.table)
 
 
 def pass_over(pipeline: OpenPipeline, batch: Batch) -> None:
     """Write to a waiting batch's sidecar that tables which are set aside are passed over in it."""
-    from slotlake.spark.publish import sidecar as annex
+    from slotlake.spark.publish import sidecar
 
     names = {(relation.schema, relation.table) for relation in batch.relations if relation.rows}
-    names |= {(copy.schema.schema, copy.schema.table) for copy in annex.read(batch).copies}
+    names |= {(copy.schema.schema, copy.schema.table) for copy in sidecar.read(batch).copies}
     passed_over = names & tables_aside(pipeline).keys()
     if passed_over and batch.start_lsn == pipeline.position():
-        annex.pass_over(batch, {postgres_name(*name) for name in passed_over})
+        sidecar.pass_over(batch, {postgres_name(*name) for name in passed_over})
 
 
 def _cause(error: SlotlakeError) -> Cause:

@@ -174,24 +174,39 @@ def refuse_changed(pipeline: OpenPipeline) -> None:
     tables = Cut.latest(pipeline.lake).followed()
     selections = {(t.schema, t.table): Selection.from_json(t.selection) for t in tables}
     _LAKE_SELECTIONS[pipeline] = selections
-    changed = [
-        name
-        for name, selection in selections.items()
-        if selection.asked != _selection_in_file(sections.get(name)).asked
-    ]
-    if changed := _published(pipeline, changed):
-        raise _changed_error(changed, "the pipeline file takes something else of a table than the lake holds")
-    types = types_of(pipeline.file, selections)
-    retyped = [(t.schema, t.table) for t in tables if t.types != types[t.schema, t.table]]
-    if retyped := _published(pipeline, retyped):
-        raise _changed_error(
-            retyped, "the pipeline file wants other types of a table's columns than the lake has"
-        )
-    filtered = {name: selection for name, selection in selections.items() if selection.expression is not None}
-    if not filtered and not chooses:
-        _CHOOSING_NOTHING.add(pipeline)
+    _refuse_other_selection(pipeline, sections, selections)
+    _refuse_other_types(pipeline, {(t.schema, t.table): t.types for t in tables})
+    filtered = {name: each for name, each in selections.items() if each.expression is not None}
     if filtered:
         _refuse_other_meaning(pipeline, filtered)
+    elif not chooses:
+        _CHOOSING_NOTHING.add(pipeline)
+
+
+def _refuse_other_selection(
+    pipeline: OpenPipeline,
+    sections: Mapping[tuple[str, str], TableSection],
+    selections: Mapping[tuple[str, str], Selection],
+) -> None:
+    changed = [
+        name
+        for name, each in selections.items()
+        if each.asked != _selection_in_file(sections.get(name)).asked
+    ]
+    if published := _published(pipeline, changed):
+        raise _changed_error(
+            published,
+            "the pipeline file chooses other rows, columns or operations of a table than the lake has",
+        )
+
+
+def _refuse_other_types(pipeline: OpenPipeline, types: Mapping[tuple[str, str], str]) -> None:
+    types_in_file = types_of(pipeline.file, types)
+    changed = [name for name, rules in types.items() if rules != types_in_file[name]]
+    if published := _published(pipeline, changed):
+        raise _changed_error(
+            published, "the pipeline file chooses other types for a table's columns than the lake has"
+        )
 
 
 def _refuse_other_meaning(pipeline: OpenPipeline, filtered: Mapping[tuple[str, str], Selection]) -> None:
@@ -204,7 +219,8 @@ def _refuse_other_meaning(pipeline: OpenPipeline, filtered: Mapping[tuple[str, s
                 now, selection = Selection.from_json(table.selection), filtered[name]
                 if (now.expression, now.inputs) != (selection.expression, selection.inputs):
                     raise _changed_error(
-                        [name], "the table's row filter means something else at the source by now"
+                        [name],
+                        "the table's row filter has another meaning at the source than when it was copied",
                     )
 
 
@@ -259,8 +275,8 @@ def _changed_error(names: Sequence[tuple[str, str]], what: str) -> PipelineFileE
     return PipelineFileError(
         what,
         where=f"table{'s' if len(tables) > 1 else ''} {', '.join(tables)}",
-        way_out=f"take {'each' if len(tables) > 1 else 'it'} anew: slotlake backfill --table '{tables[0]}'; "
-        "or put back what the file said (`slotlake status` shows what the lake holds)",
+        way_out=f"copy {'each' if len(tables) > 1 else 'it'} again: slotlake backfill --table '{tables[0]}'; "
+        "or restore what the file said (`slotlake status` shows what the lake takes)",
     )
 
 
@@ -304,7 +320,7 @@ def _columns(table: SourceTable, in_file: Selection, identified: bool) -> tuple[
     lacking = [name for name in table.key if name not in in_file.columns]
     if identified and lacking:
         raise PipelineFileError(
-            f"the columns taken of {table.quoted} lack {lacking[0]!r}, which identifies its rows",
+            f"the columns chosen for {table.quoted} lack {lacking[0]!r}, which identifies its rows",
             where=f"tables.{table.schema}.{table.table}.columns",
             way_out="add it, or take inserts only (operations: [insert, truncate])",
         )

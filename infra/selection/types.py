@@ -203,7 +203,7 @@ def _require_representations(
 
 def _refuse(table: SourceTable, what: str, way_out: str) -> NoReturn:
     raise PipelineFileError(
-        f"the types asked for of {table.quoted} do not fit it: {what}",
+        f"the types chosen for {table.quoted} do not fit it: {what}",
         where=f"tables.{table.schema}.{table.table}, `types` or `on_lossy`",
         way_out=way_out,
     )

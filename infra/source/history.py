@@ -59,7 +59,7 @@ def follow_history(pipeline: OpenPipeline, position: int) -> None:
 
 def _forget_dead_branches(pipeline: OpenPipeline, position: int, history: dict[int, int]) -> None:
     """Remove batches not in the lake yet, of a timeline that the server left before their end."""
-    from slotlake.spark.publish import sidecar as annex
+    from slotlake.spark.publish import sidecar
 
     for path in batches(pipeline.file.changelog_dir):
         positions = batch_positions(path.name)
@@ -70,6 +70,6 @@ def _forget_dead_branches(pipeline: OpenPipeline, position: int, history: dict[i
             _log.warning(
                 "batch %s reaches beyond the failover at %s: pulled again", path.name, format_lsn(left)
             )
-            shutil.rmtree(annex.place(path), ignore_errors=True)
+            shutil.rmtree(sidecar.place(path), ignore_errors=True)
             shutil.rmtree(path)
             forget_from(pipeline.file.changelog_dir, position)

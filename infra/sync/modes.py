@@ -66,7 +66,7 @@ def _begin(pipeline: OpenPipeline, lacking: dict[str, list[str]], progress: Prog
     from slotlake.infra.copy.tables import copy_point
     from slotlake.spark.copy.initial import InitialCopy
 
-    progress("history: begun beside " + ", ".join(lacking), len(lacking))
+    progress("derived tables: begun for " + ", ".join(lacking), len(lacking))
     point = copy_point(pipeline, pipeline.position(), "copy", 0, "modes")
     with InitialCopy.begin(pipeline.session, pipeline.lake, pipeline.name, [], lacking) as copy:
         published = copy.publish(point)

@@ -34,7 +34,7 @@ def fill_added_columns(pipeline: OpenPipeline, progress: Progressing) -> list[st
     """
     stale = _unfilled(pipeline)
     if stale:
-        postponed = put_off(pipeline, dict.fromkeys(stale, "rows got values that no change told of"))
+        postponed = put_off(pipeline, dict.fromkeys(stale, "rows got values that no change had"))
         stale = [table for table in stale if table not in postponed]
     if stale:
         with at_nonblocking_snapshot(pipeline, FILL_WAIT_SECONDS, progress) as snapshot:

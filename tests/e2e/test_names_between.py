@@ -69,7 +69,7 @@ def test_rows_written_between_there_and_back(database: Database, session: Any, t
         assert differences(database, pipeline, TABLES) == {}
         copied = _copied(pipeline)
         assert {table for table, why in copied.items() if not why} == {"quiet", "busy", "hidden", "brief"}
-        assert copied["classes"].endswith("an object that they name was called otherwise")
+        assert copied["classes"].endswith("an object that they name had another name")
 
         _run(
             database,
@@ -83,7 +83,7 @@ def test_rows_written_between_there_and_back(database: Database, session: Any, t
         assert pipeline.verify().equal
         assert differences(database, pipeline, TABLES) == {}
         copied = _copied(pipeline)
-        assert copied["brief"].endswith("an object that they name was called otherwise")
+        assert copied["brief"].endswith("an object that they name had another name")
         _run(database, "UPDATE brief SET id = id + 10")
         pipeline.sync()
         assert (differences(database, pipeline, TABLES), _copied(pipeline)) == ({}, copied)

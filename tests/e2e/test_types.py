@@ -215,7 +215,7 @@ def test_what_the_lake_has_changes_by_a_backfill_alone(lake: Lake) -> None:
     database, file = lake
     _edit(file, "'bag': {}", "'bag': {types: {a: text}, on_lossy: {n: text}}")
     with Pipeline.open(file) as pipeline:
-        with pytest.raises(PipelineFileError, match="wants other types of a table"):
+        with pytest.raises(PipelineFileError, match="chooses other types for a table"):
             pipeline.sync()
         assert any("other types" in warning for warning in pipeline.status().warnings)
         pipeline.backfill("bag")

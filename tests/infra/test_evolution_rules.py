@@ -85,7 +85,10 @@ def test_added_and_seen() -> None:
     assert (fingerprint.last, fingerprint.since) == (4, {1: "7", 2: "7", 3: "7", 4: "8"})
     # Not seen yet: it must be looked at when it comes.
     assert verdict(now, OLD) == Verdict()
-    assert verdict(now, OLD, at_end=True).copy_reason == "the table's columns changed, and no row of it"
+    assert (
+        verdict(now, OLD, at_end=True).copy_reason
+        == "the table's columns changed, and the batch has no row of it"
+    )
 
 
 @pytest.mark.parametrize("how", ["missing", "default"])
@@ -115,12 +118,16 @@ def test_dropped() -> None:
     ("columns", "seen", "why"),
     [
         # The last column is another one of the same name and type: no message shows it.
-        ({3: (None, "money", "9"), 4: ("b", "money", "9")}, OLD, "columns are gone and others are new"),
+        (
+            {3: (None, "money", "9"), 4: ("b", "money", "9")},
+            OLD,
+            "columns were removed and others were added",
+        ),
         # A column came and went, and another came.
         (
             {4: (None, "text", "9"), 5: ("c", "text", "9")},
             message(id="int4", a="text", b="money", c="text"),
-            "columns came and went",
+            "columns were added and dropped again",
         ),
         ({3: ("b", "int8", "9")}, message(id="int4", a="text", b="int8"), "to int8"),
     ],
