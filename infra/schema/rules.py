@@ -197,8 +197,10 @@ def reprinted_reason(mirror: TableSchema, fingerprint: CatalogFingerprint, now: 
     lost_traits = fingerprint.printed_otherwise(now)
     for column in mirror.live:
         if any(column.form or not trait.startswith(NAME) for trait in lost_traits.get(column.number, ())):
-            return f"values of column {column.name} are printed in another way: its type, or an object that "
+            return (
+                f"values of column {column.name} are printed in another way: its type, or an object that "
                 "they name, was altered"
+            )
     return ""
 
 

@@ -170,7 +170,7 @@ def require_columns(tables: Sequence[SourceTable]) -> None:
             raise SourceError(
                 "the table has no published column, and a lake table must have one",
                 where=f"table {table.quoted}",
-                way_out="add a column to it (the next sync then copies it), or remove it from the publication",
+                way_out="add a column to it (the next sync copies it then), or drop it from the publication",
             ).of(table.schema, table.table)
 
 
