@@ -53,7 +53,7 @@ class Pipeline(OpenPipeline):
         with self.exclusively():
             begin_again(self)
             report = initialise(self, progress)
-            known_tables.note(self, [table.table for table in report.tables])
+            known_tables.write_note(self, [table.table for table in report.tables])
             return report
 
     def install_trigger(self) -> TriggerReport:

@@ -16,7 +16,7 @@ from slotlake.decoder.changelog.batches import Batch, batch_starting_at
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot
 from slotlake.infra.advance.findings import require_same_content, require_whole
-from slotlake.infra.advance.steps import Totals, apply_named, bring_in, publish_named
+from slotlake.infra.advance.steps import Totals, apply_and_publish, apply_named, publish_named
 from slotlake.infra.copy.joining_record import note_changes
 from slotlake.infra.reports import PullReport
 from slotlake.infra.schema.evolution import with_schema_changes
@@ -50,7 +50,7 @@ def advance(
     totals = Totals()
     while True:
         pulled = retry_without_troubled(pipeline, lambda: _pull_to(pipeline, until, snapshot, progress))
-        bring_in(pipeline, pulled, totals, progress)
+        apply_and_publish(pipeline, pulled, totals, progress)
         if pulled.batch is None or pipeline.position() >= until:
             return
 

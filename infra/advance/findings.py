@@ -124,7 +124,7 @@ def require_whole(pipeline: OpenPipeline, *, at_snapshot: bool = False) -> None:
 
     for damage in look(pipeline.lake, pipeline.name):
         if damage.kind == MISSING:
-            continue  # copied anew by the next sync
+            continue  # the next sync copies it again
         if damage.kind == WRITTEN and damage.position is None and (at_snapshot or not damage.is_beside):
             continue
         raise LakeError(damage.what, where=f"table {damage.table}, {pipeline.lake.place}", way_out=WAY_OUT)

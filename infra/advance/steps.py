@@ -75,7 +75,9 @@ class Totals:
             counts_so_far.update({kind: counts_so_far.get(kind, 0) + count for kind, count in counts.items()})
 
 
-def bring_in(pipeline: OpenPipeline, pulled: PullReport, totals: Totals, progress: Progressing) -> None:
+def apply_and_publish(
+    pipeline: OpenPipeline, pulled: PullReport, totals: Totals, progress: Progressing
+) -> None:
     """Apply and publish a pulled batch, if there is one, and confirm the lake's position.
 
     Args:

@@ -23,7 +23,7 @@ BACKFILL = "backfill"
 
 def table_names(pipeline: PipelineFile) -> list[str]:
     """The tables that the form offers; empty if none is known yet."""
-    return sorted({*known_tables.noted(pipeline), *pipeline.tables})
+    return sorted({*known_tables.read_note(pipeline), *pipeline.tables})
 
 
 def backfill(pipeline_file: str, form: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class TableBackfilled(Report):
 
     @property
     def changes(self) -> int:
-        """How many rows the lake's table got, lost or got anew."""
+        """How many rows of the lake's table were inserted, deleted or changed."""
         if self.inserted is None:
             return self.rows
         return self.inserted + (self.changed or 0) + (self.deleted or 0)

@@ -12,7 +12,7 @@ from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.expectations.source_side import snapshot_session
 from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
-from slotlake.infra.copy.joining_record import joining_tables
+from slotlake.infra.copy.joining_record import joining_table_names
 from slotlake.infra.copy.tables import published_tables
 from slotlake.infra.joining.recopying import progress_by_table
 from slotlake.infra.selection.tables import comparable, refuse_changed
@@ -48,7 +48,7 @@ def _compared(pipeline: OpenPipeline, snapshot: ExportedSnapshot, progress: Prog
     tables = comparable(published_tables(pipeline))  # those that are set aside are not among them
     held = {(table.schema, table.table) for table in cut.tables()}
     absent = {(table.schema, table.table) for table in tables} - held
-    awaited = absent if pipeline.file.new_tables == "ignore" else absent & joining_tables(pipeline)
+    awaited = absent if pipeline.file.new_tables == "ignore" else absent & joining_table_names(pipeline)
     tables = [table for table in tables if (table.schema, table.table) not in awaited]
     tables = _there(pipeline, snapshot, tables, absent)
     report = reconcile(

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from slotlake.infra.progress import Progressing
 
 SLOT_WAIT_SECONDS = 60.0
-_OF_ROWS = (ProtocolError, UnreadableRowsError)
+_ROW_ERRORS = (ProtocolError, UnreadableRowsError)
 
 
 def initialise(
@@ -89,7 +89,7 @@ def initialise(
         copies, lsn = _copied(pipeline, tables, attempt, progress)
     except BaseException as error:
         clean_up_after(pipeline, error)
-        if not isinstance(error, _OF_ROWS) or not is_of_one_table(pipeline, error):
+        if not isinstance(error, _ROW_ERRORS) or not is_of_one_table(pipeline, error):
             raise
         return initialise(pipeline, progress, [*errors, error])
     note_published(pipeline)
@@ -212,7 +212,7 @@ def make_publications(pipeline: OpenPipeline, connection: psycopg.Connection[Any
     tables = [parse_postgres_name(name) for name in pipeline.file.tables]
     with source_errors(source.dsn, "making the publication"):
         missing = missing_publications(connection, source.publications)
-        if missing:  # what cannot be copied is told before anything is made
+        if missing:  # what cannot be copied is reported before anything is made
             named = [sql.Identifier(*table).as_string(None) for table in tables]
             rows = connection.execute("SELECT to_regclass(n)::oid FROM unnest(%s::text[]) n", (named,))
             require_readable(connection, {int(oid): None for (oid,) in rows.fetchall() if oid is not None})

@@ -57,13 +57,13 @@ class Attempt:
     Attributes:
         record: what this and earlier attempts have on disk.
         first: LSN of the slot; earlier attempts' snapshots are there or later.
-        only_goes_on: only tables that have ranges already get more, and none is finished.
+        only_continues: only tables that have ranges already get more, and none is finished.
         stopped: OIDs of tables of which nothing could be continued.
     """
 
     record: CopyRecord
     first: int
-    only_goes_on: bool = False
+    only_continues: bool = False
     stopped: set[int] = field(default_factory=set)
 
     def recorded_files(self, schemas: Mapping[SourceTable, TableSchema], namespace: str) -> Kept:
@@ -100,7 +100,7 @@ class Attempt:
 
 
 @dataclass
-class _Work:
+class _TableWork:
     """What is to be done for one table.
 
     Attributes:
@@ -156,13 +156,13 @@ def fill_tables(
     works = []
     for table, schema in schemas.items():
         target = copy.target(schema)
-        works.append(_Work(table, schema, target, fingerprint(how, table, schema, target)))
+        works.append(_TableWork(table, schema, target, fingerprint(how, table, schema, target)))
     _plan(pipeline, works, snapshot, progress, attempt if complete else None)
     if attempt is not None:
-        if attempt.only_goes_on:
+        if attempt.only_continues:
             attempt.stopped.update(work.table.relation_id for work in works if not work.done)
         works = [work for work in works if work.table.relation_id not in attempt.stopped]
-        _note(attempt.record, works)
+        _record_ranges(attempt.record, works)
     states = CopyStates(pipeline.file.state_dir, snapshot.lsn, progress)
     for work in works:
         states.expect(_progress_of(work))
@@ -171,7 +171,7 @@ def fill_tables(
 
 def _plan(
     pipeline: OpenPipeline,
-    works: Sequence[_Work],
+    works: Sequence[_TableWork],
     snapshot: ExportedSnapshot,
     progress: Progressing,
     attempt: Attempt | None,
@@ -180,11 +180,11 @@ def _plan(
     with source_session(pipeline.source.dsn, "planning the copy") as connection:
         planned = plan_parts(connection, [work.table for work in works])
     recorded = {} if attempt is None else attempt.record.tables
-    may_grow = attempt is None or not attempt.only_goes_on
+    may_grow = attempt is None or not attempt.only_continues
     for work in works:
         _resume_recorded(work, recorded.get(work.table.relation_id), planned[work.table], may_grow)
     resumed = [work for work in works if work.done]
-    if attempt is not None and resumed and not attempt.only_goes_on:
+    if attempt is not None and resumed and not attempt.only_continues:
         rows = {work.table: sum(file.rows for file in work.files) for work in resumed}
         changed = attempt.changed(pipeline, snapshot.lsn, rows, progress)
         reach("init.forwarded")
@@ -198,7 +198,9 @@ def _plan(
             work.jobs = _jobs(work, connection)
 
 
-def _resume_recorded(work: _Work, recorded: Recorded | None, planned: list[Part], may_grow: bool) -> None:
+def _resume_recorded(
+    work: _TableWork, recorded: Recorded | None, planned: list[Part], may_grow: bool
+) -> None:
     """Take over ranges that are recorded, whole and still true; joined partitions are further ranges.
 
     Args:
@@ -227,7 +229,7 @@ def _resume_recorded(work: _Work, recorded: Recorded | None, planned: list[Part]
     work.done = recorded.whole(work.target.directory)
 
 
-def _note(record: CopyRecord, works: Sequence[_Work]) -> None:
+def _record_ranges(record: CopyRecord, works: Sequence[_TableWork]) -> None:
     recorded = record.tables
     for work in works:
         oid, partitions = work.table.relation_id, work.schema.partitions
@@ -238,7 +240,7 @@ def _note(record: CopyRecord, works: Sequence[_Work]) -> None:
             record.extend(oid, partitions, work.parts[len(before.parts) :])
 
 
-def _clear(work: _Work) -> None:
+def _clear(work: _TableWork) -> None:
     """Remove files that are not the table's."""
     names = {file.path.name for file in work.files}
     for path in work.target.directory.glob("*"):
@@ -246,7 +248,7 @@ def _clear(work: _Work) -> None:
             path.unlink()
 
 
-def _jobs(work: _Work, connection: psycopg.Connection[Any]) -> list[CopyJob]:
+def _jobs(work: _TableWork, connection: psycopg.Connection[Any]) -> list[CopyJob]:
     jobs = [
         CopyJob(work.table, work.target, part, f"copy-{part.number:05d}")
         for part in work.parts
@@ -262,7 +264,7 @@ def _jobs(work: _Work, connection: psycopg.Connection[Any]) -> list[CopyJob]:
     return jobs
 
 
-def _progress_of(work: _Work) -> TableProgress:
+def _progress_of(work: _TableWork) -> TableProgress:
     return TableProgress(
         work.schema.source_name,
         state="copying" if work.done else "init",
@@ -278,7 +280,7 @@ def _progress_of(work: _Work) -> TableProgress:
 def _copy(
     pipeline: OpenPipeline,
     copy: Place,
-    works: Sequence[_Work],
+    works: Sequence[_TableWork],
     snapshot: ExportedSnapshot,
     states: CopyStates,
     attempt: Attempt | None,
@@ -301,10 +303,12 @@ def _copy(
     arguments = (pipeline.source.dsn, snapshot.snapshot, jobs)
     begins = (lambda job: True) if attempt is None else attempt.begins
     workers = pipeline.file.copy_workers
-    with CopyCrew(*arguments, workers=workers, done=note_done, report=states.took, begins=begins) as crew:
+    with CopyCrew(
+        *arguments, workers=workers, done=note_done, report=states.count_rows, begins=begins
+    ) as crew:
         for work in works:
             crew.wait(work.jobs)
-            if len(work.done) == len(work.parts) and not (attempt is not None and attempt.only_goes_on):
+            if len(work.done) == len(work.parts) and not (attempt is not None and attempt.only_continues):
                 copies.append(_registered(pipeline, copy, work, snapshot, states, ranges_resumed[work.table]))
     return copies
 
@@ -312,7 +316,7 @@ def _copy(
 def _registered(
     pipeline: OpenPipeline,
     copy: Place,
-    work: _Work,
+    work: _TableWork,
     snapshot: ExportedSnapshot,
     states: CopyStates,
     ranges_resumed: int,

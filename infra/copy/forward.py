@@ -154,7 +154,7 @@ def named_keys(batch: Batch, table: Keyed) -> pa.Table | None:
         return pa.table({})
     if not all(_names_rows(version, table) for version in versions):
         return None
-    parts = [part for version in versions for part in _named(batch, version, table)]
+    parts = [part for version in versions for part in _key_parts(batch, version, table)]
     return distinct_keys(parts)
 
 
@@ -176,17 +176,17 @@ def _names_rows(version: BatchRelation, table: Keyed) -> bool:
     )
 
 
-def _named(batch: Batch, version: BatchRelation, table: Keyed) -> Iterable[pa.Table]:
+def _key_parts(batch: Batch, version: BatchRelation, table: Keyed) -> Iterable[pa.Table]:
     """Yield the keys of new rows, then of old ones, file by file."""
     places = [[column.name for column in version.columns].index(name) for name in table.key]
     for part in batch.relation_parts(version):
         deleted = pc.equal(part["op"], ord("D"))
         for side, chosen in (("n", pc.invert(deleted)), ("o", pc.not_equal(part["old"], 0))):
             if all(f"{side}{place}" in part.column_names for place in places):
-                yield _side(part.filter(chosen), side, places)
+                yield _keys_of_side(part.filter(chosen), side, places)
 
 
-def _side(part: pa.Table, side: str, places: Sequence[int]) -> pa.Table:
+def _keys_of_side(part: pa.Table, side: str, places: Sequence[int]) -> pa.Table:
     """The key's columns of one side; a key with an unchanged value that was not sent is on the other side."""
     columns: dict[str, pa.ChunkedArray] = {}
     whole = pa.array([True] * part.num_rows, pa.bool_())

@@ -33,8 +33,8 @@ from slotlake.infra.copy.record import CopyRecord, Recorded, recorded_file
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
 
-FOLDER, AGAIN_FOLDER = "joining", "recopying"
-FOLDERS = (FOLDER, AGAIN_FOLDER)
+JOINING_FOLDER, RECOPYING_FOLDER = "joining", "recopying"
+FOLDERS = (JOINING_FOLDER, RECOPYING_FOLDER)
 
 
 class KeyedBy(NamedTuple):
@@ -46,7 +46,7 @@ class KeyedBy(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Since:
+class CopyStart:
     """The beginning of a table's copy.
 
     Attributes:
@@ -69,13 +69,13 @@ class Since:
         return tuple(column.name for column in self.columns)
 
     @classmethod
-    def read(cls, fields: Mapping[str, Any]) -> Since:
+    def read(cls, fields: Mapping[str, Any]) -> CopyStart:
         columns = tuple(KeyedBy(*column) for column in fields["columns"])
         return cls(**{**fields, "server": tuple(fields["server"]), "columns": columns})
 
 
 @dataclass
-class Joining:
+class JoiningTable:
     """A table that is being copied.
 
     Attributes:
@@ -84,7 +84,7 @@ class Joining:
         lost: a batch changed rows in a way that no key names.
     """
 
-    since: Since
+    since: CopyStart
     noted: list[tuple[int, int]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     lost: bool = False
@@ -120,20 +120,20 @@ class JoiningRecord(CopyRecord):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.beginning: dict[int, Since] = {}
+        self.beginning: dict[int, CopyStart] = {}
         self.unrecorded: set[int] = set()
 
     @classmethod
     def of(cls, pipeline: OpenPipeline) -> JoiningRecord:
-        return cls(pipeline.file.state_dir / FOLDER)
+        return cls(pipeline.file.state_dir / JOINING_FOLDER)
 
     @property
-    def joining(self) -> dict[int, Joining]:
+    def joining(self) -> dict[int, JoiningTable]:
         """The tables that are being copied, by relation id."""
-        tables: dict[int, Joining] = {}
+        tables: dict[int, JoiningTable] = {}
         for line in self._valid_lines():
             if "since" in line:
-                tables[line["table"]] = Joining(Since.read(line["since"]))
+                tables[line["table"]] = JoiningTable(CopyStart.read(line["since"]))
             elif "noted" in line:
                 table = tables[line["table"]]
                 start, end = line["noted"]
@@ -204,7 +204,7 @@ class JoiningRecord(CopyRecord):
         except (OSError, pa.ArrowException):
             return None
 
-    def leave(self, table: int) -> None:
+    def forget_table(self, table: int) -> None:
         """Record nothing of a table any more; its copied files are the caller's matter."""
         joining = self.joining.get(table)
         if joining is None:
@@ -266,6 +266,6 @@ def _note_in(record: JoiningRecord, batch: Batch) -> None:
             reach("join.noted")
 
 
-def joining_tables(pipeline: OpenPipeline) -> set[tuple[str, str]]:
+def joining_table_names(pipeline: OpenPipeline) -> set[tuple[str, str]]:
     """Schema and name of the tables that are half copied."""
     return {(t.since.schema, t.since.table) for t in JoiningRecord.of(pipeline).joining.values()}

@@ -68,7 +68,7 @@ class CopyStates:
     def __init__(self, folder: Path, lsn: int, progress: Any) -> None:
         self._file, self._progress = folder / FILE, progress
         self._lock = threading.Lock()
-        self._begun = time.time()
+        self._started_at = time.time()
         self._lsn = format_lsn(lsn)
         self._tables: dict[str, TableProgress] = {}
         self._last_reports: dict[str, float] = {}
@@ -88,10 +88,10 @@ class CopyStates:
             entry = self._tables[table]
             if entry.state != state:
                 entry.state = state
-                self._tell(entry)
+                self._report_progress(entry)
                 self._write()
 
-    def took(self, job: CopyJob, rows: int, received: int) -> None:
+    def count_rows(self, job: CopyJob, rows: int, received: int) -> None:
         """Count rows of a table that have come.
 
         Args:
@@ -103,12 +103,12 @@ class CopyStates:
             entry = self._tables[_name(job)]
             entry.rows, entry.bytes = entry.rows + rows, entry.bytes + received
             begun, before = self._started[entry.table]
-            if not begun:  # it began when the one before it last told something
+            if not begun:  # it began when the one before it last reported something
                 self._started[entry.table] = (self._last, before)
                 entry.state = "copying"
             now = self._last = time.monotonic()
             if now - self._last_reports.get(entry.table, 0.0) >= _TELL_SECONDS:
-                self._tell(entry)
+                self._report_progress(entry)
             if now - self._written >= _WRITE_SECONDS:
                 self._write()
 
@@ -128,7 +128,7 @@ class CopyStates:
         self._file.unlink(missing_ok=True)
         unmark_process(self._file.parent)
 
-    def _tell(self, entry: TableProgress) -> None:
+    def _report_progress(self, entry: TableProgress) -> None:
         now = time.monotonic()
         self._last_reports[entry.table] = now
         begun, before = self._started[entry.table]
@@ -141,7 +141,7 @@ class CopyStates:
         content = {
             "process": os.getpid(),
             "lsn": self._lsn,
-            "since": self._begun,
+            "since": self._started_at,
             "tables": [asdict(entry) for entry in self._tables.values()],
         }
         try:

@@ -129,7 +129,7 @@ def _initial_copy(
     """Begin copies out of sight; derived tables come with those that can be finished now."""
     from slotlake.spark.copy.initial import InitialCopy
 
-    never_finishes = attempt is not None and attempt.only_goes_on
+    never_finishes = attempt is not None and attempt.only_continues
     names = [] if never_finishes else [(table.schema, table.table) for table in schemas]
     return InitialCopy.begin(
         pipeline.session,

@@ -19,7 +19,7 @@ from slotlake.decoder.slots.slot import SlotState, drop_slot, inspect_slot
 from slotlake.infra.copy import states as copy_states
 from slotlake.infra.copy.copying import Attempt
 from slotlake.infra.copy.forward import resumable
-from slotlake.infra.copy.joining_record import FOLDERS, JoiningRecord, Since
+from slotlake.infra.copy.joining_record import FOLDERS, CopyStart, JoiningRecord
 from slotlake.infra.copy.record import CopyRecord, Recorded
 from slotlake.infra.state_file import StateFile
 from slotlake.spark.names import postgres_name
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
 
 _FOLDER = "copying"
-_MAKING, _MADE = "making.json", "made.json"
+_MAKING_NOTE, _PUBLISHED_NOTE = "making.json", "made.json"
 
 
 def record_of(pipeline: OpenPipeline) -> CopyRecord:
@@ -95,20 +95,20 @@ def note_position(pipeline: OpenPipeline, lsn: int) -> None:
 
 def making_note(pipeline: OpenPipeline) -> dict[str, Any]:
     """The note of an `init` that has not ended; empty if there is none."""
-    return StateFile(pipeline.file.state_dir / _MAKING).mapping()
+    return StateFile(pipeline.file.state_dir / _MAKING_NOTE).mapping()
 
 
 def publications_made(pipeline: OpenPipeline) -> list[str]:
     """The publications that `init` made, as it noted them; also an `init` that was cut off."""
-    notes = [StateFile(pipeline.file.state_dir / name).mapping() for name in (_MADE, _MAKING)]
+    notes = [StateFile(pipeline.file.state_dir / name).mapping() for name in (_PUBLISHED_NOTE, _MAKING_NOTE)]
     return list(dict.fromkeys(name for note in notes for name in note.get("publications", [])))
 
 
 def note_published(pipeline: OpenPipeline) -> None:
     """Note that the copy is published; also when the `init` that did it died right after."""
-    note = pipeline.file.state_dir / _MAKING
+    note = pipeline.file.state_dir / _MAKING_NOTE
     if note.exists():
-        note.rename(note.with_name(_MADE))
+        note.rename(note.with_name(_PUBLISHED_NOTE))
     record_of(pipeline).forget()
     (pipeline.file.state_dir / copy_states.FILE).unlink(missing_ok=True)
 
@@ -125,7 +125,7 @@ def give_up(pipeline: OpenPipeline) -> list[str]:
     if has_remains:
         clear_unfinished(pipeline.lake, pipeline.name)
     record.forget()
-    for name in (_MAKING, copy_states.FILE):
+    for name in (_MAKING_NOTE, copy_states.FILE):
         (pipeline.file.state_dir / name).unlink(missing_ok=True)
     return ["removed what an unfinished initial copy had left"] if has_remains else []
 
@@ -172,7 +172,7 @@ def _joining(pipeline: OpenPipeline) -> dict[str, Any] | None:
     return {"process": None, "lsn": None, "since": None, "slot": None, "tables": tables}
 
 
-def _progress(since: Since, recorded: Recorded) -> dict[str, Any]:
+def _progress(since: CopyStart, recorded: Recorded) -> dict[str, Any]:
     files = [file for part in recorded.files.values() for file in part]
     return asdict(copy_states.TableProgress(
         postgres_name(since.schema, since.table),
@@ -187,7 +187,7 @@ def _progress(since: Since, recorded: Recorded) -> dict[str, Any]:
 
 
 def _write(pipeline: OpenPipeline, note: dict[str, Any]) -> None:
-    StateFile(pipeline.file.state_dir / _MAKING).write(note, durable=True)
+    StateFile(pipeline.file.state_dir / _MAKING_NOTE).write(note, durable=True)
 
 
 def _slot_state(pipeline: OpenPipeline) -> SlotState | None:

@@ -1,1 +1,1 @@
-"""Tables that join the publication later: copied over several syncs, beside open transactions."""
+"""Tables that join the publication later: copied over several syncs while transactions are open."""

@@ -11,12 +11,12 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.catalog.publications import SourceTable
-from slotlake.infra.copy.joining_record import FOLDER
+from slotlake.infra.copy.joining_record import JOINING_FOLDER
 from slotlake.infra.copy.tables import copy_all
 from slotlake.infra.joining import over_syncs
 from slotlake.infra.joining.over_syncs import CopyKind, copy_some, give_up_stale
 from slotlake.infra.joining.settled import PLACE, note_publications
-from slotlake.infra.schema.large_tables import by_size
+from slotlake.infra.schema.large_tables import resumable_by_size
 from slotlake.infra.selection.aside import require_columns
 from slotlake.infra.selection.tables import newly_published
 
@@ -41,7 +41,7 @@ def add_new_tables(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
     note_publications(pipeline, new_tables)
     if not new_tables:
         return []
-    ranged = by_size(pipeline, new_tables)
+    ranged = resumable_by_size(pipeline, new_tables)
     return copy_some(pipeline, JOINING_TABLES, ranged, [t for t in new_tables if t not in ranged], progress)
 
 
@@ -63,7 +63,7 @@ def _clear(pipeline: OpenPipeline, names: Sequence[LakeName]) -> None:
         clear_leftovers(catalog, pipeline.name, names)
 
 
-JOINING_TABLES = CopyKind(FOLDER, PLACE, "it was published", copy_all, _clear)
+JOINING_TABLES = CopyKind(JOINING_FOLDER, PLACE, "it was published", copy_all, _clear)
 
 
 def _new_tables(pipeline: OpenPipeline) -> list[SourceTable]:

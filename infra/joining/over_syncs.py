@@ -33,7 +33,7 @@ from slotlake.decoder.failpoints import reach
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.copy.copying import Attempt
-from slotlake.infra.copy.joining_record import Joining, JoiningRecord, KeyedBy, Since
+from slotlake.infra.copy.joining_record import CopyStart, JoiningRecord, JoiningTable, KeyedBy
 from slotlake.infra.joining.settled import open_writers_by_table, settled_snapshot
 from slotlake.infra.source.history import server_origin
 from slotlake.spark.names import lake_table, postgres_name
@@ -138,12 +138,12 @@ def copy_some(
         The tables that are whole, and published, as PostgreSQL writes them.
     """
     budget = _TimeBudget(pipeline.file.source.copy_seconds_per_sync)
-    due, going_on = _split_by_stage(pipeline, kind, ranged)
-    added = _at_lake_position(pipeline, kind, (due, at_once), budget, progress) if due or at_once else []
+    ready, going_on = _split_by_stage(pipeline, kind, ranged)
+    added = _at_lake_position(pipeline, kind, (ready, at_once), budget, progress) if ready or at_once else []
     if going_on and not budget.over:
         _between_positions(pipeline, kind, going_on, budget, progress)
-        due, going_on = _split_by_stage(pipeline, kind, going_on)
-        added += _at_lake_position(pipeline, kind, (due, []), budget, progress) if due else []
+        ready, going_on = _split_by_stage(pipeline, kind, going_on)
+        added += _at_lake_position(pipeline, kind, (ready, []), budget, progress) if ready else []
     for table, ranges in progress_by_table(pipeline, kind).items():
         progress(f"copy {table}: {ranges} are copied, the next sync continues", 0)
     return added
@@ -183,7 +183,7 @@ def give_up(pipeline: OpenPipeline, kind: CopyKind, relation_ids: Collection[int
         return []
     kind.clear(pipeline, [_lake_name(table.since, pipeline.lake.namespace) for table in chosen.values()])
     for relation_id in chosen:
-        record.leave(relation_id)
+        record.forget_table(relation_id)
     return [postgres_name(table.since.schema, table.since.table) for table in chosen.values()]
 
 
@@ -219,7 +219,7 @@ def give_up_stale(
 
 
 def _obstacle(
-    joining: Joining, current_name: tuple[str, str] | None, position: int, server: tuple[str, int]
+    joining: JoiningTable, current_name: tuple[str, str] | None, position: int, server: tuple[str, int]
 ) -> str | None:
     """Why a copy cannot be continued; None if it can."""
     since = joining.since
@@ -258,16 +258,16 @@ def _at_lake_position(
     Args:
         tables: those that begin or can end; and those that are copied in one go.
     """
-    record, (due, at_once) = kind.record(pipeline), tables
+    record, (ready, at_once) = kind.record(pipeline), tables
     place = kind.settling
     try:
-        with settled_snapshot(pipeline, [*due, *at_once], WAIT_SECONDS, progress, place) as start:
+        with settled_snapshot(pipeline, [*ready, *at_once], WAIT_SECONDS, progress, place) as start:
             if start is None:
                 return []
             snapshot, settled = start
             record.unrecorded = {table.relation_id for table in at_once}
             visible, server = _visible(pipeline, snapshot), _server(pipeline)
-            record.beginning = {t.relation_id: _since(t, snapshot.lsn, visible, server) for t in due}
+            record.beginning = {t.relation_id: _since(t, snapshot.lsn, visible, server) for t in ready}
             attempt = _Round(record, snapshot.lsn, time=budget)
             copies = kind.copy(pipeline, settled, snapshot, progress, attempt) if settled else []
     except ChangedMeanwhileError as error:
@@ -275,9 +275,9 @@ def _at_lake_position(
         return []
     added = [each.table for each in copies]
     reach("join.published")
-    for table in due:
+    for table in ready:
         if postgres_name(table.schema, table.table) in added:
-            record.leave(table.relation_id)
+            record.forget_table(table.relation_id)
     return added
 
 
@@ -292,7 +292,7 @@ def _between_positions(
     record = kind.record(pipeline)
     joining = record.joining
     first = [joining[table.relation_id].since.visible for table in tables]
-    attempt = _Round(record, 0, only_goes_on=True, time=budget)
+    attempt = _Round(record, 0, only_continues=True, time=budget)
     try:
         with _snapshot(pipeline, first) as snapshot:
             if snapshot is None:
@@ -352,10 +352,10 @@ def _visible(pipeline: OpenPipeline, snapshot: ExportedSnapshot) -> str:
         return str(row[0])
 
 
-def _since(table: SourceTable, position: int, visible: str, server: tuple[str, int]) -> Since:
+def _since(table: SourceTable, position: int, visible: str, server: tuple[str, int]) -> CopyStart:
     columns = {column.name: column for column in table.columns}
     key = tuple(KeyedBy(name, columns[name].type_oid, columns[name].typmod) for name in table.key)
-    return Since(table.schema, table.table, table.relation_id, position, visible, server, key)
+    return CopyStart(table.schema, table.table, table.relation_id, position, visible, server, key)
 
 
 def _server(pipeline: OpenPipeline) -> tuple[str, int]:
@@ -363,5 +363,5 @@ def _server(pipeline: OpenPipeline) -> tuple[str, int]:
     return origin.system_identifier, origin.timeline
 
 
-def _lake_name(since: Since, namespace: str) -> LakeName:
+def _lake_name(since: CopyStart, namespace: str) -> LakeName:
     return lake_table(namespace, since.schema, since.table)

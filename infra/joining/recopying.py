@@ -17,14 +17,14 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.copy.copying import Attempt, fill_tables
-from slotlake.infra.copy.joining_record import AGAIN_FOLDER
+from slotlake.infra.copy.joining_record import RECOPYING_FOLDER
 from slotlake.infra.copy.states import unmark_process
 from slotlake.infra.copy.tables import copies_of, copy_point, remaining_as_copied, schemas_at
 from slotlake.infra.joining import over_syncs
 from slotlake.infra.joining.over_syncs import CopyKind, copy_some
 from slotlake.infra.reports import TableCopy
 from slotlake.infra.schema.findings import drops_columns, with_copy_reason
-from slotlake.infra.schema.large_tables import by_size, why_of
+from slotlake.infra.schema.large_tables import copy_reason_of, resumable_by_size
 from slotlake.infra.selection.aside import tables_aside
 from slotlake.spark.names import postgres_name
 
@@ -56,7 +56,7 @@ def copy_more(pipeline: OpenPipeline, tables: Sequence[SourceTable], progress: P
     Raises:
         SlotlakeError: a table cannot be copied; what is copied of the others stays.
     """
-    return copy_some(pipeline, RECOPIED_TABLES, by_size(pipeline, tables), [], progress)
+    return copy_some(pipeline, RECOPIED_TABLES, resumable_by_size(pipeline, tables), [], progress)
 
 
 def give_up_stale(pipeline: OpenPipeline, progress: Progressing) -> None:
@@ -132,7 +132,7 @@ def _replacement(pipeline: OpenPipeline, tables: Sequence[SourceTable], lsn: int
     """Where the copies of tables go, which replace what the lake has at an LSN."""
     from slotlake.spark.copy.replace_ranged import RangedReplacement
 
-    reasons = {each.source_name: why_of(each) for each in tables_aside(pipeline).values()}
+    reasons = {each.source_name: copy_reason_of(each) for each in tables_aside(pipeline).values()}
 
     def final_shape(schema: TableSchema) -> TableSchema:
         name = schema.source_name
@@ -151,4 +151,4 @@ def _clear(pipeline: OpenPipeline, names: Sequence[LakeName]) -> None:
     clear(pipeline.lake, names)
 
 
-RECOPIED_TABLES = CopyKind(AGAIN_FOLDER, "settling-again.json", "its copy was to begin", _copy, _clear)
+RECOPIED_TABLES = CopyKind(RECOPYING_FOLDER, "settling-again.json", "its copy was to begin", _copy, _clear)

@@ -37,6 +37,7 @@ from slotlake.spark.names import parse_postgres_name
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from slotlake.decoder.catalog.publications import SourceTable
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.names import LakeName
@@ -91,12 +92,7 @@ def _bring_to_snapshot(
     note_recovery_begun(pipeline, batch_name(start, snapshot.lsn))
     batch, comparisons = _difference(pipeline, (start, snapshot_time), snapshot, broken, progress)
     reach("recover.batch_written")
-    copies = {
-        each.source: each.repair.why
-        for each in comparisons
-        if each.source is not None and each.repair.how == WHOLE
-    }
-    write_copies(pipeline, batch, snapshot, copies, progress)
+    write_copies(pipeline, batch, snapshot, _whole_copies(comparisons), progress)
     _reshape(pipeline, snapshot, comparisons)
     progress("apply", 0)
     apply_named(pipeline, batch.name, judged=True)
@@ -105,10 +101,29 @@ def _bring_to_snapshot(
     reach("recover.published")
     recovery_note(pipeline).unlink(missing_ok=True)
     pipeline.file.dropped_note.unlink(missing_ok=True)  # whoever recovers what was dropped wants it to go on
-    new_tables = [each.source for each in comparisons if each.source is not None and each.repair.how == NEW]
-    if new_tables and pipeline.file.new_tables == "copy":
-        copy_all(pipeline, new_tables, snapshot, progress)
+    _copy_new_tables(pipeline, comparisons, snapshot, progress)
     return comparisons
+
+
+def _whole_copies(comparisons: Sequence[Comparison]) -> dict[SourceTable, str]:
+    """The tables that are copied whole, and why."""
+    return {
+        each.source: each.repair.why
+        for each in comparisons
+        if each.source is not None and each.repair.how == WHOLE
+    }
+
+
+def _copy_new_tables(
+    pipeline: OpenPipeline,
+    comparisons: Sequence[Comparison],
+    snapshot: ExportedSnapshot,
+    progress: Progressing,
+) -> None:
+    """Copy tables that the lake lacks, if the pipeline file wants them."""
+    tables = [each.source for each in comparisons if each.source is not None and each.repair.how == NEW]
+    if tables and pipeline.file.new_tables == "copy":
+        copy_all(pipeline, tables, snapshot, progress)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ Numbers = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Altered:
+class AlteredTable:
     """A table as an ALTER TABLE left it.
 
     Attributes:
@@ -41,10 +41,10 @@ class Altered:
     columns: Columns
 
 
-def altered_tables(batch: Batch) -> dict[int, list[Altered]]:
+def altered_tables(batch: Batch) -> dict[int, list[AlteredTable]]:
     """Return OID of a table → its ALTER TABLE events, in order; empty if the trigger sent none."""
     messages = None if batch.empty else batch.message_table()
-    events: dict[int, list[Altered]] = {}
+    events: dict[int, list[AlteredTable]] = {}
     if messages is None:
         return events
     own_messages = messages.filter(pc.and_(messages["transactional"], pc.equal(messages["prefix"], PREFIX)))
@@ -52,7 +52,7 @@ def altered_tables(batch: Batch) -> dict[int, list[Altered]]:
         event = _read(message["content"])
         if event is not None:
             oid, columns = event
-            events.setdefault(oid, []).append(Altered(int(message["seq"]), columns))
+            events.setdefault(oid, []).append(AlteredTable(int(message["seq"]), columns))
     return events
 
 
@@ -68,7 +68,7 @@ def _read(content: bytes) -> tuple[int, Columns] | None:
 
 def proven_numbers(
     mirror: TableSchema,
-    events: Sequence[Altered],
+    events: Sequence[AlteredTable],
     relations: Sequence[tuple[BatchRelation, Any]],
     now: TableFingerprint,
 ) -> dict[int, Numbers] | None:
@@ -109,7 +109,7 @@ def _described(attribute: Any) -> tuple[str, int, int] | None:
     return None if attribute is None else (attribute.name, attribute.type_oid, attribute.typmod)
 
 
-def _distinct(mirror: TableSchema, events: Sequence[Altered]) -> list[tuple[int, Columns]]:
+def _distinct(mirror: TableSchema, events: Sequence[AlteredTable]) -> list[tuple[int, Columns]]:
     """The columns that the table had, each with the ``seq`` from where on; equal neighbours are one entry."""
     before = {c.number: (c.name, c.type_oid, c.typmod) for c in mirror.live}
     shapes: list[tuple[int, Columns]] = [(-1, dict(sorted(before.items())))]

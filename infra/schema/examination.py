@@ -14,7 +14,7 @@ from slotlake.decoder.catalog.fingerprints import TableFingerprint
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.changelog.batches import Batch, BatchRelation
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.infra.schema.ddl_events import Altered, altered_tables, proven_numbers, row_places
+from slotlake.infra.schema.ddl_events import AlteredTable, altered_tables, proven_numbers, row_places
 from slotlake.infra.schema.findings import Findings
 from slotlake.infra.schema.renamed_objects import NAMES_BETWEEN, tables_naming_renamed_objects
 from slotlake.infra.schema.rules import Verdict, has_changes_beyond_lake, judge, reprinted_reason
@@ -205,7 +205,7 @@ def _verdict(
     mirror: TableSchema,
     published: SourceTable,
     examined: _Examined,
-    altered: Mapping[int, Sequence[Altered]],
+    altered: Mapping[int, Sequence[AlteredTable]],
 ) -> Verdict:
     return judge(
         mirror,
@@ -219,7 +219,7 @@ def _verdict(
 
 
 def _proven_numbers(
-    mirror: TableSchema, examined: _Examined, altered: Mapping[int, Sequence[Altered]]
+    mirror: TableSchema, examined: _Examined, altered: Mapping[int, Sequence[AlteredTable]]
 ) -> Mapping[int, Mapping[str, int]] | None:
     """What the event trigger proves of a table's column numbers; None where it proves nothing."""
     events, now = altered.get(relation_id(mirror)), examined.fingerprint(mirror)

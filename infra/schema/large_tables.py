@@ -19,7 +19,7 @@ from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.copy.parts import Part, plan_parts
 from slotlake.decoder.server.source import source_session
 from slotlake.infra.copy.forward import all_kinds_published, resumable
-from slotlake.infra.copy.joining_record import AGAIN_FOLDER, JoiningRecord
+from slotlake.infra.copy.joining_record import RECOPYING_FOLDER, JoiningRecord
 from slotlake.infra.selection.aside import record_aside, stops_all
 from slotlake.infra.selection.tables import lake_schema
 
@@ -38,7 +38,7 @@ _WAY_OUT = (
 )
 
 
-def by_size(
+def resumable_by_size(
     pipeline: OpenPipeline,
     tables: Sequence[SourceTable],
     is_wanted: Callable[[SourceTable, Sequence[Part]], bool] = lambda table, parts: True,
@@ -67,7 +67,7 @@ def large(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> list[SourceT
     """Return the tables that take too long for one sync, and can be copied over several."""
     from slotlake.spark.read.point import Cut
 
-    begun_tables = JoiningRecord(pipeline.file.state_dir / AGAIN_FOLDER).joining.keys()
+    begun_tables = JoiningRecord(pipeline.file.state_dir / RECOPYING_FOLDER).joining.keys()
     bytes_max = pipeline.file.source.copy_seconds_per_sync * BYTES_PER_SECOND
 
     def is_wanted(table: SourceTable, parts: Sequence[Part]) -> bool:
@@ -78,7 +78,9 @@ def large(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> list[SourceT
     if not candidates:
         return []
     mirrors = {(each.schema, each.table): each for each in Cut.latest(pipeline.lake).tables()}
-    return by_size(pipeline, [table for table in candidates if _takes_the_same(table, mirrors)], is_wanted)
+    return resumable_by_size(
+        pipeline, [table for table in candidates if _takes_the_same(table, mirrors)], is_wanted
+    )
 
 
 def _takes_the_same(table: SourceTable, mirrors: Mapping[Name, TableSchema]) -> bool:
@@ -87,7 +89,7 @@ def _takes_the_same(table: SourceTable, mirrors: Mapping[Name, TableSchema]) -> 
     return mirror is not None and mirror.selection == lake_schema(table).selection
 
 
-def put_off(pipeline: OpenPipeline, copies: Mapping[SourceTable, str]) -> list[SourceTable]:
+def postpone_large(pipeline: OpenPipeline, copies: Mapping[SourceTable, str]) -> list[SourceTable]:
     """Set the large ones aside of tables that must be copied again.
 
     Args:
@@ -119,7 +121,7 @@ def without_large(pipeline: OpenPipeline, findings: Findings, *, compared: bool)
         findings: what a batch meets.
         compared: it is known which tables need no copy; else those that may need none stay.
     """
-    postponed = put_off(
+    postponed = postpone_large(
         pipeline, {t: why for t, why in findings.copies.items() if compared or t not in findings.alternatives}
     )
     if not postponed:
@@ -133,7 +135,7 @@ def without_large(pipeline: OpenPipeline, findings: Findings, *, compared: bool)
     )
 
 
-def put_on_the_way(pipeline: OpenPipeline, tables: Sequence[Aside]) -> None:
+def record_copied_over_syncs(pipeline: OpenPipeline, tables: Sequence[Aside]) -> None:
     """Record of tables that are set aside that they are being copied again over several syncs."""
     from slotlake.spark.publish.aside_write import write
 
@@ -145,6 +147,6 @@ def put_on_the_way(pipeline: OpenPipeline, tables: Sequence[Aside]) -> None:
         write(pipeline.lake, pipeline.name, entries)
 
 
-def why_of(each: Aside) -> str:
+def copy_reason_of(each: Aside) -> str:
     """Why a table is copied again."""
     return each.what.removeprefix(f"{_WHAT}: ")

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 _NOTE = "tables.json"
 
 
-def note(pipeline: OpenPipeline, joined: Collection[str] = ()) -> None:
+def write_note(pipeline: OpenPipeline, joined_tables: Collection[str] = ()) -> None:
     """Write the note if it is not there, or if tables have joined."""
     from slotlake.spark.read.point import Cut
 
-    place = StateFile(pipeline.file.state_dir / _NOTE)
-    if place.path.exists() and not joined:
+    note_file = StateFile(pipeline.file.state_dir / _NOTE)
+    if note_file.path.exists() and not joined_tables:
         return
-    place.write(sorted(table.source_name for table in Cut.latest(pipeline.lake).tables()))
+    note_file.write(sorted(table.source_name for table in Cut.latest(pipeline.lake).tables()))
 
 
-def noted(file: PipelineFile) -> list[str]:
+def read_note(file: PipelineFile) -> list[str]:
     """The tables in the note; none if there is no note here."""
     return [str(name) for name in StateFile(file.state_dir / _NOTE).read() or []]

@@ -80,7 +80,7 @@ def selected(
     tables: Sequence[SourceTable],
     selections: Mapping[tuple[str, str], Selection] = _NO_SELECTIONS,
 ) -> list[SourceTable]:
-    """The published tables, each reduced to what the lake takes of it.
+    """Reduce published tables to what the lake takes of them.
 
     Args:
         file: the pipeline file, whose sections choose filters, columns, operations and types.
@@ -96,31 +96,33 @@ def selected(
             lacks the key.
     """
     sections = _choosing_sections(file)
-    reduced: list[SourceTable] = []
-    for table in tables:
-        name = table.schema, table.table
-        try:
-            reduced_table = (
-                _selected(connection, table, sections[name], selections.get(name))
-                if name in sections
-                else table
-            )
-        except PipelineFileError as error:
-            raise error.of(*name) from None
-        reduced.append(reduced_table)
+    reduced = [_reduced(connection, table, sections, selections) for table in tables]
     representations = representations_of(file, connection, reduced)
-    return [
-        SelectedTable(
-            **{
-                **_fields(table),
-                "types": representations[name][0],
-                "representations": representations[name][1],
-            }
-        )
-        if (name := (table.schema, table.table)) in representations
-        else table
-        for table in reduced
-    ]
+    return [_represented(table, representations.get((table.schema, table.table))) for table in reduced]
+
+
+def _reduced(
+    connection: psycopg.Connection[Any],
+    table: SourceTable,
+    sections: Mapping[tuple[str, str], TableSection],
+    selections: Mapping[tuple[str, str], Selection],
+) -> SourceTable:
+    """The table with the columns and rows that its section chooses, if it has one."""
+    name = table.schema, table.table
+    if name not in sections:
+        return table
+    try:
+        return _selected(connection, table, sections[name], selections.get(name))
+    except PipelineFileError as error:
+        raise error.of(*name) from None
+
+
+def _represented(table: SourceTable, types: tuple[str, tuple[tuple[str, str], ...]] | None) -> SourceTable:
+    """The table with its rules for types and the representations of its columns, if it has some."""
+    if types is None:
+        return table
+    rules, representations = types
+    return SelectedTable(**{**_fields(table), "types": rules, "representations": representations})
 
 
 def _fields(table: SourceTable) -> dict[str, Any]:

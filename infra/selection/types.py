@@ -165,8 +165,8 @@ def _fields_of(
 ) -> Fields:
     """The fields of the composite types that columns have, by type OID."""
     oids = {column.type_oid for table in tables for column in table.columns}
-    known = {oid: catalog.get(oid) for oid in oids}
-    rows = [oid for oid, entry in known.items() if entry is not None and entry.kind is Kind.COMPOSITE]
+    entries = {oid: catalog.get(oid) for oid in oids}
+    rows = [oid for oid, entry in entries.items() if entry is not None and entry.kind is Kind.COMPOSITE]
     fields: dict[int, list[tuple[str, int, int]]] = {}
     if rows:
         for oid, name, type_oid, typmod in connection.execute(_COMPOSITES, (rows,)).fetchall():

@@ -94,17 +94,17 @@ class CatalogFingerprint:
             numbers: attribute numbers of the table's columns.
             before: the fingerprint so far, of a table that follows; None for a table that was just copied.
         """
-        known = {number: now.attributes[number] for number in numbers if number in now.attributes}
+        attributes = {number: now.attributes[number] for number in numbers if number in now.attributes}
         return cls(
             now.relation_id,
             now.storage,
             now.members,
             max(now.attributes) if before is None else max(before.last, *numbers),
-            {number: attribute.since for number, attribute in known.items()},
-            frozenset(number for number, attribute in known.items() if attribute.missing),
+            {number: attribute.since for number, attribute in attributes.items()},
+            frozenset(number for number, attribute in attributes.items() if attribute.missing),
             "" if before is None else before.why,
             now.ways,
-            {number: attribute.texts for number, attribute in known.items() if attribute.texts},
+            {number: attribute.texts for number, attribute in attributes.items() if attribute.texts},
         )
 
     def unsent(self, now: TableFingerprint) -> bool:
@@ -121,9 +121,9 @@ class CatalogFingerprint:
 
     def printed_otherwise(self, now: TableFingerprint) -> dict[int, frozenset[str]]:
         """Return attribute number → what decided the text of its values, and is not there any more."""
-        known = {n: now.attributes[n] for n in self.texts if n in now.attributes}
+        attributes = {n: now.attributes[n] for n in self.texts if n in now.attributes}
         lost_traits = {
-            n: self.texts[n] - attribute.texts for n, attribute in known.items() if not attribute.dropped
+            n: self.texts[n] - attribute.texts for n, attribute in attributes.items() if not attribute.dropped
         }
         return {number: traits for number, traits in lost_traits.items() if traits}
 

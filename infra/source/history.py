@@ -52,9 +52,9 @@ def follow_history(pipeline: OpenPipeline, position: int) -> None:
         HistoryError: the server does not continue it.
     """
     origin = lake_origin(pipeline)
-    joined = require_history(pipeline.source.dsn, origin, position)
-    if joined.history:
-        _forget_dead_branches(pipeline, position, joined.history)
+    continuation = require_history(pipeline.source.dsn, origin, position)
+    if continuation.history:
+        _forget_dead_branches(pipeline, position, continuation.history)
 
 
 def _forget_dead_branches(pipeline: OpenPipeline, position: int, history: dict[int, int]) -> None:
@@ -65,10 +65,10 @@ def _forget_dead_branches(pipeline: OpenPipeline, position: int, history: dict[i
         positions = batch_positions(path.name)
         if positions is None or positions[0] < position:
             continue
-        left = history.get(int(Batch.open(path).manifest["timeline"]))
-        if left is not None and positions[1] > left:
+        switch_lsn = history.get(int(Batch.open(path).manifest["timeline"]))
+        if switch_lsn is not None and positions[1] > switch_lsn:
             _log.warning(
-                "batch %s reaches beyond the failover at %s: pulled again", path.name, format_lsn(left)
+                "batch %s reaches beyond the failover at %s: pulled again", path.name, format_lsn(switch_lsn)
             )
             shutil.rmtree(sidecar.place(path), ignore_errors=True)
             shutil.rmtree(path)

@@ -161,8 +161,8 @@ class _Server:
         if request["do"] == "confirm":
             self._stream.at(request["position"]).confirm(request["position"])
             return {}
-        made = self._stream.batch(request["position"], request["until"], whole=request["whole"])
-        return {"path": str(made.path), "manifest": dict(made.manifest)}
+        batch = self._stream.batch(request["position"], request["until"], whole=request["whole"])
+        return {"path": str(batch.path), "manifest": dict(batch.manifest)}
 
     def end(self) -> None:
         self._stream.end()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.position import source_position
 from slotlake.infra.advance.advance import next_batch, pull_report, require_fit
-from slotlake.infra.advance.steps import Totals, bring_in
+from slotlake.infra.advance.steps import Totals, apply_and_publish
 from slotlake.infra.joining.joining import add_new_tables, progress_by_table
 from slotlake.infra.joining.recopying import give_up_stale, reasons
 from slotlake.infra.reports import PullReport, SyncReport
@@ -52,7 +52,7 @@ def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progre
     joining = progress_by_table(pipeline)
     give_up_stale(pipeline, progress)
     resumed = bring_back(pipeline, aside, progress)
-    known_tables.note(pipeline, added)
+    known_tables.write_note(pipeline, added)
     begin_modes(pipeline, progress)
     fill_added_columns(pipeline, progress)
     position = pipeline.position()  # any of these may have moved the lake on
@@ -83,7 +83,7 @@ def catch_up(pipeline: OpenPipeline, progress: Progressing) -> SyncReport:
 def _pull_and_bring_in(pipeline: OpenPipeline, totals: Totals, progress: Progressing) -> PullReport:
     with totals.timed("pull"):
         pulled = pull_next(pipeline, progress)
-    bring_in(pipeline, pulled, totals, progress)
+    apply_and_publish(pipeline, pulled, totals, progress)
     return pulled
 
 

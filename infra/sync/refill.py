@@ -9,12 +9,13 @@ from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.vanished import VanishedError
 from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.copy.tables import published_tables, replace_content
-from slotlake.infra.schema.large_tables import put_off
+from slotlake.infra.schema.large_tables import postpone_large
 from slotlake.infra.source.partitions import repartitioned
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
+    from slotlake.spark.tables.schema import TableSchema
 
 FILL_WAIT_SECONDS = 60.0
 
@@ -34,7 +35,7 @@ def fill_added_columns(pipeline: OpenPipeline, progress: Progressing) -> list[st
     """
     stale = _unfilled(pipeline)
     if stale:
-        postponed = put_off(pipeline, dict.fromkeys(stale, "rows got values that no change had"))
+        postponed = postpone_large(pipeline, dict.fromkeys(stale, "rows got values that no change had"))
         stale = [table for table in stale if table not in postponed]
     if stale:
         with at_nonblocking_snapshot(pipeline, FILL_WAIT_SECONDS, progress) as snapshot:
@@ -53,20 +54,22 @@ def _unfilled(pipeline: OpenPipeline) -> list[SourceTable]:
     from slotlake.spark.read.point import Cut
 
     mirrors = Cut.latest(pipeline.lake).followed()
-    lacking = {
-        (table.schema, table.table): {column.name for column in table.live if column.unfilled}
-        for table in mirrors
-        if any(column.unfilled for column in table.live)
+    unfilled = {
+        _name(mirror): {column.name for column in mirror.live if column.unfilled} for mirror in mirrors
     }
-    lost = {(table.schema, table.table) for table in mirrors if any(column.lost for column in table.live)}
+    lost = {_name(mirror) for mirror in mirrors if any(column.lost for column in mirror.live)}
     lost |= repartitioned(pipeline, mirrors)
-    if not lacking and not lost:
+    if not any(unfilled.values()) and not lost:
         return []
     return [
         table
         for table in published_tables(pipeline, to_read=False)
-        if (table.schema, table.table) in lost
+        if _name(table) in lost
         or any(
-            c.has_default and c.name in lacking.get((table.schema, table.table), ()) for c in table.columns
+            column.has_default and column.name in unfilled.get(_name(table), ()) for column in table.columns
         )
     ]
+
+
+def _name(table: SourceTable | TableSchema) -> tuple[str, str]:
+    return table.schema, table.table

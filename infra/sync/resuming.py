@@ -230,8 +230,8 @@ def _note_failed(pipeline: OpenPipeline, entry: Aside, state: _CatalogState, err
     if not error.retryable or isinstance(error, LockedError):
         now = datetime.now(UTC).isoformat(timespec="seconds")
         failed = replace(entry, what=error.what, where=error.where, way_out=error.way_out)
-        noted = replace(failed, tries=entry.tries + 1, tried=now, seen=state.fingerprint)
-        write(pipeline.lake, pipeline.name, [noted])
+        record = replace(failed, tries=entry.tries + 1, tried=now, seen=state.fingerprint)
+        write(pipeline.lake, pipeline.name, [record])
 
 
 def _large_table_or_none(pipeline: OpenPipeline, entry: Aside) -> SourceTable | None:
@@ -251,7 +251,7 @@ def _copy_ranges(
     """Copy more ranges of these tables; return those that are whole, and followed again."""
     if not large:
         return []
-    large_tables.put_on_the_way(
+    large_tables.record_copied_over_syncs(
         pipeline, [each.aside for each in large.values() if each.aside.cause != "again"]
     )
     try:
@@ -262,7 +262,9 @@ def _copy_ranges(
             _note_failed(pipeline, replace(failed.aside, cause="again"), failed.state, error)
         raise
     mended = [each.aside for each in large.values() if each.aside.cause == "again" and each.aside.tries]
-    large_tables.put_on_the_way(pipeline, [entry for entry in mended if entry.source_name not in resumed])
+    large_tables.record_copied_over_syncs(
+        pipeline, [entry for entry in mended if entry.source_name not in resumed]
+    )
     return resumed
 
 

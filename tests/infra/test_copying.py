@@ -95,7 +95,7 @@ def test_the_first_chunk_took_time(tmp_path: Path) -> None:
     table = SourceTable(7, "public", "T t", "r", "d", (), (), (), None, updates=True, deletes=True)
     time.sleep(0.05)
     nowhere: Any = None
-    states.took(CopyJob(table, nowhere, PARTS[0], "copy"), 1000, 8)
+    states.count_rows(CopyJob(table, nowhere, PARTS[0], "copy"), 1000, 8)
     assert 0 < rates[0] < 20_000
 
 

@@ -10,7 +10,7 @@ import pytest
 from slotlake.decoder.catalog.fingerprints import Attribute, TableFingerprint
 from slotlake.decoder.catalog.publications import SourceColumn, SourceTable
 from slotlake.decoder.changelog.batches import BatchColumn, BatchRelation
-from slotlake.infra.schema.ddl_events import Altered, proven_numbers
+from slotlake.infra.schema.ddl_events import AlteredTable, proven_numbers
 from slotlake.infra.schema.rules import Verdict, judge
 from slotlake.infra.source.fingerprints import CatalogFingerprint, with_fingerprint
 from slotlake.spark.tables.schema import TableSchema
@@ -265,7 +265,7 @@ def test_a_constant_is_not_enough() -> None:
 def proven(*events: Any, now: Any, rows: Any) -> Any:
     """``events``: (place, columns); ``rows``: (relation version, places)."""
     altered = [
-        Altered(seq, {n: (name, *TYPES[kind]) for n, (name, kind, _) in c.items()}) for seq, c in events
+        AlteredTable(seq, {n: (name, *TYPES[kind]) for n, (name, kind, _) in c.items()}) for seq, c in events
     ]
     return proven_numbers(MIRROR, altered, rows, catalog(now))
 

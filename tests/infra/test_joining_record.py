@@ -10,13 +10,13 @@ import pytest
 from slotlake.decoder.compiled.arrays import python_values
 from slotlake.decoder.copy.files import CopiedFile
 from slotlake.decoder.copy.parts import Part
-from slotlake.infra.copy.joining_record import Joining, JoiningRecord, KeyedBy, Since
+from slotlake.infra.copy.joining_record import CopyStart, JoiningRecord, JoiningTable, KeyedBy
 
 PARTS = [Part(0, "ONLY big", None, 5, 10, 100), Part(1, "ONLY big", 5, None, 10, 100)]
 
 
-def since(relation_id: int = 7, position: int = 100) -> Since:
-    return Since("public", "big", relation_id, position, "10:12:11", ("1", 1), (KeyedBy("id", 23, -1),))
+def since(relation_id: int = 7, position: int = 100) -> CopyStart:
+    return CopyStart("public", "big", relation_id, position, "10:12:11", ("1", 1), (KeyedBy("id", 23, -1),))
 
 
 def begun(folder: Path, relation_id: int = 7) -> JoiningRecord:
@@ -46,7 +46,7 @@ def copied(folder: Path, number: int) -> CopiedFile:
     ],
 )
 def test_notes_reach_without_a_gap(noted: list[tuple[int, int]], position: int, reached: bool) -> None:
-    assert Joining(since(), noted).reaches(position) is reached
+    assert JoiningTable(since(), noted).reaches(position) is reached
 
 
 def test_ranges_and_notes_are_found_again(tmp_path: Path) -> None:
@@ -100,9 +100,9 @@ def test_begun_anew_and_left(tmp_path: Path) -> None:
     begun(folder, 8)
     record = begun(folder)
     assert (record.joining[7].noted, record.joining[7].lost, record.tables[7].files) == ([], False, {})
-    record.leave(7)
+    record.forget_table(7)
     assert record.joining.keys() == record.tables.keys() == {8}
-    record.leave(8)
+    record.forget_table(8)
     assert not folder.exists()
 
 
