@@ -48,7 +48,12 @@ BENCHES = {
 
 
 def run(names: list[str], json_file: Path | None, progress: Progressing) -> int:
-    """Run these benchmarks, or all; print a table, and write JSON if asked.
+    """Run benchmarks; print a table, and write JSON if asked.
+
+    Args:
+        names: of benchmarks; empty for all.
+        json_file: where to write the document; None: nowhere.
+        progress: called before each step.
 
     Returns:
         The exit code, 0: a ratio below what is wanted is marked, not punished.

@@ -82,7 +82,13 @@ def _figure(
 
 
 def captured(dsn: str, backlog: Backlog, *, binary: bool = False) -> list[MessageBuffer]:
-    """The backlog's messages as the server sends them, in buffers of the size that a pull decodes."""
+    """Return the backlog's messages as the server sends them, in buffers of the size that a pull decodes.
+
+    Args:
+        dsn: of the source.
+        backlog: positions and counts of what is read.
+        binary: ask for values in binary.
+    """
     chunks = [MessageBuffer()]
     with connect(dsn) as connection, connection.transaction():
         cursor = connection.cursor("captured", binary=True)

@@ -73,7 +73,12 @@ class Figure:
 def in_turns(
     ours: Callable[[], float], theirs: Callable[[], float], pairs: int = PAIRS
 ) -> list[tuple[float, float]]:
-    """Take a value of each, pair by pair."""
+    """Take a value of each, pair by pair.
+
+    Args:
+        ours, theirs: each takes one value.
+        pairs: how many of each.
+    """
     return [(ours(), theirs()) for _ in range(pairs)]
 
 

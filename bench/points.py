@@ -102,7 +102,15 @@ def _points(pipeline: Pipeline, count: int, progress: Progressing) -> list[float
 def publish_by_hand(
     lake: LakeSettings, pipeline: str, name: LakeName, start: int, end: int, files: Sequence[Path] = ()
 ) -> int:
-    """Publish a batch that adds these files to a table, without Spark; the lake's position."""
+    """Publish a batch that adds files to a table, without Spark; returns the lake's position.
+
+    Args:
+        lake: the lake's settings.
+        pipeline: name of the pipeline.
+        name: of the table.
+        start, end: the batch's positions.
+        files: Parquet files to add.
+    """
     point = Point(pipeline, end, f"{start:016X}-{end:016X}", "by hand", "batch", changed={str(name): 1})
     with open_catalog(lake) as catalog:
         reset_stage(catalog, [load_one(catalog, name)])

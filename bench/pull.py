@@ -172,7 +172,19 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
 def pulled_seconds(
     dsn: str, slot: str, changelog: Path, backlog: Backlog, *, binary: bool, bulk: bool
 ) -> float:
-    """How long one pull of the backlog takes; the batch is checked and removed."""
+    """Return how long one pull of the backlog takes; the batch is checked and removed.
+
+    Args:
+        dsn: of the source.
+        slot: its name.
+        changelog: an empty folder.
+        backlog: positions and counts of what is pulled.
+        binary: ask for values in binary.
+        bulk: read through SQL.
+
+    Raises:
+        SlotlakeError: the batch does not hold the backlog.
+    """
     from slotlake.decoder.stream.pull import pull
 
     source = replace(source_of(dsn, slot), streaming=STREAMING, binary=binary, bulk=bulk)

@@ -28,7 +28,13 @@ def document(machine: Machine, figures_by_name: Mapping[str, Sequence[Figure]]) 
 def print_table(
     machine: Machine, figures_by_name: Mapping[str, Sequence[Figure]], console: Console | None = None
 ) -> None:
-    """Print a line per figure, then what each of them is made of."""
+    """Print a line per figure, then what each of them is made of.
+
+    Args:
+        machine: where the figures were taken.
+        figures_by_name: per benchmark its figures.
+        console: where to print; None: standard output.
+    """
     console = console or Console(highlight=False)
     if not console.is_terminal:
         console = Console(file=console.file, highlight=False, width=_WIDTH_MIN)

@@ -91,7 +91,13 @@ def bench_server() -> Iterator[EmbeddedPostgres]:
 
 
 def make_table(connection: psycopg.Connection[Any], name: str, rows: int, key: str = IN_ORDER) -> None:
-    """A table of six mixed columns with rows 1 to ``rows``."""
+    """Make a table of six mixed columns with rows 1 to ``rows``.
+
+    Args:
+        name: of the table.
+        rows: how many.
+        key: SQL for a row's key, from its number.
+    """
     connection.execute(f"CREATE TABLE {name} ({COLUMNS})".encode())
     insert_rows(connection, name, 1, rows, key)
 
@@ -99,7 +105,13 @@ def make_table(connection: psycopg.Connection[Any], name: str, rows: int, key: s
 def insert_rows(
     connection: psycopg.Connection[Any], name: str, first: int, last: int, key: str = IN_ORDER
 ) -> None:
-    """Insert these rows, in one transaction; ``key``: of a row, by its number."""
+    """Insert rows in one transaction.
+
+    Args:
+        name: of the table.
+        first, last: the rows' numbers, both included.
+        key: SQL for a row's key, from its number.
+    """
     if first <= last:
         selected = _ROWS.format(key=key.format("i"))
         connection.execute(f"INSERT INTO {name} {selected} FROM generate_series({first}, {last}) i".encode())

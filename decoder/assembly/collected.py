@@ -67,7 +67,14 @@ class Collected:
     dropped: bool = False
 
     def describe(self, arrival: int, subxid: int, relation_id: int, width: int) -> None:
-        """A relation message has arrived in a block."""
+        """Note a relation message that arrived in a block.
+
+        Args:
+            arrival: its number among all relation messages.
+            subxid: the (sub)transaction that sent it.
+            relation_id: OID of the table.
+            width: number of its columns.
+        """
         self.described.append(Described(arrival, subxid, relation_id, width))
         self.widths.set(relation_id, width)
 

@@ -132,7 +132,15 @@ def _width(buffer: MessageBuffer, at: int, widths: Widths, relation_id: int, off
 
 
 def with_place(buffer: MessageBuffer, at: int, check: Callable[[], None]) -> None:
-    """Run a check of the message at that place; its refusal then tells where that is."""
+    """Run a check of one message; a refusal then names the message's place.
+
+    Args:
+        at: index of the message.
+        check: raises ProtocolError when the message is wrong.
+
+    Raises:
+        ProtocolError: what the check raised, with message type, byte offset and WAL position.
+    """
     try:
         check()
     except ProtocolError as error:

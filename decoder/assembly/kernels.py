@@ -46,7 +46,15 @@ def strip_xids(
 
 @compiled
 def relation_ids(data: Bytes, ends: Ints) -> Ints:
-    """The relations of the row messages (insert, update, delete), each as often as it changes."""
+    """Return the relations of the row messages (insert, update, delete), one entry each time they change.
+
+    Args:
+        data: uint8[bytes], the messages back to back.
+        ends: int64[messages + 1], offsets into ``data``.
+
+    Returns:
+        int64[at most messages], relation OIDs.
+    """
     numbers = np.empty(len(ends) - 1, np.int64)
     count, last = 0, -1
     for i in range(len(ends) - 1):

@@ -21,7 +21,13 @@ Flags = npt.NDArray[np.bool_]
 
 
 def append_piece(out: MessageBuffer, piece: Piece, live: Flags, sent_relations: dict[int, bytes]) -> None:
-    """Append what is kept of a piece, and note the relations that it describes."""
+    """Append the live messages of a piece, and note the relations that they describe.
+
+    Args:
+        out: buffer that the messages are appended to.
+        live: bool[messages], whether each message is to be appended.
+        sent_relations: relation messages appended so far, by OID; added to.
+    """
     out.extend(piece.data, *piece.only(live))
     tags = piece.data[piece.ends[:-1]]
     for i in np.flatnonzero((tags == ord("R")) & live).tolist():
@@ -50,7 +56,13 @@ def relation_id_at(piece: Piece, i: int) -> int:
 
 
 def changed_tables(piece: Piece, tags: npt.NDArray[np.uint8], live: Flags, first: int, end: int) -> set[int]:
-    """The relations that the kept messages from ``first`` on change."""
+    """Return the relations that the live messages of a range change or truncate.
+
+    Args:
+        tags: uint8[messages], the first byte of each message.
+        live: bool[messages], whether each message counts.
+        first, end: the range; ``end`` is not in it.
+    """
     part = tags[first:end]
     rows = np.flatnonzero(np.isin(part, list(b"IUD")) & live[first:end]) + first
     numbers = piece.data[piece.ends[rows][:, None] + np.arange(1, 5)].astype(np.int64)
@@ -62,7 +74,11 @@ def changed_tables(piece: Piece, tags: npt.NDArray[np.uint8], live: Flags, first
 
 
 def tags_of(buffer: MessageBuffer) -> npt.NDArray[np.uint8]:
-    """The first byte of every message."""
+    """Return the first byte of every message, as uint8[messages].
+
+    Raises:
+        ProtocolError: a message is empty.
+    """
     if buffer.count == 0:
         return np.empty(0, np.uint8)
     empty = np.flatnonzero(np.diff(buffer.ends) <= 0)
@@ -77,7 +93,13 @@ def payload_of(buffer: MessageBuffer, at: int) -> bytes:
 
 
 def fault(buffer: MessageBuffer, at: int, what: str, offset: int = 0) -> ProtocolError:
-    """What is wrong with a message, and where it is."""
+    """Make the error that says what is wrong with a message, and where it is.
+
+    Args:
+        at: index of the message.
+        what: what is wrong.
+        offset: byte within the message.
+    """
     tag = payload_of(buffer, at)[:1].decode("latin-1")
     return ProtocolError(what, message_type=tag, offset=offset, lsn=int(buffer.lsns[at]))
 
@@ -85,7 +107,17 @@ def fault(buffer: MessageBuffer, at: int, what: str, offset: int = 0) -> Protoco
 def read_at(
     buffer: MessageBuffer, at: int, *, in_stream: bool, parallel: bool, binary: bool = False
 ) -> Message:
-    """One message, read; raises ProtocolError with its place."""
+    """Read one message with the plain reader.
+
+    Args:
+        at: index of the message.
+        in_stream: it stands in a stream block, so content begins with a transaction id.
+        parallel: aborts carry position and time (streaming 'parallel').
+        binary: binary values were asked for.
+
+    Raises:
+        ProtocolError: the message breaks the grammar; with its place.
+    """
     try:
         payload = payload_of(buffer, at)
         return read_message(payload, in_stream=in_stream, parallel=parallel, binary=binary)

@@ -93,7 +93,13 @@ class PreparedStore:
         return final
 
     def find(self, gid: str, xid: int, before: int) -> PreparedId | None:
-        """The newest transaction of that name that was prepared before a position."""
+        """Return the newest transaction of that name prepared before a position; None if there is none.
+
+        Args:
+            gid: its global identifier.
+            xid: its transaction id.
+            before: an LSN; only what was prepared before it counts.
+        """
         candidates = [
             which
             for which in self.waiting()
@@ -106,7 +112,13 @@ class PreparedStore:
         return self._noted is None or (gid, xid) in self._noted()
 
     def missing(self, gid: str, xid: int, at: str) -> ChangeLogError:
-        """A prepared transaction has been committed whose changes are not here."""
+        """Make the error for a committed prepared transaction whose changes are not on disk.
+
+        Args:
+            gid: its global identifier.
+            xid: its transaction id.
+            at: the position of its commit, as text.
+        """
         return ChangeLogError(
             f"COMMIT PREPARED of {gid!r} (transaction {xid}) at {at}: its changes are not here any more, and "
             "the server does not send them twice",

@@ -32,7 +32,13 @@ class SessionRelations:
         self._owed: dict[int, bytes] = {}
 
     def describe(self, payload: bytes, message: Message, *, owed: bool) -> None:
-        """Let a relation or type message hold; ``owed``: it came with a transaction that waits."""
+        """Let a relation or type message hold for the session.
+
+        Args:
+            payload: the message's bytes.
+            message: the same, read.
+            owed: it came with a transaction that waits, so the next transaction must begin with it.
+        """
         self.arrival += 1
         if isinstance(message, TypeMessage):
             self._types[message.type_oid] = payload

@@ -102,7 +102,15 @@ class Spool:
         return bool(self._files)
 
     def extend(self, data: Bytes, start: Ints, length: Lengths, lsns: Unsigned, xids: Ints) -> None:
-        """Append messages: message i is ``data[start[i] : start[i] + length[i]]``, sent by ``xids[i]``."""
+        """Append messages: message i is ``data[start[i] : start[i] + length[i]]``, sent by ``xids[i]``.
+
+        Args:
+            data: uint8[bytes].
+            start: int64[messages], offsets into ``data``.
+            length: int32[messages], bytes.
+            lsns: uint64[messages], the WAL position of each.
+            xids: int64[messages], the (sub)transaction that sent each.
+        """
         before, count = self._buffer.count, self._buffer.count + len(xids)
         if count > len(self._xids):
             grown = np.empty(max(count, 2 * len(self._xids)), np.int64)

@@ -147,7 +147,12 @@ _ELSEWHERE = (
 def text_columns(
     connection: psycopg.Connection[Any], relation_id: int, names: Sequence[str]
 ) -> Mapping[str, TextColumn]:
-    """Columns of a table by name, in the order that they are asked for."""
+    """Return columns of a table by name, in the order that they are asked for; unknown names are left out.
+
+    Args:
+        relation_id: OID of the table.
+        names: the columns' names.
+    """
     rows = connection.execute(_COLUMNS.encode(), (relation_id, list(names))).fetchall()
     by_name = {row[0]: TextColumn(*row) for row in rows}
     return {name: by_name[name] for name in names if name in by_name}

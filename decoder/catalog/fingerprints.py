@@ -122,7 +122,12 @@ JOIN named p ON p.oid = s.pnpubid
 def table_fingerprints(
     connection: psycopg.Connection[Any], tables: Collection[int], publications: Sequence[str]
 ) -> dict[int, TableFingerprint]:
-    """The tables with these OIDs that are there, in two queries for all of them; a third for own types."""
+    """Return what the catalog says of the tables that exist, with two or three queries for all of them.
+
+    Args:
+        tables: OIDs.
+        publications: names of the publications that count.
+    """
     parameters = {"tables": list(tables), "publications": list(publications), "mark": WHOLE}
     lists = connection.info.server_version >= _FIRST_WITH_SCHEMAS
     query = _MEMBERS.format(whole=_WITHOUT_LISTS if lists else "") + (_SCHEMAS if lists else "")

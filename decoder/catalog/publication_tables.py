@@ -155,7 +155,11 @@ def published_rows(connection: psycopg.Connection[Any], names: Sequence[str]) ->
 
 
 def require_filter(row_filter: str | None, table: str) -> None:
-    """Raises SourceUnavailableError if the table's row filter could not be read."""
+    """Check that a table's row filter could be read.
+
+    Raises:
+        SourceUnavailableError: the table is locked, so the filter is unknown.
+    """
     if row_filter is not None and UNREAD_FILTER in row_filter:
         raise SourceUnavailableError(
             f"the row filter of {table} cannot be read now: the table is locked",

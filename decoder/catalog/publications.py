@@ -99,7 +99,11 @@ def missing_publications(connection: psycopg.Connection[Any], names: Sequence[st
 
 
 def check_publications(connection: psycopg.Connection[Any], names: Sequence[str]) -> None:
-    """Raises SourceError if one is missing: from PostgreSQL 18 on the stream would just lack its tables."""
+    """Check that all publications exist: from PostgreSQL 18 on the stream would just lack their tables.
+
+    Raises:
+        SourceError: one is missing.
+    """
     missing = missing_publications(connection, names)
     if missing:
         raise SourceError(
@@ -115,6 +119,10 @@ def create_publication(
     connection: psycopg.Connection[Any], name: str, tables: Sequence[tuple[str, str]]
 ) -> None:
     """Create a publication of these (schema, table) pairs.
+
+    Args:
+        name: of the publication.
+        tables: (schema, table) pairs.
 
     Raises:
         SourceError: no table is named, one does not exist, or the role may not publish it.

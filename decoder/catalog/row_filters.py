@@ -46,6 +46,10 @@ class FilterColumn:
 def analysed(connection: psycopg.Connection[Any], schema: str, table: str, expression: str) -> str:
     """The expression as the server prints it once it is analysed and simplified.
 
+    Args:
+        schema, table: the table that the filter is for.
+        expression: SQL over its columns.
+
     Raises:
         PipelineFileError: it is no condition over this table.
         ChangedMeanwhileError: the table is gone.

@@ -42,7 +42,13 @@ def vanished_error(table: str) -> VanishedError:
 
 
 def require_named(connection: psycopg.Connection[Any], name: str, relation_id: int) -> None:
-    """COPY goes by a name, looked up anew each time; the lock that it took keeps it from changing.
+    """Check that a name still stands for the same table: COPY looks the name up each time it is used.
+
+    Call it after COPY has begun: the lock that COPY took keeps the name from changing.
+
+    Args:
+        name: as SQL takes it.
+        relation_id: OID of the table that is meant.
 
     Raises:
         ChangedMeanwhileError: the name is another table's by now.

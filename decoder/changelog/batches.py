@@ -239,7 +239,13 @@ def batches(directory: Path) -> list[Path]:
 
 
 def batch_starting_at(directory: Path, start: int, end: int | None = None) -> Batch | None:
-    """The longest batch on disk that starts there (and ends at ``end``, if given)."""
+    """Return the longest batch on disk that starts at a position; None if there is none.
+
+    Args:
+        directory: the change log.
+        start: an LSN.
+        end: an LSN; only a batch that ends there counts.
+    """
     paths = [path for path in batches(directory) if path.name.startswith(f"{start:016X}-")]
     if end is not None:
         paths = [path for path in paths if path.name == batch_name(start, end)]

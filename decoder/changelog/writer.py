@@ -259,7 +259,13 @@ class BatchWriter:
 
 
 def empty_batch(directory: Path, identity: BatchIdentity, position: int) -> Batch:
-    """A batch of no length, which is not on disk: there was nothing to pull."""
+    """Return a batch of no length, which is not on disk: there was nothing to pull.
+
+    Args:
+        directory: the change log.
+        identity: what the manifest says of the source.
+        position: its start and end.
+    """
     manifest = {
         "format": FORMAT,
         "pipeline": identity.pipeline,
@@ -330,7 +336,11 @@ def sync_path(path: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Whatever keeps ``path`` from being written becomes a ChangeLogError that names its directory."""
+    """Turn whatever keeps ``path`` from being written into a ChangeLogError that names its directory.
+
+    Raises:
+        ChangeLogError: the disk does not take it.
+    """
     try:
         yield
     except (OSError, pa.ArrowException) as error:

@@ -76,7 +76,14 @@ class MessageBuffer:
         self._used = end
 
     def extend(self, data: Bytes, start: Ints, length: Lengths, lsns: Unsigned) -> None:
-        """Copy many messages in: message i is ``data[start[i] : start[i] + length[i]]``."""
+        """Copy many messages in: message i is ``data[start[i] : start[i] + length[i]]``.
+
+        Args:
+            data: uint8[bytes].
+            start: int64[messages], offsets into ``data``.
+            length: int32[messages], bytes.
+            lsns: uint64[messages], the WAL start of each.
+        """
         end, count = self._used + int(length.sum(dtype=np.int64)), self._count + len(length)
         if end > len(self._data):
             self._grow_data(end)

@@ -52,6 +52,11 @@ class Chunk:
         self._rows, self._txns, self._controls = notes.room_for(count)
 
     def walk(self, limit: int, partial: bool) -> None:
+        """Walk over the buffer and note rows, transactions and control messages.
+
+        Raises:
+            ProtocolError: a message breaks the grammar.
+        """
         arrays = (self.state, self._rows, self._txns, self._controls, self.report)
         code = scan.walk(self.data, self.ends, limit, partial, self.catalog is not None, *arrays)
         if code != 0:
@@ -78,6 +83,13 @@ class Chunk:
         return f"message {message} of the chunk, WAL {format_lsn(int(self.lsns[message]))}"
 
     def error(self, what: str, message: int, offset: int) -> ProtocolError:
+        """Make the error for a message of the chunk.
+
+        Args:
+            what: what is wrong.
+            message: index of the message.
+            offset: byte within the message.
+        """
         tag = self.payload(message)[:1].decode("latin-1")
         where = f"message {tag!r}, byte offset {offset}, {self.place(message)}"
         lsn = int(self.lsns[message])

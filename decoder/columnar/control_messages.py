@@ -71,7 +71,11 @@ class ControlMessages:
             self.logical.append((seq, txn, message))
 
     def relation_in_force(self, relation_id: int, at: int) -> Relation:
-        """The version in force so far, or an error at this message."""
+        """Return the version of a relation that is in force at a message.
+
+        Raises:
+            ProtocolError: the relation was not described before.
+        """
         relation = self.relations.get(relation_id)
         if relation is None:
             raise self._chunk.error(f"relation {relation_id} was not described", at, 1)

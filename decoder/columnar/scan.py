@@ -314,6 +314,13 @@ def walk(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
 
     ``binary``: binary values were asked for.  Unless ``partial``, state and report go back to the last
     point outside of any transaction.
+
+    Args:
+        data: uint8[bytes], the messages back to back.
+        ends: int64[messages + 1], offsets into ``data``.
+        state: int64[STATE_FIELDS], what goes on from one chunk to the next; changed.
+        rows, txns, controls: int64[fields, room], filled in.
+        report: int64[REPORT_FIELDS], filled in.
     """
     safe_state, safe_report = state.copy(), report.copy()
     room, count = rows.shape[1], len(ends) - 1
@@ -330,7 +337,14 @@ def walk(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
 
 @compiled
 def origins(data: Bytes, ends: Ints, messages: Ints, start: Ints, length: Lengths) -> int:
-    """Find the name in each of these origin messages; returns the first that is damaged, or -1."""
+    """Find the name in each of these origin messages; returns the first that is damaged, or -1.
+
+    Args:
+        data: uint8[bytes], the messages back to back.
+        ends: int64[all messages + 1], offsets into ``data``.
+        messages: int64[origins], indices of the origin messages.
+        start, length: int64[origins] and int32[origins], filled in: where each name lies.
+    """
     for i in range(len(messages)):
         p, end = ends[messages[i]], ends[messages[i] + 1]
         if end - p < 10 or read_int64(data, p + 1) < 0 or data[end - 1] != 0:

@@ -213,7 +213,14 @@ class ValueSpans:
         return plain(run.kind.arrow, values, valid), None
 
     def part(self, i: int, begin: int, end: int) -> Parsed:
-        """Some values of run ``i``, of those that lie; raises TextError."""
+        """Parse some values of run ``i``, of those whose bytes lie in the buffer.
+
+        Args:
+            begin, end: which of the run's values.
+
+        Raises:
+            TextError: a value does not parse.
+        """
         kind, row_pass = self.runs[i].kind, self._passes[i]
         begin, end = row_pass.place[i] + begin, row_pass.place[i] + end
         slices = Slices(self._tuples.data, row_pass.start[begin:end], row_pass.length[begin:end])

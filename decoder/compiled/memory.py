@@ -94,6 +94,14 @@ lower_builtin(operator.setitem, _Memory, types.Integer, types.Any)(_set)
 
 
 def place(context: Any, builder: Any, kind: Any, array: Any, at: Any, bits: int) -> Any:
-    """For intrinsics: where element ``at`` of an array, or of its memory, lies: a pointer to so many bits."""
+    """Return a pointer to element ``at`` of an array, or of its memory, as so many bits; for intrinsics.
+
+    Args:
+        context, builder: numba's, while it generates code.
+        kind: numba's type of ``array``.
+        array: the array or its memory.
+        at: index of the element.
+        bits: width of what is pointed to.
+    """
     data = array if isinstance(kind, _Memory) else context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [at]), ir.IntType(bits).as_pointer())

@@ -27,7 +27,13 @@ _intrinsic: Callable[[Any], Callable[..., Any]] = numba.extending.intrinsic
 
 @_intrinsic
 def word_at(typingctx: Any, data: Any, at: Any) -> Any:
-    """The eight bytes at ``at``, the first of them lowest."""
+    """Return the eight bytes at ``at``, the first of them lowest.
+
+    Args:
+        typingctx: numba's; callers leave it out.
+        data: uint8 array, or its memory.
+        at: offset of the first byte.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         source = place(context, builder, signature.args[0], arguments[0], arguments[1], 64)
@@ -39,7 +45,13 @@ def word_at(typingctx: Any, data: Any, at: Any) -> Any:
 
 @_intrinsic
 def big_word_at(typingctx: Any, data: Any, at: Any) -> Any:
-    """The eight bytes at ``at`` as a big-endian number."""
+    """Return the eight bytes at ``at`` as a big-endian number.
+
+    Args:
+        typingctx: numba's; callers leave it out.
+        data: uint8 array, or its memory.
+        at: offset of the first byte.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         source = place(context, builder, signature.args[0], arguments[0], arguments[1], 64)
@@ -51,7 +63,13 @@ def big_word_at(typingctx: Any, data: Any, at: Any) -> Any:
 
 @_intrinsic
 def copy_sixteen(typingctx: Any, data: Any, source: Any, out: Any, target: Any) -> Any:
-    """Sixteen bytes from one array to another."""
+    """Copy sixteen bytes from one array to another.
+
+    Args:
+        typingctx: numba's; callers leave it out.
+        data, source: uint8 array and offset to read from.
+        out, target: uint8 array and offset to write to.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         from_pointer = place(context, builder, signature.args[0], arguments[0], arguments[1], 128)
@@ -64,7 +82,13 @@ def copy_sixteen(typingctx: Any, data: Any, source: Any, out: Any, target: Any) 
 
 @_intrinsic
 def fetch_ahead(typingctx: Any, data: Any, at: Any) -> Any:
-    """Have the bytes at ``at`` brought near, for a loop that comes there later: values lie far apart."""
+    """Have the processor fetch the bytes at ``at``, for a loop that comes there later.
+
+    Args:
+        typingctx: numba's; callers leave it out.
+        data: uint8 array, or its memory.
+        at: offset of the bytes.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         where = place(context, builder, signature.args[0], arguments[0], arguments[1], 8)
@@ -79,7 +103,7 @@ def fetch_ahead(typingctx: Any, data: Any, at: Any) -> Any:
 
 @inlined
 def digits_only(word: int) -> bool:
-    """True when all eight bytes are digits."""
+    """Return whether all eight bytes of a word (one uint64 per value) are digits."""
     high = word & unsigned(0xF0F0F0F0F0F0F0F0)
     over = (word + unsigned(0x0606060606060606)) & unsigned(0xF0F0F0F0F0F0F0F0)
     return high | (over >> unsigned(4)) == unsigned(0x3333333333333333)
@@ -87,7 +111,7 @@ def digits_only(word: int) -> bool:
 
 @inlined
 def eight_digits(word: int) -> int:
-    """The number that eight digits are, the first of them lowest in the word."""
+    """Return the number that eight digits are, the first lowest in the word; uint64, one per value."""
     value = (word & unsigned(0x0F0F0F0F0F0F0F0F)) * unsigned(2561) >> unsigned(8)
     value = (value & unsigned(0x00FF00FF00FF00FF)) * unsigned(6553601) >> unsigned(16)
     return (value & unsigned(0x0000FFFF0000FFFF)) * unsigned(42949672960001) >> unsigned(32)
@@ -95,19 +119,19 @@ def eight_digits(word: int) -> int:
 
 @inlined
 def plain_digits(word: int, count: int) -> int:
-    """The first ``count`` bytes (1 to 8) of the word, as the numbers that digits are, behind zeros."""
+    """Return the first ``count`` bytes (1 to 8) as digit values, behind zeros; uint64, one per value."""
     return (word ^ unsigned(ZEROS)) << (unsigned(64) - (unsigned(count) << unsigned(3)))
 
 
 @inlined
 def all_plain(word: int) -> bool:
-    """True when each byte of `plain_digits` is one of a digit: 0 to 9."""
+    """Return whether each byte of `plain_digits` (uint64, one per value) is a digit's: 0 to 9."""
     return ((word + unsigned(0x7676767676767676)) | word) & unsigned(0x8080808080808080) == unsigned(0)
 
 
 @inlined
 def eight_plain(word: int) -> int:
-    """The number that the bytes of `plain_digits` are."""
+    """Return the number (uint64, per value) that the bytes of `plain_digits` are."""
     value = word * unsigned(2561) >> unsigned(8)
     value = (value & unsigned(0x00FF00FF00FF00FF)) * unsigned(6553601) >> unsigned(16)
     return (value & unsigned(0x0000FFFF0000FFFF)) * unsigned(42949672960001) >> unsigned(32)
@@ -115,13 +139,13 @@ def eight_plain(word: int) -> int:
 
 @inlined
 def zeroed(word: int, mask: int) -> int:
-    """The word with the marked bytes made the digit 0."""
+    """Return the word (uint64, one per value) with the bytes of the mask made the digit 0."""
     return (word & ~mask) | (unsigned(ZEROS) & mask)
 
 
 @inlined
 def last_digits(word: int, count: int) -> int:
-    """The word with all but its last ``count`` bytes (0 to 8) made the digit 0."""
+    """Return the word (uint64, one per value) with all but its last ``count`` bytes made the digit 0."""
     if count >= 8:
         return word
     mask = ~unsigned(0) << (unsigned(64) - (unsigned(count) << unsigned(3))) if count > 0 else unsigned(0)
@@ -130,7 +154,7 @@ def last_digits(word: int, count: int) -> int:
 
 @inlined
 def first_digits(word: int, count: int) -> int:
-    """The word with all but its first ``count`` bytes (1 to 8) made the digit 0."""
+    """Return the word (uint64, one per value) with all but its first ``count`` bytes made the digit 0."""
     if count >= 8:
         return word
     mask = (unsigned(1) << (unsigned(count) << unsigned(3))) - unsigned(1)
@@ -141,10 +165,13 @@ def first_digits(word: int, count: int) -> int:
 def copy_bytes(
     data: Bytes, start: int, end: int, data_end: int, into: Bytes, target: int, into_end: int
 ) -> None:
-    """``data[start:end]`` to ``target`` in the other array, sixteen bytes at a time.
+    """Copy ``data[start:end]`` to ``target`` in the other array, sixteen bytes at a time.
 
     Up to fifteen bytes more are copied behind it, where both arrays, which end at ``data_end`` and
     ``into_end``, have room: what comes next in ``into`` is to be written later.
+
+    Args:
+        data, into: uint8[data_end] and uint8[into_end], or their memory.
     """
     moved = target - start
     last = min(data_end, into_end - moved) - 16

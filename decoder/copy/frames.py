@@ -71,7 +71,11 @@ class CopyFrames:
         return rows, [Slices(view, start[i, :rows], length[i, :rows]) for i in range(self._columns)]
 
     def end(self) -> None:
-        """Raises ProtocolError if the data stopped before its end mark."""
+        """Check that the data did not stop before its end mark.
+
+        Raises:
+            ProtocolError: it did.
+        """
         if not self.finished or self._rest:
             raise _error("the data ends too early", self._offset)
 

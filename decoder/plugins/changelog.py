@@ -122,7 +122,11 @@ class ChangeLogConsumer(FullConsumer):
         return self._gathering.versions
 
     def startup(self, startup: Startup, /) -> None:
-        """Refuses a plugin that loses something."""
+        """Refuse a plugin that loses something.
+
+        Raises:
+            ChangeLogError: a lake fed by this plugin, with these options, would not equal its source.
+        """
         self._hides_nan = startup.plugin == "wal2json" and startup.options.get(NUMBERS_AS_TEXT) != "1"
         problem = _loses(startup, messages=self._messages)
         if problem:
@@ -137,7 +141,11 @@ class ChangeLogConsumer(FullConsumer):
         self._gathering.begin(transaction)
 
     def change(self, transaction: Transaction, change: Change, /) -> None:
-        """One row."""
+        """Add one row, if its table is published.
+
+        Raises:
+            ChangeLogError: the plugin shows too little of the row, or its table is not as the catalog has it.
+        """
         projection = self._projection(change.relation)
         if projection is None:
             return

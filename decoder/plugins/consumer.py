@@ -106,7 +106,13 @@ class StreamConsumer(Consumer, Protocol):
         """All blocks of the transaction count."""
 
     def stream_change(self, transaction: Transaction, change: Change | None, xid: int | None, /) -> None:
-        """A row changed in (sub)transaction ``xid``; None from test_decoding, which hides it."""
+        """Take a row that (sub)transaction ``xid`` changed.
+
+        Args:
+            transaction: the top-level transaction.
+            change: the row; None from test_decoding, which hides it.
+            xid: id of the (sub)transaction; None where the plugin does not say it.
+        """
 
 
 class PrepareConsumer(Consumer, Protocol):

@@ -80,7 +80,11 @@ class ProtobufReader(ReaderBase):
         return self._transaction is not None
 
     def read(self, payload: bytes, lsn: int) -> Iterator[Event]:
-        """The events of one message."""
+        """The events of one message.
+
+        Raises:
+            ProtocolError: not a message of this plugin, or not one that may come here.
+        """
         self.lsn = lsn
         self._wire = Wire(payload, self._fault)
         row = self._wire.message(_ROW, 0, len(payload))

@@ -22,13 +22,25 @@ _ACTIONS = {"insert": b"I", "update": b"U", "delete": b"D"}
 
 
 def begin(transaction: Transaction, commit_lsn: int, commit_time: int) -> bytes:
-    """'B'."""
+    """Write the message B.
+
+    Args:
+        transaction: which has an id.
+        commit_lsn: where its commit record starts.
+        commit_time: microseconds since 1970-01-01 UTC.
+    """
     assert transaction.xid is not None
     return _BEGIN.pack(b"B", commit_lsn, commit_time - EPOCH_MICROSECONDS, transaction.xid)
 
 
 def commit(commit_lsn: int, end_lsn: int, commit_time: int) -> bytes:
-    """'C'."""
+    """Write the message C.
+
+    Args:
+        commit_lsn: where the commit record starts.
+        end_lsn: where it ends.
+        commit_time: microseconds since 1970-01-01 UTC.
+    """
     return _COMMIT.pack(b"C", 0, commit_lsn, end_lsn, commit_time - EPOCH_MICROSECONDS)
 
 

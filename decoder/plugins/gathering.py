@@ -71,7 +71,11 @@ class Gathering:
         self._append(payload, lsn)
 
     def commit(self, transaction: Transaction) -> None:
-        """The transaction that has begun is whole; one that has nothing to tell leaves nothing."""
+        """End the transaction that has begun; one without messages leaves nothing in the batch.
+
+        Raises:
+            ChangeLogError: the plugin does not say its id, end or time.
+        """
         end, time = transaction.end_lsn, transaction.commit_time
         if end is None or time is None or transaction.xid is None:
             raise ChangeLogError(

@@ -24,7 +24,11 @@ class JsonFields(ReaderBase):
     """A reader of JSON messages."""
 
     def json(self, text: str) -> dict[str, Any]:
-        """One JSON object."""
+        """Read one JSON object.
+
+        Raises:
+            ProtocolError: the text is no JSON object, or a key comes twice.
+        """
         try:
             record = json.loads(
                 text,
@@ -52,7 +56,17 @@ class JsonFields(ReaderBase):
         raise self.error(f"not JSON ({name})")
 
     def field(self, record: Mapping[str, Any], name: str, kind: type[Any], default: Any = None) -> Any:
-        """A field that must be there; `default` for null, or where it is not there if that is given."""
+        """Return a field that must be there.
+
+        Args:
+            record: the object.
+            name: of the field.
+            kind: the type that its value must have.
+            default: returned for null, and for a missing field if it is not None.
+
+        Raises:
+            ProtocolError: the field is missing, or of another type.
+        """
         value = record.get(name)
         if value is None:
             if default is None and name not in record:
@@ -63,7 +77,11 @@ class JsonFields(ReaderBase):
         return self.clean(value, name) if kind is str and name != "content" else value
 
     def clean(self, text: str, what: str) -> str:
-        """Text, which must be UTF-8."""
+        """Return a text, which must be UTF-8.
+
+        Raises:
+            ProtocolError: it is not.
+        """
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
@@ -71,13 +89,26 @@ class JsonFields(ReaderBase):
         return text
 
     def only(self, record: Mapping[str, Any], allowed: set[str]) -> None:
-        """No other fields than these."""
+        """Check that an object has no other fields than these.
+
+        Raises:
+            ProtocolError: it has.
+        """
         unknown = sorted(set(record) - allowed)
         if unknown:
             raise self.error(f"unknown fields: {', '.join(repr(name) for name in unknown)}")
 
     def integer(self, record: Mapping[str, Any], name: str, end: int) -> int | None:
-        """A whole number below `end`, or None."""
+        """Return a whole number, or None where there is none.
+
+        Args:
+            record: the object.
+            name: of the field.
+            end: the number must be below it.
+
+        Raises:
+            ProtocolError: the field is no number in its range.
+        """
         value = record.get(name)
         if value is None:
             return None
@@ -86,7 +117,11 @@ class JsonFields(ReaderBase):
         return int(value)
 
     def lsn_of(self, record: Mapping[str, Any], name: str) -> int | None:
-        """A position, or None."""
+        """Return a position, or None where there is none.
+
+        Raises:
+            ProtocolError: the field is no LSN.
+        """
         value = record.get(name)
         try:
             return None if value is None else parse_lsn(str(value))

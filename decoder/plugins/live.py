@@ -109,7 +109,11 @@ def slot_steps(
     record: Path | None = None,
     origin: Origin | None = None,
 ) -> Iterator[int]:
-    """`read_slot`, a message at a time: yields the position reached after each, and at the end."""
+    """Do as `read_slot`, a message at a time: yields the position reached after each, and at the end.
+
+    Args:
+        source, consumer, options, start, until, record, origin: as of `read_slot`.
+    """
     source = _within(source, capabilities_of(consumer))
     with ExitStack() as stack:
         slot = _Slot(source, options, start, until, origin)
@@ -139,7 +143,11 @@ def read_file(path: Path, consumer: Consumer) -> int:
 
 
 def file_steps(path: Path, consumer: Consumer) -> Iterator[int]:
-    """`read_file`, a message at a time: yields the position of each."""
+    """Do as `read_file`, a message at a time: yields the position of each.
+
+    Raises:
+        ProtocolError: the file is damaged, or ends inside a transaction.
+    """
     recording = Recording(path)
     with ExitStack() as stack:
         stack.callback(recording.close)

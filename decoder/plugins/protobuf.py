@@ -46,7 +46,15 @@ class Wire:
         self._fail = fail
 
     def message(self, declared: Mapping[int, Field], start: int, end: int) -> Fields:
-        """The fields of the message in payload[start:end]."""
+        """Return the fields of the message in ``payload[start:end]``.
+
+        Args:
+            declared: what each field's number means.
+            start, end: offsets into the payload.
+
+        Raises:
+            ProtocolError: the bytes are no such message.
+        """
         fields = Fields()
         at = start
         while at < end:
@@ -71,7 +79,11 @@ class Wire:
         return self.payload[place[0] : place[1]]
 
     def text(self, place: tuple[int, int]) -> str:
-        """The same as text."""
+        """The same as text.
+
+        Raises:
+            ProtocolError: the bytes are not UTF-8.
+        """
         try:
             return self.bytes(place).decode("utf-8")
         except UnicodeDecodeError as error:

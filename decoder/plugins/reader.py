@@ -56,7 +56,13 @@ class ReaderBase:
         self.xid: int | None = None
 
     def error(self, what: str, offset: int = 0, kind: str = "") -> ProtocolError:
-        """A ProtocolError that names plugin, message, offset, transaction and position."""
+        """Make an error that names plugin, message, offset, transaction and position.
+
+        Args:
+            what: what is wrong.
+            offset: byte within the message.
+            kind: of the message, "" where the plugin has no kinds.
+        """
         where = f"{self.plugin} message {kind!r}, byte offset {offset}" if kind else f"{self.plugin} message"
         where += f", byte offset {offset}" if not kind else ""
         where += "" if self.xid is None else f", transaction {self.xid}"

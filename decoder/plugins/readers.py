@@ -46,6 +46,10 @@ def plugin_options(
 ) -> dict[str, str]:
     """The options of START_REPLICATION for the source's plugin.
 
+    Args:
+        server_version: as libpq gives it: 180004.
+        asked: options by the user, which go over those chosen here; an empty value takes one away.
+
     Raises:
         SourceError: a plugin that is not read here, or that cannot do what the source's settings ask.
     """
@@ -94,7 +98,11 @@ def reader_for(
 
 
 def check_plugin(plugin: str) -> None:
-    """Raise SourceError for a plugin that is not read here."""
+    """Check that a plugin can be read here.
+
+    Raises:
+        SourceError: it cannot.
+    """
     if plugin not in PLUGINS:
         raise SourceError(
             f"the output plugin {plugin!r} is not read here",

@@ -44,14 +44,25 @@ class Tables:
         self._versions: dict[tuple[str, str], _TableVersion] = {}
 
     def complete(self, schema: str, table: str, sent: Sequence[SentColumn]) -> Relation:
-        """The table whose columns are exactly these."""
+        """Return the table whose columns are exactly these.
+
+        Args:
+            schema, table: its name.
+            sent: all of its columns, as the plugin names them.
+        """
         version = self._versions.get((schema, table))
         if version is None or version.sent != tuple(sent):
             version = self._described(schema, table, tuple(sent))
         return version.relation
 
     def fitting(self, schema: str, table: str, sent: Sequence[SentColumn], *, toasted: bool) -> Relation:
-        """The table of which these are some columns; with ``toasted``, the others must be TOASTable."""
+        """Return the table of which these are some columns.
+
+        Args:
+            schema, table: its name.
+            sent: columns that the plugin sent.
+            toasted: the columns that were not sent must be ones that can be TOASTed.
+        """
         version = self._versions.get((schema, table))
         if version is not None and _covers(version, sent, toasted):
             return version.relation
@@ -95,7 +106,13 @@ class Tables:
 
 
 def values_of(relation: Relation, sent: Mapping[str, Value], missing: NoValue) -> Tuple:
-    """The tuple in the table's order; ``missing`` for a column that was not sent."""
+    """Return the tuple in the table's order.
+
+    Args:
+        relation: the table.
+        sent: values by column name.
+        missing: what stands for a column that was not sent.
+    """
     return tuple(sent.get(column.name, missing) for column in relation.columns)
 
 

@@ -48,12 +48,20 @@ class TextScan:
         return True
 
     def expect(self, literal: str) -> None:
-        """Read this, which must come next."""
+        """Read a literal that must come next.
+
+        Raises:
+            ProtocolError: something else comes next.
+        """
         if not self.took(literal):
             raise self.error(f"{literal!r} is due here")
 
     def match(self, pattern: re.Pattern[str], what: str) -> str:
-        """Read what matches, which must come next."""
+        """Read what matches a pattern and must come next.
+
+        Raises:
+            ProtocolError: something else comes next.
+        """
         match = pattern.match(self.text, self.at)
         if match is None:
             raise self.error(f"{what} is due here")
@@ -61,7 +69,11 @@ class TextScan:
         return match[0]
 
     def quoted(self, quote: str) -> str:
-        """Read text in quotes, a quote inside doubled."""
+        """Read text in quotes, a quote inside doubled.
+
+        Raises:
+            ProtocolError: there is no quote, or it has no end.
+        """
         match = _QUOTED[quote].match(self.text, self.at)
         if match is None:
             self.expect(quote)
@@ -74,6 +86,10 @@ class TextScan:
         return self.quoted('"') if self.sees('"') else self.match(_PLAIN_NAME, "a name")
 
     def end(self) -> None:
-        """All must have been read."""
+        """Check that all was read.
+
+        Raises:
+            ProtocolError: text is left over.
+        """
         if not self.ended:
             raise self.error("text is left over")

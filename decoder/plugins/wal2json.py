@@ -73,7 +73,11 @@ class JsonReader(JsonFields):
         return self._transaction is not None
 
     def read(self, payload: bytes, lsn: int) -> Iterator[Event]:
-        """The events of one message."""
+        """The events of one message.
+
+        Raises:
+            ProtocolError: not a message of this plugin, or not one that may come here.
+        """
         self.lsn = lsn
         # A message's content may be any bytes: they are kept and come out again as they were.
         text = payload.decode("utf-8", "surrogateescape").strip()

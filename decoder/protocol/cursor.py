@@ -37,7 +37,11 @@ class Cursor:
         return ProtocolError(what, message_type=self.message_type, offset=where)
 
     def take(self, length: int) -> bytes:
-        """The next bytes, exactly so many."""
+        """Return the next ``length`` bytes.
+
+        Raises:
+            ProtocolError: the message ends too early.
+        """
         end = self.offset + length
         if end > len(self.payload):
             raise self.error("the message ends too early")
@@ -54,14 +58,22 @@ class Cursor:
         return int.from_bytes(self.take(length), "big", signed=True)
 
     def text(self, raw: bytes, offset: int) -> str:
-        """Bytes read at ``offset`` as text."""
+        """Bytes read at ``offset`` as text.
+
+        Raises:
+            ProtocolError: the bytes are not UTF-8.
+        """
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
             raise self.error("text that is not UTF-8", offset) from None
 
     def string(self) -> str:
-        """A string up to its zero byte."""
+        """Return a string up to its zero byte.
+
+        Raises:
+            ProtocolError: the zero byte is missing, or the bytes are not UTF-8.
+        """
         end = self.payload.find(b"\0", self.offset)
         if end < 0:
             raise self.error("a string without its end")
@@ -70,14 +82,22 @@ class Cursor:
         return self.text(self.payload[start:end], start)
 
     def flags(self, allowed: int) -> int:
-        """A byte of flags, none of them but the allowed ones."""
+        """Return a byte of flags.
+
+        Raises:
+            ProtocolError: a flag is set that is not allowed.
+        """
         value = self.unsigned(1)
         if value & ~allowed:
             raise self.error(f"reserved flags are set ({value:#04x})", self.offset - 1)
         return value
 
     def lsn(self, *, required: bool = True) -> int:
-        """A position; 0 stands for none where none is needed."""
+        """Return a position; 0 stands for none where none is needed.
+
+        Raises:
+            ProtocolError: it is not set, or lies beyond the end of all WAL.
+        """
         value = self.unsigned(8)
         if value > LSN_MAX:
             raise self.error("a position beyond the end of all WAL", self.offset - 8)
@@ -86,20 +106,32 @@ class Cursor:
         return value
 
     def time(self) -> int:
-        """A time, in microseconds since 1970-01-01 UTC."""
+        """Return a time in microseconds since 1970-01-01 UTC.
+
+        Raises:
+            ProtocolError: it lies outside the years 1 to 9999.
+        """
         value = self.signed(8)
         if not TIME_MIN <= value <= TIME_MAX:
             raise self.error("a time outside the years 1 to 9999", self.offset - 8)
         return value + EPOCH_MICROSECONDS
 
     def xid(self) -> int:
-        """The number of a transaction or subtransaction, never 0."""
+        """Return the id of a transaction or subtransaction, which is never 0.
+
+        Raises:
+            ProtocolError: it is 0.
+        """
         value = self.unsigned(4)
         if value == 0:
             raise self.error("a transaction's number is not set", self.offset - 4)
         return value
 
     def end(self) -> None:
-        """Nothing may be left."""
+        """Check that no bytes are left.
+
+        Raises:
+            ProtocolError: some are.
+        """
         if self.offset != len(self.payload):
             raise self.error("bytes are left over after the message")

@@ -23,7 +23,11 @@ _PREPARED_FIELDS = ((2, "prepare_lsn"), (10, "end_lsn"), (18, "prepare_time"), (
 
 
 def check_record(message: Message, tag: str) -> None:
-    """A record ends behind its start."""
+    """Check that a record ends behind its start.
+
+    Raises:
+        ProtocolError: it does not.
+    """
     match message:
         case Commit() | CommitPrepared():
             start, end, offset = message.commit_lsn, message.end_lsn, 10
@@ -40,7 +44,11 @@ def check_record(message: Message, tag: str) -> None:
 
 
 def check_agreement(begin: BeginPrepare | None, end: Prepare) -> None:
-    """Begin Prepare and Prepare say the same, in all of their fields (proto.c: of one record)."""
+    """Check that Begin Prepare and Prepare agree in all of their fields (proto.c: of one record).
+
+    Raises:
+        ProtocolError: they differ.
+    """
     for offset, name in _PREPARED_FIELDS:
         if getattr(end, name) != getattr(begin, name):
             what = f"prepare and begin prepare disagree on the {name}"
@@ -53,7 +61,18 @@ def prepared_already(tag: str) -> ProtocolError:
 
 
 def check_described(lost: int | None, tag: str, offset: int) -> None:
-    """What comes out needs no description that was rolled back: the server describes a table anew then."""
+    """Check that what comes out needs no description that was rolled back.
+
+    The server describes a table again then.
+
+    Args:
+        lost: OID of a table whose description was rolled back; None: of none.
+        tag: the message's type.
+        offset: byte within the message.
+
+    Raises:
+        ProtocolError: a description is missing.
+    """
     if lost is not None:
         what = f"relation {lost} was described by a part that was rolled back"
         raise ProtocolError(what, message_type=tag, offset=offset)

@@ -25,9 +25,14 @@ _SHORT_HEADER_BYTES = 24
 
 
 def page_floor(lsn: int, block_bytes: int = 8192, segment_bytes: int = 16 << 20) -> int:
-    """The page's start if ``lsn`` lies in its header or just behind it, else ``lsn`` itself.
+    """Return the page's start if ``lsn`` lies in its header or just behind it, else ``lsn`` itself.
 
     No record starts between the two (xlog_internal.h: SizeOfXLogShortPHD, SizeOfXLogLongPHD).
+
+    Args:
+        lsn: a position.
+        block_bytes: size of a WAL page.
+        segment_bytes: size of a WAL segment, whose first page has a longer header.
     """
     header = _LONG_HEADER_BYTES if lsn % segment_bytes <= _LONG_HEADER_BYTES else _SHORT_HEADER_BYTES
     return lsn - lsn % block_bytes if lsn % block_bytes <= header else lsn

@@ -193,7 +193,11 @@ def meaning_of(state: str | None, *, rows: bool = False) -> Refusal:
 
 
 def require_supported_version(server_version: int, where: str) -> None:
-    """Raises SourceError for a server that is older than any that can be read."""
+    """Check that a server is not older than the oldest that can be read.
+
+    Raises:
+        SourceError: it is.
+    """
     if _OLDEST_NUMBERED <= server_version < OLDEST_MAJOR * 10000:
         version = f"{server_version // 10000}.{server_version % 10000}"
         raise SourceError(

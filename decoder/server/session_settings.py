@@ -71,6 +71,10 @@ def startup_options(*, lock_seconds_max: float) -> str:
 def take_settings(connection: psycopg.Connection[Any], where: str, *, lock_seconds_max: float) -> None:
     """See that the session took what it was given, and give it what only some versions know.
 
+    Args:
+        where: the server, for the error.
+        lock_seconds_max: how long a statement waits for a lock.
+
     Raises:
         SourceError: it did not, because something in between shares sessions among clients.
     """

@@ -140,7 +140,11 @@ def identify(dsn: str) -> ServerIdentity:
 
 
 def identity_of(connection: psycopg.Connection[Any], dsn: str) -> ServerIdentity:
-    """:func:`identify` over a replication connection that is open already."""
+    """:func:`identify` over a replication connection that is open already.
+
+    Raises:
+        SourceError: wal_level is not logical.
+    """
     row = connection.execute("IDENTIFY_SYSTEM").fetchone()
     level = connection.execute("SHOW wal_level").fetchone()
     assert row is not None
@@ -209,7 +213,14 @@ class source_session:  # noqa: N801 - used as a function: `with source_session(â
 
 
 def explain(error: psycopg.Error, dsn: str, doing: str = "", *, rows: bool = False) -> SourceError:
-    """The SourceError for what libpq or the server said; ``rows``: where rows of one table are read."""
+    """Return the SourceError for what libpq or the server said.
+
+    Args:
+        error: psycopg's.
+        dsn: the connection string, whose secrets are removed from the message.
+        doing: what was under way, as "copying a table".
+        rows: rows of one table were being read, so the fault may lie in a value.
+    """
     text, state = message_and_state(error)
     message = _without_secrets(text, dsn)
     where = redact(dsn)

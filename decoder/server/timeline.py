@@ -93,7 +93,12 @@ def require_history(dsn: str, origin: Origin | None, position: int) -> Joined:
 
 
 def require_same(connection: psycopg.Connection[Any], origin: Origin, dsn: str) -> None:
-    """Does this replication connection lead where the one before did? With several hosts it need not.
+    """Check that a replication connection leads where the one before did; with several hosts it need not.
+
+    Args:
+        connection: a replication connection.
+        origin: the cluster and timeline that the other connection led to.
+        dsn: the connection string, for the error.
 
     Raises:
         SourceUnavailableError: another server has taken over meanwhile.

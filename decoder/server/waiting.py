@@ -94,7 +94,13 @@ class WatchedConnection(StatingConnection):
     where = ""
 
     def wait(self, gen: PQGen[RV], interval: float = _INTERVAL_SECONDS, timeout: float | None = None) -> RV:
-        """psycopg's own, watched: it sends READY_NONE whenever an interval has passed with nothing."""
+        """Wait as psycopg does, and watch: psycopg sends READY_NONE when an interval passes with nothing.
+
+        Args:
+            gen: psycopg's generator.
+            interval: seconds between two looks.
+            timeout: seconds in all; None: no limit.
+        """
         return super().wait(self._watched(gen), interval, timeout)
 
     def _watched(self, gen: PQGen[RV]) -> PQGen[RV]:

@@ -64,7 +64,13 @@ def _refused(connection: psycopg.Connection[Any], source: SourceSettings) -> boo
 
 
 def turn_failover(source: SourceSettings, has_failover: bool, server_version: int) -> None:
-    """Make a slot that is there already what the pipeline file asks for by name; nobody may be reading it."""
+    """Change an existing slot to what the pipeline file asks for by name; nobody may be reading it.
+
+    Args:
+        source: its ``failover`` is what is asked for; None changes nothing.
+        has_failover: whether the slot has failover now.
+        server_version: as libpq gives it: 180004.
+    """
     if source.failover is None or source.failover == has_failover:
         return
     with connect_replication(source.dsn) as connection, source_errors(source.dsn, "changing the slot"):
@@ -101,7 +107,12 @@ WHERE n.name <> '' AND NOT pg_is_in_recovery()
 
 
 def behind(connection: psycopg.Connection[Any], slot: str, until: int) -> list[StandbySlot]:
-    """The standbys that the slot's reader has to wait for before it may read up to there."""
+    """Return the standbys that the slot's reader has to wait for before it may read up to a position.
+
+    Args:
+        slot: name of the logical slot.
+        until: the position.
+    """
     if connection.info.server_version < FIRST_WITH_FAILOVER:
         return []
     rows = connection.execute(_STANDBYS.encode(), (slot,)).fetchall()

@@ -19,7 +19,11 @@ from slotlake.decoder.slots.slot import check_position, inspect_slot
 
 
 def require_slot_at(stream: WatchedConnection, source: SourceSettings, start: int) -> None:
-    """Does the slot that a running stream holds stand at ``start``, or before it?
+    """Check that the slot of a running stream stands at ``start``, or before it.
+
+    Args:
+        stream: the connection that streams.
+        start: the position that was asked for.
 
     Raises:
         SlotError: it was moved beyond it.
@@ -43,9 +47,14 @@ def require_slot_at(stream: WatchedConnection, source: SourceSettings, start: in
 
 
 def require_server_of(reader: WatchedConnection, source: SourceSettings, copy: str, origin: Origin) -> None:
-    """Is the server on which an ordinary session has made a copy of the slot the one that was looked at?
+    """Check that the server with the copy of the slot is the one that was looked at.
 
     An ordinary session cannot ask for the timeline; a replication connection can, and sees whose copy it is.
+
+    Args:
+        reader: the session that made the copy.
+        copy: name of the copied slot.
+        origin: the cluster and timeline that was looked at.
 
     Raises:
         SourceUnavailableError: another server has taken over.

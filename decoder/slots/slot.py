@@ -151,8 +151,13 @@ def check_slot(
 ) -> SlotState:
     """Judge whether the slot can serve a pull from ``position``.
 
-    A reader that has just died may hold the slot for a moment more; ``wait_seconds`` (5 unless given)
-    bounds the wait.
+    A reader that has just died may hold the slot for a moment more.
+
+    Args:
+        connection: an ordinary session of the source's database.
+        source: which slot and plugin.
+        position: the lake's position; None: not judged.
+        wait_seconds: how long to wait for a busy slot; None: BUSY_WAIT_SECONDS.
 
     Raises:
         SlotBusyError: another reader holds it.
@@ -251,13 +256,31 @@ def _check_not_lost(state: SlotState, where: str) -> None:
 
 
 def check_position(state: SlotState, position: int | None, where: str) -> None:
-    """Raises SlotError if the server has let go of changes from ``position`` on."""
+    """Check that the server still has the changes from ``position`` on.
+
+    Args:
+        state: the slot.
+        position: the lake's; None: not judged.
+        where: the slot, for the error.
+
+    Raises:
+        SlotError: it has removed some.
+    """
     if position is not None and state.confirmed_flush_lsn is not None:
         check_confirmed(state.confirmed_flush_lsn, position, where)
 
 
 def check_confirmed(confirmed: int, position: int, where: str) -> None:
-    """`check_position`, of a slot's confirmed position."""
+    """Do as `check_position`, for a slot's confirmed position.
+
+    Args:
+        confirmed: the slot's confirmed position.
+        position: the lake's.
+        where: the slot, for the error.
+
+    Raises:
+        SlotError: the slot was confirmed beyond the lake's position.
+    """
     if confirmed <= position:
         return
     raise SlotError(
@@ -295,6 +318,11 @@ def create_slot(
 
     A slot that is to stay decodes prepared transactions if the source says ``two_phase``; with
     ``failover`` the server's standbys keep a copy of it (None: as the source says; see failover.py).
+
+    Args:
+        temporary: make one for a verification, which goes with its session.
+        failover: whether standbys keep it; None: as the source's settings say.
+        wait_seconds: how long to wait for transactions that are open now.
 
     Raises:
         SlotError: the name is taken or not allowed, or open transactions held it up for

@@ -19,7 +19,13 @@ from slotlake.decoder.server.source import SourceSettings, redact, source_sessio
 
 
 def slot_wait_error(name: str, seconds: float, limit: TimeLimit, source: SourceSettings) -> SlotError:
-    """The error for a slot that was not made within its time."""
+    """Make the error for a slot that was not made within its time.
+
+    Args:
+        name: of the slot.
+        seconds: how long was waited.
+        limit: who held it up.
+    """
     by = "transactions that are still open: "
     by += "; ".join(limit.holders or []) or "one that this role may not see"
     way_out = (
@@ -49,7 +55,13 @@ class TimeLimit:
 def time_limit(
     connection: psycopg.Connection[Any], source: SourceSettings, seconds: float
 ) -> Iterator[TimeLimit]:
-    """Cancel what runs on the connection after that time, having first noted who holds it up."""
+    """Cancel what runs on the connection after some time, having first noted who holds it up.
+
+    Args:
+        connection: whose command is cancelled.
+        source: where to ask who holds it up.
+        seconds: the limit.
+    """
     limit = TimeLimit()
 
     def cancel() -> None:

@@ -71,7 +71,12 @@ def publications_text(connection: psycopg.Connection[Any], publications: Sequenc
 def memberships(
     connection: psycopg.Connection[Any], relation_ids: Collection[int], publications: Sequence[str]
 ) -> Mapping[int, Membership]:
-    """How each of these tables is published; what is gone is not in it."""
+    """Return how each of these tables is published; a table that does not exist any more is not in it.
+
+    Args:
+        relation_ids: OIDs.
+        publications: names of the publications that count.
+    """
     how = publications_text(connection, publications)
     fingerprints = table_fingerprints(connection, relation_ids, publications)
     creators = dict(connection.execute(_CREATORS.encode(), (list(relation_ids),)).fetchall())

@@ -64,10 +64,13 @@ _NO_BYTES, _NO_LENGTHS = np.empty(0, np.uint8), np.empty(0, np.int64)
 
 
 def worth_bulk(source: SourceSettings, slot: SlotState, start: int, until: int) -> bool:
-    """Is there so much to read that it pays, and is SQL a way to it?
+    """Return whether there is so much to read that SQL pays, and SQL is a way to it.
 
     Not if decoding begins far behind, and not from a two-phase slot, whether or not the pipeline asks for
     that: a copy of it does not know which prepared transactions it has handed out.
+
+    Args:
+        start, until: a batch's positions.
     """
     size, again = until - start, start - (slot.restart_lsn or 0)
     near = again <= BEFORE_BYTES_MAX
@@ -274,7 +277,15 @@ class BulkStream(Closes):
 
 
 def window_query(source: SourceSettings, options: Options, slot: str, end: int) -> bytes:
-    """The COPY of what ``slot`` has up to ``end`` (the first record that ends there or later included)."""
+    """Return the COPY of what a slot has up to a position.
+
+    The first record that ends there or later is included.
+
+    Args:
+        options: what is asked of pgoutput.
+        slot: the copied slot.
+        end: the window's end.
+    """
     arguments = ", ".join(sql.quote(text) for option in plugin_options(source, options) for text in option)
     return (
         "COPY (SELECT lsn, data FROM pg_logical_slot_get_binary_changes("

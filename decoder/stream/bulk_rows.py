@@ -73,7 +73,11 @@ class CopiedRows:
             self._lengths = np.empty(2 * count, np.int64)
 
     def end(self) -> None:
-        """Raises ProtocolError if the rows stopped before their end mark."""
+        """Check that the rows did not stop before their end mark.
+
+        Raises:
+            ProtocolError: they did.
+        """
         if not self._finished:
             raise _error("the rows end too early", 0)
 

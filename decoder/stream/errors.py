@@ -21,7 +21,12 @@ _PUBLICATION_SKIPPED = ("42704", "55000")
 
 
 def stream_error(source: SourceSettings, result: pq.abc.PGresult, at: int) -> SlotlakeError:
-    """What the server's last word on a stream means to the user."""
+    """Return what the server's last word on a stream means to the user.
+
+    Args:
+        result: libpq's result that ended the stream.
+        at: the position reached.
+    """
     where = f"slot {source.slot!r} at {redact(source.dsn)}, after {format_lsn(at)}"
     if result.status != pq.ExecStatus.FATAL_ERROR:
         return SourceUnavailableError(

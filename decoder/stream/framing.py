@@ -59,9 +59,15 @@ _FAULTS = ("", "an unknown kind of replication message", "the replication messag
 
 
 def status_update(written: int, now_seconds: float, *, flushed: int = 0, ask: bool = False) -> bytes:
-    """A status update, with ``ask`` one that wants a keepalive in reply.
+    """Write a status update.
 
     Unless ``flushed`` is given it confirms nothing: flush and apply are not set (0).
+
+    Args:
+        written: position up to which all was received.
+        now_seconds: time.time().
+        flushed: position to confirm.
+        ask: want a keepalive in reply.
     """
     micros = int((now_seconds - POSTGRES_EPOCH_SECONDS) * 1_000_000)
     return _STATUS.pack(b"r", max(written, flushed), flushed, flushed, micros, ask)

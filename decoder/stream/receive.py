@@ -210,7 +210,11 @@ class Stream(Closes):
         self.send(status_update(self._written, time.time(), flushed=lsn))
 
     def send(self, message: bytes) -> None:
-        """Send one message to the server."""
+        """Send one message to the server.
+
+        Raises:
+            SourceUnavailableError: the connection broke.
+        """
         try:
             self._pgconn.put_copy_data(message)
             self._pgconn.flush()
@@ -265,7 +269,12 @@ class Stream(Closes):
 
 
 def start_command(source: SourceSettings, options: Options, start: int) -> bytes:
-    """The START_REPLICATION command."""
+    """Return the START_REPLICATION command for pgoutput.
+
+    Args:
+        options: what is asked of pgoutput.
+        start: the position to begin at.
+    """
     return replication_command(source.slot, start, plugin_options(source, options))
 
 
@@ -287,7 +296,13 @@ def plugin_options(source: SourceSettings, options: Options) -> list[tuple[str, 
 
 
 def replication_command(slot: str, start: int, options: Sequence[tuple[str, str]]) -> bytes:
-    """START_REPLICATION with whatever options the slot's plugin takes."""
+    """Return START_REPLICATION with the options that the slot's plugin takes.
+
+    Args:
+        slot: its name.
+        start: the position to begin at.
+        options: name and value of each.
+    """
     option_list = ", ".join(f"{_name(name)} {_literal(value)}" for name, value in options)
     command = f'START_REPLICATION SLOT "{slot}" LOGICAL {format_lsn(start)}'
     return (f"{command} ({option_list})" if option_list else command).encode()

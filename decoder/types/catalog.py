@@ -88,6 +88,11 @@ class TypeCatalog:
         """Take in a Type message (proto.c logicalrep_write_typ): a domain comes with its base's name.
 
         Only what is not known yet is taken from it: the name of a user type says nothing of its kind.
+
+        Args:
+            oid: of the type.
+            schema: "" or pg_catalog for a built-in type.
+            name: of the type; of a domain, its base type's.
         """
         entry = self._entry(oid)
         if entry is not None and entry.kind is not Kind.UNKNOWN:

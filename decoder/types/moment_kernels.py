@@ -183,7 +183,14 @@ def _usual_moment(data: Bytes, size: int, p: int, end: int, form: int, last_day:
 def moment_at(
     data: Bytes, size: int, p: int, end: int, form: int, last_day: Unsigned, day: int
 ) -> tuple[int, int]:
-    """One date or timestamp: (state, days or microseconds since 1970); ``size`` bytes can be read."""
+    """Read one date or timestamp: (state, days or microseconds since 1970).
+
+    Args:
+        data: uint8[size], or its memory.
+        p, end: where the text lies.
+        form: DATE, TIMESTAMP or TIMESTAMPTZ.
+        last_day, day: uint64[at least day + 4]: from ``day`` on, the day that was read last.
+    """
     if form != DATE:
         usual = _usual_moment(data, size, p, end, form, last_day, day)
         if usual != _NO_MOMENT:
@@ -218,7 +225,14 @@ def _moments(  # noqa: PLR0913, PLR0917
 def parse_moment(
     data: Bytes, start: Ints, length: Lengths, form: int, out: Ints, valid: Bytes, exact: Bytes
 ) -> int:
-    """Dates (days) or timestamps (microseconds), both since 1970-01-01."""
+    """Read dates (days) or timestamps (microseconds), both since 1970-01-01; the first bad row, or -1.
+
+    Args:
+        data, start, length: uint8[bytes], int64[n], int32[n]: where each text lies; a negative length: no
+            value.
+        form: DATE, TIMESTAMP or TIMESTAMPTZ.
+        out, valid, exact: int64[n], uint8[n], uint8[n], filled in; ``exact``: right, but it does not fit.
+    """
     last_day = np.zeros(4, dtype=np.uint64)
     bad = _moments(
         bare(data), len(data), bare(start), bare(length), len(length), form, bare(out), bare(valid),

@@ -38,7 +38,11 @@ class TextError(Exception):
 
 
 def parse_string(slices: Slices, _: pa.DataType) -> Parsed:
-    """Text as it is; must be UTF-8."""
+    """Text as it is; must be UTF-8.
+
+    Raises:
+        TextError: a text is not UTF-8.
+    """
     try:
         return as_string(gather(slices)), None
     except pa.ArrowInvalid:
@@ -61,7 +65,11 @@ def parse_int(slices: Slices, kind: pa.DataType) -> Parsed:
 
 
 def parse_float(slices: Slices, kind: pa.DataType) -> Parsed:
-    """Shortest-digits floating point, NaN, Infinity, -Infinity."""
+    """Shortest-digits floating point, NaN, Infinity, -Infinity.
+
+    Raises:
+        TextError: a text is not what the server prints for a number.
+    """
     try:
         return as_string(gather(slices)).cast(kind), None
     except pa.ArrowInvalid:

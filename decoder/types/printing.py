@@ -50,7 +50,11 @@ def print_decimal(values: pa.Array) -> pa.Array:
 
 
 def print_moment(values: pa.Array) -> pa.Array:
-    """Date, timestamp or timestamptz; raises ValueError outside the years 1 to 9999."""
+    """Print dates, timestamps or timestamptz.
+
+    Raises:
+        ValueError: one lies outside the years 1 to 9999.
+    """
     dtype = np.int32 if pa.types.is_date32(values.type) else np.int64
     numbers = _fixed_width(values, dtype, 1).astype(np.int64)
     out, offsets = _room(len(values), kernels.MOMENT_BYTES_MAX)
@@ -104,6 +108,9 @@ def nearest_digits(value: float, bits: int) -> tuple[str, int]:
 
     By exact arithmetic.  Only for positive normal numbers away from powers of two: a midpoint there has no
     such decimal.
+
+    Raises:
+        AssertionError: never; 17 digits tell any two doubles apart.
     """
     exact = Fraction(value)
     ulp = Fraction(2) ** (exact.numerator.bit_length() - exact.denominator.bit_length())
@@ -120,7 +127,13 @@ def nearest_digits(value: float, bits: int) -> tuple[str, int]:
 
 
 def laid_out(digits: str, power: int, fixed_below: int) -> str:
-    """``digits`` times ten to the ``power``: fixed when -4 <= exponent < fixed_below, else scientific."""
+    """Return ``digits`` times ten to the ``power`` as the server lays it out.
+
+    Args:
+        digits: decimal digits without sign and point.
+        power: of ten, of the last digit.
+        fixed_below: fixed notation when -4 <= exponent < this, else scientific.
+    """
     significant = digits.rstrip("0")
     if not significant:
         return "0"

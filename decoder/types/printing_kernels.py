@@ -20,6 +20,11 @@ _HEX = b"0123456789abcdef"
 
 @inlined
 def put_digits(out: Bytes, at: int, value: int, width: int) -> int:
+    """Write a number with ``width`` digits; returns where it ends.
+
+    Args:
+        out: uint8[at + width or more], filled in from ``at`` on.
+    """
     for i in range(width):
         out[at + width - 1 - i] = 48 + value % 10
         value //= 10
@@ -28,7 +33,11 @@ def put_digits(out: Bytes, at: int, value: int, width: int) -> int:
 
 @inlined
 def put_date(out: Bytes, at: int, days: int) -> int:
-    """``YYYY-MM-DD`` for a day count since 1970-01-01 within years 0 to 9999."""
+    """Write ``YYYY-MM-DD`` for one day count since 1970-01-01 within years 0 to 9999.
+
+    Args:
+        out: uint8[at + 10 or more], filled in from ``at`` on.
+    """
     z = days + 719468
     era = z // 146097
     day_of_era = z - era * 146097
@@ -46,7 +55,11 @@ def put_date(out: Bytes, at: int, days: int) -> int:
 
 @inlined
 def put_time(out: Bytes, at: int, microseconds: int) -> int:
-    """``HH:MM:SS`` and, unless it is zero, the fraction without its trailing zeros."""
+    """Write ``HH:MM:SS`` and, unless it is zero, the fraction without its trailing zeros.
+
+    Args:
+        out: uint8[at + 15 or more], filled in from ``at`` on.
+    """
     seconds, fraction = microseconds // 1_000_000, microseconds % 1_000_000
     at = put_digits(out, at, seconds // 3600, 2)
     out[at] = 58
@@ -64,7 +77,12 @@ def put_time(out: Bytes, at: int, microseconds: int) -> int:
 
 @compiled
 def print_moment(values: Ints, valid: Bytes, form: int, out: Bytes, offsets: Ints) -> int:
-    """Days (form 0) or microseconds (1: timestamp, 2: timestamptz); the row out of years 1-9999, or -1."""
+    """Days (form 0) or microseconds (1: timestamp, 2: timestamptz); the row out of years 1-9999, or -1.
+
+    Args:
+        values, valid: int64[n], uint8[n].
+        out, offsets: uint8 and int64[n + 1], filled in.
+    """
     at = 0
     for i in range(len(values)):
         offsets[i] = at
@@ -113,7 +131,12 @@ def _split_digits(low: int, high: int, digits: Bytes) -> int:
 
 @compiled
 def print_decimal(words: Unsigned, valid: Bytes, scale: int, out: Bytes, offsets: Ints) -> int:
-    """128-bit two's complement (n x 2, low word first) with exactly ``scale`` digits after the point."""
+    """128-bit two's complement (n x 2, low word first) with exactly ``scale`` digits after the point.
+
+    Args:
+        words, valid: uint64[2n], uint8[n].
+        out, offsets: uint8 and int64[n + 1], filled in.
+    """
     at = 0
     digits = np.zeros(64, dtype=np.uint8)
     for i in range(len(valid)):
@@ -240,6 +263,11 @@ def print_float(
 
     ``midpoint`` marks values whose digits lie exactly half-way to the next float, which PostgreSQL
     does not accept as shortest (d2s.c without STRICTLY_SHORTEST); the caller prints those anew.
+
+    Args:
+        data, start, length: uint8[bytes], int64[n], int32[n]: where each value's digits lie.
+        out, offsets: uint8 and int64[n + 1], filled in.
+        midpoint: uint8[n], set where the digits must be found by other means.
     """
     at = 0
     digits = np.zeros(512, dtype=np.uint8)
@@ -274,7 +302,12 @@ def print_float(
 
 @compiled
 def print_hex(data: Bytes, start: Ints, length: Lengths, offsets: Ints, out: Bytes) -> None:
-    r"""Bytes to ``\x…``; ``offsets`` (n+1) already follow from the lengths."""
+    r"""Print bytes as ``\x…``; ``offsets`` (n+1) already follow from the lengths.
+
+    Args:
+        data, start, length: uint8[bytes], int64[n], int32[n]: where each value lies.
+        offsets, out: int64[n + 1] and uint8, filled in.
+    """
     for i in range(len(length)):
         if length[i] < 0:
             continue

@@ -129,12 +129,19 @@ def from_text(values: pa.Array | pa.ChunkedArray, ct: ColumnType, *, column: str
 
 
 def from_slices(slices: Slices, ct: ColumnType, *, column: str = "") -> types_parse.Parsed:
-    """`from_text` for values that still lie in the buffer they were received in."""
+    """Do as `from_text` for values that still lie in the buffer they were received in.
+
+    Args:
+        slices, ct, column: the values, their type, and a name for the error.
+    """
     return _with_column(parse_slices, slices, ct, column)
 
 
 def from_copied(slices: Slices, ct: ColumnType, *, column: str = "") -> types_parse.Parsed:
     """Read what a COPY in binary gave for `copy_sql`: the same arrays as its text would give.
+
+    Args:
+        slices, ct, column: the values, their type, and a name for the error.
 
     Raises:
         ProtocolError: a value is not what the server sends for the type.
@@ -185,7 +192,14 @@ def parse_binary_slices(
 def parse_mixed_slices(
     slices: Slices, binary: npt.NDArray[np.bool_], ct: ColumnType, catalog: TypeCatalog = _BUILTIN
 ) -> types_parse.Parsed:
-    """The same for a column whose values are binary where ``binary`` is set, and text elsewhere."""
+    """Do the same for a column that has values in binary and in text.
+
+    Args:
+        slices: the values.
+        binary: bool[n], set where a value is binary.
+        ct: the column's type.
+        catalog: what is known of user types.
+    """
     read, read_exact = parse_binary_slices(slices.only(binary), ct, catalog)
     parsed, parsed_exact = parse_slices(slices.only(~binary), ct)
     exacts = [exact for exact in (read_exact, parsed_exact) if exact is not None]

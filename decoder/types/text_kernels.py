@@ -27,7 +27,13 @@ _SPLIT = unsigned(10_000_000_000_000_000_000)  # 10**19: a decimal is high * 10*
 
 @compiled
 def parse_bool(data: Bytes, start: Ints, length: Lengths, out: Bytes, valid: Bytes) -> int:
-    """``t``/``f`` to 1/0."""
+    """Read ``t`` and ``f`` as 1 and 0; returns the first bad row, or -1.
+
+    Args:
+        data, start, length: uint8[bytes], int64[n], int32[n]: where each text lies; a negative length: no
+            value.
+        out, valid: uint8[n] each, filled in.
+    """
     count = len(length)
     data, start, length, out, valid = bare(data), bare(start), bare(length), bare(out), bare(valid)
     for i in range(count):
@@ -64,7 +70,7 @@ def _digits(data: Bytes, p: int, end: int) -> tuple[bool, int]:
 
 @inlined
 def int_at(data: Bytes, p: int, end: int, limit: int) -> tuple[bool, int]:
-    """Whether a decimal integer in [-limit-1, limit] stands there, and which."""
+    """Return whether an integer in [-limit-1, limit] stands there, and which: int64, one per value."""
     negative = p < end and data[p] == 45
     if negative:
         p += 1
@@ -85,7 +91,13 @@ def int_at(data: Bytes, p: int, end: int, limit: int) -> tuple[bool, int]:
 
 @compiled
 def parse_int(data: Bytes, start: Ints, length: Lengths, limit: int, out: Ints, valid: Bytes) -> int:
-    """Decimal integers in [-limit-1, limit], which ``out`` (int64 or int32) can hold."""
+    """Decimal integers in [-limit-1, limit], which ``out`` (int64 or int32) can hold.
+
+    Args:
+        data, start, length: uint8[bytes], int64[n], int32[n]: where each text lies; a negative length: no
+            value.
+        out, valid: int64[n] or int32[n], and uint8[n], filled in.
+    """
     count = len(length)
     data, start, length, out, valid = bare(data), bare(start), bare(length), bare(out), bare(valid)
     for i in range(count):
@@ -103,7 +115,7 @@ def parse_int(data: Bytes, start: Ints, length: Lengths, limit: int, out: Ints, 
 
 @inlined
 def is_word(data: Bytes, p: int, end: int, word: bytes) -> bool:
-    """Whether the text is exactly this word."""
+    """Return whether the text (uint8[end - p]) is exactly this word."""
     if end - p != len(word):
         return False
     for i in range(len(word)):  # noqa: SIM110 - numba has no all()
@@ -201,7 +213,13 @@ def _short_decimal(data: Bytes, p: int, end: int, precision: int, scale: int, te
 def decimal_at(
     data: Bytes, p: int, end: int, precision: int, scale: int, tens: Ints, words: Unsigned, at: int
 ) -> int:
-    """One numeric into the two words at ``at``; OK, EXACT when it is right but does not fit, or BAD."""
+    """One numeric into the two words at ``at``; OK, EXACT when it is right but does not fit, or BAD.
+
+    Args:
+        data: uint8[bytes], or its memory.
+        tens: int64[19], powers of ten.
+        words: uint64[at + 2 or more], filled in.
+    """
     negative = p < end and data[p] == 45
     value = _short_decimal(data, p + 1 if negative else p, end, precision, scale, tens)
     if value > 0 or (value == 0 and not negative):
@@ -216,7 +234,13 @@ def parse_decimal(
     data: Bytes, start: Ints, length: Lengths, precision: int, scale: int,
     out: Unsigned, valid: Bytes, exact: Bytes,
 ) -> int:  # fmt: skip
-    """Numerics to 128-bit two's complement, low word first (``out`` is n x 2)."""
+    """Numerics to 128-bit two's complement, low word first (``out`` is n x 2).
+
+    Args:
+        data, start, length: uint8[bytes], int64[n], int32[n]: where each text lies; a negative length: no
+            value.
+        out, valid, exact: uint64[2n], uint8[n], uint8[n], filled in; ``exact``: right, but it does not fit.
+    """
     count, tens = len(length), bare(TENS)
     data, start, length, out = bare(data), bare(start), bare(length), bare(out)
     valid, exact = bare(valid), bare(exact)
@@ -243,7 +267,13 @@ def _nibble(letter: int) -> int:
 
 @compiled
 def parse_hex(data: Bytes, start: Ints, length: Lengths, offsets: Ints, out: Bytes) -> int:
-    r"""``\x…`` to bytes; ``offsets`` (n+1) already follow from the lengths."""
+    r"""Read ``\x…`` as bytes; ``offsets`` (n+1) already follow from the lengths.
+
+    Args:
+        data, start, length: uint8[bytes], int64[n], int32[n]: where each text lies; a negative length: no
+            value.
+        offsets, out: int64[n + 1] and uint8, the latter filled in.
+    """
     count = len(length)
     data, start, length, offsets, out = bare(data), bare(start), bare(length), bare(offsets), bare(out)
     for i in range(count):

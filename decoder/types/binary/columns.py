@@ -102,7 +102,13 @@ def read_bytea(slices: Slices, _: pa.DataType) -> Parsed:
 
 
 def read_as_text(slices: Slices, oid: int, catalog: TypeCatalog) -> pa.Array:
-    """The canonical texts of a type that is kept as text."""
+    """Return the canonical texts of a type that is kept as text.
+
+    Args:
+        slices: the values, in their binary form.
+        oid: of the type.
+        catalog: what is known of user types.
+    """
     printer = _printer(slices, oid, catalog)
     if printer is utf8:
         return parse_string(slices, pa.string())[0]

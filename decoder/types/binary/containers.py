@@ -42,7 +42,11 @@ class Containers:
         self._delimiters: dict[int, tuple[str, re.Pattern[str]]] = {}
 
     def printer(self, oid: int) -> Printer:
-        """Raises TextError for a type that is not known, or has no readable binary form."""
+        """Return the function that prints values of a type.
+
+        Raises:
+            TextError: the type is not known, or has no readable binary form.
+        """
         entry = self._catalog.resolved(oid)
         if entry is None or entry.kind is Kind.UNKNOWN:
             name = entry.name if entry else f"OID {oid}"

@@ -34,7 +34,11 @@ def circle(data: bytes) -> str:
 
 
 def path(data: bytes) -> str:
-    """In round brackets when closed, in square ones when open."""
+    """In round brackets when closed, in square ones when open.
+
+    Raises:
+        TextError: the bytes are no path.
+    """
     reading = Reading(data)
     closed = reading.u8()
     if closed > 1:

@@ -42,7 +42,13 @@ def _i4(data: Bytes, p: int) -> int:
 
 @compiled
 def read_bool(data: Bytes, start: Ints, length: Lengths, out: Bytes, valid: Bytes) -> int:
-    """One byte, 0 or 1."""
+    """Read values of one byte, 0 or 1; returns the first row that is none, or -1.
+
+    Args:
+        data, start, length: uint8[bytes], int64[n], int32[n]: where each value lies; a negative length: no
+            value.
+        out, valid: uint8[n] each, filled in.
+    """
     count = len(length)
     data, start, length, out, valid = bare(data), bare(start), bare(length), bare(out), bare(valid)
     for i in range(count):
@@ -58,7 +64,13 @@ def read_bool(data: Bytes, start: Ints, length: Lengths, out: Bytes, valid: Byte
 
 @compiled
 def read_integer(data: Bytes, start: Ints, length: Lengths, size: int, out: Ints, valid: Bytes) -> int:
-    """Integers of ``size`` bytes: 2, 4, or 8, also the bits of a real or double; -4: of four, unsigned."""
+    """Integers of ``size`` bytes: 2, 4, or 8, also the bits of a real or double; -4: of four, unsigned.
+
+    Args:
+        data, start, length: uint8[bytes], int64[n], int32[n]: where each value lies; a negative length: no
+            value.
+        out, valid: int64[n] (or int32[n]) and uint8[n], filled in.
+    """
     count, bytes_due = len(length), abs(size)
     data, start, length, out, valid = bare(data), bare(start), bare(length), bare(out), bare(valid)
     for i in range(count):
@@ -81,7 +93,13 @@ def read_integer(data: Bytes, start: Ints, length: Lengths, size: int, out: Ints
 
 @compiled
 def read_date(data: Bytes, start: Ints, length: Lengths, out: Lengths, valid: Bytes, exact: Bytes) -> int:
-    """Days since 1970-01-01."""
+    """Read dates as days since 1970-01-01; returns the first row that is none, or -1.
+
+    Args:
+        data, start, length: uint8[bytes], int64[n], int32[n]: where each value lies; a negative length: no
+            value.
+        out, valid, exact: int32[n], uint8[n], uint8[n], filled in; ``exact``: right, but it does not fit.
+    """
     count = len(length)
     data, start, length, out = bare(data), bare(start), bare(length), bare(out)
     valid, exact = bare(valid), bare(exact)
@@ -104,7 +122,13 @@ def read_date(data: Bytes, start: Ints, length: Lengths, out: Lengths, valid: By
 
 @compiled
 def read_moment(data: Bytes, start: Ints, length: Lengths, out: Ints, valid: Bytes, exact: Bytes) -> int:
-    """Microseconds since 1970-01-01, of a timestamp with or without zone."""
+    """Read timestamps as microseconds since 1970-01-01; returns the first row that is none, or -1.
+
+    Args:
+        data, start, length: uint8[bytes], int64[n], int32[n]: where each value lies; a negative length: no
+            value.
+        out, valid, exact: int64[n], uint8[n], uint8[n], filled in; ``exact``: right, but it does not fit.
+    """
     count = len(length)
     data, start, length, out = bare(data), bare(start), bare(length), bare(out)
     valid, exact = bare(valid), bare(exact)
@@ -247,7 +271,14 @@ def read_decimal(
     data: Bytes, start: Ints, length: Lengths, precision: int, scale: int,
     out: Unsigned, valid: Bytes, exact: Bytes,
 ) -> int:  # fmt: skip
-    """Numerics to 128-bit two's complement, low word first (``out`` is n x 2)."""
+    """Numerics to 128-bit two's complement, low word first (``out`` is n x 2).
+
+    Args:
+        data, start, length: uint8[bytes], int64[n], int32[n]: where each value lies; a negative length: no
+            value.
+        precision, scale: of the column.
+        out, valid, exact: uint64[2n], uint8[n], uint8[n], filled in; ``exact``: right, but it does not fit.
+    """
     count, room, tens = len(length), len(data), bare(TENS)
     data, start, length, out = bare(data), bare(start), bare(length), bare(out)
     valid, exact = bare(valid), bare(exact)
@@ -271,7 +302,14 @@ def read_decimal(
 
 @compiled
 def print_uuid(data: Bytes, start: Ints, length: Lengths, offsets: Ints, out: Bytes) -> int:
-    """16 bytes to 36 characters; ``offsets`` (n+1) already follow from the lengths."""
+    """16 bytes to 36 characters; ``offsets`` (n+1) already follow from the lengths.
+
+    Args:
+        data, start, length: uint8[bytes], int64[n], int32[n]: where each value lies; a negative length: no
+            value.
+        offsets: int64[n + 1], where each text begins in ``out``.
+        out: uint8[36 bytes per value], filled in.
+    """
     count = len(length)
     data, start, length, offsets, out = bare(data), bare(start), bare(length), bare(offsets), bare(out)
     for i in range(count):

@@ -40,7 +40,11 @@ def time(data: bytes) -> str:
 
 
 def timetz(data: bytes) -> str:
-    """A time and its zone, stored as seconds west of Greenwich."""
+    """A time and its zone, stored as seconds west of Greenwich.
+
+    Raises:
+        TextError: the bytes are no time with a zone.
+    """
     if len(data) != 12:
         raise TextError("a binary timetz that is not of 12 bytes")
     microseconds, west = struct.unpack(">qi", data)
@@ -55,7 +59,11 @@ def timetz(data: bytes) -> str:
 
 
 def interval(data: bytes) -> str:
-    """Years, months, days and a time, each with its sign; the extremes of all three are infinity (17+)."""
+    """Years, months, days and a time, each with its sign; the extremes of all three are infinity (17+).
+
+    Raises:
+        TextError: the bytes are no interval.
+    """
     if len(data) != 16:
         raise TextError("a binary interval that is not of 16 bytes")
     microseconds, days, months = struct.unpack(">qii", data)
@@ -80,7 +88,11 @@ def interval(data: bytes) -> str:
 
 
 def date_text(days: int) -> str:
-    """A date by its number."""
+    """Return the text of a date.
+
+    Raises:
+        TextError: the number is out of PostgreSQL's range.
+    """
     if days == -_I32_MAX - 1:
         return "-infinity"
     if days == _I32_MAX:
@@ -92,7 +104,11 @@ def date_text(days: int) -> str:
 
 
 def moment_text(microseconds: int, zone: str) -> str:
-    """A timestamp by its number."""
+    """Return the text of a timestamp.
+
+    Raises:
+        TextError: the number is out of PostgreSQL's range.
+    """
     if microseconds == -_I64_MAX - 1:
         return "-infinity"
     if microseconds == _I64_MAX:

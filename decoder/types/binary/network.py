@@ -13,7 +13,11 @@ _FAMILIES = {2: 4, 3: 16}  # inet.h PGSQL_AF_INET, PGSQL_AF_INET6: bytes of an a
 
 
 def network(data: bytes, cidr: bool) -> str:
-    """inet, without its mask when that is one address; cidr, always with it."""
+    """inet, without its mask when that is one address; cidr, always with it.
+
+    Raises:
+        TextError: the bytes are no network address.
+    """
     reading = Reading(data)
     family, bits, is_cidr, size = (reading.u8() for _ in range(4))
     if _FAMILIES.get(family) != size or bits > 8 * size or is_cidr != cidr:
@@ -52,14 +56,22 @@ def _zeros(words: list[int]) -> tuple[int, int]:
 
 
 def mac(data: bytes, size: int) -> str:
-    """Pairs of hexadecimal digits and colons."""
+    """Pairs of hexadecimal digits and colons.
+
+    Raises:
+        TextError: the value has another length.
+    """
     if len(data) != size:
         raise TextError(f"a binary hardware address that is not of {size} bytes")
     return data.hex(":")
 
 
 def uuid(data: bytes) -> str:
-    """32 hexadecimal digits in five groups."""
+    """32 hexadecimal digits in five groups.
+
+    Raises:
+        TextError: the value is not of 16 bytes.
+    """
     if len(data) != 16:
         raise TextError("a binary uuid that is not of 16 bytes")
     text = data.hex()
@@ -67,7 +79,11 @@ def uuid(data: bytes) -> str:
 
 
 def bits(data: bytes) -> str:
-    """Ones and zeros, the bits after the last being zero."""
+    """Ones and zeros, the bits after the last being zero.
+
+    Raises:
+        TextError: the bytes are no bit string.
+    """
     reading = Reading(data)
     count = reading.i32()
     if count < 0 or len(data) - 4 != (count + 7) // 8:
@@ -96,14 +112,22 @@ def tid(data: bytes) -> str:
 
 
 def lsn(data: bytes) -> str:
-    """``high/low`` in hexadecimal."""
+    """``high/low`` in hexadecimal.
+
+    Raises:
+        TextError: the value is not of 8 bytes.
+    """
     if len(data) != 8:
         raise TextError("a binary pg_lsn that is not of 8 bytes")
     return f"{int.from_bytes(data[:4], 'big'):X}/{int.from_bytes(data[4:], 'big'):X}"
 
 
 def snapshot(data: bytes) -> str:
-    """``xmin:xmax:xip,xip``."""
+    """``xmin:xmax:xip,xip``.
+
+    Raises:
+        TextError: the bytes are no snapshot.
+    """
     reading = Reading(data)
     count = reading.i32()
     least, end = reading.u64(), reading.u64()
@@ -114,7 +138,11 @@ def snapshot(data: bytes) -> str:
 
 
 def single_char(data: bytes) -> str:
-    """The type "char": one byte; zero is the empty text, what is not ASCII is octal (from 16 on)."""
+    """The type "char": one byte; zero is the empty text, what is not ASCII is octal (from 16 on).
+
+    Raises:
+        TextError: the value is not of one byte.
+    """
     if len(data) != 1:
         raise TextError('a binary "char" that is not of one byte')
     return "" if data == b"\0" else utf8(data) if data < b"\x80" else f"\\{data[0]:03o}"

@@ -27,14 +27,26 @@ _MONEY_LOCALES = {"C", "POSIX"}
 
 
 def integer(data: bytes, size: int, signed: bool) -> str:
-    """A whole number of exactly this many bytes."""
+    """Return the text of a whole number.
+
+    Args:
+        size: its bytes: 2, 4 or 8.
+        signed: whether it may be negative.
+
+    Raises:
+        TextError: the value has another length.
+    """
     if len(data) != size:
         raise TextError("a binary integer of another length than its type's")
     return str(_INTEGERS[size, signed].unpack(data)[0])
 
 
 def boolean(data: bytes) -> str:
-    """``t`` or ``f``."""
+    """``t`` or ``f``.
+
+    Raises:
+        TextError: the value is neither 0 nor 1.
+    """
     if data == b"\x01":
         return "t"
     if data == b"\x00":
@@ -43,7 +55,11 @@ def boolean(data: bytes) -> str:
 
 
 def numeric(data: bytes) -> str:
-    """Base-10000 digits to decimal ones, ``dscale`` of them after the point."""
+    """Base-10000 digits to decimal ones, ``dscale`` of them after the point.
+
+    Raises:
+        TextError: the bytes are no numeric.
+    """
     if len(data) < 8:
         raise too_short()
     count, weight, sign, scale = _NUMERIC_HEADER.unpack_from(data)
@@ -69,14 +85,22 @@ def numeric(data: bytes) -> str:
 
 
 def float4(data: bytes) -> str:
-    """Single precision."""
+    """Return the text of a number of single precision.
+
+    Raises:
+        TextError: the value is not of 4 bytes.
+    """
     if len(data) != 4:
         raise TextError("a binary real that is not of 4 bytes")
     return float4_text(struct.unpack(">f", data)[0])
 
 
 def float8(data: bytes) -> str:
-    """Double precision."""
+    """Return the text of a number of double precision.
+
+    Raises:
+        TextError: the value is not of 8 bytes.
+    """
     if len(data) != 8:
         raise TextError("a binary double precision that is not of 8 bytes")
     return float8_text(struct.unpack(">d", data)[0])
@@ -118,7 +142,11 @@ def _is_half_way(value: float, digits: str, power: int, bits: int) -> bool:
 
 
 def money(data: bytes, locale: str) -> str:
-    """Cents as the C locale prints money; how any other does is the server's secret."""
+    """Cents as the C locale prints money; how any other does is the server's secret.
+
+    Raises:
+        TextError: the value is not of 8 bytes, or the locale prints it in a way that is not known here.
+    """
     if len(data) != 8:
         raise TextError("a binary money that is not of 8 bytes")
     if reason := money_withheld(locale):

@@ -68,7 +68,13 @@ def _text_length(data: Bytes, p: int, size: int) -> int:  # noqa: PLR0911 - one 
 
 @compiled
 def measure(data: Bytes, start: Ints, length: Lengths, sizes: Ints) -> int:
-    """Each text's length, 0 for no value; the row of the first value that is no numeric, or -1."""
+    """Each text's length, 0 for no value; the row of the first value that is no numeric, or -1.
+
+    Args:
+        data, start, length: uint8[bytes], int64[n], int32[n]: where each value lies; a negative length: no
+            value.
+        sizes: int64[n], filled in.
+    """
     rows, data, start, length, sizes = len(length), bare(data), bare(start), bare(length), bare(sizes)
     for i in range(rows):
         sizes[i] = 0
@@ -106,7 +112,14 @@ def _digit(data: Bytes, p: int, count: int, weight: int, place: int) -> int:
 
 @compiled
 def print_numerics(data: Bytes, start: Ints, length: Lengths, offsets: Ints, out: Bytes) -> None:
-    """Write the texts of measured values; ``offsets`` (n+1) are the sums of their lengths."""
+    """Write the texts of measured values; ``offsets`` (n+1) are the sums of their lengths.
+
+    Args:
+        data, start, length: uint8[bytes], int64[n], int32[n]: where each value lies; a negative length: no
+            value.
+        offsets: int64[n + 1], where each text begins in ``out``.
+        out: uint8[offsets of the last], filled in.
+    """
     rows, data, start = len(length), bare(data), bare(start)
     length, offsets, out = bare(length), bare(offsets), bare(out)
     for i in range(rows):

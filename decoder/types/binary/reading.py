@@ -60,14 +60,22 @@ class Reading:
         return self._number(_U64)
 
     def count(self, bytes_each: int) -> int:
-        """A number of things of at least this size that follow; refused when there is no room for them."""
+        """A number of things of at least this size that follow; refused when there is no room for them.
+
+        Raises:
+            TextError: there is no room for them.
+        """
         count = self.i32()
         if count < 0 or count * bytes_each > len(self.data) - self.at:
             raise TextError("a binary value whose count is not that of what follows")
         return count
 
     def many(self, count: int, code: str) -> tuple[int, ...]:
-        """``count`` numbers of one `struct` format."""
+        """``count`` numbers of one `struct` format.
+
+        Raises:
+            TextError: the value ends too early.
+        """
         form = struct.Struct(f">{count}{code}")
         at = self.at
         self.at = at + form.size
@@ -76,7 +84,11 @@ class Reading:
         return form.unpack_from(self.data, at)
 
     def take(self, length: int) -> bytes:
-        """So many bytes."""
+        """Return the next ``length`` bytes.
+
+        Raises:
+            TextError: the value ends too early.
+        """
         end = self.at + length
         if length < 0 or end > len(self.data):
             raise too_short()
@@ -85,7 +97,11 @@ class Reading:
         return part
 
     def sized(self) -> bytes | None:
-        """A length and as many bytes; None for the length -1, which stands for NULL."""
+        """A length and as many bytes; None for the length -1, which stands for NULL.
+
+        Raises:
+            TextError: the value ends too early.
+        """
         at = self.at + 4
         length = int.from_bytes(self.data[self.at : at], "big", signed=True)
         end = at + length
@@ -102,7 +118,11 @@ class Reading:
         return utf8(self.take(length))
 
     def string(self) -> str:
-        """Text that ends in a zero byte."""
+        """Text that ends in a zero byte.
+
+        Raises:
+            TextError: the zero byte is missing, or the text is not UTF-8.
+        """
         end = self.data.find(b"\0", self.at)
         if end < 0:
             raise too_short()
@@ -111,13 +131,21 @@ class Reading:
         return utf8(part)
 
     def end(self) -> None:
-        """Check that all was read."""
+        """Check that all was read.
+
+        Raises:
+            TextError: bytes are left over.
+        """
         if self.at != len(self.data):
             raise TextError("a binary value with bytes left over")
 
 
 def utf8(data: bytes) -> str:
-    """Text as it is; must be UTF-8."""
+    """Text as it is; must be UTF-8.
+
+    Raises:
+        TextError: it is not.
+    """
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

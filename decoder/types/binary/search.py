@@ -45,6 +45,9 @@ def tsquery(data: bytes) -> str:
 
     On the wire an operator stands before its right operand, and that before the left one; so from
     behind all operands are known where their operator is met.
+
+    Raises:
+        TextError: the bytes are no tsquery.
     """
     items = _query_items(data)
     done: list[tuple[_Rope, int]] = []  # texts and their operators, operands being below all
@@ -115,7 +118,11 @@ def _joined(rope: _Rope) -> str:
 
 
 def versioned(data: bytes) -> str:
-    """A one and then the type's own text: jsonb, jsonpath, ltree and its queries."""
+    """A one and then the type's own text: jsonb, jsonpath, ltree and its queries.
+
+    Raises:
+        TextError: the version is not 1.
+    """
     reading = Reading(data)
     if reading.u8() != 1:
         raise TextError("a binary value of an unknown version")
@@ -141,7 +148,11 @@ def _quoted(text: str) -> str:
 
 
 def vector(data: bytes) -> str:
-    """``[1,2,3]``."""
+    """``[1,2,3]``.
+
+    Raises:
+        TextError: the bytes are no vector.
+    """
     reading = Reading(data)
     count, spare = reading.u16(), reading.u16()
     if spare != 0:
@@ -152,7 +163,11 @@ def vector(data: bytes) -> str:
 
 
 def cube(data: bytes) -> str:
-    """``(1, 2),(3, 4)``, or one corner when it is a point."""
+    """``(1, 2),(3, 4)``, or one corner when it is a point.
+
+    Raises:
+        TextError: the bytes are no cube.
+    """
     reading = Reading(data)
     header = reading.u32()
     size, point = header & 0x7FFFFFFF, header >> 31

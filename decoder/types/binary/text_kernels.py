@@ -244,7 +244,17 @@ def _put_array(  # noqa: C901, PLR0911 - one doubt each
 def print_arrays(
     data: Bytes, start: Ints, length: Lengths, form: int, element: int, out: Bytes, offsets: Ints, odd: Bytes
 ) -> None:
-    """Arrays of integers, or of what is its own text, whose element type has that OID."""
+    """Arrays of integers, or of what is its own text, whose element type has that OID.
+
+    Args:
+        data, start, length: uint8[bytes], int64[n], int32[n]: where each value lies; a negative length: no
+            value.
+        form: how elements are printed: INT2, INT4, INT8 or TEXT.
+        element: OID of the elements' type.
+        out: uint8, filled in; long enough by ARRAY_BYTES_EACH and ARRAY_BYTES_MORE.
+        offsets: int64[n + 1], filled in: where each text begins.
+        odd: uint8[n], set where the value must be printed by other means.
+    """
     at = signed(0)
     for i in range(len(length)):
         offsets[i] = at
@@ -324,7 +334,17 @@ def _put_range(data: Bytes, p: int, end: int, form: int, out: Bytes, at: int) ->
 def print_clocks_or_ranges(
     data: Bytes, start: Ints, length: Lengths, ranges: bool, form: int, out: Bytes, offsets: Ints, odd: Bytes
 ) -> None:
-    """Values of time, timetz or interval; or ranges of integers, dates or timestamps."""
+    """Values of time, timetz or interval; or ranges of integers, dates or timestamps.
+
+    Args:
+        data, start, length: uint8[bytes], int64[n], int32[n]: where each value lies; a negative length: no
+            value.
+        ranges: the values are ranges.
+        form: which clock, or the type of the bounds.
+        out: uint8, filled in; long enough by CLOCK_BYTES_MAX or RANGE_BYTES_MAX for each.
+        offsets: int64[n + 1], filled in: where each text begins.
+        odd: uint8[n], set where the value must be printed by other means.
+    """
     at = signed(0)
     for i in range(len(length)):
         offsets[i] = at
