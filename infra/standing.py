@@ -12,11 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slotlake.decoder.assembly.prepared import Noted, forget_settled
-from slotlake.decoder.catalog.publications import check_publications
-from slotlake.decoder.changelog.batches import Batch, batch_starting_at
-from slotlake.decoder.changelog.incoming import remove_leftovers
-from slotlake.decoder.changelog.writer import empty_batch
+from slotlake.decoder.assembly.prepared import Noted
+from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.errors import (
     SlotlakeError,
     SourceError,
@@ -25,18 +22,16 @@ from slotlake.decoder.errors import (
     UnsendableError,
 )
 from slotlake.decoder.lsn import format_lsn
-from slotlake.decoder.server.position import settled_position, writers_open
+from slotlake.decoder.server.position import writers_open
 from slotlake.decoder.server.source import (
     SourceSettings,
-    identify,
     redact,
     source_session,
 )
-from slotlake.decoder.slots.failover import await_standbys
-from slotlake.decoder.slots.slot import check_slot
 from slotlake.decoder.stream.bulk import BULK_MIN_BYTES
 from slotlake.decoder.stream.options import negotiate
-from slotlake.decoder.stream.pull import Progress, identity_of, pull, reused
+from slotlake.decoder.stream.preflight import PullRequest, identity_of, look_at_source, prepare
+from slotlake.decoder.stream.pull import Progress, pull
 from slotlake.decoder.stream.puller import Puller
 
 
@@ -112,26 +107,20 @@ class StandingStream:
         Args:
             whole: all up to ``until``, however much that is.
         """
-        settings = self._settings
-        identity = identity_of(identify(settings.source.dsn), settings.pipeline, settings.source)
-        known = batch_starting_at(settings.changelog, position, until)
-        if known is not None:
-            return reused(known, identity)
-        until = self._settled() if until is None else until
-        if until <= position:
-            return empty_batch(settings.changelog, identity, position)
-        forget_settled(settings.changelog, position)
+        self._check_plugin()
+        plan = prepare(self._request(position, until), own_stream=self._puller is not None)
+        if isinstance(plan, Batch):
+            return plan
         usual = self._settings
         try:
             self._settings = replace(usual, batch_bytes_max=None) if whole else usual
-            made = self._cut(position, until, progress)
+            made = self._cut(position, plan.until, progress)
         finally:
             self._settings = usual
         self._told(f"{made.name}: {made.transactions} transactions, {made.changes} changes")
         return made
 
     def _cut(self, position: int, until: int, progress: Progress | None) -> Batch:
-        self._check_plugin()
         held = self._puller is not None
         if not held and until - position >= BULK_MIN_BYTES:
             return self._catch_up(position, until, progress)
@@ -171,7 +160,6 @@ class StandingStream:
 
     def _cut_once(self, position: int, until: int, progress: Progress | None) -> Batch:
         limit = self._settings.batch_bytes_max
-        await_standbys(self._settings.source, until)
         try:
             return self.at(position).next_batch(until, max_bytes=limit, progress=progress)
         except BaseException:
@@ -188,17 +176,13 @@ class StandingStream:
     def _opened(self, position: int) -> Puller:
         settings = self._settings
         source = settings.source
-        remove_leftovers(settings.changelog)
-        server = identify(source.dsn)
-        with source_session(source.dsn, "looking at the slot") as connection:
-            check_slot(connection, source, position=position)
-            check_publications(connection, source.publications)
-        options = negotiate(source, server.server_version)
+        state = look_at_source(self._request(position, None))
+        options = state.options or negotiate(source, state.server.server_version)
         puller = Puller(
             source,
             options if self._streaming else replace(options, streaming="off"),
             settings.changelog,
-            identity_of(server, settings.pipeline, source),
+            identity_of(state.server, settings.pipeline, source),
             position,
             memory_bytes=settings.memory_bytes,
             pass_over=True,
@@ -207,10 +191,9 @@ class StandingStream:
         self._told(f"following {source.slot} from {format_lsn(position)}")
         return puller
 
-    def _settled(self) -> int:
-        source = self._settings.source
-        with source_session(source.dsn, "reading the WAL position") as connection:
-            return settled_position(connection)
+    def _request(self, position: int, until: int | None) -> PullRequest:
+        settings = self._settings
+        return PullRequest(settings.source, settings.pipeline, settings.changelog, position, until)
 
     def confirm(self, position: int) -> bool:
         """Confirm over the stream; False when there is none that stands there."""

@@ -21,14 +21,12 @@ import psycopg
 
 from slotlake.decoder.assembly.spool import MEMORY_BYTES, SpoolRoom
 from slotlake.decoder.catalog.publication_tables import published_rows
-from slotlake.decoder.catalog.publications import check_publications
-from slotlake.decoder.changelog.batches import Batch, batch_starting_at
-from slotlake.decoder.changelog.incoming import incoming_path, remove_leftovers
+from slotlake.decoder.changelog.batches import Batch
+from slotlake.decoder.changelog.incoming import incoming_path
 from slotlake.decoder.changelog.row_keys import keys_of
-from slotlake.decoder.changelog.writer import BatchIdentity, BatchWriter, empty_batch
+from slotlake.decoder.changelog.writer import BatchIdentity, BatchWriter
 from slotlake.decoder.columnar.decoder import Unreadable
 from slotlake.decoder.errors import ChangeLogError, SlotError, SourceError
-from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.plugins import encode
 from slotlake.decoder.plugins.consumer import FullConsumer
 from slotlake.decoder.plugins.gathering import Gathering
@@ -36,16 +34,15 @@ from slotlake.decoder.plugins.live import HiddenNumbersError, read_slot
 from slotlake.decoder.plugins.model import Change, Message, NoValue, Startup, Transaction, Truncate, Tuple
 from slotlake.decoder.plugins.readers import HIDES_NAN, NUMBERS_AS_TEXT
 from slotlake.decoder.protocol.relations import Relation, RelationVersion
-from slotlake.decoder.server.position import page_floor, settled_position
 from slotlake.decoder.server.source import (
     SourceSettings,
-    identify,
     redact,
     source_session,
 )
 from slotlake.decoder.server.timeline import Origin
-from slotlake.decoder.slots.failover import await_standbys, turn_failover
-from slotlake.decoder.slots.slot import check_slot
+from slotlake.decoder.server.waiting import WatchedConnection
+from slotlake.decoder.slots.slot import SlotState
+from slotlake.decoder.stream.preflight import PullRequest, prepare
 
 _PLAIN_COLUMNS = """
 SELECT a.attname::text FROM pg_catalog.pg_attribute a
@@ -224,29 +221,18 @@ def pull_rows(
         memory_bytes: how much of a transaction that waits for its commit is kept in memory.
         pass_over: as of `decoder.stream.puller.Puller`.
     """
-    remove_leftovers(changelog_dir)
-    server = identify(source.dsn)
-    with source_session(source.dsn, "looking at the slot") as connection:
-        slot = check_slot(connection, source, position=start)
+    published: dict[tuple[str, str], Collection[str]] = {}
+
+    def look_at_tables(connection: WatchedConnection, slot: SlotState) -> None:
         _refuse_two_phase(source, two_phase=slot.two_phase)
-        check_publications(connection, source.publications)
-        published = published_columns(connection, source)
-        settled = settled_position(connection)
-    identity = BatchIdentity(
-        pipeline, server.system_identifier, server.timeline, server.database, source.slot, server.version_text
-    )
-    existing_batch = batch_starting_at(changelog_dir, start, until)
-    if existing_batch is not None:
-        return _reused(existing_batch, identity)
-    end = _end(source, start, until, settled)
-    if end == start:
-        return empty_batch(changelog_dir, identity, start)
-    turn_failover(source, slot.failover, server.server_version)
-    if slot.failover or source.failover:
-        await_standbys(source, end)
+        published.update(published_columns(connection, source))
+
+    plan = prepare(PullRequest(source, pipeline, changelog_dir, start, until), ask=look_at_tables)
+    if isinstance(plan, Batch):
+        return plan
 
     def write_batch(chosen: Mapping[str, str]) -> Batch:
-        place = (changelog_dir, identity, start, end)
+        place = (changelog_dir, plan.identity, start, plan.until)
         return _write_batch(source, published, place, chosen, memory_bytes, {} if pass_over else None)
 
     try:
@@ -365,25 +351,6 @@ def _loses(startup: Startup, *, messages: bool) -> str:
     if startup.plugin == "wal2json" and messages:
         return "shows logical messages up to their first zero byte only"
     return ""
-
-
-def _reused(batch: Batch, identity: BatchIdentity) -> Batch:
-    from slotlake.decoder.stream.pull import reused
-
-    return reused(batch, identity)
-
-
-def _end(source: SourceSettings, start: int, until: int | None, settled: int) -> int:
-    if until is None:
-        return max(start, settled)
-    if page_floor(until) > settled or until < start:
-        raise SourceError(
-            f"a batch from {format_lsn(start)} cannot end at {format_lsn(until)}; the server's WAL ends at "
-            f"{format_lsn(settled)}",
-            where=redact(source.dsn),
-            way_out="connect to the server that the lake was fed from",
-        )
-    return until
 
 
 def _not_here(source: SourceSettings, what: str) -> SourceError:

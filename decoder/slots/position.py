@@ -15,7 +15,7 @@ from slotlake.decoder.errors import SourceUnavailableError
 from slotlake.decoder.server.source import SourceSettings, connect, connect_replication, redact, source_errors
 from slotlake.decoder.server.timeline import Origin, require_same
 from slotlake.decoder.server.waiting import WatchedConnection, same_server
-from slotlake.decoder.slots.slot import check_position, inspect_slot
+from slotlake.decoder.slots.slot import check_confirmed, inspect_slot
 
 
 def require_slot_at(stream: WatchedConnection, source: SourceSettings, start: int) -> None:
@@ -43,7 +43,7 @@ def require_slot_at(stream: WatchedConnection, source: SourceSettings, start: in
                 where=f"slot {source.slot!r} at {redact(source.dsn)}",
                 way_out="run the same command again: nothing of the unfinished batch was kept",
             )
-        check_position(state, start, f"slot {source.slot!r} at {redact(source.dsn)}")
+        check_confirmed(state.confirmed_flush_lsn, start, f"slot {source.slot!r} at {redact(source.dsn)}")
 
 
 def require_server_of(reader: WatchedConnection, source: SourceSettings, copy: str, origin: Origin) -> None:

@@ -204,7 +204,7 @@ def _judged(
         raise _not_two_phase(connection.info.server_version, source.slot, where)
     if state.active_pid is not None:
         raise _busy(connection, state.active_pid, where)
-    check_position(state, position, where)
+    check_confirmed(state.confirmed_flush_lsn, position, where)
     return state
 
 
@@ -255,33 +255,18 @@ def _check_not_lost(state: SlotState, where: str) -> None:
     )
 
 
-def check_position(state: SlotState, position: int | None, where: str) -> None:
+def check_confirmed(confirmed: int | None, position: int | None, where: str) -> None:
     """Check that the server still has the changes from ``position`` on.
 
     Args:
-        state: the slot.
+        confirmed: the slot's confirmed position; None: of a slot that has none.
         position: the lake's; None: not judged.
-        where: the slot, for the error.
-
-    Raises:
-        SlotError: it has removed some.
-    """
-    if position is not None and state.confirmed_flush_lsn is not None:
-        check_confirmed(state.confirmed_flush_lsn, position, where)
-
-
-def check_confirmed(confirmed: int, position: int, where: str) -> None:
-    """Do as `check_position`, for a slot's confirmed position.
-
-    Args:
-        confirmed: the slot's confirmed position.
-        position: the lake's.
         where: the slot, for the error.
 
     Raises:
         SlotError: the slot was confirmed beyond the lake's position.
     """
-    if confirmed <= position:
+    if confirmed is None or position is None or confirmed <= position:
         return
     raise SlotError(
         f"the slot is confirmed up to {format_lsn(confirmed)}, but the lake is at {format_lsn(position)}: "

@@ -1,9 +1,8 @@
 """Pull: from the slot to one whole batch of the change log.
 
-Owns the order of things: the slot is judged, the end position fixed, a batch that is on disk already
-is taken as it is, else changes are streamed, decoded and written side by side, and the batch is
-renamed.  Nothing is confirmed to the server: that is `decoder.slots.confirm`, after the lake has
-published.
+Owns how a batch is read: through SQL, streamed, with no transaction in progress, or in binary.  What is
+checked before is `preflight`'s matter.  Nothing is confirmed to the server: that is `decoder.slots.confirm`,
+after the lake has published.
 
 The work is done by `Puller`; this module decides whether and how far.
 """
@@ -16,34 +15,24 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from slotlake.decoder.assembly.prepared import Noted, forget_settled
+from slotlake.decoder.assembly.prepared import Noted
 from slotlake.decoder.assembly.spool import MEMORY_BYTES
-from slotlake.decoder.catalog.publications import check_publications
-from slotlake.decoder.changelog.batches import Batch, batch_starting_at
-from slotlake.decoder.changelog.incoming import remove_leftovers
-from slotlake.decoder.changelog.writer import BatchIdentity, empty_batch
+from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.errors import (
     BulkError,
-    ChangeLogError,
     SourceError,
     SourceUnavailableError,
     StreamingError,
     UnsendableError,
 )
 from slotlake.decoder.failpoints import reach
-from slotlake.decoder.lsn import format_lsn
-from slotlake.decoder.server.position import page_floor, settled_position, writers_open
-from slotlake.decoder.server.source import (
-    ServerIdentity,
-    SourceSettings,
-    identify,
-    redact,
-    source_session,
-)
-from slotlake.decoder.slots.failover import await_standbys, turn_failover
-from slotlake.decoder.slots.slot import check_slot
+from slotlake.decoder.server.position import writers_open
+from slotlake.decoder.server.source import SourceSettings
+from slotlake.decoder.server.waiting import WatchedConnection
+from slotlake.decoder.slots.slot import SlotState
 from slotlake.decoder.stream.bulk import worth_bulk
 from slotlake.decoder.stream.options import Options, negotiate
+from slotlake.decoder.stream.preflight import PullRequest, prepare
 from slotlake.decoder.stream.puller import Progress, Puller, PullProgress
 
 __all__ = ["Progress", "PullProgress", "pull"]
@@ -90,26 +79,19 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
         ProtocolError: the stream is not what it should be.
         In every case nothing of an unfinished batch is left and nothing was confirmed.
     """
-    remove_leftovers(changelog_dir)
-    server = identify(source.dsn)
-    with source_session(source.dsn, "looking at the slot") as connection:
-        options = negotiate(source, server.server_version)
-        slot = check_slot(connection, source, position=start)
-        check_publications(connection, source.publications)
-        settled = settled_position(connection)
-        if stream_by_need and options.streaming != "off" and writers_open(connection):
-            options = replace(options, streaming="off")
-    identity = identity_of(server, pipeline, source)
-    forget_settled(changelog_dir, start)
-    existing_batch = batch_starting_at(changelog_dir, start, until)
-    if existing_batch is not None:
-        return reused(existing_batch, identity)
-    until = _end_position(source, start, until, settled)
-    if until == start:
-        return empty_batch(changelog_dir, identity, start)
-    turn_failover(source, slot.failover, server.server_version)
-    if slot.failover or source.failover:
-        await_standbys(source, until)
+    writes_open = False
+
+    def look_for_writers(connection: WatchedConnection, _: SlotState) -> None:
+        nonlocal writes_open
+        writes_open = stream_by_need and writers_open(connection)
+
+    request = PullRequest(source, pipeline, changelog_dir, start, until)
+    plan = prepare(request, ask=look_for_writers)
+    if isinstance(plan, Batch):
+        return plan
+    options = plan.state.options or negotiate(source, plan.state.server.server_version)
+    if writes_open:
+        options = replace(options, streaming="off")
     deadline = None if max_seconds is None else time.monotonic() + max_seconds
 
     def write_batch(options: Options, bulk_until: int | None = None) -> Batch:
@@ -117,17 +99,18 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
             source,
             options,
             changelog_dir,
-            identity,
+            plan.identity,
             start,
             memory_bytes=memory_bytes,
             pass_over=pass_over,
             bulk_until=bulk_until,
             noted=noted,
         ) as puller:
-            return puller.next_batch(until, max_bytes=max_bytes, deadline=deadline, progress=progress)
+            return puller.next_batch(plan.until, max_bytes=max_bytes, deadline=deadline, progress=progress)
 
-    bulk = deadline is None and worth_bulk(source, slot, start, until)
-    batch = _first_that_works(write_batch, options, until if bulk else None)
+    slot = plan.state.slot
+    bulk = deadline is None and slot is not None and worth_bulk(source, slot, start, plan.until)
+    batch = _first_that_works(write_batch, options, plan.until if bulk else None)
     reach("pull.renamed")
     return batch
 
@@ -163,48 +146,3 @@ def _stream_batch(write_batch: Callable[..., Batch], options: Options) -> Batch:
         return write_batch(options)
     except StreamingError:
         return write_batch(replace(options, streaming="off"))
-
-
-def identity_of(server: ServerIdentity, pipeline: str, source: SourceSettings) -> BatchIdentity:
-    """What a batch's manifest says of its source."""
-    return BatchIdentity(
-        pipeline=pipeline,
-        system_identifier=server.system_identifier,
-        timeline=server.timeline,
-        database=server.database,
-        slot=source.slot,
-        server_version=server.version_text,
-    )
-
-
-def _end_position(source: SourceSettings, start: int, until: int | None, settled: int) -> int:
-    if until is not None and until < start:
-        raise ValueError(f"a batch from {format_lsn(start)} cannot end at {format_lsn(until)}")
-    needed_lsn = start if until is None else until
-    if page_floor(needed_lsn) > settled:
-        raise SourceError(
-            f"the server's WAL ends at {format_lsn(settled)}, before {format_lsn(needed_lsn)}",
-            where=redact(source.dsn),
-            way_out="this is not the server that the lake was fed from, or it was restored to an earlier "
-            "moment: connect to the right one, or run `slotlake recover`",
-        )
-    return max(start, settled) if until is None else until
-
-
-def reused(batch: Batch, identity: BatchIdentity) -> Batch:
-    """A batch on disk is used again if it is whole and of the same source."""
-    if str(batch.manifest["system_identifier"]) != identity.system_identifier:
-        raise ChangeLogError(
-            "the change log holds a batch of another server from the lake's position on",
-            where=str(batch.path),
-            way_out="connect to the server that the lake was fed from, or move a wrong batch away",
-        )
-    if (batch.manifest["slot"], batch.manifest["database"]) != (identity.slot, identity.database):
-        raise ChangeLogError(
-            f"the change log holds a batch from slot {batch.manifest['slot']!r} in database "
-            f"{batch.manifest['database']!r} from the lake's position on",
-            where=str(batch.path),
-            way_out="give each pipeline a change log directory of its own, or move that batch away",
-        )
-    batch.verify()
-    return batch

@@ -22,7 +22,7 @@ from slotlake.decoder.errors import SlotlakeError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.server.source import identify, source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot, drop_slot
-from slotlake.decoder.stream.pull import identity_of
+from slotlake.decoder.stream.preflight import identity_of
 from slotlake.expectations.source_side import snapshot_session
 from slotlake.infra.advance.findings import note_recovery_begun, note_recovery_ended, recovery_note
 from slotlake.infra.advance.steps import apply_named, confirm_position, publish_named

@@ -1,0 +1,194 @@
+"""What comes before every pull: server and slot are judged, and the end of the batch is settled.
+
+Three readers pull: a connection for one batch (`stream/pull.py`), a standing stream (`infra/standing.py`) and
+the slot of another plugin (`plugins/changelog.py`).  All of them go through `prepare`, so that the same is
+checked in the same order, whichever reads.
+
+Invariant: a batch that is on disk already is taken as it is; nothing is read beyond what those standbys have
+that must have it first; nothing is confirmed to the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from slotlake.decoder.assembly.prepared import forget_settled
+from slotlake.decoder.catalog.publications import check_publications
+from slotlake.decoder.changelog.batches import Batch, batch_starting_at
+from slotlake.decoder.changelog.incoming import remove_leftovers
+from slotlake.decoder.changelog.writer import BatchIdentity, empty_batch
+from slotlake.decoder.errors import ChangeLogError, SourceError
+from slotlake.decoder.lsn import format_lsn
+from slotlake.decoder.server.position import page_floor, settled_position
+from slotlake.decoder.server.source import ServerIdentity, SourceSettings, identify, redact, source_session
+from slotlake.decoder.server.waiting import WatchedConnection
+from slotlake.decoder.slots.failover import await_standbys, turn_failover
+from slotlake.decoder.slots.slot import SlotState, check_slot
+from slotlake.decoder.stream.options import Options, negotiate
+
+Question: TypeAlias = Callable[[WatchedConnection, SlotState], None]
+
+
+@dataclass(frozen=True)
+class PullRequest:
+    """Which batch is wanted.
+
+    Attributes:
+        changelog: the change log's directory.
+        start: the lake's position.
+        until: the batch's exact end; None: a position behind all that was committed before the call, or the
+            end of a batch from ``start`` that is on disk already.
+    """
+
+    source: SourceSettings
+    pipeline: str
+    changelog: Path
+    start: int
+    until: int | None
+
+
+@dataclass(frozen=True)
+class SourceState:
+    """Server and slot as they are before a pull.
+
+    Attributes:
+        options: what is asked of pgoutput; None for another plugin.
+        slot: None if it was not looked at, because the caller's own stream reads it.
+        settled: a position behind all that was committed before the look.
+    """
+
+    server: ServerIdentity
+    options: Options | None
+    slot: SlotState | None
+    settled: int
+
+
+@dataclass(frozen=True)
+class PullPlan:
+    """A pull that can begin.
+
+    Attributes:
+        identity: what the batch's manifest will say of its source.
+        until: the batch's end, behind its start.
+    """
+
+    state: SourceState
+    identity: BatchIdentity
+    until: int
+
+
+def prepare(
+    request: PullRequest, *, own_stream: bool = False, ask: Question | None = None
+) -> Batch | PullPlan:
+    """Do what comes before a pull.
+
+    Args:
+        own_stream: a stream of the caller reads the slot now, so it is not looked at.
+        ask: called with the connection and the slot, once both are found fit.
+
+    Returns:
+        The batch, if nothing is to be read: one that is on disk already, or an empty one; else the plan.
+
+    Raises:
+        SourceError, SlotError: the server or the slot does not serve, each with its way out.
+        ChangeLogError: the batch on disk is damaged, or of another source.
+    """
+    source, start = request.source, request.start
+    state = look_at_source(request, own_stream=own_stream, ask=ask)
+    identity = identity_of(state.server, request.pipeline, source)
+    forget_settled(request.changelog, start)
+    existing_batch = batch_starting_at(request.changelog, start, request.until)
+    if existing_batch is not None:
+        return reusable_batch(existing_batch, identity)
+    until = _end_position(source, start, request.until, state.settled)
+    if until == start:
+        return empty_batch(request.changelog, identity, start)
+    if state.slot is not None:
+        turn_failover(source, state.slot.failover, state.server.server_version)
+    if state.slot is None or state.slot.failover or source.failover:
+        await_standbys(source, until)
+    return PullPlan(state, identity, until)
+
+
+def look_at_source(
+    request: PullRequest, *, own_stream: bool = False, ask: Question | None = None
+) -> SourceState:
+    """Judge server, slot and publications, after what dead processes left in the change log was removed.
+
+    Args:
+        own_stream: a stream of the caller reads the slot and writes to the change log: both are left alone.
+        ask: called with the connection and the slot, once both are found fit.
+
+    Raises:
+        SourceError, SlotError: the server or the slot does not serve, each with its way out.
+    """
+    source = request.source
+    if not own_stream:
+        remove_leftovers(request.changelog)
+    server = identify(source.dsn)
+    options = negotiate(source, server.server_version) if source.plugin == "pgoutput" else None
+    with source_session(source.dsn, "looking at the slot") as connection:
+        slot = None if own_stream else check_slot(connection, source, position=request.start)
+        check_publications(connection, source.publications)
+        if ask is not None and slot is not None:
+            ask(connection, slot)
+        return SourceState(server, options, slot, settled_position(connection))
+    raise AssertionError("unreachable")
+
+
+def identity_of(server: ServerIdentity, pipeline: str, source: SourceSettings) -> BatchIdentity:
+    """Return what a batch's manifest says of its source.
+
+    Args:
+        server: as it identified itself.
+        pipeline: name of the pipeline.
+        source: whose slot is read.
+    """
+    return BatchIdentity(
+        pipeline=pipeline,
+        system_identifier=server.system_identifier,
+        timeline=server.timeline,
+        database=server.database,
+        slot=source.slot,
+        server_version=server.version_text,
+    )
+
+
+def reusable_batch(batch: Batch, identity: BatchIdentity) -> Batch:
+    """Return a batch that is on disk, after it was verified.
+
+    Raises:
+        ChangeLogError: it is damaged, or of another server, slot or database.
+    """
+    if str(batch.manifest["system_identifier"]) != identity.system_identifier:
+        raise ChangeLogError(
+            "the change log holds a batch of another server from the lake's position on",
+            where=str(batch.path),
+            way_out="connect to the server that the lake was fed from, or move a wrong batch away",
+        )
+    if (batch.manifest["slot"], batch.manifest["database"]) != (identity.slot, identity.database):
+        raise ChangeLogError(
+            f"the change log holds a batch from slot {batch.manifest['slot']!r} in database "
+            f"{batch.manifest['database']!r} from the lake's position on",
+            where=str(batch.path),
+            way_out="give each pipeline a change log directory of its own, or move that batch away",
+        )
+    batch.verify()
+    return batch
+
+
+def _end_position(source: SourceSettings, start: int, until: int | None, settled: int) -> int:
+    if until is not None and until < start:
+        raise ValueError(f"a batch from {format_lsn(start)} cannot end at {format_lsn(until)}")
+    needed_lsn = start if until is None else until
+    if page_floor(needed_lsn) > settled:
+        raise SourceError(
+            f"the server's WAL ends at {format_lsn(settled)}, before {format_lsn(needed_lsn)}",
+            where=redact(source.dsn),
+            way_out="this is not the server that the lake was fed from, or it was restored to an earlier "
+            "moment: connect to the right one, or run `slotlake recover`",
+        )
+    return max(start, settled) if until is None else until
