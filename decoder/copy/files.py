@@ -84,7 +84,13 @@ class PartFiles:
         self.rows = 0
 
     def append(self, rows: int, columns: list[Pair], received: int = 0) -> None:
-        """Write rows: of each column its typed values, and the exact texts if some value needs one."""
+        """Write rows: of each column its typed values, and the exact texts if some value needs one.
+
+        Args:
+            rows: how many rows the arrays have.
+            columns: per column its typed values, and the exact texts where some value needs one, else None.
+            received: bytes of the COPY that the rows were made of.
+        """
         named = list(zip(self._table.columns, columns, strict=True))
         exact = tuple(column.name for column, (_, text) in named if text is not None)
         arrays = [typed for _, (typed, _) in named]

@@ -50,7 +50,11 @@ class Slices:
 
 
 def slices_of(values: pa.Array | pa.ChunkedArray) -> Slices:
-    """View an Arrow string or binary array (32 or 64 bit offsets) as slices."""
+    """View an Arrow string or binary array (32 or 64 bit offsets) as slices.
+
+    Raises:
+        TypeError: the array is neither of text nor of bytes.
+    """
     array = one_array(values)
     if isinstance(array, pa.DictionaryArray):
         array = array.dictionary_decode()
@@ -90,7 +94,13 @@ def gather(slices: Slices) -> pa.Array:
 
 
 def binary_array(data: Bytes, offsets: Ints, valid: npt.NDArray[Any]) -> pa.Array:
-    """An Arrow binary array over these buffers (n+1 offsets)."""
+    """Return an Arrow binary array over these buffers.
+
+    Args:
+        data: uint8[bytes].
+        offsets: int64[n + 1].
+        valid: bool[n], or uint8[n].
+    """
     bitmap, nulls = validity(valid)
     wide = int(offsets[-1]) > _INT32_MAX
     kind = pa.large_binary() if wide else pa.binary()
