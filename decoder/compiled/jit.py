@@ -15,7 +15,7 @@ import numba
 import numba.extending
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba.core import types
 
 from slotlake.decoder.compiled.cache import keep_by_content

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 import numba.extending
 import numpy.typing as npt
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba.core import types
 from numba.core.datamodel import models
 from numba.core.imputils import lower_builtin

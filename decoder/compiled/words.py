@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numba.extending
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba.core import cgutils, types
 
 from slotlake.decoder.compiled.jit import Bytes, inlined, unsigned

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import psycopg
-from llvmlite import binding  # type: ignore[import-untyped]
+from llvmlite import binding
 from numba.core import types
 from psycopg import pq
 
