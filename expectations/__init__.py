@@ -1,1 +1,1 @@
-"""Is the lake equal to the source? Reconciliation at an exact position, and an expectation over it."""
+"""Compares lake and source: reconciliation at an exact position, and an expectation over it."""

@@ -23,7 +23,7 @@ from slotlake.expectations.hashing import Hashes
 from slotlake.expectations.lake_side import LakeTable
 from slotlake.expectations.reconcile import differing_rows
 from slotlake.expectations.results import EXTRA, MISSING
-from slotlake.expectations.shapes import Compared, LakeCut
+from slotlake.expectations.shapes import Compared, LakeReadPoint
 from slotlake.expectations.source_side import SourceTable
 
 KEYS_AT_ONCE = 50_000
@@ -31,7 +31,7 @@ INSERT, UPDATE, DELETE = "insert", "update", "delete"
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenDifferences:
     """What of the chosen rows differs. Every array is of key hashes.
 
     Attributes:
@@ -48,71 +48,82 @@ class Chosen:
 
     def of(self, *parts: Hashes) -> pa.Table:
         """The rows of ``keys`` with these hashes."""
-        wanted = np.concatenate([np.zeros(0, np.int64), *parts])
-        return self.keys.filter(pa.array(np.isin(self.keys["hash"].to_numpy(), wanted)))
+        hashes = np.concatenate([np.zeros(0, np.int64), *parts])
+        return self.keys.filter(pa.array(np.isin(self.keys["hash"].to_numpy(), hashes)))
 
     def named(self, count: int) -> list[dict[str, Any]]:
         """The first so many: what would become of each key."""
         kinds = ((INSERT, self.inserted), (UPDATE, self.changed), (DELETE, self.deleted))
-        found: list[dict[str, Any]] = []
+        changes: list[dict[str, Any]] = []
         for kind, hashes in kinds:
-            part = self.of(hashes).drop_columns(["hash"]).slice(0, count - len(found))
-            found += [{"change": kind, "key": key} for key in part.to_pylist()]
-        return found
+            part = self.of(hashes).drop_columns(["hash"]).slice(0, count - len(changes))
+            changes += [{"change": kind, "key": key} for key in part.to_pylist()]
+        return changes
 
 
 def compare_chosen(
     connection: psycopg.Connection[Any],
     table: Compared,
-    cut: LakeCut,
+    read_point: LakeReadPoint,
     condition: Condition,
     key: Sequence[TextColumn],
-) -> Chosen:
+) -> ChosenDifferences:
     """Find the chosen rows that differ.
 
     Args:
-        connection: a `snapshot_session` at the cut's LSN.
+        connection: a `snapshot_session` at the read point's LSN.
+        table: the table.
+        read_point: the lake.
+        condition: chooses the rows.
         key: the columns of ``table.key``, at least one.
     """
-    chosen = SourceTable(connection, replace(table, row_filter=_both(table.row_filter, condition.text)))
-    theirs = [chosen.hashes(None)]
-    ours, strangers = _of_the_lake(connection, table, cut, condition, np.unique(theirs[0][0]))
-    theirs += [_with_keys(connection, table, key, part).hashes(None) for part in _parts(strangers)]
-    source = np.concatenate([k for k, _ in theirs]), np.concatenate([r for _, r in theirs])
-    found = differing_rows(source, ours)
-    differing = np.array([hashed for _, hashed, _ in found], np.int64)
+    chosen = SourceTable(
+        connection, replace(table, row_filter=_combined_condition(table.row_filter, condition.text))
+    )
+    source_parts = [chosen.hashes(None)]
+    lake_hashes, strangers = _lake_rows(
+        connection, table, read_point, condition, np.unique(source_parts[0][0])
+    )
+    source_parts += [_with_keys(connection, table, key, part).hashes(None) for part in _in_chunks(strangers)]
+    source = np.concatenate([k for k, _ in source_parts]), np.concatenate([r for _, r in source_parts])
+    differences = differing_rows(source, lake_hashes)
+    differing = np.array([hashed for _, hashed, _ in differences], np.int64)
     unknown = np.setdiff1d(differing, strangers["hash"].to_numpy())
     names = [name for name, _ in table.key]
-    keys = pa.concat_tables([_among(strangers, differing), *_keys(chosen, unknown, names)])
-    inserted = np.array([hashed for kind, hashed, _ in found if kind == MISSING], np.int64)
-    deleted = np.array([hashed for kind, hashed, _ in found if kind == EXTRA], np.int64)
+    keys = pa.concat_tables([_keys_with_hashes(strangers, differing), *_keys(chosen, unknown, names)])
+    inserted = np.array([hashed for kind, hashed, _ in differences if kind == MISSING], np.int64)
+    deleted = np.array([hashed for kind, hashed, _ in differences if kind == EXTRA], np.int64)
     changed = np.setdiff1d(differing, np.concatenate([inserted, deleted]))
-    return Chosen(len(theirs[0][0]), inserted, changed, deleted, keys)
+    return ChosenDifferences(len(source_parts[0][0]), inserted, changed, deleted, keys)
 
 
-def _both(row_filter: str | None, condition: str) -> str:
+def _combined_condition(row_filter: str | None, condition: str) -> str:
     return f"({row_filter}) AND ({condition})" if row_filter else condition
 
 
-def _of_the_lake(
-    connection: psycopg.Connection[Any], table: Compared, cut: LakeCut, condition: Condition, known: Hashes
+def _lake_rows(
+    connection: psycopg.Connection[Any],
+    table: Compared,
+    read_point: LakeReadPoint,
+    condition: Condition,
+    source_keys: Hashes,
 ) -> tuple[tuple[Hashes, Hashes], pa.Table]:
     """The lake's chosen rows, and the keys of those that the source has not chosen too."""
     names = [name for name, _ in table.key]
     keys, rows = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     schema = _keys_schema(names)
     strangers = [schema.empty_table()]
-    for batch, key, row in LakeTable(cut, table).hashed():
-        wanted = np.isin(key, known)
-        others = np.flatnonzero(~wanted)
+    for batch, key, row in LakeTable(read_point, table).hashed():
+        chosen = np.isin(key, source_keys)
+        others = np.flatnonzero(~chosen)
         rest = batch.take(pa.array(others))
         values = [rest.column(column.name).to_pylist() for column in condition.columns]
         satisfying = others[condition.among(connection, values)] if len(others) else others
-        wanted[satisfying] = True
+        chosen[satisfying] = True
         texts = [batch.column(name).take(pa.array(satisfying)).cast(pa.string()) for name in names]
         strangers.append(pa.Table.from_arrays([pa.array(key[satisfying]), *texts], schema=schema))
-        keys.append(key[wanted])
-        rows.append(row[wanted])
+        keys.append(key[chosen])
+        rows.append(row[chosen])
     return (np.concatenate(keys), np.concatenate(rows)), _distinct(pa.concat_tables(strangers))
 
 
@@ -126,11 +137,11 @@ def _distinct(keys: pa.Table) -> pa.Table:
     return keys.take(pa.array(np.sort(first)))
 
 
-def _among(keys: pa.Table, hashes: Hashes) -> pa.Table:
+def _keys_with_hashes(keys: pa.Table, hashes: Hashes) -> pa.Table:
     return keys.filter(pa.array(np.isin(keys["hash"].to_numpy(), hashes)))
 
 
-def _parts(keys: pa.Table) -> Iterator[pa.Table]:
+def _in_chunks(keys: pa.Table) -> Iterator[pa.Table]:
     for start in range(0, keys.num_rows, KEYS_AT_ONCE):
         yield keys.slice(start, KEYS_AT_ONCE)
 
@@ -140,18 +151,20 @@ def _with_keys(
 ) -> SourceTable:
     """The source's rows that have these keys."""
     condition = keys_condition(key, [python_values(keys[column.name]) for column in key])
-    return SourceTable(connection, replace(table, row_filter=_both(table.row_filter, condition)))
+    return SourceTable(
+        connection, replace(table, row_filter=_combined_condition(table.row_filter, condition))
+    )
 
 
 def _keys(chosen: SourceTable, hashes: Hashes, names: Sequence[str]) -> Iterator[pa.Table]:
     """The keys of the source's rows with these hashes."""
     schema = _keys_schema(names)
     for start in range(0, len(hashes), KEYS_AT_ONCE):
-        found = list(chosen.rows(hashes[start : start + KEYS_AT_ONCE].tolist(), names))
-        columns = [[hashed for hashed, _ in found], *zip(*(texts for _, texts in found), strict=True)]
-        columns = columns if found else [[] for _ in schema]
+        rows = list(chosen.rows(hashes[start : start + KEYS_AT_ONCE].tolist(), names))
+        columns = [[hashed for hashed, _ in rows], *zip(*(texts for _, texts in rows), strict=True)]
+        columns = columns if rows else [[] for _ in schema]
         arrays = [pa.array(texts, part.type) for texts, part in zip(columns, schema, strict=True)]
         yield pa.Table.from_arrays(arrays, schema=schema)
 
 
-__all__ = ["DELETE", "INSERT", "KEYS_AT_ONCE", "UPDATE", "Chosen", "compare_chosen"]
+__all__ = ["DELETE", "INSERT", "KEYS_AT_ONCE", "UPDATE", "ChosenDifferences", "compare_chosen"]

@@ -124,9 +124,9 @@ class ExpectLakeTableToEqualSource(BatchExpectation):  # type: ignore[misc]
             return []
         if result.exception_info.get("raised_exception"):
             return [_text("Not checked: $why", why=str(result.exception_info.get("exception_message")))]
-        found = result.result
-        total, shown = found["unexpected_count"], len(found["partial_unexpected_list"])
-        return [_text("$total differ, $shown listed.", total=f"{total:,}", shown=f"{shown:,}")]
+        outcome = result.result
+        total, listed_count = outcome["unexpected_count"], len(outcome["partial_unexpected_list"])
+        return [_text("$total differ, $shown listed.", total=f"{total:,}", shown=f"{listed_count:,}")]
 
     @classmethod
     @renderer(renderer_type=LegacyDiagnosticRendererType.UNEXPECTED_TABLE)  # type: ignore[untyped-decorator]

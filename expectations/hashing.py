@@ -64,7 +64,13 @@ def columns_hash_sql(columns: Sequence[tuple[str, int]], *, escaped: bool = Fals
 
 
 def chain_sql(key: Sequence[tuple[str, int]], seed: str, *, escaped: bool = False) -> str:
-    """SQL for K or R: ``key`` hashed on top of ``seed``, an SQL expression."""
+    """Return the SQL for K or R: ``key`` hashed on top of ``seed``.
+
+    Args:
+        key: (quoted name, type OID) of the key columns.
+        seed: an SQL expression.
+        escaped: hash the escaped bytes in UTF-8.
+    """
     hashed = seed
     for name, oid in key:
         hashed = _hash_sql(sql_text(name, oid), hashed, escaped=escaped)

@@ -18,15 +18,21 @@ from slotlake.expectations.hashing import (
     hash_columns,
     sums,
 )
-from slotlake.expectations.shapes import Compared, LakeCut
+from slotlake.expectations.shapes import Compared, LakeReadPoint
 from slotlake.expectations.source_side import BUCKETS, NAME_TEXT_MAX, RowDetail, Sums
 
 
 @dataclass(frozen=True)
 class LakeTable:
-    """One table of a cut; ``rows``: where else its rows are read, in place of `LakeCut.text_batches`."""
+    """One table of a read point.
 
-    cut: LakeCut
+    Attributes:
+        read_point: the lake.
+        table: the table.
+        rows: reads its rows in place of `LakeReadPoint.text_batches`; None: that is used.
+    """
+
+    read_point: LakeReadPoint
     table: Compared
     rows: Callable[[str, Sequence[str]], Iterator[pa.RecordBatch]] | None = None
 
@@ -34,35 +40,35 @@ class LakeTable:
         """As `SourceTable.sums`."""
         counts, totals = np.zeros(BUCKETS, np.int64), [0] * BUCKETS
         for _, keys, rows in self.hashed():
-            here, added = sums(keys & (BUCKETS - 1), rows, BUCKETS)
-            counts += here
+            counts_of_batch, added = sums(keys & (BUCKETS - 1), rows, BUCKETS)
+            counts += counts_of_batch
             totals = [total + more for total, more in zip(totals, added, strict=True)]
         return {int(b): (int(counts[b]), totals[b]) for b in np.flatnonzero(counts)}
 
     def hashes(self, buckets: Sequence[int]) -> tuple[Hashes, Hashes]:
         """As `SourceTable.hashes`."""
-        wanted = np.zeros(BUCKETS, bool)
-        wanted[list(buckets)] = True
-        found = [
-            (keys[here], rows[here])
+        in_buckets = np.zeros(BUCKETS, bool)
+        in_buckets[list(buckets)] = True
+        parts = [
+            (keys[selected], rows[selected])
             for _, keys, rows in self.hashed()
-            for here in [wanted[keys & (BUCKETS - 1)]]
+            for selected in [in_buckets[keys & (BUCKETS - 1)]]
         ]
         nothing = np.zeros(0, np.int64)
         return (
-            np.concatenate([nothing, *(keys for keys, _ in found)]),
-            np.concatenate([nothing, *(rows for _, rows in found)]),
+            np.concatenate([nothing, *(keys for keys, _ in parts)]),
+            np.concatenate([nothing, *(rows for _, rows in parts)]),
         )
 
     def details(self, keys: Sequence[int]) -> dict[int, RowDetail]:
         """As `SourceTable.details`; of rows with the same key, the one that comes last."""
-        wanted = np.array(sorted(keys), np.int64)
-        found: dict[int, RowDetail] = {}
+        sorted_keys = np.array(sorted(keys), np.int64)
+        details: dict[int, RowDetail] = {}
         for batch, hashes, _ in self.hashed():
-            here = np.flatnonzero(np.isin(hashes, wanted))
-            if len(here):
-                found.update(self._detailed(batch.take(pa.array(here)), hashes[here]))
-        return found
+            positions = np.flatnonzero(np.isin(hashes, sorted_keys))
+            if len(positions):
+                details.update(self._detailed(batch.take(pa.array(positions)), hashes[positions]))
+        return details
 
     def keyed(self) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
         """All rows, each with its key's hash."""
@@ -81,7 +87,7 @@ class LakeTable:
 
     def hashed(self) -> Iterator[tuple[pa.RecordBatch, Hashes, Hashes]]:
         """The rows, and the key's and the row's hash of each."""
-        read = self.rows or self.cut.text_batches
+        read = self.rows or self.read_point.text_batches
         for batch in read(self.table.name, self.table.column_names):
             if not batch.num_rows:
                 continue

@@ -38,15 +38,15 @@ from slotlake.expectations.results import (
     Report,
     TableResult,
 )
-from slotlake.expectations.shapes import Compared, LakeCut, Reading, SourceTableShape
+from slotlake.expectations.shapes import Compared, LakeReadPoint, Reading, SourceTableShape
 from slotlake.expectations.source_side import (
     BUCKETS,
     RowDetail,
     SourceTable,
     Sums,
     hashes_escaped,
+    reading,
     snapshot_session,
-    while_there,
 )
 from slotlake.spark.names import postgres_name
 
@@ -68,7 +68,7 @@ def reconcile(
     dsn: str,
     snapshot: str,
     tables: Sequence[SourceTableShape],
-    cut: LakeCut,
+    read_point: LakeReadPoint,
     *,
     lsn: int,
     progress: Callable[[str, int, int | None], None] = _silent,
@@ -81,7 +81,7 @@ def reconcile(
         dsn: the source.
         snapshot: an exported snapshot that shows exactly the transactions before ``lsn``.
         tables: what is published: columns, key, row filter.
-        cut: the lake at ``lsn``.
+        read_point: the lake at ``lsn``.
         progress: told (step, tables done, tables in all).
         differences_max: differing rows listed per table; the totals are exact whatever it is.
         history: the versions that hold at ``lsn``, as `LakeCut.text_batches`; None for a table without any.
@@ -91,18 +91,18 @@ def reconcile(
         LakeError: the lake cannot be read.
     """
     started = time.monotonic()
-    held = {(table.schema, table.table): table for table in cut.tables()}
+    lake_tables = {(table.schema, table.table): table for table in read_point.tables()}
     results: dict[str, TableResult] = {}
     with snapshot_session(dsn, snapshot) as connection, ThreadPoolExecutor(1) as server:
-        runs: list[_Run] = []
+        runs: list[_TableRun] = []
         for table in tables:
             name = postgres_name(table.schema, table.table)
-            lake = held.get((table.schema, table.table))
+            lake = lake_tables.get((table.schema, table.table))
             if lake is None:
                 results[name] = TableResult(name, 0, 0, {NO_TABLE: 1}, (Difference(NO_TABLE),))
             else:
                 compared = Compared.of(name, table, lake, escaped=hashes_escaped(connection))
-                runs.append(_Run.begin(compared, connection, cut, server, history))
+                runs.append(_TableRun.begin(compared, connection, read_point, server, history))
         try:
             for done, run in enumerate(runs):
                 progress("compare", done, len(runs))
@@ -127,7 +127,7 @@ def _cancel(connection: psycopg.Connection[object], sums: Sequence[Future[tuple[
 
 
 @dataclass
-class _Run:
+class _TableRun:
     """One table; the server computes its sums while the lake side is read."""
 
     table: Compared
@@ -141,19 +141,19 @@ class _Run:
         cls,
         table: Compared,
         connection: psycopg.Connection[object],
-        cut: LakeCut,
+        read_point: LakeReadPoint,
         server: ThreadPoolExecutor,
         history: Reading,
-    ) -> _Run:
+    ) -> _TableRun:
         def source() -> SourceTable:
             return SourceTable(connection, table)
 
         def sums() -> Sums:
-            with while_there(connection, table):
+            with reading(connection, table):
                 return source().sums()
 
         expected = server.submit(_timed, sums)
-        return cls(table, source, LakeTable(cut, table), expected, history)
+        return cls(table, source, LakeTable(read_point, table), expected, history)
 
     def result(self, differences_max: int) -> TableResult | None:
         """Compare; look closer where needed.  None if the table was dropped meanwhile."""
@@ -178,11 +178,11 @@ class _Run:
             source_seconds=round(source_seconds, 3),
             lake_seconds=round(lake_seconds, 3),
         )
-        result = self._closer(result, sorted(differing), differences_max) if differing else result
+        result = self._with_details(result, sorted(differing), differences_max) if differing else result
         return self._with_history(result, expected)
 
     def _with_history(self, result: TableResult, expected: Sums) -> TableResult:
-        """Are the versions that hold what the source holds?"""
+        """Add a difference if the open versions of the history are not what the source holds."""
         if self.history(self.table.name, self.table.column_names) is None:
             return result
         versions = replace(self.lake, rows=self._versions)
@@ -190,37 +190,38 @@ class _Run:
         differing = sorted(b for b in expected.keys() | actual.keys() if expected.get(b) != actual.get(b))
         if not differing:
             return result
-        found = differing_rows(self.source().hashes(differing), versions.hashes(differing))
-        rows = sum(count for _, _, count in found)
-        told = (*result.differences, Difference(HISTORY, rows=rows))
-        return replace(result, totals={**result.totals, HISTORY: rows}, differences=told)
+        differences_by_key = differing_rows(self.source().hashes(differing), versions.hashes(differing))
+        rows = sum(count for _, _, count in differences_by_key)
+        differences = (*result.differences, Difference(HISTORY, rows=rows))
+        return replace(result, totals={**result.totals, HISTORY: rows}, differences=differences)
 
     def _versions(self, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         return self.history(table, columns) or iter(())
 
-    def _closer(self, result: TableResult, buckets: list[int], differences_max: int) -> TableResult:
+    def _with_details(self, result: TableResult, buckets: list[int], differences_max: int) -> TableResult:
         source = self.source()
-        found = differing_rows(source.hashes(buckets), self.lake.hashes(buckets))
+        differences = differing_rows(source.hashes(buckets), self.lake.hashes(buckets))
         totals = dict(result.totals)
-        for kind, _, rows in found:
+        for kind, _, rows in differences:
             totals[kind] = totals.get(kind, 0) + rows
-        listed = found[:differences_max]
+        listed = differences[:differences_max]
         keys = [key for _, key, _ in listed]
-        theirs, ours = source.details(keys), self.lake.details(keys)
+        source_details, lake_details = source.details(keys), self.lake.details(keys)
         described = (
-            self._described(kind, rows, theirs.get(key), ours.get(key)) for kind, key, rows in listed
+            self._difference(kind, rows, source_details.get(key), lake_details.get(key))
+            for kind, key, rows in listed
         )
         return replace(result, totals=totals, differences=(*result.differences, *described))
 
-    def _described(
-        self, kind: str, rows: int, theirs: RowDetail | None, ours: RowDetail | None
+    def _difference(
+        self, kind: str, rows: int, source_row: RowDetail | None, lake_row: RowDetail | None
     ) -> Difference:
-        known = theirs or ours
+        row = source_row or lake_row
         columns: tuple[str, ...] = ()
-        if kind == DIFFERENT and theirs is not None and ours is not None:
-            sides = zip(self.table.values, theirs.hashes, ours.hashes, strict=True)
+        if kind == DIFFERENT and source_row is not None and lake_row is not None:
+            sides = zip(self.table.values, source_row.hashes, lake_row.hashes, strict=True)
             columns = tuple(name for (name, _), source, lake in sides if source != lake)
-        return Difference(kind, known.name if known else {}, columns, rows)
+        return Difference(kind, row.name if row else {}, columns, rows)
 
 
 def differing_rows(source: tuple[Hashes, Hashes], lake: tuple[Hashes, Hashes]) -> list[tuple[str, int, int]]:
@@ -233,11 +234,11 @@ def differing_rows(source: tuple[Hashes, Hashes], lake: tuple[Hashes, Hashes]) -
     keys = np.union1d(keys_a, keys_b)
     in_a, in_b = _spread(keys, keys_a, counts_a), _spread(keys, keys_b, counts_b)
     same = (in_a == in_b) & (_spread(keys, keys_a, sums_a) == _spread(keys, keys_b, sums_b))
-    found = []
+    differences = []
     for at in np.flatnonzero(~same).tolist():
         count_a, count_b = int(in_a[at]), int(in_b[at])
-        found.append((_kind(count_a, count_b), int(keys[at]), max(abs(count_a - count_b), 1)))
-    return found
+        differences.append((_kind(count_a, count_b), int(keys[at]), max(abs(count_a - count_b), 1)))
+    return differences
 
 
 def _kind(source: int, lake: int) -> str:

@@ -59,7 +59,7 @@ class LakeTableShape(Protocol):
     def columns(self) -> Sequence[LakeColumnShape]: ...
 
 
-class LakeCut(Protocol):
+class LakeReadPoint(Protocol):
     """All lake tables at one position (`spark.read.Cut`)."""
 
     def tables(self) -> Sequence[LakeTableShape]:
@@ -100,12 +100,19 @@ class Compared:
     def of(
         cls, name: str, source: SourceTableShape, lake: LakeTableShape, *, escaped: bool = False
     ) -> Compared:
-        """Pair the columns by name."""
-        held = {column.name for column in lake.columns if not column.dropped}
+        """Pair the columns by name.
+
+        Args:
+            name: the table as PostgreSQL writes it.
+            source: the published table.
+            lake: the lake table.
+            escaped: both sides hash the escaped bytes in UTF-8.
+        """
+        lake_columns = {column.name for column in lake.columns if not column.dropped}
         oids = {column.name: column.type_oid for column in source.columns}
-        key = tuple(source.key) if (held & oids.keys()).issuperset(source.key) else ()
-        values = tuple((n, oid) for n, oid in oids.items() if n in held and n not in key)
-        absent = tuple(n for n in oids if n not in held)
+        key = tuple(source.key) if (lake_columns & oids.keys()).issuperset(source.key) else ()
+        values = tuple((n, oid) for n, oid in oids.items() if n in lake_columns and n not in key)
+        absent = tuple(n for n in oids if n not in lake_columns)
         named = tuple((n, oids[n]) for n in key)
         oid = int(getattr(source, "relation_id", 0))
         return cls(name, named, values, absent, source.row_filter, source.kind == "p", escaped, oid)

@@ -53,15 +53,15 @@ def snapshot_session(dsn: str, snapshot: str) -> Iterator[psycopg.Connection[Any
 
 
 def hashes_escaped(connection: psycopg.Connection[Any]) -> bool:
-    """Is the database in an encoding whose bytes are not those of the lake's texts?
+    """Return whether the database has an encoding whose bytes differ from those of the lake's texts.
 
-    SQL_ASCII is none: its bytes come as they are.
+    SQL_ASCII has not: its bytes come as they are.
     """
     return connection.info.parameter_status("server_encoding") not in {"UTF8", "SQL_ASCII"}
 
 
 @contextmanager
-def while_there(connection: psycopg.Connection[Any], table: Compared) -> Iterator[None]:
+def reading(connection: psycopg.Connection[Any], table: Compared) -> Iterator[None]:
     """Read a table under a snapshot, which does not keep it from being dropped or replaced by another.
 
     Raises:
@@ -128,8 +128,8 @@ class SourceTable:
         hashed = self._hashed().replace(") AS hashed", " OFFSET 0) AS hashed")
         inner = f"SELECT k, r FROM {hashed}"
         if buckets is not None:
-            wanted = ",".join(str(int(bucket)) for bucket in buckets)
-            inner += f" WHERE k & {BUCKETS - 1} = ANY ('{{{wanted}}}'::bigint[])"
+            bucket_list = ",".join(str(int(bucket)) for bucket in buckets)
+            inner += f" WHERE k & {BUCKETS - 1} = ANY ('{{{bucket_list}}}'::bigint[])"
         received = bytearray()
         statement = _plain(f"COPY ({inner}) TO STDOUT (FORMAT binary)")
         with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
@@ -149,10 +149,10 @@ class SourceTable:
             f"{column_hash_sql(name, oid, i, escaped=self._table.escaped)} AS c{i}"
             for i, (name, oid) in enumerate(values)
         ]
-        wanted = ",".join(str(key) for key in keys)
+        key_list = ",".join(str(key) for key in keys)
         hashed = self._hashed(*names, *hashes)
         rows = self._connection.execute(
-            _plain(f"SELECT * FROM {hashed} WHERE k = ANY ('{{{wanted}}}'::bigint[])")
+            _plain(f"SELECT * FROM {hashed} WHERE k = ANY ('{{{key_list}}}'::bigint[])")
         ).fetchall()
         labels = [name for name, _ in self._table.named]
         count = len(labels)
@@ -169,10 +169,10 @@ class SourceTable:
         texts = [sql_text(name, oid) for name, oid in _quoted([(n, oids[n]) for n in columns])]
         hashed = self._hashed(*(f"({text})::pg_catalog.text AS v{i}" for i, text in enumerate(texts)))
         listed = ", ".join(f"v{i}" for i in range(len(texts)))
-        wanted = ",".join(map(str, keys))
+        key_list = ",".join(map(str, keys))
         with self._connection.cursor("slotlake_rows") as cursor:
             cursor.itersize = _ROWS_AT_ONCE
-            chosen = f"k = ANY ('{{{wanted}}}'::bigint[])"
+            chosen = f"k = ANY ('{{{key_list}}}'::bigint[])"
             cursor.execute(_plain(f"SELECT k, {listed} FROM {hashed} WHERE {chosen}"))
             for row in cursor:
                 yield int(row[0]), tuple(row[1:])

@@ -21,7 +21,7 @@ from slotlake.expectations.results import Report
 if TYPE_CHECKING:
     from great_expectations.data_context import FileDataContext
 
-RUNS_KEPT = 50
+RUNS_MAX = 50
 _SITE = "local_site"
 _NAME = "reconciliation"
 
@@ -61,16 +61,21 @@ def validate(report: Report, folder: Path, pipeline: str) -> Validation:
         _forget_old_runs(folder)
         context.build_data_docs()
     except Exception as error:  # the library has no base of its own for what can go wrong in it
-        raise _unfit(f"{type(error).__name__} in Great Expectations", folder) from error
+        raise _check_error(f"{type(error).__name__} in Great Expectations", folder) from error
     # Copied by the library; no page of ours refers to them, and the style sheet names a host.
     shutil.rmtree(_index(folder).parent / "static", ignore_errors=True)
     results = [result for run in outcome.run_results.values() for result in run.results]
-    failed = judged(results, len(report.tables), folder)
+    failed = differing_tables(results, len(report.tables), folder)
     return Validation(not failed, failed, _index(folder))
 
 
-def judged(results: list[Any], expected: int, folder: Path) -> tuple[str, ...]:
-    """The tables that differ.
+def differing_tables(results: list[Any], expected: int, folder: Path) -> tuple[str, ...]:
+    """Return the tables that differ.
+
+    Args:
+        results: Great Expectations' results, one per table.
+        expected: how many tables there must be.
+        folder: the file context's folder, for errors.
 
     Raises:
         CheckError: an expectation failed by an exception, or is missing: no verdict on the data.
@@ -78,11 +83,11 @@ def judged(results: list[Any], expected: int, folder: Path) -> tuple[str, ...]:
     broken = [result for result in results if _raised(result.exception_info)]
     if broken or len(results) != expected:
         tables = ", ".join(str(result.expectation_config.kwargs.get("source_table")) for result in broken)
-        raise _unfit(tables or f"{len(results)} of {expected} tables were evaluated", folder)
+        raise _check_error(tables or f"{len(results)} of {expected} tables were evaluated", folder)
     return tuple(r.expectation_config.kwargs["source_table"] for r in results if not r.success)
 
 
-def _unfit(why: str, folder: Path) -> CheckError:
+def _check_error(why: str, folder: Path) -> CheckError:
     return CheckError(
         f"the suite could not be evaluated, which says nothing about the data: {why}",
         where=str(folder),
@@ -172,5 +177,5 @@ def _forget_old_runs(folder: Path) -> None:
     """Keep the newest runs; their pages go when the site is built."""
     stored = folder / "gx" / "uncommitted" / "validations"
     runs = sorted(stored.glob("*/*/*"), key=lambda run: run.name, reverse=True)
-    for run in runs[RUNS_KEPT:]:
+    for run in runs[RUNS_MAX:]:
         shutil.rmtree(run, ignore_errors=True)

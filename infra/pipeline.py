@@ -215,9 +215,9 @@ class Pipeline(OpenPipeline):
             KeyError: the lake has no such table or column.
             LakeError: ``at`` is in the future, or older than what the lake keeps.
         """
-        from slotlake.spark.read.point import Cut
+        from slotlake.spark.read.point import ReadPoint
 
-        return Cut.of(self.lake, _at(at)).rows(table, columns)
+        return ReadPoint.of(self.lake, _at(at)).rows(table, columns)
 
     def query(self, sql: str, at: str | datetime | None = None) -> QueryResult:
         """Run a SELECT over the lake, every table pinned to one point; ``at`` as in :meth:`rows`."""

@@ -88,9 +88,9 @@ class OpenPipeline:
 
     def _let_go_of_session(self) -> None:
         if self._session is not None:
-            from slotlake.spark.apply.together import let_go
+            from slotlake.spark.apply.together import close_workers
 
-            let_go(self._session)
+            close_workers(self._session)
         self._closing.close()
         self._session = None
 
@@ -116,11 +116,11 @@ class OpenPipeline:
         """Prepared transactions with changes whose outcome the lake waits for: gid and xid."""
         from slotlake.spark.catalog.base import load_one
         from slotlake.spark.catalog.open import open_catalog
-        from slotlake.spark.publish.commits import commits_name, waiting_of
+        from slotlake.spark.publish.commits import commits_name, prepared_transactions
 
         with open_catalog(self.lake) as catalog:
             commits = load_one(catalog, commits_name(self.lake.namespace))
-        return {(entry["gid"], entry["xid"]) for entry in waiting_of(commits.metadata)}
+        return {(entry["gid"], entry["xid"]) for entry in prepared_transactions(commits.metadata)}
 
     @cached_property
     def stream(self) -> StandingStream:
@@ -172,12 +172,12 @@ class OpenPipeline:
         """
         from slotlake.spark.catalog.base import load_one
         from slotlake.spark.catalog.open import open_catalog
-        from slotlake.spark.copy.initial import owned_by
+        from slotlake.spark.copy.initial import is_owned_by
         from slotlake.spark.publish.commits import commits_name, position_of
 
         name = commits_name(self.lake.namespace)
         with open_catalog(self.lake) as catalog:
-            if owned_by(catalog, self.name):
+            if is_owned_by(catalog, self.name):
                 return position_of(load_one(catalog, name).metadata, name)
             raise LakeError(
                 f"pipeline {self.name!r} has no tables in this lake yet",

@@ -79,28 +79,28 @@ def jdbc_properties(url: URL) -> dict[str, str]:
     Raises:
         LakeError: the address has something that Java's driver cannot do, which is named.
     """
-    told = _told(url)
+    parameters = _libpq_parameters(url)
     properties = {"tcpKeepAlive": "true", "socketTimeout": str(SILENT_SECONDS)}
-    properties["connectTimeout"] = told.get("connect_timeout") or str(CONNECT_SECONDS)
+    properties["connectTimeout"] = parameters.get("connect_timeout") or str(CONNECT_SECONDS)
     for name in ("user", "password"):
-        properties |= {name: told[name]} if told.get(name) else {}
-    for name, value in told.items():
+        properties |= {name: parameters[name]} if parameters.get(name) else {}
+    for name, value in parameters.items():
         properties |= _carried(name, value, url)
-    properties |= _tls(told, url)
-    return {"uri": _address(told, url)} | {f"jdbc.{name}": value for name, value in properties.items()}
+    properties |= _tls(parameters, url)
+    return {"uri": _address(parameters, url)} | {f"jdbc.{name}": value for name, value in properties.items()}
 
 
-def _told(url: URL) -> dict[str, str]:
+def _libpq_parameters(url: URL) -> dict[str, str]:
     """What libpq would go by: the address, then its environment variables; empty ones are not given."""
-    _, given = url.get_dialect()().create_connect_args(url)
+    _, arguments = url.get_dialect()().create_connect_args(url)
     environment = {
         option.keyword.decode(): os.environ.get(option.envvar.decode(), "")
         for option in Conninfo.get_defaults()
         if option.envvar
     }
     environment.pop("passfile", None)  # Java's driver reads that variable itself
-    told = environment | {name: str(value) for name, value in given.items()}
-    return {name: value for name, value in told.items() if value}
+    parameters = environment | {name: str(value) for name, value in arguments.items()}
+    return {name: value for name, value in parameters.items() if value}
 
 
 def _carried(name: str, value: str, url: URL) -> Mapping[str, str]:
@@ -119,11 +119,11 @@ def _carried(name: str, value: str, url: URL) -> Mapping[str, str]:
     raise _refused(url, name, "leave it out of lake.uri (and of libpq's environment variables)")
 
 
-def _address(told: Mapping[str, str], url: URL) -> str:
-    hosts = told.get("host") or told.get("hostaddr") or "localhost"
-    if "hostaddr" in told and told.get("host") not in (None, told["hostaddr"]):
+def _address(parameters: Mapping[str, str], url: URL) -> str:
+    hosts = parameters.get("host") or parameters.get("hostaddr") or "localhost"
+    if "hostaddr" in parameters and parameters.get("host") not in (None, parameters["hostaddr"]):
         raise _refused(url, "hostaddr", "give host alone")
-    ports = told.get("port", "5432").split(",")
+    ports = parameters.get("port", "5432").split(",")
     pairs = []
     for i, host in enumerate(hosts.split(",")):
         if host.startswith(("/", "@")):
@@ -132,41 +132,41 @@ def _address(told: Mapping[str, str], url: URL) -> str:
                 where=_without_secrets(url),
                 way_out="name a host, as 127.0.0.1",
             )
-        shown = f"[{host}]" if ":" in host else host
-        pairs.append(f"{shown}:{ports[i] if len(ports) > 1 else ports[0]}")
-    database = told.get("dbname") or told.get("user", "")
+        address = f"[{host}]" if ":" in host else host
+        pairs.append(f"{address}:{ports[i] if len(ports) > 1 else ports[0]}")
+    database = parameters.get("dbname") or parameters.get("user", "")
     return f"jdbc:postgresql://{','.join(pairs)}/{quote(database, safe='')}"
 
 
 # -- TLS ----------------------------------------------------------------------------------------------------
 
 
-def _tls(told: Mapping[str, str], url: URL) -> dict[str, str]:
-    root = told.get("sslrootcert", "")
-    mode = told.get("sslmode", "verify-full" if root == "system" else "prefer")
+def _tls(parameters: Mapping[str, str], url: URL) -> dict[str, str]:
+    root = parameters.get("sslrootcert", "")
+    mode = parameters.get("sslmode", "verify-full" if root == "system" else "prefer")
     if mode not in _SSLMODES:
         raise _refused(url, f"sslmode={mode}", f"one of {', '.join(_SSLMODES)}")
-    found = {}
+    properties = {}
     if root == "system":
         if mode != "verify-full":
             raise _refused(url, f"sslmode={mode} with sslrootcert=system", "sslmode=verify-full")
-        found["sslfactory"] = "org.postgresql.ssl.DefaultJavaSSLFactory"
+        properties["sslfactory"] = "org.postgresql.ssl.DefaultJavaSSLFactory"
     elif root:
-        found["sslrootcert"] = _readable(root, "sslrootcert", url)
+        properties["sslrootcert"] = _readable(root, "sslrootcert", url)
         mode = "verify-ca" if mode == "require" else mode  # as libpq has it where a root is given
     if mode != "disable":
-        found |= _client(told, url, with_system="sslfactory" in found)
+        properties |= _client(parameters, url, with_system="sslfactory" in properties)
     # As libpq's own default, said only where something was asked for.
-    return {"sslmode": mode, **found} if found or "sslmode" in told else {}
+    return {"sslmode": mode, **properties} if properties or "sslmode" in parameters else {}
 
 
-def _client(told: Mapping[str, str], url: URL, *, with_system: bool) -> dict[str, str]:
+def _client(parameters: Mapping[str, str], url: URL, *, with_system: bool) -> dict[str, str]:
     """The client's certificate and key, if libpq would show one."""
     folder = Path.home() / ".postgresql"
-    certificate = told.get("sslcert") or _if_there(folder / "postgresql.crt")
-    key = told.get("sslkey") or _if_there(folder / "postgresql.key")
+    certificate = parameters.get("sslcert") or _existing_path(folder / "postgresql.crt")
+    key = parameters.get("sslkey") or _existing_path(folder / "postgresql.key")
     if not certificate or not key:
-        if "sslcert" in told or "sslkey" in told:
+        if "sslcert" in parameters or "sslkey" in parameters:
             lacking = "sslkey" if certificate else "sslcert"
             raise _refused(url, f"a client's certificate without {lacking}", f"give {lacking} as well")
         return {}
@@ -176,7 +176,9 @@ def _client(told: Mapping[str, str], url: URL, *, with_system: bool) -> dict[str
         raise _refused(url, "a key of an OpenSSL engine (sslkey)", "give the key as a file")
     places = (_readable(certificate, "sslcert", url), _readable(key, "sslkey", url))
     try:
-        path, password = _pkcs12(*places, told.get("sslpassword", ""), Path(places[1]).stat().st_mtime_ns)
+        path, password = _pkcs12(
+            *places, parameters.get("sslpassword", ""), Path(places[1]).stat().st_mtime_ns
+        )
     except (ValueError, TypeError) as error:
         raise LakeError(
             f"the catalog's client certificate or key cannot be used: {type(error).__name__}",
@@ -195,7 +197,7 @@ def _pkcs12(certificate: str, key: str, sslpassword: str, _changed: int) -> tupl
         raise ValueError("they do not belong together")
     password = secrets.token_hex(24)
     # pgjdbc looks for this name.
-    held = pkcs12.serialize_key_and_certificates(
+    content = pkcs12.serialize_key_and_certificates(
         b"user",
         private,  # type: ignore[arg-type]
         chain[0],
@@ -204,13 +206,13 @@ def _pkcs12(certificate: str, key: str, sslpassword: str, _changed: int) -> tupl
     )
     path = _folder() / f"{secrets.token_hex(8)}.p12"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(held)
+        file.write(content)
     return str(path), password
 
 
-def _password(key: Path, given: str) -> bytes | None:
+def _password(key: Path, password: str) -> bytes | None:
     """libpq passes over a password that the key does not need."""
-    return given.encode() if given and b"ENCRYPTED" in key.read_bytes() else None
+    return password.encode() if password and b"ENCRYPTED" in key.read_bytes() else None
 
 
 @cache
@@ -220,7 +222,7 @@ def _folder() -> Path:
     return path
 
 
-def _if_there(path: Path) -> str:
+def _existing_path(path: Path) -> str:
     return str(path) if path.exists() else ""
 
 

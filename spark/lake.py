@@ -69,7 +69,7 @@ class LakeSettings:
 
     @property
     def is_rest(self) -> bool:
-        """Is the catalog a REST server?"""
+        """Whether the catalog is a REST server."""
         return urlsplit(self.uri).scheme in ("http", "https")
 
     @property
@@ -79,7 +79,7 @@ class LakeSettings:
             parts = urlsplit(self.uri)
             return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
         try:
-            return str(_shown(make_url(self.uri)).render_as_string(hide_password=True))
+            return str(_without_secrets(make_url(self.uri)).render_as_string(hide_password=True))
         except ArgumentError:
             return "(a catalog uri that cannot be read)"
 
@@ -136,7 +136,7 @@ class LakeSettings:
         }
 
 
-def _shown(url: URL) -> URL:
+def _without_secrets(url: URL) -> URL:
     """An address without what may be secret beside the password, as sslpassword."""
     return url.set(query={k: v for k, v in url.query.items() if k in ("host", "port", "dbname", "user")})
 

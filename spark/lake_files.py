@@ -23,10 +23,13 @@ _ROW_GROUP_ROWS = 128 * 1024
 
 
 def local_path(location: str) -> Path:
-    """The path of an Iceberg location.
+    """Return the path of an Iceberg location.
 
-    Hadoop writes ``file:/a b``, unescaped; only ``file://`` locations made by a URI library are escaped,
-    and names that would need it are never made (see spark/names.py), but the warehouse's own path may be.
+    Hadoop writes ``file:/a b``, unescaped; only ``file://`` locations made by a URI library are escaped.
+    Names that need escapes are never made (see spark/names.py), but the warehouse's own path may need them.
+
+    Raises:
+        LakeError: the location is not on this machine.
     """
     if location.startswith("/"):
         return Path(location)
@@ -146,10 +149,10 @@ def probe_folder(path: Path, *, what: str = "the warehouse") -> None:
     Raises:
         LakeError: it is no directory, or cannot be written.
     """
-    there = next(each for each in (path, *path.parents) if each.exists())
-    if not there.is_dir():
-        raise _not_a_directory(there, what)
-    _probe(there, path, what)
+    existing = next(each for each in (path, *path.parents) if each.exists())
+    if not existing.is_dir():
+        raise _not_a_directory(existing, what)
+    _probe(existing, path, what)
 
 
 def _probe(folder: Path, path: Path, what: str) -> None:

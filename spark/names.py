@@ -80,7 +80,13 @@ def literal(text: str) -> str:
 
 
 def lake_table(namespace: str, schema: str, table: str) -> LakeName:
-    """Where a source table goes: schema `public` to ``namespace``, another to ``namespace__schema``."""
+    """Return where a source table goes: `public` to ``namespace``, another schema to ``namespace__schema``.
+
+    Args:
+        namespace: the pipeline's namespace.
+        schema: the source schema.
+        table: the source table.
+    """
     target = namespace if schema == PUBLIC else f"{namespace}__{_encode_schema(schema)}"
     return LakeName(target, _encode_table(table))
 
@@ -111,27 +117,27 @@ def visible(namespace: str) -> str:
 
 
 def is_copying(namespace: str) -> bool:
-    """Is this a namespace of tables that nobody may see yet?"""
+    """Return whether this is a hidden namespace, whose tables are still being filled."""
     return namespace.endswith(COPYING_SUFFIX)
 
 
 def belongs(namespace: str, to: str) -> bool:
-    """Is this a published namespace of the pipeline whose namespace is ``to``?"""
+    """Return whether this is a published namespace of the pipeline whose namespace is ``to``."""
     return namespace == to or (namespace.startswith(f"{to}__") and not is_copying(namespace))
 
 
 def derived_table_name(mirror: LakeName, suffix: str) -> LakeName:
-    """A table that is kept beside a mirror."""
+    """Return the name of a derived table of a mirror."""
     return LakeName(mirror.namespace, mirror.table + suffix)
 
 
 def lake_columns(columns: Sequence[str]) -> list[str]:
     """Lake names of a table's columns, in order; of a column that comes twice the same."""
-    taken: set[str] = set()
+    used_names: set[str] = set()
     names: dict[str, str] = {}
     for column in dict.fromkeys(columns):
-        names[column] = next(each for each in _column_names(column) if _folded(each) not in taken)
-        taken.add(_folded(names[column]))
+        names[column] = next(each for each in _column_names(column) if _folded(each) not in used_names)
+        used_names.add(_folded(names[column]))
     return [names[column] for column in columns]
 
 
@@ -153,7 +159,7 @@ def _other_case(character: str, of: Callable[[str], str]) -> str:
 
 
 def is_readers_own(lake_name: str) -> bool:
-    """Does a reader have a column of its own of that name?  A lake of an earlier version may have one."""
+    """Return whether a reader has its own column of that name; lakes of earlier versions may have one."""
     return lake_name.lower() in READERS_OWN
 
 

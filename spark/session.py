@@ -141,7 +141,13 @@ def use_lake(session: SparkSession, lake: LakeSettings) -> None:
 
 
 def define_catalog(session: SparkSession, name: str, properties: Mapping[str, str]) -> None:
-    """Define an Iceberg catalog, and make it the one for names that say none."""
+    """Define an Iceberg catalog, and make it the default one.
+
+    Args:
+        session: the session.
+        name: the catalog's name in Spark.
+        properties: its properties, without the prefix ``spark.sql.catalog.<name>``.
+    """
     prefix = f"spark.sql.catalog.{name}"
     _configure(session, {prefix: "org.apache.iceberg.spark.SparkCatalog"})
     _configure(session, {f"{prefix}.{key}": value for key, value in properties.items()})
@@ -157,7 +163,7 @@ def sibling(session: SparkSession) -> SparkSession:
 
 
 def is_alive(session: SparkSession) -> bool:
-    """Can the session be used still? A Connect server that was started anew does not know it."""
+    """Return whether the session can still be used; a restarted Connect server does not know it."""
     remote = _remotes.get(session)
     try:
         if remote is None:
@@ -193,12 +199,18 @@ def bounded(session: SparkSession) -> Iterator[list[float]]:
 
 
 def is_remote(session: SparkSession) -> bool:
-    """Does this session run on a Spark Connect server?"""
+    """Return whether this session runs on a Spark Connect server."""
     return session in _remotes
 
 
 def use_namespace(session: SparkSession, catalog: str, namespace: str) -> None:
-    """Make names without a namespace mean this one."""
+    """Make names without a namespace mean this one.
+
+    Args:
+        session: the session.
+        catalog: the catalog's name in Spark.
+        namespace: the namespace.
+    """
     session.sql(f"USE {quote(catalog)}.{quote(namespace)}").collect()
 
 
@@ -253,7 +265,7 @@ def _connect(remote: str) -> SparkSession:
     channel = DefaultChannelBuilder(remote, channelOptions=options)
     builder: Any = RemoteSession.builder  # a property of the class, which mypy does not know
     session = builder.channelBuilder(channel).create()
-    session.__class__ = _ended_by_stop_alone()
+    session.__class__ = _session_class()
     # By default Spark's client tries again for ten minutes before it says that its server is gone.
     session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_RETRY_MS_MAX)])
     _remotes[session] = remote
@@ -261,7 +273,7 @@ def _connect(remote: str) -> SparkSession:
 
 
 @cache
-def _ended_by_stop_alone() -> type[object]:
+def _session_class() -> type[object]:
     """Remote sessions of which the garbage collector ends nothing.
 
     Spark's own are closed once more when they are collected, stopped or not, by the thread that happens to

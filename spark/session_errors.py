@@ -28,7 +28,7 @@ def reason(error: Exception) -> str:
     text = str(error)
     if _NO_SPACE in text:
         return "no space left on the device"
-    if any(said in text for said in _CATALOG_FULL):
+    if any(part in text for part in _CATALOG_FULL):
         return "the catalog's database or disk is full"
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.getClass().getName())
@@ -40,7 +40,7 @@ def reason(error: Exception) -> str:
 
 
 def is_conflict(error: Exception) -> bool:
-    """Did a statement fail because another one changed the table's branch meanwhile?"""
+    """Return whether a statement failed because another one changed the table's branch meanwhile."""
     return any(name in str(error) for name in _CONFLICTS)
 
 

@@ -90,9 +90,9 @@ def judge(pipeline: OpenPipeline, *, files: bool = False) -> Diagnosis:
         SourceError: the source cannot be asked.
         SlotBusyError: another process reads the slot; waiting helps.
     """
-    from slotlake.spark.maintenance.integrity import look
+    from slotlake.spark.maintenance.integrity import find_damage
 
-    damages = look(pipeline.lake, pipeline.name, files=files)
+    damages = find_damage(pipeline.lake, pipeline.name, files=files)
     moved = next((each.position for each in damages if each.position is not None), None)
     position = pipeline.position() if moved is None else moved
     findings = [_lake_finding(each) for each in damages]
@@ -120,12 +120,12 @@ def require_whole(pipeline: OpenPipeline, *, at_snapshot: bool = False) -> None:
     Raises:
         LakeError: the lake is not as slotlake left it; nothing was changed.
     """
-    from slotlake.spark.maintenance.integrity import MISSING, WRITTEN, look
+    from slotlake.spark.maintenance.integrity import MISSING, WRITTEN, find_damage
 
-    for damage in look(pipeline.lake, pipeline.name):
+    for damage in find_damage(pipeline.lake, pipeline.name):
         if damage.kind == MISSING:
             continue  # the next sync copies it again
-        if damage.kind == WRITTEN and damage.position is None and (at_snapshot or not damage.is_beside):
+        if damage.kind == WRITTEN and damage.position is None and (at_snapshot or not damage.is_derived):
             continue
         raise LakeError(damage.what, where=f"table {damage.table}, {pipeline.lake.place}", way_out=WAY_OUT)
 
@@ -225,9 +225,11 @@ def _all_republished(pipeline: OpenPipeline) -> bool:
 
     A single such table would be copied again by the next sync.
     """
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
-    fingerprints = [CatalogFingerprint.from_json(table.mark) for table in Cut.latest(pipeline.lake).tables()]
+    fingerprints = [
+        CatalogFingerprint.from_json(table.fingerprint) for table in ReadPoint.latest(pipeline.lake).tables()
+    ]
     members_before = {
         fingerprint.relation_id: fingerprint.members
         for fingerprint in fingerprints
@@ -328,11 +330,11 @@ def quick_findings(pipeline: OpenPipeline) -> list[Finding]:
     Waits for nobody; what cannot be asked now is left out.
     """
     from slotlake.infra.source.history import lake_origin
-    from slotlake.spark.maintenance.integrity import look
+    from slotlake.spark.maintenance.integrity import find_damage
 
     findings: list[Finding] = []
     try:
-        findings += [_lake_finding(damage) for damage in look(pipeline.lake, pipeline.name)]
+        findings += [_lake_finding(damage) for damage in find_damage(pipeline.lake, pipeline.name)]
         position = pipeline.position()
         require_history(pipeline.source.dsn, lake_origin(pipeline), position)
         findings += _publication_findings(pipeline) or [*_restored_findings(pipeline, position, peek=False)]

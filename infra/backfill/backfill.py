@@ -277,9 +277,9 @@ def _text(table: SourceTable, request: BackfillRequest) -> str:
 
 
 def _mirrors(pipeline: OpenPipeline) -> dict[tuple[str, str], TableSchema]:
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
-    return {(entry.schema, entry.table): entry for entry in Cut.latest(pipeline.lake).tables()}
+    return {(entry.schema, entry.table): entry for entry in ReadPoint.latest(pipeline.lake).tables()}
 
 
 def _drop_if_taken_otherwise(pipeline: OpenPipeline, table: SourceTable) -> None:

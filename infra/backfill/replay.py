@@ -27,7 +27,7 @@ from slotlake.spark.names import COMMITS
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.spark.lake import LakeSettings
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.tables.metadata import Metadata
     from slotlake.spark.tables.shapes import ChangeBatch
 
@@ -151,12 +151,12 @@ def extend(
         LakeError: as :func:`replay`.
         ChangeLogError: as :func:`replay`.
     """
-    from slotlake.spark.publish.points import kept_points
+    from slotlake.spark.publish.points import readable_points
     from slotlake.spark.replay.scratch import scratch_of
 
     started = time.monotonic()
     scratch = scratch_of(pipeline.lake, namespace)
-    points = kept_points(_commits(pipeline))
+    points = readable_points(_commits(pipeline))
     positions = [point.position for point in points if point.committed <= end]
     if not positions:
         nothing = ReplayReport(namespace, "", "", 0, 0, 0, 0, time.monotonic() - started)
@@ -175,17 +175,17 @@ def extend(
 def _extend_from_end(
     pipeline: OpenPipeline, scratch: LakeSettings, covered: tuple[int, int], last: int, progress: Progressing
 ) -> ExtendReport:
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.replay.scratch import spare_shared_files
 
     started = time.monotonic()
-    rows = Cut.latest(pipeline.lake).commits(covered[1], pins=False)
+    rows = ReadPoint.latest(pipeline.lake).commits(covered[1], pins=False)
     rows = [row for row in rows if row["position"] <= last]
     archived = _archived(pipeline, rows)
     with exclusive(pipeline.file.state_dir / "replay", pipeline.name):
         spare_shared_files(scratch, pipeline.name)
         counts = _apply_all(pipeline, scratch, archived, progress)
-    names = Cut.latest(scratch).pinned
+    names = ReadPoint.latest(scratch).pinned
     report = ReplayReport(
         namespace=scratch.namespace,
         from_lsn=format_lsn(covered[0]),
@@ -203,13 +203,13 @@ def _covered_range(
     pipeline: OpenPipeline, scratch: LakeSettings, point_positions: Container[int]
 ) -> tuple[int, int] | None:
     """The positions at which the scratch tables begin and end; None if they cannot be extended."""
-    from slotlake.spark.copy.initial import initialised
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.copy.initial import is_initialised
+    from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.replay.scratch import owner
 
-    if not initialised(scratch, owner(pipeline.name)):
+    if not is_initialised(scratch, owner(pipeline.name)):
         return None
-    point = Cut.latest(scratch)
+    point = ReadPoint.latest(scratch)
     begin = int(point.commits(pins=False)[0]["position"])
     return (begin, point.position) if begin in point_positions else None
 
@@ -233,16 +233,16 @@ def _copied_tables(rows: Iterable[dict[str, Any]]) -> list[str]:
     return sorted({table for row in rows if row["kind"] != "batch" for table in row["changed"]})
 
 
-def _bounds(pipeline: OpenPipeline, chosen_range: Range) -> tuple[Cut, list[dict[str, Any]]]:
+def _bounds(pipeline: OpenPipeline, chosen_range: Range) -> tuple[ReadPoint, list[dict[str, Any]]]:
     """The lake at the start, and the later points up to the end, as rows of `commits`."""
-    from slotlake.spark.publish.points import kept_points
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.publish.points import readable_points
+    from slotlake.spark.read.point import ReadPoint
 
-    end = Cut.of(pipeline.lake, chosen_range.end)
+    end = ReadPoint.of(pipeline.lake, chosen_range.end)
     start = chosen_range.start
     if start is None:
-        start = kept_points(_commits(pipeline))[0].position
-    begin = Cut.of(pipeline.lake, start)
+        start = readable_points(_commits(pipeline))[0].position
+    begin = ReadPoint.of(pipeline.lake, start)
     rows = end.commits(begin.position, pins=False)
     rows = [row for row in rows if row["position"] <= end.position]
     return begin, rows

@@ -28,13 +28,13 @@ from slotlake.infra.selection.types import refuse_lossy_copy
 from slotlake.infra.source.fingerprints import fingerprints_at, require_unchanged
 
 if TYPE_CHECKING:
-    from slotlake.expectations.chosen import Chosen
+    from slotlake.expectations.chosen import ChosenDifferences
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.copy.amend import Amendment
     from slotlake.spark.names import LakeName
     from slotlake.spark.publish.commits import Point
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.tables.schema import LakeColumn, TableSchema
 
 
@@ -67,9 +67,9 @@ class Difference:
 
     table: SourceTable
     mirror: TableSchema
-    point: Cut
+    point: ReadPoint
     key: Sequence[TextColumn]
-    chosen: Chosen
+    chosen: ChosenDifferences
     escaped: bool = False
     removed: RemovedRows | None = None
 
@@ -116,10 +116,10 @@ def compare(
     from slotlake.expectations.chosen import compare_chosen
     from slotlake.expectations.shapes import Compared
     from slotlake.expectations.source_side import hashes_escaped, snapshot_session
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
     progress(f"compare {table.quoted}", 0)
-    point = Cut.latest(pipeline.lake)
+    point = ReadPoint.latest(pipeline.lake)
     mirror = point.schema(table.quoted)
     _require_same_columns(table, mirror)
     with snapshot_session(pipeline.source.dsn, snapshot.snapshot) as connection:
@@ -247,7 +247,7 @@ def _removed_rows(difference: Difference) -> RemovedRows:
             way_out="read the whole table again, without a condition; nothing was published",
         )
     if not batches:
-        return RemovedRows(pa.table({c.name: pa.array([], c.kept.arrow) for c in columns}), 0)
+        return RemovedRows(pa.table({c.name: pa.array([], c.representation.arrow) for c in columns}), 0)
     return RemovedRows(pa.concat_tables(batches), rows)
 
 
@@ -264,7 +264,9 @@ def _key_hashes(batch: pa.RecordBatch, columns: Sequence[LakeColumn], *, escaped
 
     names = set(batch.schema.names)
     texts = [
-        c.kept.text(batch.column(c.name), batch.column(c.name + EXACT) if c.name + EXACT in names else None)
+        c.representation.text(
+            batch.column(c.name), batch.column(c.name + EXACT) if c.name + EXACT in names else None
+        )
         for c in columns
     ]
     texts = [escaped_texts(text) for text in texts] if escaped else texts

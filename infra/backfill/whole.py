@@ -67,9 +67,9 @@ def would_replace(
     """
     from slotlake.expectations.reconcile import reconcile
     from slotlake.expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING, NO_TABLE
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
-    point = Cut.latest(pipeline.lake)
+    point = ReadPoint.latest(pipeline.lake)
     sides = (pipeline.source.dsn, snapshot.snapshot, [table], point)
     report = reconcile(*sides, lsn=snapshot.lsn, progress=progress, differences_max=KEYS_SHOWN_MAX)
     result = report.tables[postgres_name(table.schema, table.table)]

@@ -126,12 +126,12 @@ def _slot(pipeline: OpenPipeline, doing: _Doing) -> None:
 
 def _is_ours(pipeline: OpenPipeline) -> bool:
     """Did `init` note that it made the slot; or, the notes being lost, is the lake this pipeline's?"""
-    from slotlake.spark.copy.initial import initialised
+    from slotlake.spark.copy.initial import is_initialised
 
     if _made(pipeline).get("slot") == pipeline.source.slot:
         return True
     try:
-        return initialised(pipeline.lake, pipeline.name)
+        return is_initialised(pipeline.lake, pipeline.name)
     except LakeError:
         return False
 
@@ -161,7 +161,7 @@ def _lake(pipeline: OpenPipeline, doing: _Doing) -> None:
 
     told = f"the tables of pipeline {pipeline.name} in {pipeline.lake.place}, namespace {file.lake.namespace}"
     with doing.or_by_hand(told):
-        dropped = drop_tables(pipeline.lake, pipeline.name, noting=note)
+        dropped = drop_tables(pipeline.lake, pipeline.name, before_removal=note)
         doing.done += [f"dropped the lake table {name}" for name in dropped]
         remove_files(_noted(pipeline).get("files", []))
         StateFile(file.dropped_note).write({"source": _noted(pipeline).get("source", False)})

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slotlake.expectations.results import Report, TableResult
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
 
 def verify_at_exact_lsn(pipeline: OpenPipeline, slot_timeout_seconds: float, progress: Progressing) -> Report:
@@ -42,9 +42,9 @@ def verify_at_exact_lsn(pipeline: OpenPipeline, slot_timeout_seconds: float, pro
 
 def _compared(pipeline: OpenPipeline, snapshot: ExportedSnapshot, progress: Progressing) -> Report:
     from slotlake.expectations.reconcile import reconcile
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
-    cut = Cut.at(pipeline.lake, snapshot.lsn)
+    cut = ReadPoint.at(pipeline.lake, snapshot.lsn)
     tables = comparable(published_tables(pipeline))  # those that are set aside are not among them
     held = {(table.schema, table.table) for table in cut.tables()}
     absent = {(table.schema, table.table) for table in tables} - held
@@ -63,7 +63,7 @@ def _compared(pipeline: OpenPipeline, snapshot: ExportedSnapshot, progress: Prog
     return replace(report, tables=report.tables | _aside(pipeline, cut))
 
 
-def _aside(pipeline: OpenPipeline, cut: Cut) -> dict[str, TableResult]:
+def _aside(pipeline: OpenPipeline, cut: ReadPoint) -> dict[str, TableResult]:
     """Tables that are set aside are what they were at another LSN: not equal, and not compared."""
     from slotlake.expectations.results import ASIDE, Difference, TableResult
 

@@ -67,10 +67,10 @@ def initialise(
         progress: called with a line for each longer step.
         known_errors: what is known to be wrong with tables; each error names its table.
     """
-    from slotlake.spark.copy.initial import initialised
+    from slotlake.spark.copy.initial import is_initialised
 
     started = time.monotonic()
-    if initialised(pipeline.lake, pipeline.name):
+    if is_initialised(pipeline.lake, pipeline.name):
         return _report_of_existing(pipeline)
     identity = identify(pipeline.source.dsn)
     if pipeline.source.plugin == "pgoutput":

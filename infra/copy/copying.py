@@ -34,7 +34,7 @@ from slotlake.spark.lake_files import make_directory
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
-    from slotlake.spark.publish.place import CopyTarget, Kept
+    from slotlake.spark.publish.place import CopyTarget, RetainedFiles
     from slotlake.spark.tables.schema import TableSchema
 
 _KEYS_PER_QUERY = 100_000
@@ -66,7 +66,7 @@ class Attempt:
     only_continues: bool = False
     stopped: set[int] = field(default_factory=set)
 
-    def recorded_files(self, schemas: Mapping[SourceTable, TableSchema], namespace: str) -> Kept:
+    def recorded_files(self, schemas: Mapping[SourceTable, TableSchema], namespace: str) -> RetainedFiles:
         """Return lake table → names of the files that an earlier attempt recorded."""
         recorded = self.record.tables
         return {

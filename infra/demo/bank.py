@@ -131,11 +131,11 @@ def transactions_of(log: Path) -> int:
 def points(lake: LakeSettings) -> Iterator[Point]:
     """Every consistency point of the lake, oldest first, with the four sums read there."""
     from slotlake.decoder.lsn import parse_lsn
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
     known: dict[tuple[str, int], int] = {}
-    for row in Cut.latest(lake).commits():
-        cut = Cut.at(lake, parse_lsn(row["lsn"]))
+    for row in ReadPoint.latest(lake).commits():
+        cut = ReadPoint.at(lake, parse_lsn(row["lsn"]))
         sums = {table: _sum(cut, table, column, known) for table, column in SUMS.items()}
         yield Point(
             lsn=row["lsn"],

@@ -340,13 +340,13 @@ def _wait_run(client: AirflowClient, dag: str, run: str, step: Step) -> None:
 
 def _watch_syncs(client: AirflowClient, pipeline: PipelineFile, step: Step) -> int:
     """Show where the lake is, and return it; a run that failed ends the demo."""
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
     for run in client.runs(_SYNC):
         if run["state"] == "failed":
             reason = client.reason(_SYNC, run["dag_run_id"])
             raise SetupError(f"{_SYNC} failed", where=run["dag_run_id"], way_out=reason)
-    cut = Cut.latest(lake_of(pipeline))
+    cut = ReadPoint.latest(lake_of(pipeline))
     rows = [row for row in cut.commits() if row["transactions"]]
     changes = sum(row["changes"] for row in rows)
     step.tell(f"{len(rows)} batches, {changes:,} changes, the lake is at {format_lsn(cut.position)}")

@@ -68,11 +68,11 @@ JOINING_TABLES = CopyKind(JOINING_FOLDER, PLACE, "it was published", copy_all, _
 
 def _new_tables(pipeline: OpenPipeline) -> list[SourceTable]:
     """Published tables that the lake does not have, and that the pipeline file wants."""
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
     if pipeline.file.new_tables == "ignore":
         return []
-    point = Cut.latest(pipeline.lake)
+    point = ReadPoint.latest(pipeline.lake)
     names = {(table.schema, table.table) for table in point.tables()}
     new_tables = newly_published(pipeline, names | point.aside.keys())
     require_columns(new_tables)

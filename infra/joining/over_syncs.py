@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from slotlake.infra.progress import Progressing
     from slotlake.infra.reports import TableCopy
     from slotlake.spark.names import LakeName
-    from slotlake.spark.publish.place import Kept
+    from slotlake.spark.publish.place import RetainedFiles
     from slotlake.spark.tables.schema import TableSchema
 
 WAIT_SECONDS = 10.0
@@ -102,7 +102,7 @@ class _Round(Attempt):
     record: JoiningRecord
     time: _TimeBudget = field(default_factory=lambda: _TimeBudget(0.0))
 
-    def recorded_files(self, schemas: Mapping[SourceTable, TableSchema], namespace: str) -> Kept:
+    def recorded_files(self, schemas: Mapping[SourceTable, TableSchema], namespace: str) -> RetainedFiles:
         """As the base's, also of joining tables that this round leaves alone."""
         names = {oid: _lake_name(table.since, namespace) for oid, table in self.record.joining.items()}
         return {names[oid]: table.names for oid, table in self.record.tables.items()}

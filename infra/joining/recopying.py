@@ -87,10 +87,10 @@ def reasons(pipeline: OpenPipeline) -> dict[str, str]:
 
 def lake_row_count(pipeline: OpenPipeline, name: Name) -> int:
     """The number of rows that the lake has of a table."""
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.tables import metadata as catalog_metadata
 
-    point = Cut.latest(pipeline.lake)
+    point = ReadPoint.latest(pipeline.lake)
     metadata = point.pinned[point.find(postgres_name(*name))].metadata
     return catalog_metadata.live_rows(catalog_metadata.head(metadata)) or 0
 
@@ -146,9 +146,9 @@ def _replacement(pipeline: OpenPipeline, tables: Sequence[SourceTable], lsn: int
 
 
 def _clear(pipeline: OpenPipeline, names: Sequence[LakeName]) -> None:
-    from slotlake.spark.copy.replace_ranged import clear
+    from slotlake.spark.copy.replace_ranged import remove_ranges
 
-    clear(pipeline.lake, names)
+    remove_ranges(pipeline.lake, names)
 
 
 RECOPIED_TABLES = CopyKind(RECOPYING_FOLDER, "settling-again.json", "its copy was to begin", _copy, _clear)

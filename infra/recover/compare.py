@@ -22,10 +22,10 @@ from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.vanished import VanishedError
 from slotlake.decoder.changelog.difference import RowChange
 from slotlake.decoder.server.source import source_session
-from slotlake.expectations.differences import Differing, differing, lake_rows, source_rows
+from slotlake.expectations.differences import TableDifferences, compare_table, lake_rows, source_rows
 from slotlake.expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING
 from slotlake.expectations.shapes import Compared
-from slotlake.expectations.source_side import while_there
+from slotlake.expectations.source_side import reading
 from slotlake.infra.reports import Report
 from slotlake.infra.selection.tables import SelectedTable
 from slotlake.spark.names import LakeName, postgres_name
@@ -34,7 +34,7 @@ from slotlake.spark.tables.schema import TableSchema
 
 if TYPE_CHECKING:
     from slotlake.infra.progress import Progressing
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
 NOTHING, ROWS, WHOLE, NEW, LEFT = "nothing", "rows", "whole", "new", "left"
 _WHOLE_SHARE = 0.5
@@ -79,16 +79,16 @@ class Comparison:
     source: SourceTable | None
     mirror: TableSchema | None
     repair: TableRepair
-    difference: Differing | None = None
+    difference: TableDifferences | None = None
 
-    def changes(self, connection: psycopg.Connection[Any], point: Cut) -> Iterator[RowChange]:
+    def changes(self, connection: psycopg.Connection[Any], point: ReadPoint) -> Iterator[RowChange]:
         """Yield the rows that differ, as changes that make the lake equal to the source."""
         assert self.source is not None
         assert self.difference is not None
         takes = _taken_operations(self.source)
         names = [column.name for column in self.source.columns]
         by_kind: dict[str, dict[int, int]] = {}
-        for kind, key, rows in self.difference.found:
+        for kind, key, rows in self.difference.differences:
             by_kind.setdefault(kind, {})[key] = rows
         if not self.difference.table.key:
             yield from self._changes_without_key(connection, point, by_kind, names)
@@ -104,7 +104,7 @@ class Comparison:
     def _changes_without_key(
         self,
         connection: psycopg.Connection[Any],
-        point: Cut,
+        point: ReadPoint,
         by_kind: dict[str, dict[int, int]],
         names: Sequence[str],
     ) -> Iterator[RowChange]:
@@ -120,7 +120,7 @@ class Comparison:
 
 def compare(
     connection: psycopg.Connection[Any],
-    point: Cut,
+    point: ReadPoint,
     tables: Sequence[SourceTable],
     unreadable: Collection[LakeName],
     progress: Progressing,
@@ -149,7 +149,7 @@ def compare(
 
 def _compared(
     connection: psycopg.Connection[Any],
-    point: Cut,
+    point: ReadPoint,
     table: SourceTable,
     mirror: TableSchema | None,
     unreadable: Collection[LakeName],
@@ -169,8 +169,8 @@ def _compared(
     if reason:
         return Comparison(table, mirror, TableRepair(name, WHOLE, *size, why=reason))
     try:
-        with while_there(connection, Compared.of(name, table, mirror)):
-            difference = differing(connection, point, name, table, mirror)
+        with reading(connection, Compared.of(name, table, mirror)):
+            difference = compare_table(connection, point, name, table, mirror)
     except VanishedError:
         return Comparison(None, mirror, TableRepair(name, LEFT, why="it was dropped: it stays as it is"))
     return Comparison(table, mirror, _repair(name, table, difference, size[1]), difference)
@@ -185,9 +185,9 @@ def _incomparable_reason(table: SourceTable, mirror: TableSchema, *, is_unreadab
     return "its columns or its key changed" if tuple(mirror.key) != tuple(table.key) else ""
 
 
-def _repair(name: str, table: SourceTable, difference: Differing, table_bytes: int) -> TableRepair:
+def _repair(name: str, table: SourceTable, difference: TableDifferences, table_bytes: int) -> TableRepair:
     """What a table needs that was compared."""
-    if not difference.found:
+    if not difference.differences:
         return TableRepair(name, NOTHING)
     reason = _whole_copy_reason(table, difference)
     if reason:
@@ -201,7 +201,7 @@ def _column_signatures(columns: Sequence[Any]) -> list[tuple[str, int, int]]:
     return [(column.name, column.type_oid, column.typmod) for column in columns]
 
 
-def _whole_copy_reason(table: SourceTable, difference: Differing) -> str:
+def _whole_copy_reason(table: SourceTable, difference: TableDifferences) -> str:
     """Why a table is not mended by rows; "" if it is."""
     if _taken_operations(table) != frozenset(("insert", "update", "delete")):
         return ""  # the lake keeps rows that the source has no more: a copy would lose them

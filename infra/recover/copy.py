@@ -55,9 +55,9 @@ def copy_again(
 
 def _published_in_lake(pipeline: OpenPipeline, names: Collection[LakeName]) -> list[SourceTable]:
     """The published tables whose lake tables are among these, and in the catalog."""
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
-    lake_tables = Cut.latest(pipeline.lake).pinned.keys()
+    lake_tables = ReadPoint.latest(pipeline.lake).pinned.keys()
     namespace = pipeline.lake.namespace
     return [
         table

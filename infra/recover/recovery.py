@@ -118,7 +118,7 @@ def _unmended_troubles(pipeline: OpenPipeline) -> str:
 def _planned(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressing) -> list[TableRepair]:
     """What each table would get if it were done now."""
     from slotlake.infra.copy.tables import published_tables
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
     if diagnosis.needs("renew"):
         broken = unreadable(diagnosis.damages)
@@ -128,7 +128,7 @@ def _planned(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressing
             return []  # which tables, and which of their rows, nobody can tell before the publication is made
         tables = published_tables(pipeline)
         with session_now(pipeline.source.dsn) as connection:
-            comparisons = compare(connection, Cut.latest(pipeline.lake), tables, broken, progress)
+            comparisons = compare(connection, ReadPoint.latest(pipeline.lake), tables, broken, progress)
         return [each.repair for each in comparisons]
     names = {name for each in diagnosis.findings if each.repair == "copy" for name in each.tables}
     return [TableRepair(name, WHOLE, why="copied again in place") for name in sorted(names)]
@@ -161,7 +161,7 @@ def _plan(
     lines += [
         f"make {each.table} again, from its mirror"
         for each in diagnosis.damages
-        if each.snapshot is None and each.is_beside
+        if each.snapshot is None and each.is_derived
     ]
     if diagnosis.needs("renew"):
         lines += _renewal(pipeline, tables, carried_out=carried_out)
@@ -214,18 +214,18 @@ def _losses(diagnosis: Diagnosis) -> list[str]:
 
 def _loss_of(damage: Damage) -> str:
     """What a damaged table lacks for good; "" for nothing."""
-    if damage.snapshot is None and damage.is_beside:
+    if damage.snapshot is None and damage.is_derived:
         return f"the past in {damage.table}: it begins again with the rows that there are now"
     return f"what somebody else wrote into {damage.table}" if damage.kind == "written" else ""
 
 
 def _with_commits_mended(pipeline: OpenPipeline, diagnosis: Diagnosis) -> Diagnosis:
     """Move the table `commits` back to where it was, and judge the others again by its newest row."""
-    from slotlake.spark.maintenance.integrity import mend
+    from slotlake.spark.maintenance.integrity import repair_damage
 
     if all(each.position is None for each in diagnosis.damages):
         return diagnosis
-    mend(pipeline.lake, diagnosis.damages)
+    repair_damage(pipeline.lake, diagnosis.damages)
     second = judge(pipeline, files=True)
     findings = {each.what: each for each in [*diagnosis.findings, *second.findings]}
     return Diagnosis(second.position, list(findings.values()), [*diagnosis.damages, *second.damages])
@@ -234,18 +234,18 @@ def _with_commits_mended(pipeline: OpenPipeline, diagnosis: Diagnosis) -> Diagno
 def _carry_out(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressing) -> list[TableRepair]:
     """Mend what is wrong; return what each table got."""
     from slotlake.infra.sync.modes import begin_modes
-    from slotlake.spark.maintenance.integrity import mend
+    from slotlake.spark.maintenance.integrity import repair_damage
     from slotlake.spark.maintenance.removal import drop_tables
-    from slotlake.spark.publish.rewind_tables import take_back
+    from slotlake.spark.publish.rewind_tables import rewind_tables
 
     pipeline.stream.end()
     if diagnosis.needs("renew"):
         standing_puller.stop(pipeline)
-    mend(pipeline.lake, diagnosis.damages)
-    take_back(pipeline.lake, pipeline.name)
+    repair_damage(pipeline.lake, diagnosis.damages)
+    rewind_tables(pipeline.lake, pipeline.name)
     if diagnosis.needs("pull"):
         _rename_altered_batches(pipeline, diagnosis.position)
-    derived = [each.table for each in diagnosis.damages if each.snapshot is None and each.is_beside]
+    derived = [each.table for each in diagnosis.damages if each.snapshot is None and each.is_derived]
     if derived:
         drop_tables(pipeline.lake, pipeline.name, derived)
     broken = unreadable(diagnosis.damages) - set(derived)

@@ -138,12 +138,12 @@ def _noted_as_begun(pipeline: OpenPipeline) -> Iterator[None]:
 
 def _position_below(pipeline: OpenPipeline, lsn: int) -> int:
     """The lake's position, rewound below the new slot's if the source counts from lower LSNs again."""
-    from slotlake.spark.publish.rewind_position import lower
+    from slotlake.spark.publish.rewind_position import rewind_position
 
     position = pipeline.position()
     if position < lsn:
         return position
-    lower(pipeline.lake, pipeline.name, lsn - 1)
+    rewind_position(pipeline.lake, pipeline.name, lsn - 1)
     reach("recover.lowered")
     return lsn - 1
 
@@ -200,9 +200,9 @@ def _difference(
     Args:
         position: the position that the batch starts from, and when the snapshot was made.
     """
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
-    source, point = pipeline.source, Cut.latest(pipeline.lake)
+    source, point = pipeline.source, ReadPoint.latest(pipeline.lake)
     position, snapshot_time = start
     server = identify(source.dsn)
     with snapshot_session(source.dsn, snapshot.snapshot) as connection:
@@ -224,7 +224,7 @@ def _difference(
 
 def _reshape(pipeline: OpenPipeline, snapshot: ExportedSnapshot, comparisons: Sequence[Comparison]) -> None:
     """Write the catalog fingerprint at the snapshot to compared tables, which are exact there."""
-    from slotlake.spark.publish.shape import reshape
+    from slotlake.spark.publish.shape import write_schemas
 
     mirrors = {
         each.source: each.mirror
@@ -235,7 +235,7 @@ def _reshape(pipeline: OpenPipeline, snapshot: ExportedSnapshot, comparisons: Se
     shapes = {table: _shape_of_compared(mirror, schemas[table]) for table, mirror in mirrors.items()}
     changed = [shape for table, shape in shapes.items() if shape != mirrors[table]]
     if changed:
-        reshape(pipeline.lake, changed)
+        write_schemas(pipeline.lake, changed)
 
 
 def _shape_of_compared(mirror: TableSchema, schema: TableSchema) -> TableSchema:
@@ -252,8 +252,11 @@ def _shape_of_compared(mirror: TableSchema, schema: TableSchema) -> TableSchema:
         c if c.dropped else replace(c, number=numbers[c.name], unfilled=False, lost=False)
         for c in mirror.columns
     )
-    before, after = CatalogFingerprint.from_json(mirror.mark), CatalogFingerprint.from_json(schema.mark)
-    fingerprint = schema.mark
+    before, after = (
+        CatalogFingerprint.from_json(mirror.fingerprint),
+        CatalogFingerprint.from_json(schema.fingerprint),
+    )
+    fingerprint = schema.fingerprint
     if before is not None and after is not None:
         fingerprint = replace(after, why=before.why).to_json()
     return replace(
@@ -262,5 +265,5 @@ def _shape_of_compared(mirror: TableSchema, schema: TableSchema) -> TableSchema:
         replica_identity=schema.replica_identity,
         columns=columns,
         partitions=schema.partitions,
-        mark=fingerprint,
+        fingerprint=fingerprint,
     )

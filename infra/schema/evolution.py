@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
-    from slotlake.spark.publish.sidecar import Annex, Copied
+    from slotlake.spark.publish.sidecar import BatchSidecar, TableCopy
     from slotlake.spark.tables.schema import TableSchema
 
 COPY_WAIT_SECONDS = 60.0
@@ -179,10 +179,10 @@ def write_copies(
 def _write_findings(pipeline: OpenPipeline, batch: Batch, findings: Findings) -> None:
     """Write findings without copies: to the batch's sidecar if the batch needs them, and to the tables."""
     from slotlake.spark.publish import sidecar
-    from slotlake.spark.publish.shape import reshape
+    from slotlake.spark.publish.shape import write_schemas
 
     if findings.new_shapes:
-        reshape(pipeline.lake, findings.new_shapes)
+        write_schemas(pipeline.lake, findings.new_shapes)
     if (findings.numbers or findings.unpublished or findings.promotions) and not batch.empty:
         sidecar.finish(batch.path, sidecar.begin(batch.path), sidecar_of(pipeline.file, findings))
 
@@ -196,10 +196,10 @@ def _write_copies(
 ) -> None:
     from slotlake.infra.copy.tables import require_as_copied, schemas_at
     from slotlake.spark.publish import sidecar
-    from slotlake.spark.publish.shape import reshape
+    from slotlake.spark.publish.shape import write_schemas
 
     if findings.new_shapes:
-        reshape(pipeline.lake, findings.new_shapes)
+        write_schemas(pipeline.lake, findings.new_shapes)
     schemas, fingerprints = schemas_at(pipeline, snapshot, list(findings.copies))
     incoming, contents = sidecar.begin(batch.path), sidecar_of(pipeline.file, findings)
     shapes = _shapes_of_copies(schemas, findings, snapshot, contents)
@@ -217,7 +217,7 @@ def _shapes_of_copies(
     schemas: Mapping[SourceTable, TableSchema],
     findings: Findings,
     snapshot: ExportedSnapshot,
-    contents: Annex,
+    contents: BatchSidecar,
 ) -> dict[SourceTable, TableSchema]:
     """The shape of each copied table, with why it was copied and whether columns that are gone leave it."""
     shapes = {}
@@ -235,12 +235,12 @@ def _copied(
     directory: Path,
     reason: str,
     progress: Progressing,
-) -> Copied:
+) -> TableCopy:
     """Copy a table's rows, as the snapshot shows them, into a new directory of the sidecar."""
     from slotlake.infra.copy.tables import copy_into
-    from slotlake.spark.publish.sidecar import Copied
+    from slotlake.spark.publish.sidecar import TableCopy
 
     directory.mkdir()
-    copied = Copied(shape, directory, 0, reason)
+    copied = TableCopy(shape, directory, 0, reason)
     files = copy_into(pipeline, table, snapshot, copied.target, progress)
     return replace(copied, rows=sum(file.rows for file in files))

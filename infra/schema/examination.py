@@ -22,7 +22,7 @@ from slotlake.infra.source.fingerprints import CatalogFingerprint, fingerprints_
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.tables.schema import TableSchema
 
 Name = tuple[str, str]
@@ -47,7 +47,7 @@ class _Examined:
     mirrors: Mapping[Name, TableSchema]
     relations: Mapping[Name, Sequence[BatchRelation]]
     fingerprints: Mapping[int, TableFingerprint]
-    point: Cut
+    point: ReadPoint
     snapshot: str | None
     at_end: bool
 
@@ -82,14 +82,14 @@ def examine(pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot | N
 
 def relation_id(mirror: TableSchema) -> int:
     """The OID of the source table that a mirror was copied from."""
-    fingerprint = CatalogFingerprint.from_json(mirror.mark)
+    fingerprint = CatalogFingerprint.from_json(mirror.fingerprint)
     return mirror.relation_id if fingerprint is None else fingerprint.relation_id
 
 
 def _examined(pipeline: OpenPipeline, batch: Batch, snapshot: ExportedSnapshot | None) -> _Examined:
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
-    point = Cut.latest(pipeline.lake)
+    point = ReadPoint.latest(pipeline.lake)
     mirrors = {(mirror.schema, mirror.table): mirror for mirror in point.followed()}
     snapshot_name = None if snapshot is None else snapshot.snapshot
     relations: dict[Name, list[BatchRelation]] = {}
@@ -145,7 +145,7 @@ def _with_rows_of_a_root(pipeline: OpenPipeline, examined: _Examined) -> set[Nam
 
 def _differs(mirror: TableSchema, examined: _Examined) -> bool:
     """Return whether a table must be judged. For most tables, most of the time, nothing differs."""
-    before, now = CatalogFingerprint.from_json(mirror.mark), examined.fingerprint(mirror)
+    before, now = CatalogFingerprint.from_json(mirror.fingerprint), examined.fingerprint(mirror)
     if before is None or now is None:
         return True
     if (now.schema, now.table) != (mirror.schema, mirror.table):
@@ -214,7 +214,7 @@ def _verdict(
         examined.relations_of(mirror),
         at_end=examined.at_end,
         proven_numbers=_proven_numbers(mirror, examined, altered),
-        alone=not examined.point.beside(mirror.source_name),
+        alone=not examined.point.derived_tables(mirror.source_name),
     )
 
 
@@ -260,7 +260,10 @@ def _together(
 
 def _is_republished(mirror: TableSchema, published: SourceTable, examined: _Examined) -> bool:
     """Return whether transactions that are open may have changes of the table that are not sent."""
-    before, now = CatalogFingerprint.from_json(mirror.mark), examined.fingerprints.get(published.relation_id)
+    before, now = (
+        CatalogFingerprint.from_json(mirror.fingerprint),
+        examined.fingerprints.get(published.relation_id),
+    )
     if before is None or now is None:
         return True
     if before.relation_id != now.relation_id or before.members != now.members or before.unsent(now):
@@ -288,7 +291,7 @@ def _noted_as_unpublished(mirror: TableSchema) -> TableSchema | None:
 
     A table that comes back under that name is then taken for another one.
     """
-    fingerprint = CatalogFingerprint.from_json(mirror.mark)
+    fingerprint = CatalogFingerprint.from_json(mirror.fingerprint)
     if fingerprint is None or fingerprint.members == _UNPUBLISHED:
         return None
-    return replace(mirror, mark=replace(fingerprint, members=_UNPUBLISHED, ways={}).to_json())
+    return replace(mirror, fingerprint=replace(fingerprint, members=_UNPUBLISHED, ways={}).to_json())

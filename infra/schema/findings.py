@@ -12,7 +12,7 @@ from slotlake.infra.source.fingerprints import CatalogFingerprint
 
 if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.spark.publish.sidecar import Annex
+    from slotlake.spark.publish.sidecar import BatchSidecar
     from slotlake.spark.tables.schema import TableSchema
 
 Name = tuple[str, str]
@@ -46,19 +46,19 @@ class Findings:
     promotions: Mapping[SourceTable, Types] = field(default_factory=dict)
 
 
-def sidecar_of(file: PipelineFile, findings: Findings) -> Annex:
+def sidecar_of(file: PipelineFile, findings: Findings) -> BatchSidecar:
     """The contents of a batch's sidecar, without the copies."""
     from slotlake.spark.names import postgres_name
-    from slotlake.spark.publish.sidecar import Annex
+    from slotlake.spark.publish.sidecar import BatchSidecar
 
     names = [*findings.fingerprints, *(postgres_name(t.schema, t.table) for t in findings.copies)]
     drops = frozenset(name for name in names if drops_columns(file, name))
     promoted = {postgres_name(t.schema, t.table): types for t, types in findings.promotions.items()}
-    return Annex(
+    return BatchSidecar(
         findings.numbers,
         findings.fingerprints,
         drops=drops,
-        left=findings.unpublished,
+        passed_over=findings.unpublished,
         constants=findings.constants,
         promoted=promoted,
     )
@@ -79,5 +79,9 @@ def drops_columns(file: PipelineFile, table: str) -> bool:
 
 def with_copy_reason(schema: TableSchema, reason: str) -> TableSchema:
     """The shape of a table, with when and why it was copied again."""
-    fingerprint = CatalogFingerprint.from_json(schema.mark)
-    return schema if fingerprint is None else replace(schema, mark=replace(fingerprint, why=reason).to_json())
+    fingerprint = CatalogFingerprint.from_json(schema.fingerprint)
+    return (
+        schema
+        if fingerprint is None
+        else replace(schema, fingerprint=replace(fingerprint, why=reason).to_json())
+    )

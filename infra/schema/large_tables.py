@@ -65,7 +65,7 @@ def resumable_by_size(
 
 def large(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> list[SourceTable]:
     """Return the tables that take too long for one sync, and can be copied over several."""
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
     begun_tables = JoiningRecord(pipeline.file.state_dir / RECOPYING_FOLDER).joining.keys()
     bytes_max = pipeline.file.source.copy_seconds_per_sync * BYTES_PER_SECOND
@@ -77,7 +77,7 @@ def large(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> list[SourceT
     candidates = [table for table in tables if not stops_all(pipeline, (table.schema, table.table))]
     if not candidates:
         return []
-    mirrors = {(each.schema, each.table): each for each in Cut.latest(pipeline.lake).tables()}
+    mirrors = {(each.schema, each.table): each for each in ReadPoint.latest(pipeline.lake).tables()}
     return resumable_by_size(
         pipeline, [table for table in candidates if _takes_the_same(table, mirrors)], is_wanted
     )

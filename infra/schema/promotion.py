@@ -30,7 +30,7 @@ from slotlake.spark.names import postgres_name
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
 
 def without_needless_copies(
@@ -74,15 +74,15 @@ def widen(pipeline: OpenPipeline, findings: Findings, snapshot: ExportedSnapshot
         findings: what an empty batch met; its ``promotions`` name the columns.
         snapshot: the snapshot at which lake and source were compared.
     """
-    from slotlake.spark.copy.replace import promote
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.copy.replace import publish_wider_columns
+    from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.tables.change import with_types
 
     for table, types in findings.promotions.items():
-        mirror = Cut.latest(pipeline.lake).schema(_name(table))
-        schema = replace(with_types(mirror, types), mark=findings.fingerprints[_name(table)])
+        mirror = ReadPoint.latest(pipeline.lake).schema(_name(table))
+        schema = replace(with_types(mirror, types), fingerprint=findings.fingerprints[_name(table)])
         point = copy_point(pipeline, snapshot.lsn, "backfill", 0, schema.source_name)
-        promote(pipeline.session, pipeline.lake, point, schema)
+        publish_wider_columns(pipeline.session, pipeline.lake, point, schema)
 
 
 def _promoted(findings: Findings, same: Mapping[SourceTable, Verdict]) -> Findings:
@@ -113,19 +113,19 @@ def _equal(
 
 
 @contextmanager
-def _with_wider_columns(pipeline: OpenPipeline, batch: Batch, tried: Findings) -> Iterator[Cut]:
+def _with_wider_columns(pipeline: OpenPipeline, batch: Batch, tried: Findings) -> Iterator[ReadPoint]:
     """Stage the batch for these tables, and yield the lake as it would leave them."""
-    from slotlake.spark.apply.trial import staged
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.apply.trial import staged_trial
+    from slotlake.spark.read.point import ReadPoint
 
     changed = {postgres_name(r.schema, r.table) for r in batch.relations if r.rows}
     names = sorted(changed & {_name(table) for table in tried.promotions})
     if not names:
-        yield Cut.latest(pipeline.lake)
+        yield ReadPoint.latest(pipeline.lake)
         return
     lake, choices = pipeline.lake, on_conflict(pipeline.file)
     sidecar = sidecar_of(pipeline.file, tried)
-    with staged(pipeline.session, lake, batch, pipeline.name, choices, sidecar, names) as point:
+    with staged_trial(pipeline.session, lake, batch, pipeline.name, choices, sidecar, names) as point:
         yield point
 
 

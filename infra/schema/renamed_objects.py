@@ -66,7 +66,7 @@ def _texts(mirrors: Mapping[Name, TableSchema], batch: Batch) -> dict[tuple[Name
 
 def _own_types(table: TableSchema) -> set[int]:
     """OIDs of domains over such types, arrays of them, …: types whose text depends on objects."""
-    fingerprint = CatalogFingerprint.from_json(table.mark)
+    fingerprint = CatalogFingerprint.from_json(table.fingerprint)
     texts = {} if fingerprint is None else fingerprint.texts
     naming = {number for number, traits in texts.items() if any(each.startswith(OBJECT) for each in traits)}
     return {column.type_oid for column in table.live if column.number in naming}

@@ -73,7 +73,7 @@ def judge(
         proven_numbers: each version's numbers, if the event trigger proves them (`infra.schema.ddl_events`).
         alone: the table has no derived tables, which would have to be filled with a constant too.
     """
-    fingerprint = CatalogFingerprint.from_json(mirror.mark)
+    fingerprint = CatalogFingerprint.from_json(mirror.fingerprint)
     if fingerprint is None:
         return _verdict_without_fingerprint(mirror, now, published, relations)
     reason = _replacement_reason(fingerprint, now, published)
@@ -137,7 +137,9 @@ class _Following:
         ]
         if types or any(columns != mirror_columns for columns in message_columns):
             return Verdict(numbers=numbers, fingerprint=fingerprint, constants=constants, wider_types=types)
-        return Verdict(new_shape=replace(mirror, mark=fingerprint) if fingerprint != mirror.mark else None)
+        return Verdict(
+            new_shape=replace(mirror, fingerprint=fingerprint) if fingerprint != mirror.fingerprint else None
+        )
 
     def promotion_verdict(self, *, at_end: bool) -> Verdict | None:
         """Judge the batch as if no value had changed; None if rows were not rewritten for wider types only.
@@ -228,7 +230,9 @@ def _verdict_without_fingerprint(
     numbers = {column.name: column.number for column in fresh_shape.columns}
     columns = tuple(c if c.dropped else replace(c, number=numbers[c.name]) for c in mirror.columns)
     return Verdict(
-        new_shape=replace(mirror, columns=columns, mark=fresh_shape.mark) if fresh_shape.mark else None
+        new_shape=replace(mirror, columns=columns, fingerprint=fresh_shape.fingerprint)
+        if fresh_shape.fingerprint
+        else None
     )
 
 
@@ -256,11 +260,11 @@ def _constants(
 
 def has_changes_beyond_lake(mirror: TableSchema, relations: Sequence[BatchRelation]) -> bool:
     """Return whether the lake cannot take these changes, which are of a table that is not published."""
-    from slotlake.spark.tables.change import CannotFollowError, follow
+    from slotlake.spark.tables.change import CannotFollowError, schema_after_change
 
     try:
         for relation in relations:
-            mirror = follow(mirror, relation)
+            mirror = schema_after_change(mirror, relation)
     except CannotFollowError:
         return True
     return False
@@ -299,7 +303,7 @@ def _follow_obstacle(
     same_values: bool = False,
 ) -> str:
     """Say what the lake's table cannot become; "" if it can follow the batch and the catalog after it."""
-    from slotlake.spark.tables.change import CannotFollowError, follow
+    from slotlake.spark.tables.change import CannotFollowError, schema_after_change
     from slotlake.spark.tables.schema import TableSchema
 
     schema = mirror
@@ -307,9 +311,9 @@ def _follow_obstacle(
         for relation in relations:
             chosen = _lake_columns(relation, numbers.get(relation.ordinal), published)
             named = numbers.get(relation.ordinal, {})
-            schema = follow(schema, chosen, named, same_values=same_values)
-        if now is not None and mirror.mark:
-            follow(schema, TableSchema.of(published), now.numbers, same_values=same_values)
+            schema = schema_after_change(schema, chosen, named, same_values=same_values)
+        if now is not None and mirror.fingerprint:
+            schema_after_change(schema, TableSchema.of(published), now.numbers, same_values=same_values)
     except CannotFollowError as error:
         return error.what.rpartition("cannot follow: ")[2]
     return ""

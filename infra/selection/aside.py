@@ -126,11 +126,11 @@ def set_aside_unreadable(pipeline: OpenPipeline, batch: Batch) -> None:
     Raises:
         ProtocolError: such a table is to stop all; the batch is removed.
     """
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
     if not batch.unreadable:
         return
-    followed = {(table.schema, table.table) for table in Cut.latest(pipeline.lake).followed()}
+    followed = {(table.schema, table.table) for table in ReadPoint.latest(pipeline.lake).followed()}
     unreadable = {name: error for name, error in batch.unreadable.items() if name in followed}
     for name, (what, where) in unreadable.items():
         if stops_all(pipeline, name):
@@ -202,10 +202,10 @@ def record_aside(pipeline: OpenPipeline, reasons: Mapping[Name, tuple[Cause, str
     """
     from slotlake.spark.publish.aside import Aside
     from slotlake.spark.publish.aside_write import write
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
     position = pipeline.position()
-    mirrors = {(table.schema, table.table) for table in Cut.latest(pipeline.lake).tables()}
+    mirrors = {(table.schema, table.table) for table in ReadPoint.latest(pipeline.lake).tables()}
     now = datetime.now(UTC).isoformat(timespec="seconds")
     entries = [
         Aside(*name, position if name in mirrors else None, now, cause, what, where, way_out)

@@ -19,12 +19,12 @@ _NOTE = "tables.json"
 
 def write_note(pipeline: OpenPipeline, joined_tables: Collection[str] = ()) -> None:
     """Write the note if it is not there, or if tables have joined."""
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
     note_file = StateFile(pipeline.file.state_dir / _NOTE)
     if note_file.path.exists() and not joined_tables:
         return
-    note_file.write(sorted(table.source_name for table in Cut.latest(pipeline.lake).tables()))
+    note_file.write(sorted(table.source_name for table in ReadPoint.latest(pipeline.lake).tables()))
 
 
 def read_note(file: PipelineFile) -> list[str]:

@@ -167,13 +167,13 @@ def refuse_changed(pipeline: OpenPipeline) -> None:
         PipelineFileError: the file chooses other rows, columns, operations or types than a lake table was
             copied with, or its row filter means something else at the source by now.
     """
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
     sections = _choosing_sections(pipeline.file)
     chooses = bool(sections) or chooses_types(pipeline.file)
     if not chooses and pipeline in _CHOOSING_NOTHING:
         return
-    tables = Cut.latest(pipeline.lake).followed()
+    tables = ReadPoint.latest(pipeline.lake).followed()
     selections = {(t.schema, t.table): Selection.from_json(t.selection) for t in tables}
     _LAKE_SELECTIONS[pipeline] = selections
     _refuse_other_selection(pipeline, sections, selections)
@@ -193,7 +193,7 @@ def _refuse_other_selection(
     changed = [
         name
         for name, each in selections.items()
-        if each.asked != _selection_in_file(sections.get(name)).asked
+        if each.as_configured != _selection_in_file(sections.get(name)).as_configured
     ]
     if published := _published(pipeline, changed):
         raise _changed_error(

@@ -118,13 +118,13 @@ def refuse_lossy_copy(
     Raises:
         ApplyError: a value does not fit, and the choice for its column is ``fail``.
     """
-    from slotlake.spark.apply.lossy import refusal
+    from slotlake.spark.apply.lossy import lossy_value_error
 
     chosen = on_lossy(pipeline.file)
     for column in sorted({name for file in files for name in file.exact}):
         if chosen.of(table.schema, table.table, column) == "fail":
             what = f"a row that the copy read at {format_lsn(snapshot.lsn)}"
-            raise refusal(table.schema, table.table, column, what)
+            raise lossy_value_error(table.schema, table.table, column, what)
 
 
 def _usual(file: PipelineFile) -> TypeRules:

@@ -150,7 +150,7 @@ def with_fingerprint(schema: TableSchema, now: TableFingerprint | None) -> Table
         return schema
     columns = tuple(replace(c, number=now.numbers[c.name]) for c in schema.columns)
     return replace(
-        schema, columns=columns, mark=CatalogFingerprint.of(now, [c.number for c in columns]).to_json()
+        schema, columns=columns, fingerprint=CatalogFingerprint.of(now, [c.number for c in columns]).to_json()
     )
 
 

@@ -119,9 +119,9 @@ def repartitioned(pipeline: OpenPipeline, mirrors: Sequence[TableSchema]) -> set
     changed = {table for table in recorded if _changed(table.relation_id, recorded[table], now[table])}
     grown = [t for t in recorded if t not in changed and now[t].keys() > recorded[t].keys()]
     if grown:
-        from slotlake.spark.publish.shape import reshape
+        from slotlake.spark.publish.shape import write_schemas
 
-        reshape(pipeline.lake, [replace(table, partitions=_written(now[table])) for table in grown])
+        write_schemas(pipeline.lake, [replace(table, partitions=_written(now[table])) for table in grown])
     return {(table.schema, table.table) for table in changed}
 
 

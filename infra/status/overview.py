@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.spark.publish.aside import Aside
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
 _ONE_BY_ONE = (
     "lake.publish is per_table: where the catalog cannot publish tables together, they are published one "
@@ -89,13 +89,13 @@ def overview(pipeline: OpenPipeline) -> StatusReport:
     )
 
 
-def _lake_side(pipeline: OpenPipeline, warnings: list[str]) -> tuple[bool, Cut | None]:
+def _lake_side(pipeline: OpenPipeline, warnings: list[str]) -> tuple[bool, ReadPoint | None]:
     """Whether the lake can be read, and its newest cut, if this pipeline has one."""
-    from slotlake.spark.copy.initial import initialised
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.copy.initial import is_initialised
+    from slotlake.spark.read.point import ReadPoint
 
     try:
-        return True, Cut.latest(pipeline.lake) if initialised(pipeline.lake, pipeline.name) else None
+        return True, ReadPoint.latest(pipeline.lake) if is_initialised(pipeline.lake, pipeline.name) else None
     except LakeError as error:
         warnings.append(str(error).replace("\n", ";"))
         return False, None
@@ -131,7 +131,7 @@ def _judge(
     return replace(watch, alarms=[*found, *watch.alarms])
 
 
-def _unasked(pipeline: OpenPipeline, cut: Cut) -> list[str]:
+def _unasked(pipeline: OpenPipeline, cut: ReadPoint) -> list[str]:
     from slotlake.infra.sync.modes import tables_not_in_file
 
     return [
@@ -177,7 +177,7 @@ def _prepared(pipeline: OpenPipeline, position: int | None) -> list[dict[str, An
     ]
 
 
-def _published(pipeline: OpenPipeline, cut: Cut, warnings: list[str]) -> set[tuple[str, str]]:
+def _published(pipeline: OpenPipeline, cut: ReadPoint, warnings: list[str]) -> set[tuple[str, str]]:
     """Published tables, by schema and name; those that the lake is not to have are said."""
     from slotlake.spark.names import postgres_name
 
@@ -192,7 +192,7 @@ def _published(pipeline: OpenPipeline, cut: Cut, warnings: list[str]) -> set[tup
 
 
 def _tables(
-    pipeline: OpenPipeline, cut: Cut | None, published: set[tuple[str, str]] | None
+    pipeline: OpenPipeline, cut: ReadPoint | None, published: set[tuple[str, str]] | None
 ) -> list[TableStatus]:
     from slotlake.infra.selection.tables import selection_report
     from slotlake.spark.names import lake_table
@@ -206,8 +206,8 @@ def _tables(
         takes = selection_report(table.selection)
         met = cut.conflicts(table.source_name).counts
         key = list(table.key)
-        beside = sorted(map(str, cut.beside(table.source_name).values()))
-        mark = CatalogFingerprint.from_json(table.mark)
+        beside = sorted(map(str, cut.derived_tables(table.source_name).values()))
+        mark = CatalogFingerprint.from_json(table.fingerprint)
         name = (table.schema, table.table)
         there = published is None or name in published
         state = "ready" if there else "not published any more"
@@ -230,7 +230,7 @@ def _absent(pipeline: OpenPipeline, each: Aside) -> TableStatus:
     return TableStatus(each.source_name, lake_name, "set aside", None, [])
 
 
-def _alarms_aside(cut: Cut | None, published: set[tuple[str, str]] | None) -> list[Alarm]:
+def _alarms_aside(cut: ReadPoint | None, published: set[tuple[str, str]] | None) -> list[Alarm]:
     """One for each table that is set aside; what is published no more needs nobody."""
     if cut is None:
         return []
@@ -241,13 +241,13 @@ def _alarms_aside(cut: Cut | None, published: set[tuple[str, str]] | None) -> li
     ]
 
 
-def _told_aside(pipeline: OpenPipeline, cut: Cut) -> list[dict[str, Any]]:
+def _told_aside(pipeline: OpenPipeline, cut: ReadPoint) -> list[dict[str, Any]]:
     """The tables that are set aside; of those that are copied over several syncs how much is copied."""
     ranges = recopying.progress_by_table(pipeline) if cut.aside else {}
     return [{**each.as_dict(), "copied": ranges.get(each.source_name)} for each in cut.aside.values()]
 
 
-def _copied_again(pipeline: OpenPipeline, cut: Cut) -> list[str]:
+def _copied_again(pipeline: OpenPipeline, cut: ReadPoint) -> list[str]:
     ranges = recopying.progress_by_table(pipeline) if cut.aside else {}
     return [
         f"table {each.source_name} is set aside: {each.reason_with(ranges.get(each.source_name))}"
@@ -256,7 +256,7 @@ def _copied_again(pipeline: OpenPipeline, cut: Cut) -> list[str]:
     ]
 
 
-def _snapshot(cut: Cut, table: str) -> int | None:
+def _snapshot(cut: ReadPoint, table: str) -> int | None:
     try:
         return cut.snapshot_id(table)
     except (KeyError, SlotlakeError):

@@ -20,7 +20,7 @@ from slotlake.spark.tables.settle import past_shapes
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.tables.schema import TableSchema
 
 
@@ -58,22 +58,22 @@ def schema_changes(pipeline: OpenPipeline) -> SchemaReport:
         LakeError: the pipeline has no lake yet.
         SourceError: the source cannot be asked.
     """
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
     pipeline.position()  # says so if there is none
-    cut = Cut.latest(pipeline.lake)
+    cut = ReadPoint.latest(pipeline.lake)
     past = [change for table in cut.tables() for change in _past(cut, table)]
     return SchemaReport(pipeline.name, _pending(pipeline, cut), past[::-1])
 
 
-def _past(cut: Cut, table: TableSchema) -> Iterable[SchemaChange]:
+def _past(cut: ReadPoint, table: TableSchema) -> Iterable[SchemaChange]:
     shapes = past_shapes(cut.pinned[cut.find(table.source_name)].metadata)
     for (_, before), (lsn, after) in pairwise(shapes):
         for change in _differences(_of_lake(before), _of_lake(after)):
             yield SchemaChange(table.source_name, lsn, change)
 
 
-def _pending(pipeline: OpenPipeline, cut: Cut) -> list[SchemaChange]:
+def _pending(pipeline: OpenPipeline, cut: ReadPoint) -> list[SchemaChange]:
     found_now = published_tables(pipeline, to_read=False)
     published = {(table.schema, table.table): table for table in found_now}
     held = {(table.schema, table.table): table for table in cut.followed()}
@@ -110,7 +110,7 @@ def _joining(pipeline: OpenPipeline, fresh: Sequence[str]) -> Iterator[tuple[str
 
 
 def _of_one(table: TableSchema, now: SourceTable, numbers: dict[str, int]) -> list[str]:
-    mark = CatalogFingerprint.from_json(table.mark)
+    mark = CatalogFingerprint.from_json(table.fingerprint)
     if mark is not None and mark.relation_id != now.relation_id:
         return ["was dropped and made again: it is copied again by the next sync"]
     known = all(column.number for column in table.columns)

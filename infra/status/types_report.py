@@ -20,7 +20,7 @@ from slotlake.spark.names import lake_table
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.spark.apply.lossy import OnLossy
-    from slotlake.spark.read.point import Cut, Pinned
+    from slotlake.spark.read.point import Pinned, ReadPoint
     from slotlake.spark.tables.schema import LakeColumn
 
 
@@ -75,14 +75,14 @@ def types_report(pipeline: OpenPipeline) -> TypesReport:
     Raises:
         LakeError: the pipeline has not been initialised, or the lake cannot be reached.
     """
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
     pipeline.position()  # says what to do when there is no lake yet
-    cut = Cut.latest(pipeline.lake)
+    cut = ReadPoint.latest(pipeline.lake)
     return TypesReport(pipeline.name, format_lsn(cut.position), _tables(pipeline, cut))
 
 
-def _tables(pipeline: OpenPipeline, cut: Cut) -> list[TableTypes]:
+def _tables(pipeline: OpenPipeline, cut: ReadPoint) -> list[TableTypes]:
     found, lossy = [], on_lossy(pipeline.file)
     for table in cut.tables():
         name = lake_table(pipeline.lake.namespace, table.schema, table.table)
@@ -103,10 +103,10 @@ def _column(pinned: Pinned, column: LakeColumn, exact_texts: int | None, choice:
         column=column.name,
         lake_column=column.lake_name,
         postgres=written(column.type_name, column.type_oid, column.typmod),
-        arrow=str(column.kept.arrow),
+        arrow=str(column.representation.arrow),
         iceberg=_iceberg(pinned, column.lake_name),
-        exact=not column.kept.inexact,
-        on_lossy=choice if column.kept.inexact or column.form else None,
+        exact=not column.representation.inexact,
+        on_lossy=choice if column.representation.inexact or column.form else None,
         otherwise=_otherwise(column, choice),
         companion=companion,
         exact_texts=exact_texts,
@@ -114,7 +114,7 @@ def _column(pinned: Pinned, column: LakeColumn, exact_texts: int | None, choice:
 
 
 def _otherwise(column: LakeColumn, choice: OnLossy) -> str:
-    if not column.kept.inexact:
+    if not column.representation.inexact:
         return ""
     beside = f"NULL, its text in {column.exact_name}"
     return "refused with its batch" if choice == "fail" else beside

@@ -189,11 +189,11 @@ def _options(look: _Look) -> str:
 
 def _catalog(look: _Look) -> str:
     from slotlake.spark.catalog.probe import probe_catalog
-    from slotlake.spark.copy.initial import initialised
+    from slotlake.spark.copy.initial import is_initialised
 
     lake = look.pipeline.lake
     made = probe_catalog(lake)
-    look.initialised = made and initialised(lake, look.pipeline.name)
+    look.initialised = made and is_initialised(lake, look.pipeline.name)
     if not look.initialised:
         return f"{lake.place} can be written; the pipeline is not initialised yet"
     look.position = look.pipeline.position()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
 
 def begin_modes(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
@@ -73,10 +73,12 @@ def _begin(pipeline: OpenPipeline, lacking: dict[str, list[str]], progress: Prog
     return sorted(published.snapshots)
 
 
-def tables_not_in_file(file: PipelineFile, point: Cut) -> list[str]:
+def tables_not_in_file(file: PipelineFile, point: ReadPoint) -> list[str]:
     """Derived tables of the lake that the pipeline file does not ask for."""
     tables = []
     for table in point.tables():
         modes = wanted_modes(file, [(table.schema, table.table)]).get(table.source_name, [])
-        tables += [str(name) for mode, name in point.beside(table.source_name).items() if mode not in modes]
+        tables += [
+            str(name) for mode, name in point.derived_tables(table.source_name).items() if mode not in modes
+        ]
     return tables

@@ -51,9 +51,9 @@ def has_unfilled_columns(pipeline: OpenPipeline) -> bool:
 
 
 def _unfilled(pipeline: OpenPipeline) -> list[SourceTable]:
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
-    mirrors = Cut.latest(pipeline.lake).followed()
+    mirrors = ReadPoint.latest(pipeline.lake).followed()
     unfilled = {
         _name(mirror): {column.name for column in mirror.live if column.unfilled} for mirror in mirrors
     }

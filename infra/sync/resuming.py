@@ -176,9 +176,9 @@ def _report_of_followed(pipeline: OpenPipeline, name: Name) -> ResumeReport:
     Raises:
         PipelineFileError: the lake does not have it.
     """
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
-    if name not in {(mirror.schema, mirror.table) for mirror in Cut.latest(pipeline.lake).tables()}:
+    if name not in {(mirror.schema, mirror.table) for mirror in ReadPoint.latest(pipeline.lake).tables()}:
         listed = ", ".join(entry.source_name for entry in tables_aside(pipeline).values()) or "none"
         raise PipelineFileError(
             f"the lake has no table {postgres_name(*name)}",
@@ -305,11 +305,11 @@ def _section_text(pipeline: OpenPipeline, name: Name) -> str:
 
 
 def _members_at_copy(pipeline: OpenPipeline, entry: Aside) -> tuple[int, Collection[str]] | None:
-    from slotlake.spark.read.point import Cut
+    from slotlake.spark.read.point import ReadPoint
 
-    for table in Cut.latest(pipeline.lake).tables():
+    for table in ReadPoint.latest(pipeline.lake).tables():
         if (table.schema, table.table) == entry.name and (
-            fingerprint := CatalogFingerprint.from_json(table.mark)
+            fingerprint := CatalogFingerprint.from_json(table.fingerprint)
         ) is not None:
             return fingerprint.relation_id, fingerprint.members
     return None

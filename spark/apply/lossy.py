@@ -1,9 +1,9 @@
-"""What is done with a value that its lake column cannot hold: kept beside it, or the batch refused.
+"""What happens to a value that its lake column cannot hold: stored as text next to it, or refused.
 
 ``quarantine``: the typed column is NULL and the value's text goes to the companion column; this loses
 nothing and is the default.  ``text``: the column is text, so there is no such value
-(`spark.tables.type_rules`). ``fail``: what holds such a value is refused as a whole, before anything of it is
-staged.
+(`spark.tables.type_rules`). ``fail``: the batch or copy that holds such a value is refused as a whole, before
+anything of it is staged.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 from slotlake.decoder.errors import ApplyError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.spark.lake import LakeSettings
-from slotlake.spark.merge.follow import followed
+from slotlake.spark.merge.schema_changes import follow_schema_changes
 from slotlake.spark.names import postgres_name
-from slotlake.spark.publish.publication import touched
-from slotlake.spark.publish.sidecar import NOTHING, Annex
-from slotlake.spark.read.point import Cut
-from slotlake.spark.row_filter.selection import taken
+from slotlake.spark.publish.publication import touched_tables
+from slotlake.spark.publish.sidecar import NOTHING, BatchSidecar
+from slotlake.spark.read.point import ReadPoint
+from slotlake.spark.row_filter.selection import select_changes
 from slotlake.spark.tables.schema import TableSchema, schema_of
 from slotlake.spark.tables.shapes import BatchRelation, ChangeBatch
 
@@ -40,47 +40,64 @@ class Lossy:
     tables: Mapping[tuple[str, str], Mapping[str, OnLossy]] = field(default_factory=dict)
 
     def of(self, schema: str, table: str, column: str) -> OnLossy:
-        """The choice for a column."""
+        """Return the choice for a column.
+
+        Args:
+            schema: the source schema.
+            table: the source table.
+            column: the source column.
+        """
         own = self.tables.get((schema, table), {})
         return own.get(column, own.get(EVERY, self.default))
 
     def may_fail(self, schema: str, table: str) -> bool:
-        """Is any column's choice ``fail``?"""
+        """Return whether the choice for any column of the table is ``fail``."""
         own = self.tables.get((schema, table), {})
         return "fail" in {own.get(EVERY, self.default), *own.values()}
 
 
-def refuse_lossy_batch(lake: LakeSettings, batch: ChangeBatch, lossy: Lossy, annex: Annex = NOTHING) -> None:
-    """Look at a batch before any of it is staged; one that is published already is left alone.
+def refuse_lossy_batch(
+    lake: LakeSettings, batch: ChangeBatch, lossy: Lossy, sidecar: BatchSidecar = NOTHING
+) -> None:
+    """Check a batch before any of it is staged; a published batch is not checked.
+
+    Args:
+        lake: the lake that the batch is for.
+        batch: the batch.
+        lossy: the pipeline's choices.
+        sidecar: the batch's sidecar.
 
     Raises:
         ApplyError: the choice for a column is ``fail``, and a new value does not fit it.
         LakeError: the lake cannot be reached.
     """
-    named = [name for name in {(r.schema, r.table) for r in batch.relations} if lossy.may_fail(*name)]
-    if not named:
+    may_fail = [name for name in {(r.schema, r.table) for r in batch.relations} if lossy.may_fail(*name)]
+    if not may_fail:
         return
-    cut = Cut.latest(lake)
-    if cut.position >= batch.end_lsn:
+    read_point = ReadPoint.latest(lake)
+    if read_point.position >= batch.end_lsn:
         return
-    for name, relations in touched(lake, batch, annex).items():
-        copied = any(copy.schema.lake_name(lake.namespace) == name for copy in annex.copies)
+    for name, relations in touched_tables(lake, batch, sidecar).items():
+        is_copied = any(copy.schema.lake_name(lake.namespace) == name for copy in sidecar.copies)
         if (
             relations
-            and not copied
-            and name in cut.pinned
-            and (relations[0].schema, relations[0].table) in named
+            and not is_copied
+            and name in read_point.pinned
+            and (relations[0].schema, relations[0].table) in may_fail
         ):
-            schema = schema_of(cut.pinned[name].metadata, name)
-            changes = taken(schema.selection, [(r, batch.relation_table(r)) for r in relations]).changes
-            changes, schema = followed(schema, changes, annex)
+            schema = schema_of(read_point.pinned[name].metadata, name)
+            changes = select_changes(
+                schema.selection, [(r, batch.relation_table(r)) for r in relations]
+            ).changes
+            changes, schema = follow_schema_changes(schema, changes, sidecar)
             refuse_lossy(lossy, schema, changes)
 
 
 def refuse_lossy(lossy: Lossy, schema: TableSchema, changes: Sequence[Change]) -> None:
-    """Look at a table's changes before any is staged.
+    """Check a table's changes before any is staged.
 
     Args:
+        lossy: the pipeline's choices.
         schema: the table's shape after the changes.
         changes: as the lake takes them.
 
@@ -91,28 +108,33 @@ def refuse_lossy(lossy: Lossy, schema: TableSchema, changes: Sequence[Change]) -
         for i, column in enumerate(relation.columns):
             if lossy.of(schema.schema, schema.table, column.name) != "fail":
                 continue
-            lsn = _first(schema, column.name, rows, i)
+            lsn = _first_lossy_lsn(schema, column.name, rows, i)
             if lsn is not None:
-                raise refusal(schema.schema, schema.table, column.name, f"the change at {format_lsn(lsn)}")
+                raise lossy_value_error(
+                    schema.schema, schema.table, column.name, f"the change at {format_lsn(lsn)}"
+                )
 
 
-def _first(schema: TableSchema, name: str, rows: pa.Table, i: int) -> int | None:
-    """LSN of the first change whose new value does not fit."""
+def _first_lossy_lsn(schema: TableSchema, name: str, rows: pa.Table, i: int) -> int | None:
+    """Return the LSN of the first change whose new value does not fit; None if all fit."""
     if not rows.num_rows or f"n{i}" not in rows.column_names:
         return None
-    given = rows[f"xn{i}"] if f"xn{i}" in rows.column_names else None
-    form = schema.column(name).kept
-    exact = form.keep(rows[f"n{i}"], given)[1] if form.inexact else None
+    exact_texts = rows[f"xn{i}"] if f"xn{i}" in rows.column_names else None
+    representation = schema.column(name).representation
+    exact = representation.keep(rows[f"n{i}"], exact_texts)[1] if representation.inexact else None
     if exact is None or exact.null_count == len(exact):
         return None
     return int(pc.min(rows["lsn"].filter(exact.is_valid())).as_py())
 
 
-def refusal(schema: str, table: str, column: str, what: str) -> ApplyError:
-    """The error for a value that is not to be kept beside its column; it does not show the value.
+def lossy_value_error(schema: str, table: str, column: str, what: str) -> ApplyError:
+    """Return the error for a value that must not be stored next to its column; it does not show the value.
 
     Args:
-        what: that holds the value, and where.
+        schema: the source schema.
+        table: the source table.
+        column: the source column.
+        what: what holds the value, and where.
     """
     error = ApplyError(
         f"{what} has a value that the lake's column {column!r} cannot hold, and on_lossy is fail there; "

@@ -27,18 +27,24 @@ from slotlake.spark.fold.conflicts import Choices, Conflicts
 from slotlake.spark.history.modes import MirrorChanges, stage_derived_changes
 from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
-from slotlake.spark.merge.follow import constants, followed
 from slotlake.spark.merge.run import Staged, Work, stage, stage_shape
+from slotlake.spark.merge.schema_changes import constants, follow_schema_changes
 from slotlake.spark.names import LakeName, postgres_name
 from slotlake.spark.publish.commits import Point
 from slotlake.spark.publish.derived_tables import load_derived_tables
-from slotlake.spark.publish.publication import folded_at, is_pending, point_of, remove_folded, touched
-from slotlake.spark.publish.sidecar import NOTHING, Annex, Copied
-from slotlake.spark.publish.swap import Loaded, load, require_owner, reset_stage, still_lack
-from slotlake.spark.row_filter.selection import taken
+from slotlake.spark.publish.publication import (
+    folded_rows_parts,
+    is_pending,
+    point_of,
+    remove_folded_rows,
+    touched_tables,
+)
+from slotlake.spark.publish.sidecar import NOTHING, BatchSidecar, TableCopy
+from slotlake.spark.publish.swap import Loaded, load, require_owner, reset_stage, tables_behind
+from slotlake.spark.row_filter.selection import select_changes
 from slotlake.spark.session_errors import StageConflictError
 from slotlake.spark.tables.schema import schema_of
-from slotlake.spark.tables.settle import settled
+from slotlake.spark.tables.settle import settle
 from slotlake.spark.tables.shapes import BatchRelation, ChangeBatch
 
 # A killed run may have left a statement in a Spark server that is still at work on the same branch.
@@ -84,7 +90,7 @@ def apply_batch(
     batch: ChangeBatch,
     pipeline: str,
     choices: Choices = _APPLY_ALL,
-    annex: Annex = NOTHING,
+    sidecar: BatchSidecar = NOTHING,
 ) -> Applied:
     """Stage a change log batch; readers see nothing of it until it is published.
 
@@ -93,7 +99,7 @@ def apply_batch(
     Args:
         batch: a :class:`decoder.changelog.batches.Batch`.
         choices: what to do with changes that meet what they should not.
-        annex: what belongs to the batch beside its changes.
+        sidecar: what belongs to the batch beside its changes.
 
     Raises:
         ApplyError: the batch does not start at the lake's position, or holds a change that the lake
@@ -103,10 +109,10 @@ def apply_batch(
     """
     for _ in range(_ATTEMPTS - 1):
         try:
-            return _apply_once(session, lake, batch, pipeline, choices, annex)
+            return _apply_once(session, lake, batch, pipeline, choices, sidecar)
         except StageConflictError:
             continue
-    return _apply_once(session, lake, batch, pipeline, choices, annex)
+    return _apply_once(session, lake, batch, pipeline, choices, sidecar)
 
 
 def _apply_once(
@@ -115,58 +121,58 @@ def _apply_once(
     batch: ChangeBatch,
     pipeline: str,
     choices: Choices,
-    annex: Annex,
+    sidecar: BatchSidecar,
 ) -> Applied:
     point = point_of(batch, pipeline)
-    changed = touched(lake, batch, annex)
+    changed = touched_tables(lake, batch, sidecar)
     with open_catalog(lake) as catalog:
         if not is_pending(catalog, point, batch.start_lsn):
             return Applied(batch.name, already_published=True)
         tables = _targets(catalog, changed, pipeline, point, batch.start_lsn)
-        lacking = [each for table in tables for each in table.lacking]
-        reset_stage(catalog, lacking)
-    remove_folded(lake, point)
+        behind = [each for table in tables for each in table.behind]
+        reset_stage(catalog, behind)
+    remove_folded_rows(lake, point)
     jobs: dict[str, Job[TableApplied]] = {}
     for number, table in enumerate(tables):
-        directory = lake_files.control_directory(lake, *folded_at(point), str(number))
+        directory = lake_files.control_directory(lake, *folded_rows_parts(point), str(number))
         work = Work(session, lake, point, table.mirror, directory)
         jobs[str(table.name)] = _job(
-            work, table, (batch, changed[table.name], choices, annex), first=not number
+            work, table, (batch, changed[table.name], choices, sidecar), first=not number
         )
     try:
-        done = apply_together.done(session, lake, jobs)
+        applied = apply_together.run_jobs(session, lake, jobs)
     except ApplyError:
-        _withdraw(lake, [table.name for table in lacking])
+        _clear_stage(lake, [table.name for table in behind])
         raise
-    skipped = [relations[-1] for name, relations in changed.items() if relations and str(name) not in done]
-    return Applied(batch.name, False, done, tuple(postgres_name(r.schema, r.table) for r in skipped))
+    skipped = [relations[-1] for name, relations in changed.items() if relations and str(name) not in applied]
+    return Applied(batch.name, False, applied, tuple(postgres_name(r.schema, r.table) for r in skipped))
 
 
-Given = tuple[ChangeBatch, Sequence[BatchRelation], Choices, Annex]
+JobInputs = tuple[ChangeBatch, Sequence[BatchRelation], Choices, BatchSidecar]
 
 
-def _job(work: Work, table: _Target, given: Given, *, first: bool) -> Job[TableApplied]:
-    batch, relations, _, annex = given
-    copied = next((c for c in annex.copies if c.schema.lake_name(work.lake.namespace) == table.name), None)
+def _job(work: Work, table: _Target, inputs: JobInputs, *, first: bool) -> Job[TableApplied]:
+    batch, relations, _, sidecar = inputs
+    copy = next((c for c in sidecar.copies if c.schema.lake_name(work.lake.namespace) == table.name), None)
 
     def run(session: SparkSession) -> TableApplied:
         if not first:
             reach("apply.between_tables")
         own = replace(work, session=session)
-        held = schema_of(table.mirror.metadata, table.name)
-        with concerning(held.schema, held.table):
-            return _apply_table(own, table, *given) if copied is None else _apply_copy(own, table, copied)
+        schema = schema_of(table.mirror.metadata, table.name)
+        with concerning(schema.schema, schema.table):
+            return _apply_table(own, table, *inputs) if copy is None else _apply_copy(own, table, copy)
 
-    return Job(run, copied is None and apply_together.is_small(batch, relations))
+    return Job(run, copy is None and apply_together.is_small(batch, relations))
 
 
 @dataclass(frozen=True)
 class _Target:
-    """A mirror, and what is kept beside it; ``lacking``: those of them that the batch has not reached."""
+    """A mirror, and what is kept beside it; ``behind``: those of them that the batch has not reached."""
 
     mirror: Loaded
-    beside: Mapping[str, Loaded]
-    lacking: Sequence[Loaded]
+    derived: Mapping[str, Loaded]
+    behind: Sequence[Loaded]
 
     @property
     def name(self) -> LakeName:
@@ -178,32 +184,32 @@ def _targets(
 ) -> list[_Target]:
     """The tables that a batch has something for."""
     pointers = catalog.pointers()
-    found = []
+    targets = []
     for name in sorted(names):
         if name not in pointers:
             continue
         mirror = load(pointers, name)
-        beside: Mapping[str, Loaded] = load_derived_tables(pointers, name)
-        for table in (mirror, *beside.values()):
+        derived: Mapping[str, Loaded] = load_derived_tables(pointers, name)
+        for table in (mirror, *derived.values()):
             require_owner(table, pipeline)
-        mirror, beside = rename_reserved_columns(catalog, mirror, beside)
-        lacking = still_lack((mirror, *beside.values()), point, start)
-        found += [_Target(mirror, beside, lacking)] if lacking else []
-    return found
+        mirror, derived = rename_reserved_columns(catalog, mirror, derived)
+        behind = tables_behind((mirror, *derived.values()), point, start)
+        targets += [_Target(mirror, derived, behind)] if behind else []
+    return targets
 
 
-def _withdraw(lake: LakeSettings, names: Sequence[LakeName]) -> None:
+def _clear_stage(lake: LakeSettings, names: Sequence[LakeName]) -> None:
     """Leave nothing of a refused batch staged."""
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
         reset_stage(catalog, [load(pointers, name) for name in names])
 
 
-def _apply_copy(work: Work, target: _Target, copied: Copied) -> TableApplied:
+def _apply_copy(work: Work, target: _Target, copy: TableCopy) -> TableApplied:
     """What a copy at the batch's end holds has the batch's changes already."""
-    beside = {mode: table for mode, table in target.beside.items() if table in target.lacking}
-    schema = stage_copy(work, copied, beside)
-    return TableApplied(source_table=schema.source_name, changes=copied.rows, folded=copied.rows)
+    behind = {mode: table for mode, table in target.derived.items() if table in target.behind}
+    schema = stage_copy(work, copy, behind)
+    return TableApplied(source_table=schema.source_name, changes=copy.rows, folded=copy.rows)
 
 
 def _apply_table(
@@ -212,24 +218,24 @@ def _apply_table(
     batch: ChangeBatch,
     relations: Sequence[BatchRelation],
     choices: Choices,
-    annex: Annex,
+    sidecar: BatchSidecar,
 ) -> TableApplied:
     schema = schema_of(work.table.metadata, work.table.name)
-    took = taken(schema.selection, [(r, batch.relation_table(r)) for r in relations])
-    changes, schema = followed(schema, took.changes, annex)
-    schema = schema.with_lost(took.lost).with_exact(
+    selected = select_changes(schema.selection, [(r, batch.relation_table(r)) for r in relations])
+    changes, schema = follow_schema_changes(schema, selected.changes, sidecar)
+    schema = schema.with_lost(selected.lost).with_exact(
         [name for relation, rows in changes for name in _exact_columns(relation, rows)]
     )
     choice = choices.of(schema.schema, schema.table)
     staged = Staged(0, Conflicts())
-    if target.mirror in target.lacking and not changes:
+    if target.mirror in target.behind and not changes:
         stage_shape(work, schema)
-    elif target.mirror in target.lacking:
-        staged = stage(work, schema, segment_folds(changes), choice, constants(schema, annex))
-    for mode, table in target.beside.items():
-        if table in target.lacking:
+    elif target.mirror in target.behind:
+        staged = stage(work, schema, segment_folds(changes), choice, constants(schema, sidecar))
+    for mode, table in target.derived.items():
+        if table in target.behind:
             reach("apply.between_modes")
-            names = settled(schema, schema_of(work.table.metadata, work.table.name)).names
+            names = settle(schema, schema_of(work.table.metadata, work.table.name)).names
             stage_derived_changes(
                 replace(work, table=table), mode, MirrorChanges(schema, names, changes), batch, choice
             )

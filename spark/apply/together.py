@@ -1,11 +1,11 @@
-"""Tables of a batch that are staged at the same time, each in a Spark session of its own.
+"""Stages several tables of a batch at the same time, each in a Spark session of its own.
 
-A small MERGE is planned longer than it works, and planning keeps one core busy: so small ones overlap.  The
-properties of a snapshot are settings of a session, so no two tables share one while they are staged.  A large
-MERGE uses all cores, and its keys take heap (docs/adr/0018): these are taken one after the other.
+Spark plans a small MERGE for longer than it executes it, and planning uses one core: so small tables overlap.
+The properties of a snapshot are settings of a session, so two tables never share a session while they are
+staged.  A large MERGE uses all cores, and its keys take heap (docs/adr/0018): large tables go one by one.
 
-Invariant: when this returns, or raises, nothing is at work any more.  What is staged of a table depends on
-that table and the batch alone, so the order does not matter.
+Invariant: when `run_jobs` returns or raises, no statement runs any more.  What is staged of a table depends
+on that table and the batch only, so the order does not matter.
 """
 
 from __future__ import annotations
@@ -28,63 +28,78 @@ from slotlake.spark.tables.shapes import BatchRelation, ChangeBatch
 
 SMALL_ROWS_MAX = 20_000
 _SMALL_BATCH_BYTES_MAX = 16 * 1024 * 1024
-_HANDS_MAX = 4
+_WORKERS_MAX = 4
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Job(Generic[T]):
-    """A table to be staged in the session that is given; ``small``: others may be at the same time."""
+    """The staging of one table.
+
+    Attributes:
+        run: stages the table in the session that it gets.
+        small: other tables may be staged at the same time.
+    """
 
     run: Callable[[SparkSession], T]
     small: bool
 
 
 @dataclass
-class _Hands:
-    """The sessions beside one session, on the same Spark and lake, and threads that keep to Java."""
+class _Workers:
+    """The additional sessions of one session, on the same Spark and lake.
+
+    Attributes:
+        siblings: the sessions.
+        pool: the threads; Java needs the same thread for the same session.
+    """
 
     siblings: list[SparkSession] = field(default_factory=list)
     pool: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(hands_max(), "slotlake-apply")
+        default_factory=lambda: ThreadPoolExecutor(workers_max(), "slotlake-apply")
     )
 
 
-_beside: WeakKeyDictionary[SparkSession, dict[tuple[str, ...], _Hands]] = WeakKeyDictionary()
+_workers: WeakKeyDictionary[SparkSession, dict[tuple[str, ...], _Workers]] = WeakKeyDictionary()
 
 
-def hands_max() -> int:
-    """How many tables are staged at the same time; a test that dies at a place wants one after the other."""
-    return 1 if os.environ.get("SLOTLAKE_FAILPOINT") else min(_HANDS_MAX, os.cpu_count() or 1)
+def workers_max() -> int:
+    """Return how many tables may be staged at the same time; 1 if a test ends the process at a failpoint."""
+    return 1 if os.environ.get("SLOTLAKE_FAILPOINT") else min(_WORKERS_MAX, os.cpu_count() or 1)
 
 
 def is_small(batch: ChangeBatch, relations: Iterable[BatchRelation]) -> bool:
-    """May a table of a batch be staged beside others?"""
-    whole = sum(int(file["bytes"]) for file in batch.manifest.get("files", ()))
-    return whole <= _SMALL_BATCH_BYTES_MAX and sum(each.rows for each in relations) <= SMALL_ROWS_MAX
+    """Return whether a table of a batch may be staged at the same time as others."""
+    batch_bytes = sum(int(file["bytes"]) for file in batch.manifest.get("files", ()))
+    return batch_bytes <= _SMALL_BATCH_BYTES_MAX and sum(each.rows for each in relations) <= SMALL_ROWS_MAX
 
 
-def done(session: SparkSession, lake: LakeSettings, jobs: Mapping[str, Job[T]]) -> dict[str, T]:
-    """What all jobs return, in their order.
+def run_jobs(session: SparkSession, lake: LakeSettings, jobs: Mapping[str, Job[T]]) -> dict[str, T]:
+    """Run all jobs and return their results, in the order of the jobs.
+
+    Args:
+        session: the session that large tables, or a single one, are staged in.
+        lake: the lake; each additional session opens it.
+        jobs: name → job.
 
     Raises:
-        Exception: of the job that failed; those not begun by then were not done.
+        Exception: the first job that failed raised it; jobs that had not begun by then do not run.
     """
     small = [name for name, job in jobs.items() if job.small]
-    count = min(len(small), hands_max())
-    found: dict[str, T] = {}
+    count = min(len(small), workers_max())
+    results: dict[str, T] = {}
     if count > 1:
-        found = _at_once(_sessions(session, lake, count), {name: jobs[name] for name in small})
+        results = _run_at_once(_sessions(session, lake, count), {name: jobs[name] for name in small})
     for name, job in jobs.items():
-        if name not in found:
-            found[name] = job.run(session)
-    return {name: found[name] for name in jobs}
+        if name not in results:
+            results[name] = job.run(session)
+    return {name: results[name] for name in jobs}
 
 
-def _at_once(
-    given: tuple[ThreadPoolExecutor, Sequence[SparkSession]], jobs: Mapping[str, Job[T]]
+def _run_at_once(
+    workers: tuple[ThreadPoolExecutor, Sequence[SparkSession]], jobs: Mapping[str, Job[T]]
 ) -> dict[str, T]:
-    pool, sessions = given
+    pool, sessions = workers
     free: SimpleQueue[SparkSession] = SimpleQueue()
     for each in sessions:
         free.put(each)
@@ -112,21 +127,21 @@ def _at_once(
 def _sessions(
     session: SparkSession, lake: LakeSettings, count: int
 ) -> tuple[ThreadPoolExecutor, Sequence[SparkSession]]:
-    """The session itself and others on the same Spark; a catalog takes long to open, so they are kept."""
-    by_lake = _beside.setdefault(session, {})
-    hands = by_lake.setdefault((lake.catalog, lake.uri, lake.warehouse), _Hands())
-    while len(hands.siblings) < count - 1:
+    """Return the pool, the session itself and additional ones, which are reused: a catalog opens slowly."""
+    by_lake = _workers.setdefault(session, {})
+    workers = by_lake.setdefault((lake.catalog, lake.uri, lake.warehouse), _Workers())
+    while len(workers.siblings) < count - 1:
         own = sibling(session)
         use_lake(own, lake)
-        hands.siblings.append(own)
-    return hands.pool, [session, *hands.siblings[: count - 1]]
+        workers.siblings.append(own)
+    return workers.pool, [session, *workers.siblings[: count - 1]]
 
 
-def let_go(session: SparkSession) -> None:
-    """End what was begun beside a session, before it ends itself."""
-    for hands in _beside.pop(session, {}).values():
-        hands.pool.shutdown()
-        for own in hands.siblings:
+def close_workers(session: SparkSession) -> None:
+    """Close the additional sessions of a session, before it is closed itself."""
+    for workers in _workers.pop(session, {}).values():
+        workers.pool.shutdown()
+        for own in workers.siblings:
             if is_remote(own):
                 with suppress(*SPARK_ERRORS):
                     own.stop()

@@ -19,9 +19,9 @@ from slotlake.spark.fold.conflicts import Choices
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName, postgres_name
 from slotlake.spark.publish.derived_tables import load_derived_tables
-from slotlake.spark.publish.sidecar import Annex
+from slotlake.spark.publish.sidecar import BatchSidecar
 from slotlake.spark.publish.swap import load, reset_stage
-from slotlake.spark.read.point import Cut, Pinned
+from slotlake.spark.read.point import Pinned, ReadPoint
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
 from slotlake.spark.tables.schema import TableSchema, schema_of
@@ -50,8 +50,8 @@ class _Staged(Pinned):
     @cached_property
     def properties(self) -> dict[str, str]:
         """The table's properties."""
-        found: dict[str, str] = self.metadata.get("properties", {})
-        return found
+        properties: dict[str, str] = self.metadata.get("properties", {})
+        return properties
 
     @cached_property
     def snapshot(self) -> Metadata | None:
@@ -70,19 +70,19 @@ class _Staged(Pinned):
 
 
 @contextmanager
-def staged(
+def staged_trial(
     session: SparkSession,
     lake: LakeSettings,
     batch: ChangeBatch,
     pipeline: str,
     choices: Choices,
-    annex: Annex,
+    sidecar: BatchSidecar,
     tables: Collection[str],
-) -> Iterator[Cut]:
+) -> Iterator[ReadPoint]:
     """The lake as it would be if the batch were published, of some of its tables.
 
     Args:
-        annex: what would belong to the batch.
+        sidecar: what would belong to the batch.
         tables: these, as PostgreSQL writes them.
 
     Raises:
@@ -90,23 +90,23 @@ def staged(
         LakeError: Spark failed, or the lake cannot be reached.
     """
     others = {postgres_name(r.schema, r.table) for r in batch.relations} - set(tables)
-    alone = replace(annex, left=annex.left | others, copies=())
-    before = Cut.latest(lake)
+    reduced = replace(sidecar, passed_over=sidecar.passed_over | others, copies=())
+    before = ReadPoint.latest(lake)
     names = [before.find(table) for table in tables]
     try:
-        apply_batch(session, lake, batch, pipeline, choices, alone)
+        apply_batch(session, lake, batch, pipeline, choices, reduced)
         with open_catalog(lake) as catalog:
             pointers = catalog.pointers()
-            found = {name: load(pointers, name) for name in names}
+            loaded = {name: load(pointers, name) for name in names}
         pinned: dict[LakeName, Pinned] = dict(before.pinned)
-        for name, table in found.items():
+        for name, table in loaded.items():
             pinned[name] = _Staged(name, table.location, batch.end_lsn, table)
-        yield Cut(lake, batch.end_lsn, pinned)
+        yield ReadPoint(lake, batch.end_lsn, pinned)
     finally:
-        _forget(lake, names)
+        _clear_stage(lake, names)
 
 
-def _forget(lake: LakeSettings, names: Collection[LakeName]) -> None:
+def _clear_stage(lake: LakeSettings, names: Collection[LakeName]) -> None:
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
         for name in names:

@@ -71,27 +71,34 @@ class Catalog(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back all connections."""
+        """Close all connections."""
 
     @abstractmethod
     def pointers(self) -> Mapping[LakeName, str]:
-        """Every table's metadata location.
+        """Return every table's metadata location.
 
-        On a SQL catalog read in one query: one cut of it.  A REST catalog has no such query: each is read
-        when it is asked for, so ask for `commits` first (spark/read/point.py tells why that is enough).
+        A SQL catalog reads them in one query, so they belong together.  A REST catalog has no such query: it
+        reads each location when it is asked for, so ask for `commits` first (spark/read/point.py says why
+        that is enough).
         """
 
     def pointer(self, name: LakeName) -> str | None:
-        """One table's metadata location; None if there is no such table."""
+        """Return one table's metadata location; None if there is no such table."""
         return self.pointers().get(name)
 
     @abstractmethod
     def names(self) -> Collection[LakeName]:
-        """The tables that there are, without a look at any."""
+        """Return the names of all tables, without reading any table."""
 
     @abstractmethod
     def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
-        """Get a table's next metadata ready; nobody sees it before :meth:`move`."""
+        """Prepare a table's next metadata; nobody sees it before :meth:`move`.
+
+        Args:
+            table: the table as it was read.
+            metadata: its next metadata.
+            rename: its new name; None: it keeps its name.
+        """
 
     @abstractmethod
     def move(self, moves: Sequence[Move]) -> None:
@@ -103,30 +110,30 @@ class Catalog(ABC):
 
     @abstractmethod
     def forget(self, moves: Sequence[Move]) -> None:
-        """Remove what :meth:`prepared` wrote for moves that certainly were not made."""
+        """Remove what :meth:`prepared` wrote for moves that were certainly not made."""
 
     @abstractmethod
     def drop(self, names: Sequence[LakeName]) -> None:
-        """Forget tables; their files stay."""
+        """Remove tables from the catalog; their files stay."""
 
     def discard(self, name: LakeName, pipeline: str) -> None:  # noqa: B027  (only REST leaves such a thing)
-        """Drop what a crashed attempt of this pipeline at making a new table left under its name.
+        """Drop what a crashed attempt of this pipeline to make a table left under its name.
 
         Raises:
-            LakeError: another pipeline is making it.
+            LakeError: another pipeline is making the table.
         """
 
     @abstractmethod
     def drop_namespace(self, namespace: str) -> None:
-        """Forget a namespace that holds no table."""
+        """Remove a namespace that holds no table."""
 
     @abstractmethod
     def make_namespace(self, namespace: str) -> None:
-        """Make a namespace if missing."""
+        """Make a namespace if it is missing."""
 
 
 def moved_by_another(name: LakeName, lake: LakeSettings) -> PointerMovedError:
-    """The error of a move that came too late."""
+    """Return the error of a move that came too late."""
     return PointerMovedError(
         "a lake table was changed by someone else meanwhile; nothing was published",
         where=f"table {name} in {lake.place}",
@@ -135,10 +142,15 @@ def moved_by_another(name: LakeName, lake: LakeSettings) -> PointerMovedError:
 
 
 def require_own(name: LakeName, properties: Mapping[str, str], pipeline: str) -> None:
-    """A table that is being filled must be this pipeline's before it is dropped.
+    """Require that a table that is being filled is this pipeline's, before it is dropped.
+
+    Args:
+        name: the table.
+        properties: its properties.
+        pipeline: this pipeline's name.
 
     Raises:
-        LakeError: it is another one's.
+        LakeError: it is another pipeline's.
     """
     owner = properties.get(PIPELINE_PROPERTY)
     if owner != pipeline:
@@ -159,7 +171,7 @@ def load(pointers: Mapping[LakeName, str], name: LakeName) -> Loaded:
 
 
 def load_one(catalog: Catalog, name: LakeName) -> Loaded:
-    """As :func:`load`, without a look at the other tables, of which there may be thousands."""
+    """As :func:`load`, without reading the pointers of the other tables, of which there may be thousands."""
     return _loaded(name, catalog.pointer(name))
 
 

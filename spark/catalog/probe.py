@@ -46,19 +46,19 @@ def probe_catalog(lake: LakeSettings) -> bool:
             return False
     with explained(lake):
         engine = create_engine(url, poolclass=NullPool)
-        return _made(engine, lake)
+        return _has_tables(engine, lake)
 
 
-def _made(engine: Engine, lake: LakeSettings) -> bool:
+def _has_tables(engine: Engine, lake: LakeSettings) -> bool:
     with engine.connect() as connection:
-        made = inspect(connection).has_table(_TABLES)
+        has_tables = inspect(connection).has_table(_TABLES)
         connection.rollback()
-        if made:
+        if has_tables:
             connection.exec_driver_sql(_NO_ROW)
         elif engine.dialect.name == "postgresql":
             _require_create(connection, lake)
         connection.rollback()
-    return bool(made)
+    return bool(has_tables)
 
 
 def _require_create(connection: Connection, lake: LakeSettings) -> None:

@@ -36,7 +36,7 @@ from requests import RequestException, Response, Session, Timeout
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog.base import Catalog, Loaded, Move, UnansweredError, moved_by_another, require_own
-from slotlake.spark.catalog.rest_changes import COPYING, change, creation, filling
+from slotlake.spark.catalog.rest_changes import COPYING, table_change, table_content, table_creation
 from slotlake.spark.jdbc import CONNECT_SECONDS
 from slotlake.spark.lake import ANSWER_SECONDS, LakeSettings
 from slotlake.spark.names import LakeName, belongs, visible
@@ -81,7 +81,13 @@ class RestPointers(Catalog):
         return _Pointers(self)
 
     def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
-        """Nothing to do beforehand: the server writes the metadata."""
+        """Return the move; the server writes the metadata itself.
+
+        Args:
+            table: the table as it was read.
+            metadata: its next metadata.
+            rename: its new name; None: it keeps its name.
+        """
         return Move(table, metadata, "", rename)
 
     def forget(self, moves: Sequence[Move]) -> None:
@@ -89,17 +95,17 @@ class RestPointers(Catalog):
 
     def move(self, moves: Sequence[Move]) -> None:
         """Make all moves by one request; by one each, in the order given, where the user accepts that."""
-        made = [move for move in moves if move.rename is not None]
-        if made:
-            self._make(moves, made)
+        new_tables = [move for move in moves if move.rename is not None]
+        if new_tables:
+            self._make_tables(moves, new_tables)
             return
-        self._commit([change(move.table, move.metadata) for move in moves])
+        self._commit([table_change(move.table, move.metadata) for move in moves])
 
     @cached_property
     def together(self) -> bool:
-        """Can the server change several tables by one request?
+        """Whether the server can change several tables with one request.
 
-        By its list of what it can do; one that gives none is asked, with a request that changes nothing.
+        The server's list of endpoints says so; a server without a list gets a request that changes nothing.
         """
         listed = self._rest._supported_endpoints  # noqa: SLF001 - pyiceberg asks, but does not tell
         if listed >= DEFAULT_ENDPOINTS and listed <= DEFAULT_ENDPOINTS | VIEW_ENDPOINTS:
@@ -122,9 +128,9 @@ class RestPointers(Catalog):
 
     def drop(self, names: Sequence[LakeName]) -> None:
         """Forget tables, one after another; `commits`, without which nothing is read, first."""
-        first = sorted(names, key=lambda name: (name.table != "commits", name))
+        ordered = sorted(names, key=lambda name: (name.table != "commits", name))
         with _explained(self.lake):
-            for name in first:
+            for name in ordered:
                 with suppress(NoSuchTableError):
                     self._rest.drop_table((name.namespace, name.table))
 
@@ -151,12 +157,12 @@ class RestPointers(Catalog):
         """Every table of this lake, those being filled among them."""
         with _explained(self.lake):
             spaces = [space[0] for space in self._rest.list_namespaces() if len(space) == 1]
-            mine = [space for space in spaces if belongs(visible(space), self.lake.namespace)]
-            found: list[LakeName] = []
-            for space in mine:
+            namespaces = [space for space in spaces if belongs(visible(space), self.lake.namespace)]
+            tables: list[LakeName] = []
+            for space in namespaces:
                 with suppress(NoSuchNamespaceError):
-                    found += [LakeName(*name) for name in self._rest.list_tables(space)]
-        return frozenset(found)
+                    tables += [LakeName(*name) for name in self._rest.list_tables(space)]
+        return frozenset(tables)
 
     def location(self, name: LakeName) -> str | None:
         """Where a table's metadata is; None if there is no such table, or it is not one yet."""
@@ -169,25 +175,27 @@ class RestPointers(Catalog):
 
     # -- changes ----------------------------------------------------------------------------------------
 
-    def _make(self, moves: Sequence[Move], made: Sequence[Move]) -> None:
+    def _make_tables(self, moves: Sequence[Move], new_tables: Sequence[Move]) -> None:
         self.require_together()
-        if self.together and self._made_together(moves):
-            self._drop_hidden(made)
+        if self.together and self._make_together(moves):
+            self._drop_hidden(new_tables)
             return
-        uuids = {id(move): str(uuid.uuid4()) for move in made}
-        for move in made:
+        uuids = {id(move): str(uuid.uuid4()) for move in new_tables}
+        for move in new_tables:
             self._discard(move)
-            self._one(creation(move, uuids[id(move)], content=False))
+            self._one(table_creation(move, uuids[id(move)], content=False))
         self._commit(
             [
-                filling(move, uuids[id(move)]) if move.rename else change(move.table, move.metadata)
+                table_content(move, uuids[id(move)])
+                if move.rename
+                else table_change(move.table, move.metadata)
                 for move in moves
             ]
         )
-        self._drop_hidden(made)
+        self._drop_hidden(new_tables)
 
-    def _made_together(self, moves: Sequence[Move]) -> bool:
-        """Did the server make all new tables, with content, by one request?"""
+    def _make_together(self, moves: Sequence[Move]) -> bool:
+        """Return whether the server made all new tables, with content, by one request."""
         for move in moves:
             if move.rename:
                 self._discard(move)
@@ -195,9 +203,9 @@ class RestPointers(Catalog):
             _TOGETHER,
             {
                 "table-changes": [
-                    creation(move, str(uuid.uuid4()), content=True)
+                    table_creation(move, str(uuid.uuid4()), content=True)
                     if move.rename
-                    else change(move.table, move.metadata)
+                    else table_change(move.table, move.metadata)
                     for move in moves
                 ]
             },
@@ -209,8 +217,8 @@ class RestPointers(Catalog):
     def _discard(self, move: Move) -> None:
         self.discard(move.rename or move.name, move.metadata.get("properties", {}).get(PIPELINE_PROPERTY, ""))
 
-    def _drop_hidden(self, made: Sequence[Move]) -> None:
-        self.drop([move.name for move in made])
+    def _drop_hidden(self, new_tables: Sequence[Move]) -> None:
+        self.drop([move.name for move in new_tables])
 
     def _commit(self, changes: list[dict[str, Any]]) -> None:
         if len(changes) > 1:
@@ -317,5 +325,5 @@ def _error_type(answer: Response) -> str:
 
 
 def _lacks(answer: Response) -> bool:
-    """Is there no such request? Not to be taken for a table that is missing."""
+    """Return whether the server has no such request; a missing table is something else."""
     return answer.status_code in _LACKING and not _error_type(answer).startswith("NoSuch")

@@ -21,7 +21,7 @@ COPYING = "slotlake.copying"
 Change = dict[str, Any]
 
 
-def change(table: Loaded, after: Metadata) -> Change:
+def table_change(table: Loaded, after: Metadata) -> Change:
     """What makes ``after`` of a table as it was read."""
     before = table.metadata
     refs, next_refs = before.get("refs", {}), after.get("refs", {})
@@ -33,20 +33,20 @@ def change(table: Loaded, after: Metadata) -> Change:
         "requirements": [
             {"type": "assert-table-uuid", "uuid": before["table-uuid"]},
             {"type": "assert-current-schema-id", "current-schema-id": before["current-schema-id"]},
-            *(_stands(name, catalog_metadata.ref(before, name)) for name in guarded),
+            *(_require_ref(name, catalog_metadata.ref(before, name)) for name in guarded),
         ],
         "updates": [
             *_schemas(before, after),
-            *_new(before, after),
-            *(_points(name, next_refs[name]) for name in sorted(moved, key=lambda name: name != MAIN)),
+            *_added_snapshots(before, after),
+            *(_set_ref(name, next_refs[name]) for name in sorted(moved, key=lambda name: name != MAIN)),
             *({"action": "remove-snapshot-ref", "ref-name": name} for name in dropped),
             *_property_updates(before.get("properties", {}), after.get("properties", {})),
-            *_gone(before, after),
+            *_removed_snapshots(before, after),
         ],
     }
 
 
-def creation(move: Move, table_uuid: str, *, content: bool) -> Change:
+def table_creation(move: Move, table_uuid: str, *, content: bool) -> Change:
     """What makes a new table like the one that was filled out of sight.
 
     Args:
@@ -79,11 +79,11 @@ def creation(move: Move, table_uuid: str, *, content: bool) -> Change:
     }
 
 
-def filling(move: Move, table_uuid: str) -> Change:
+def table_content(move: Move, table_uuid: str) -> Change:
     """What gives a table made empty its content, and makes it one that is there."""
     return {
         "identifier": _identifier(move.rename or move.name),
-        "requirements": [{"type": "assert-table-uuid", "uuid": table_uuid}, _stands(MAIN, None)],
+        "requirements": [{"type": "assert-table-uuid", "uuid": table_uuid}, _require_ref(MAIN, None)],
         "updates": [
             *_content(move.metadata),
             {"action": "remove-properties", "removals": [COPYING]},
@@ -95,11 +95,11 @@ def _identifier(name: LakeName) -> dict[str, Any]:
     return {"namespace": [name.namespace], "name": name.table}
 
 
-def _stands(name: str, snapshot_id: int | None) -> Change:
+def _require_ref(name: str, snapshot_id: int | None) -> Change:
     return {"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": snapshot_id}
 
 
-def _points(name: str, ref: Metadata) -> Change:
+def _set_ref(name: str, ref: Metadata) -> Change:
     return {"action": "set-snapshot-ref", "ref-name": name, **ref}
 
 
@@ -114,8 +114,8 @@ def _property_updates(before: dict[str, str], after: dict[str, str]) -> list[Cha
 
 def _schemas(before: Metadata, after: Metadata) -> list[Change]:
     """The schema that the table is to have; the server gives it a number."""
-    known = {schema["schema-id"] for schema in before["schemas"]}
-    added = [schema for schema in after["schemas"] if schema["schema-id"] not in known]
+    known_ids = {schema["schema-id"] for schema in before["schemas"]}
+    added = [schema for schema in after["schemas"] if schema["schema-id"] not in known_ids]
     if not added and before["current-schema-id"] == after["current-schema-id"]:
         return []
     if not added:
@@ -127,22 +127,22 @@ def _schemas(before: Metadata, after: Metadata) -> list[Change]:
     ]
 
 
-def _new(before: Metadata, after: Metadata) -> list[Change]:
-    known = {snapshot["snapshot-id"] for snapshot in before.get("snapshots", ())}
+def _added_snapshots(before: Metadata, after: Metadata) -> list[Change]:
+    known_ids = {snapshot["snapshot-id"] for snapshot in before.get("snapshots", ())}
     return [
         {"action": "add-snapshot", "snapshot": snapshot}
         for snapshot in after.get("snapshots", ())
-        if snapshot["snapshot-id"] not in known
+        if snapshot["snapshot-id"] not in known_ids
     ]
 
 
-def _gone(before: Metadata, after: Metadata) -> list[Change]:
+def _removed_snapshots(before: Metadata, after: Metadata) -> list[Change]:
     """One update for each snapshot that leaves: older servers take no more in one."""
-    left = {snapshot["snapshot-id"] for snapshot in after.get("snapshots", ())}
+    remaining_ids = {snapshot["snapshot-id"] for snapshot in after.get("snapshots", ())}
     return [
         {"action": "remove-snapshots", "snapshot-ids": [snapshot["snapshot-id"]]}
         for snapshot in before.get("snapshots", ())
-        if snapshot["snapshot-id"] not in left
+        if snapshot["snapshot-id"] not in remaining_ids
     ]
 
 
@@ -154,4 +154,4 @@ def _content(metadata: Metadata) -> list[Change]:
         for snapshot in reversed(catalog_metadata.ancestry(metadata))
     ]
     refs = metadata.get("refs", {})
-    return [*added, *(_points(name, refs[name]) for name in sorted(refs, key=lambda name: name != MAIN))]
+    return [*added, *(_set_ref(name, refs[name]) for name in sorted(refs, key=lambda name: name != MAIN))]

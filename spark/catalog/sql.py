@@ -99,15 +99,21 @@ class SqlPointers(Catalog):
         """One table's, without the others."""
         query = select(_TABLES.metadata_location).where(*self._is(name))
         with self._transaction() as connection:
-            found = connection.execute(query).scalar()
-        return None if found is None else str(found)
+            location = connection.execute(query).scalar()
+        return None if location is None else str(location)
 
     def names(self) -> Collection[LakeName]:
         """The tables of the same query."""
         return self.pointers().keys()
 
     def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
-        """Write the next metadata file."""
+        """Write the next metadata file and return the move.
+
+        Args:
+            table: the table as it was read.
+            metadata: its next metadata.
+            rename: its new name; None: it keeps its name.
+        """
         return Move(table, metadata, catalog_metadata.write_next(metadata, table.location), rename)
 
     def forget(self, moves: Sequence[Move]) -> None:
@@ -130,11 +136,11 @@ class SqlPointers(Catalog):
 
     def drop_namespace(self, namespace: str) -> None:
         """Forget a namespace that holds no table."""
-        mine = IcebergNamespaceProperties.catalog_name == self.lake.catalog
+        of_catalog = IcebergNamespaceProperties.catalog_name == self.lake.catalog
         with self._transaction() as connection:
             connection.execute(
                 delete(IcebergNamespaceProperties).where(
-                    mine, IcebergNamespaceProperties.namespace == namespace
+                    of_catalog, IcebergNamespaceProperties.namespace == namespace
                 )
             )
 
@@ -166,13 +172,13 @@ class SqlPointers(Catalog):
             raise moved_by_another(move.name, self.lake)
 
     def _ensure_namespace(self, connection: Connection, namespace: str) -> None:
-        mine = IcebergNamespaceProperties.catalog_name == self.lake.catalog
-        found = connection.execute(
+        of_catalog = IcebergNamespaceProperties.catalog_name == self.lake.catalog
+        existing = connection.execute(
             select(IcebergNamespaceProperties.namespace).where(
-                mine, IcebergNamespaceProperties.namespace == namespace
+                of_catalog, IcebergNamespaceProperties.namespace == namespace
             )
         ).first()
-        if found is None:
+        if existing is None:
             connection.execute(
                 insert(IcebergNamespaceProperties).values(
                     catalog_name=self.lake.catalog,

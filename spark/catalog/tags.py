@@ -33,35 +33,35 @@ def tag(position: int) -> str:
 
 def tags(metadata: Metadata) -> dict[int, int]:
     """Position → snapshot id of a table's tags, oldest first."""
-    found = {}
+    positions = {}
     for name, ref in metadata.get("refs", {}).items():
         match = _TAG.fullmatch(name)
         if match and ref.get("type") == "tag":
-            found[parse_lsn(f"{match[1]}/{match[2]}")] = int(ref["snapshot-id"])
-    return dict(sorted(found.items()))
+            positions[parse_lsn(f"{match[1]}/{match[2]}")] = int(ref["snapshot-id"])
+    return dict(sorted(positions.items()))
 
 
-def tagged(metadata: Metadata, before: Metadata, position: int, kept: Collection[int]) -> Metadata:
+def tagged(metadata: Metadata, before: Metadata, position: int, keep_positions: Collection[int]) -> Metadata:
     """A table that a point changed, with the tags that it should have.
 
     Args:
         metadata: the table as the point leaves it.
         before: the table as it was; empty if the point made it.
         position: the point's.
-        kept: positions of all points that are kept, this one among them if it is.
+        keep_positions: positions of all points that are kept, this one among them if it is.
     """
-    wanted = tags(metadata)
+    tags_by_position = tags(metadata)
     last = catalog_metadata.newest_of_a_point(before)
     if last is not None:  # not what may lie on top of it, a compaction: rows of `commits` name this one
         since = catalog_metadata.newest_position(before) or 0
-        unchanged = {point: int(last["snapshot-id"]) for point in kept if since <= point < position}
-        wanted = unchanged | wanted
+        unchanged = {point: int(last["snapshot-id"]) for point in keep_positions if since <= point < position}
+        tags_by_position = unchanged | tags_by_position
     after = catalog_metadata.ref(metadata, catalog_metadata.MAIN)
-    if position in kept and after is not None:
-        wanted[position] = after
-    oldest = min(kept, default=position)
-    floor = max((point for point in wanted if point <= oldest), default=oldest)
-    return _with_tags(metadata, {point: id_ for point, id_ in wanted.items() if point >= floor})
+    if position in keep_positions and after is not None:
+        tags_by_position[position] = after
+    oldest = min(keep_positions, default=position)
+    floor = max((point for point in tags_by_position if point <= oldest), default=oldest)
+    return _with_tags(metadata, {point: id_ for point, id_ in tags_by_position.items() if point >= floor})
 
 
 def at(metadata: Metadata, position: int) -> int | None:
@@ -70,8 +70,8 @@ def at(metadata: Metadata, position: int) -> int | None:
     return reached[-1] if reached else None
 
 
-def _with_tags(metadata: Metadata, wanted: dict[int, int]) -> Metadata:
+def _with_tags(metadata: Metadata, tags_by_position: dict[int, int]) -> Metadata:
     names = {tag(point) for point in tags(metadata)}
     refs = {name: ref for name, ref in metadata.get("refs", {}).items() if name not in names}
-    refs |= {tag(point): {"snapshot-id": id_, "type": "tag"} for point, id_ in wanted.items()}
+    refs |= {tag(point): {"snapshot-id": id_, "type": "tag"} for point, id_ in tags_by_position.items()}
     return {**metadata, "refs": refs}

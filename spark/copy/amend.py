@@ -27,12 +27,12 @@ from slotlake.spark.history.new_tables import copy_source
 from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.bounds import Markers, value_range
-from slotlake.spark.merge.run import Work, run_statements, shape, view_of
+from slotlake.spark.merge.run import Work, apply_shape, run_statements, view_of
 from slotlake.spark.names import LakeName, quote
 from slotlake.spark.publish.commits import Point
 from slotlake.spark.publish.derived_tables import load_derived_tables
 from slotlake.spark.publish.place import CopyTarget, companions_in
-from slotlake.spark.publish.sidecar import Copied
+from slotlake.spark.publish.sidecar import TableCopy
 from slotlake.spark.publish.swap import require_owner, reset_stage
 from slotlake.spark.tables.metadata import STAGE, head, live_rows
 from slotlake.spark.tables.schema import LakeColumn, TableSchema, schema_of
@@ -56,11 +56,17 @@ class Amendment:
         self._name = name
         self._directory = lake_files.control_directory(lake, "amend", name.namespace, name.table)
         self.schema = schema
-        self.target: CopyTarget = Copied(schema, self._directory / "rows", 0, "asked for").target
+        self.target: CopyTarget = TableCopy(schema, self._directory / "rows", 0, "asked for").target
 
     @classmethod
     def begin(cls, session: SparkSession, lake: LakeSettings, pipeline: str, name: LakeName) -> Amendment:
-        """Make a place for the rows that come, empty.
+        """Make an empty directory for the new rows.
+
+        Args:
+            session: runs the statements.
+            lake: the lake.
+            pipeline: the pipeline that the table must belong to.
+            name: the lake table.
 
         Raises:
             LakeError: the lake has no such table, or it is not this pipeline's.
@@ -81,11 +87,11 @@ class Amendment:
     def __exit__(self, *failure: object) -> None:
         lake_files.remove_tree(self._directory)
 
-    def stage(self, point: Point, gone: pa.Table, fewer: int | None = None) -> list[LakeName]:
+    def stage(self, point: Point, removed_keys: pa.Table, fewer: int | None = None) -> list[LakeName]:
         """Stage that the rows of some keys go and the files' rows come; the tables to be published then.
 
         Args:
-            gone: the typed values of the key's columns by source name, and their exact text, if the
+            removed_keys: the typed values of the key's columns by source name, and their exact text, if the
                 table keeps one, as ``<name>__exact``.
             fewer: how many rows fewer the table has then; None if that is not known.
 
@@ -95,41 +101,44 @@ class Amendment:
         with open_catalog(self._lake) as catalog:
             pointers = catalog.pointers()
             table = load(pointers, self._name)
-            beside = load_derived_tables(pointers, self._name)
-            reset_stage(catalog, [table, *beside.values()])
+            derived = load_derived_tables(pointers, self._name)
+            reset_stage(catalog, [table, *derived.values()])
         work = Work(self._session, self._lake, point, table, self._directory)
         files = sorted(self.target.directory.glob("*.parquet"))
         schema = self.schema.with_exact(companions_in(files, self.target))
-        companions = shape(work, schema)
-        with self._came(schema, companions, files) as came, _gone(work, schema, companions, gone) as going:
-            _stage_mirror(work, came if files else None, going)
+        companions = apply_shape(work, schema)
+        with (
+            self._new_rows_view(schema, companions, files) as new_rows,
+            _removed_keys_view(work, schema, companions, removed_keys) as removed,
+        ):
+            _stage_mirror(work, new_rows if files else None, removed)
             if fewer is not None:
                 _require_fewer(work, fewer)
-            for mode, each in beside.items():
-                _stage_beside(replace(work, table=each), mode, schema, came, going)
-        return [*(each.name for each in beside.values()), self._name]
+            for mode, each in derived.items():
+                _stage_derived_table(replace(work, table=each), mode, schema, new_rows, removed)
+        return [*(each.name for each in derived.values()), self._name]
 
     @contextmanager
-    def _came(
+    def _new_rows_view(
         self, schema: TableSchema, companions: Collection[str], files: Sequence[Path]
     ) -> Iterator[_Rows]:
         """A view of the rows that come, with the lake's fields."""
         fields = _fields(schema.live, companions)
         if files:
             target = self.target
-            definitions = [f"{target.names[c.name]} {c.kept.spark}" for c in schema.live]
+            definitions = [f"{target.names[c.name]} {c.spark_type}" for c in schema.live]
             definitions += [f"{name} string" for name in target.exact_names.values()]
             reader = self._session.read.schema(", ".join(definitions))
             frame = reader.parquet(*(str(file) for file in files))
-            given = {quote(c.lake_name): target.names[c.name] for c in schema.live}
-            given |= {quote(c.exact_name): target.exact_names.get(c.name, "") for c in schema.live}
-            taken = [given[quote(name)] or "CAST(NULL AS STRING)" for name, _ in fields]
+            sources = {quote(c.lake_name): target.names[c.name] for c in schema.live}
+            sources |= {quote(c.exact_name): target.exact_names.get(c.name, "") for c in schema.live}
+            values = [sources[quote(name)] or "CAST(NULL AS STRING)" for name, _ in fields]
         else:
             frame = self._session.sql("SELECT 1 WHERE false")
-            taken = [f"CAST(NULL AS {kind})" for _, kind in fields]
-        shown = [f"{value} AS {quote(name)}" for value, (name, _) in zip(taken, fields, strict=True)]
+            values = [f"CAST(NULL AS {kind})" for _, kind in fields]
+        expressions = [f"{value} AS {quote(name)}" for value, (name, _) in zip(values, fields, strict=True)]
         view = f"came_{uuid.uuid4().hex}"
-        frame.selectExpr(*shown).createOrReplaceTempView(view)
+        frame.selectExpr(*expressions).createOrReplaceTempView(view)
         try:
             yield _Rows(view, [name for name, _ in fields])
         finally:
@@ -153,16 +162,18 @@ class _Rows:
 
 def _fields(columns: Iterable[LakeColumn], companions: Collection[str]) -> list[tuple[str, str]]:
     """Fields of the lake, and their types in Spark SQL."""
-    found = []
+    fields = []
     for column in columns:
-        found.append((column.lake_name, column.kept.spark))
+        fields.append((column.lake_name, column.spark_type))
         if column.exact_name in companions:
-            found.append((column.exact_name, "string"))
-    return found
+            fields.append((column.exact_name, "string"))
+    return fields
 
 
 @contextmanager
-def _gone(work: Work, schema: TableSchema, companions: Collection[str], keys: pa.Table) -> Iterator[_Rows]:
+def _removed_keys_view(
+    work: Work, schema: TableSchema, companions: Collection[str], keys: pa.Table
+) -> Iterator[_Rows]:
     """A view of the keys that go, with the lake's fields."""
     arrays, bounds, markers = [], [], Markers()
     columns = [schema.column(name) for name in schema.key]
@@ -179,16 +190,18 @@ def _gone(work: Work, schema: TableSchema, companions: Collection[str], keys: pa
         yield _Rows(view, names, keys.num_rows, bounds, markers)
 
 
-def _stage_mirror(work: Work, came: _Rows | None, gone: _Rows) -> None:
+def _stage_mirror(work: Work, new_rows: _Rows | None, removed: _Rows) -> None:
     branch = f"{work.table.name.sql(work.lake.catalog)}.branch_stage"
-    same = [f"t.{quote(name)} <=> s.{quote(name)}" for name in gone.fields]
-    condition = " AND ".join([*same, *gone.bounds])
-    going = f"MERGE INTO {branch} AS t USING {quote(gone.view)} AS s ON {condition} WHEN MATCHED THEN DELETE"
-    statements = [going] if gone.rows else []
-    if came is not None:
-        listed = ", ".join(map(quote, came.fields))
-        statements.append(f"INSERT INTO {branch} ({listed}) SELECT {listed} FROM {quote(came.view)}")
-    run_statements(work, statements, markers=gone.markers)
+    same = [f"t.{quote(name)} <=> s.{quote(name)}" for name in removed.fields]
+    condition = " AND ".join([*same, *removed.bounds])
+    delete = (
+        f"MERGE INTO {branch} AS t USING {quote(removed.view)} AS s ON {condition} WHEN MATCHED THEN DELETE"
+    )
+    statements = [delete] if removed.rows else []
+    if new_rows is not None:
+        listed = ", ".join(map(quote, new_rows.fields))
+        statements.append(f"INSERT INTO {branch} ({listed}) SELECT {listed} FROM {quote(new_rows.view)}")
+    run_statements(work, statements, markers=removed.markers)
 
 
 def _require_fewer(work: Work, fewer: int) -> None:
@@ -204,17 +217,19 @@ def _require_fewer(work: Work, fewer: int) -> None:
         )
 
 
-def _stage_beside(work: Work, mode: str, schema: TableSchema, came: _Rows, gone: _Rows) -> None:
+def _stage_derived_table(work: Work, mode: str, schema: TableSchema, new_rows: _Rows, removed: _Rows) -> None:
     reach("apply.between_modes")
     work = with_mirror_fields(work, mode, schema, {})
-    at = copy_source(work.lake, work.table, quote(came.view), work.point)
-    source = replace(at, fields=frozenset(came.fields))
+    copy = copy_source(work.lake, work.table, quote(new_rows.view), work.point)
+    source = replace(copy, fields=frozenset(new_rows.fields))
     branch = f"{work.table.name.sql(work.lake.catalog)}.branch_stage"
     # A row that the mirror lacked, and should not have, is there in what is kept beside it.
-    touched, key = f"touched_{uuid.uuid4().hex}", ", ".join(map(quote, gone.fields))
-    union = f"SELECT {key} FROM {quote(gone.view)} UNION SELECT {key} FROM {quote(came.view)}"
+    touched, key = f"touched_{uuid.uuid4().hex}", ", ".join(map(quote, removed.fields))
+    union = f"SELECT {key} FROM {quote(removed.view)} UNION SELECT {key} FROM {quote(new_rows.view)}"
     work.session.sql(union).createOrReplaceTempView(touched)
     try:
-        run_statements(work, MODES[mode].amended(work.table.metadata, branch, source, touched, gone.fields))
+        run_statements(
+            work, MODES[mode].amend_statements(work.table.metadata, branch, source, touched, removed.fields)
+        )
     finally:
         work.session.catalog.dropTempView(touched)

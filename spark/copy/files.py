@@ -68,25 +68,25 @@ def with_files(
     unused: Collection[str] = (),
     *,
     branch: str = MAIN,
-    told: Mapping[str, str] = _NOTHING,
+    entries: Mapping[str, str] = _NOTHING,
 ) -> Metadata:
     """The table with these files added to what a branch has, as a snapshot that is the branch's.
 
     Args:
         files: Parquet with the table's field ids; with none the snapshot is made all the same.
         unused: columns that leave the table; no file has them.
-        told: what else the snapshot's summary says.
+        entries: what else the snapshot's summary says.
 
     Raises:
         LakeError: a file cannot be read, or nothing can be written.
     """
-    shaped = _without(metadata, unused)
+    with_schema = _without(metadata, unused)
     before, number = catalog_metadata.head(metadata, branch), secrets.randbits(62) + 1
     try:
-        added = _data_files(shaped, files)
-        snapshot = _snapshot(shaped, before, number, added)
-        snapshot["summary"].update(told)
-        _write_list(snapshot, [*_manifest(shaped, snapshot, added), *_manifests(before)])
+        added = _data_files(with_schema, files)
+        snapshot = _snapshot(with_schema, before, number, added)
+        snapshot["summary"].update(entries)
+        _write_list(snapshot, [*_manifest(with_schema, snapshot, added), *_manifests(before)])
     except OSError as error:
         raise LakeError(
             f"the copied files cannot be made a table's content: {error.strerror or error}",
@@ -94,7 +94,7 @@ def with_files(
             way_out="give the warehouse room and the right to write, then run the same command again",
         ) from error
     grown = {
-        **shaped,
+        **with_schema,
         "snapshots": [*metadata.get("snapshots", ()), snapshot],
         "last-sequence-number": snapshot["sequence-number"],
         "next-row-id": snapshot["first-row-id"] + snapshot["added-rows"],
@@ -113,18 +113,18 @@ def _without(metadata: Metadata, unused: Collection[str]) -> Metadata:
 
 
 def _current(metadata: Metadata) -> Metadata:
-    found: Metadata = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
-    return found
+    schema: Metadata = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
+    return schema
 
 
 def _data_files(metadata: Metadata, files: Sequence[Path]) -> list[DataFile]:
     schema = Schema.model_validate(_current(metadata))
-    plan = _counted(schema, metadata.get("properties", {}))
+    plan = _statistics_plan(schema, metadata.get("properties", {}))
     columns = parquet_path_to_id_mapping(schema)
-    found = []
+    data_files = []
     for path in files:
-        told = data_file_statistics_from_parquet_metadata(pq.read_metadata(path), plan, columns)
-        found.append(
+        statistics = data_file_statistics_from_parquet_metadata(pq.read_metadata(path), plan, columns)
+        data_files.append(
             DataFile.from_args(
                 _table_format_version=_FORMAT,
                 content=DataFileContent.DATA,
@@ -132,18 +132,18 @@ def _data_files(metadata: Metadata, files: Sequence[Path]) -> list[DataFile]:
                 file_format=FileFormat.PARQUET,
                 partition=Record(),
                 file_size_in_bytes=path.stat().st_size,
-                **told.to_serialized_dict(),
+                **statistics.to_serialized_dict(),
             )
         )
-    return found
+    return data_files
 
 
-def _counted(schema: Schema, properties: dict[str, str]) -> dict[int, StatisticsCollector]:
+def _statistics_plan(schema: Schema, properties: dict[str, str]) -> dict[int, StatisticsCollector]:
     """What is told of each column: of a wide table's, as Iceberg does, the first ones' and the chosen."""
     plan = compute_statistics_plan(schema, properties)
-    for number, told in list(plan.items())[COLUMNS_COUNTED:]:
-        if f"{_CHOSEN}{told.column_name}" not in properties:
-            plan[number] = replace(told, mode=MetricsMode(MetricModeTypes.NONE))
+    for number, collector in list(plan.items())[COLUMNS_COUNTED:]:
+        if f"{_CHOSEN}{collector.column_name}" not in properties:
+            plan[number] = replace(collector, mode=MetricsMode(MetricModeTypes.NONE))
     return plan
 
 
@@ -168,10 +168,10 @@ def _summary(before: Mapping[str, str], added: list[DataFile]) -> dict[str, str]
         "records": sum(file.record_count for file in added),
         "files-size": sum(file.file_size_in_bytes for file in added),
     }
-    told = {f"added-{name}": str(count) for name, count in counts.items() if count}
+    entries = {f"added-{name}": str(count) for name, count in counts.items() if count}
     for name in (*counts, "delete-files", "position-deletes", "equality-deletes"):
-        told[f"total-{name}"] = str(int(before.get(f"total-{name}", 0)) + counts.get(name, 0))
-    return {"operation": "append", **told}
+        entries[f"total-{name}"] = str(int(before.get(f"total-{name}", 0)) + counts.get(name, 0))
+    return {"operation": "append", **entries}
 
 
 def _manifest(metadata: Metadata, snapshot: Metadata, added: list[DataFile]) -> list[ManifestFile]:
@@ -188,13 +188,13 @@ def _manifest(metadata: Metadata, snapshot: Metadata, added: list[DataFile]) -> 
         )
         for file in added
     ]
-    told = {
+    header = {
         "schema": Schema.model_validate(_current(metadata)).model_dump_json(),
         "partition-spec": "[]",
         "partition-spec-id": str(_UNPARTITIONED),
         "content": "data",
     }
-    size = _write(path, _ENTRY, "manifest_entry", told, entries)
+    size = _write(path, _ENTRY, "manifest_entry", header, entries)
     counts = {f"{kind}_{what}_count": 0 for kind in ("existing", "deleted") for what in ("files", "rows")}
     manifest = ManifestFile.from_args(
         _table_format_version=_FORMAT,
@@ -224,7 +224,7 @@ def _manifests(before: Metadata | None) -> list[ManifestFile]:
         return list(manifests)
 
 
-def with_manifests_of_its_own(snapshot: Metadata, location: str) -> Metadata:
+def with_own_manifests(snapshot: Metadata, location: str) -> Metadata:
     """A snapshot of a table that lies elsewhere, for a clone at ``location``: its metadata files are copied.
 
     A DROP of the clone may remove manifests whatever ``gc.enabled`` says (Iceberg's `dropTableData`,
@@ -236,7 +236,7 @@ def with_manifests_of_its_own(snapshot: Metadata, location: str) -> Metadata:
     listed = f"{location}/metadata/snap-{snapshot['snapshot-id']}-1-{uuid.uuid4()}.avro"
     own = {**snapshot, "manifest-list": listed}
     try:
-        _write_list(own, [_copied(manifest, location) for manifest in _manifests(snapshot)])
+        _write_list(own, [_copy_manifest(manifest, location) for manifest in _manifests(snapshot)])
     except OSError as error:
         raise LakeError(
             f"a table's manifests cannot be copied: {error.strerror or error}",
@@ -246,7 +246,7 @@ def with_manifests_of_its_own(snapshot: Metadata, location: str) -> Metadata:
     return own
 
 
-def _copied(manifest: ManifestFile, location: str) -> ManifestFile:
+def _copy_manifest(manifest: ManifestFile, location: str) -> ManifestFile:
     """The same manifest in another place; ``[0]`` is its path (field 500, the first)."""
     path = f"{location}/metadata/{uuid.uuid4()}-m0.avro"
     lake_files.write_new(path, lake_files.read(manifest.manifest_path))
@@ -255,21 +255,21 @@ def _copied(manifest: ManifestFile, location: str) -> ManifestFile:
 
 
 def _write_list(snapshot: Metadata, manifests: list[ManifestFile]) -> None:
-    told = {
+    header = {
         "snapshot-id": str(snapshot["snapshot-id"]),
         "parent-snapshot-id": str(snapshot.get("parent-snapshot-id", "null")),
         "sequence-number": str(snapshot["sequence-number"]),
         "first-row-id": str(snapshot.get("first-row-id", "null")),
     }
-    _write(snapshot["manifest-list"], _LIST, "manifest_file", told, manifests)
+    _write(snapshot["manifest-list"], _LIST, "manifest_file", header, manifests)
 
 
-def _write(location: str, schema: Schema, name: str, told: Mapping[str, str], records: list[Any]) -> int:
+def _write(location: str, schema: Schema, name: str, header: Mapping[str, str], records: list[Any]) -> int:
     """Write an Avro file; its size, when it is on disk."""
     path = lake_files.local_path(location)
-    header = {**told, "format-version": str(_FORMAT)}
+    avro_header = {**header, "format-version": str(_FORMAT)}
     output = _IO.new_output(str(path))
-    with AvroOutputFile[Any](output, schema, name, record_schema=schema, metadata=header) as file:
+    with AvroOutputFile[Any](output, schema, name, record_schema=schema, metadata=avro_header) as file:
         if records:
             file.write_block(records)
     sync_path(path)

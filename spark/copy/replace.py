@@ -20,23 +20,23 @@ from pyspark.sql import SparkSession
 from slotlake.decoder.failpoints import reach
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.copy.again import named
+from slotlake.spark.copy.stale_rows import key_condition
 from slotlake.spark.history.new_tables import take_copy
 from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
-from slotlake.spark.merge.run import Work, run_statements, shape, stage_shape
+from slotlake.spark.merge.run import Work, apply_shape, run_statements, stage_shape
 from slotlake.spark.names import LakeName, quote
 from slotlake.spark.publish.commits import Point
 from slotlake.spark.publish.derived_tables import load_derived_tables
 from slotlake.spark.publish.place import CopyTarget, companions_in
-from slotlake.spark.publish.sidecar import Copied
+from slotlake.spark.publish.sidecar import TableCopy
 from slotlake.spark.publish.swap import Loaded, Published, load, publish_tables, require_owner, reset_stage
-from slotlake.spark.tables.change import replaced
+from slotlake.spark.tables.change import schema_after_copy
 from slotlake.spark.tables.schema import TableSchema, schema_of
-from slotlake.spark.tables.settle import settled
+from slotlake.spark.tables.settle import settle
 
 # Takes the work, the copy, the table's shape then, its companions, and stale keys.
-Content = Callable[[Work, Copied, TableSchema, Collection[str], "pa.Table | None"], None]
+Content = Callable[[Work, TableCopy, TableSchema, Collection[str], "pa.Table | None"], None]
 
 
 class Replacement:
@@ -51,23 +51,31 @@ class Replacement:
         schema: the table as it will be in the lake.
     """
 
-    def __init__(self, session: SparkSession, lake: LakeSettings, copied: Copied, name: LakeName) -> None:
+    def __init__(
+        self, session: SparkSession, lake: LakeSettings, table_copy: TableCopy, name: LakeName
+    ) -> None:
         self._session = session
         self._lake = lake
-        self._copied = copied
+        self._table_copy = table_copy
         self._name = name
-        self.schema = copied.schema
+        self.schema = table_copy.schema
 
     @property
     def target(self) -> CopyTarget:
         """Where the files go."""
-        return replace(self._copied.target, lake_table=str(self._name))
+        return replace(self._table_copy.target, lake_table=str(self._name))
 
     @classmethod
     def begin(
         cls, session: SparkSession, lake: LakeSettings, pipeline: str, schema: TableSchema
     ) -> Replacement:
-        """Make a place for the files, empty.
+        """Make an empty directory for the files.
+
+        Args:
+            session: runs the statements.
+            lake: the lake.
+            pipeline: the pipeline that the table must belong to.
+            schema: the table as it will be in the lake.
 
         Raises:
             LakeError: the lake has no such table, or it is not this pipeline's.
@@ -76,13 +84,15 @@ class Replacement:
         require_owner(_load(lake, name), pipeline)
         parts = (lake, "backfill", name.namespace, name.table)
         lake_files.remove_tree(lake_files.control_directory(*parts))
-        return cls(session, lake, Copied(schema, lake_files.control_directory(*parts), 0, "asked for"), name)
+        return cls(
+            session, lake, TableCopy(schema, lake_files.control_directory(*parts), 0, "asked for"), name
+        )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        lake_files.remove_tree(self._copied.directory)
+        lake_files.remove_tree(self._table_copy.directory)
 
     def publish(self, point: Point) -> Published:
         """Stage the new content and publish it.
@@ -103,17 +113,25 @@ class Replacement:
         with open_catalog(self._lake) as catalog:
             pointers = catalog.pointers()
             table = load(pointers, self._name)
-            table, beside = rename_reserved_columns(catalog, table, load_derived_tables(pointers, self._name))
-            reset_stage(catalog, [table, *beside.values()])
-        work = Work(self._session, self._lake, point, table, self._copied.directory)
-        stage_copy(work, self._copied, beside)
-        return [*(each.name for each in beside.values()), self._name]
+            table, derived = rename_reserved_columns(
+                catalog, table, load_derived_tables(pointers, self._name)
+            )
+            reset_stage(catalog, [table, *derived.values()])
+        work = Work(self._session, self._lake, point, table, self._table_copy.directory)
+        stage_copy(work, self._table_copy, derived)
+        return [*(each.name for each in derived.values()), self._name]
 
 
-def promote(session: SparkSession, lake: LakeSettings, point: Point, schema: TableSchema) -> Published:
+def publish_wider_columns(
+    session: SparkSession, lake: LakeSettings, point: Point, schema: TableSchema
+) -> Published:
     """Publish another shape of a table, whose columns only became wider, with the rows that it has.
 
-    ``point`` is as for :class:`Replacement`.
+    Args:
+        session: runs the statements.
+        lake: the lake.
+        point: as for :class:`Replacement`.
+        schema: the table's new shape.
 
     Raises:
         ApplyError: the lake does not stand at the point.
@@ -129,10 +147,22 @@ def promote(session: SparkSession, lake: LakeSettings, point: Point, schema: Tab
 
 
 def insert_rows(
-    work: Work, copied: Copied, schema: TableSchema, companions: Collection[str], stale: pa.Table | None
+    work: Work,
+    table_copy: TableCopy,
+    schema: TableSchema,
+    companions: Collection[str],
+    stale: pa.Table | None,
 ) -> None:
-    """Stage a copy's rows, read by Spark, as all that a table holds."""
-    target = copied.target
+    """Stage a copy's rows, read by Spark, as the whole content of a table.
+
+    Args:
+        work: the table to fill.
+        table_copy: the copy.
+        schema: the table's shape.
+        companions: lake names of the exact-text columns that the table has.
+        stale: keys whose rows come from the target's ``again``; None: all rows are as copied.
+    """
+    target = table_copy.target
     columns, values = [], []
     for column in schema.live:
         columns.append(column.lake_name)
@@ -141,18 +171,18 @@ def insert_rows(
             columns.append(column.exact_name)
             values.append(target.exact_names.get(column.name, ""))
     listed = ", ".join(map(quote, columns))
-    taken = ", ".join(quote(value) if value else "CAST(NULL AS STRING)" for value in values)
+    selected = ", ".join(quote(value) if value else "CAST(NULL AS STRING)" for value in values)
     branch = f"{work.table.name.sql(work.lake.catalog)}.branch_stage"
-    with _rows(work, copied, schema, stale) as rows:
+    with _rows(work, table_copy, schema, stale) as rows:
         run_statements(
-            work, [f"DELETE FROM {branch}", f"INSERT INTO {branch} ({listed}) SELECT {taken} FROM {rows}"]
+            work, [f"DELETE FROM {branch}", f"INSERT INTO {branch} ({listed}) SELECT {selected} FROM {rows}"]
         )
 
 
 def stage_copy(
     work: Work,
-    copied: Copied,
-    beside: Mapping[str, Loaded],
+    table_copy: TableCopy,
+    derived: Mapping[str, Loaded],
     stale: pa.Table | None = None,
     content: Content = insert_rows,
 ) -> TableSchema:
@@ -160,20 +190,20 @@ def stage_copy(
 
     Args:
         work: whose table is to be replaced.
-        beside: the tables beside it that take in the copy, by mode.
-        stale: keys (`again.forget`) whose rows are taken from the target's ``again`` instead.
+        derived: the tables beside it that take in the copy, by mode.
+        stale: keys (`stale_rows.delete_rows`) whose rows are taken from the target's ``again`` instead.
         content: stages the mirror's rows.
 
     Raises:
         LakeError: Spark failed.
     """
     before = schema_of(work.table.metadata, work.table.name)
-    files = sorted(each for place in places(copied.target, stale) for each in place.glob("*.parquet"))
-    schema = replace(replaced(before, copied.schema), drop=copied.schema.drop)
-    schema = schema.with_exact(companions_in(files, copied.target)).filled()
-    content(work, copied, schema, shape(work, schema), stale)
-    final = settled(schema, before)
-    for mode, each in beside.items():
+    files = sorted(each for place in places(table_copy.target, stale) for each in place.glob("*.parquet"))
+    schema = replace(schema_after_copy(before, table_copy.schema), drop=table_copy.schema.drop)
+    schema = schema.with_exact(companions_in(files, table_copy.target)).filled()
+    content(work, table_copy, schema, apply_shape(work, schema), stale)
+    final = settle(schema, before)
+    for mode, each in derived.items():
         reach("apply.between_modes")
         take_copy(replace(work, table=each), mode, schema, work.table.name, final.names)
     return final.schema
@@ -186,10 +216,10 @@ def places(target: CopyTarget, stale: pa.Table | None) -> list[Path]:
 
 
 @contextmanager
-def _rows(work: Work, copied: Copied, schema: TableSchema, stale: pa.Table | None) -> Iterator[str]:
+def _rows(work: Work, table_copy: TableCopy, schema: TableSchema, stale: pa.Table | None) -> Iterator[str]:
     """The copy's rows, in Spark SQL; a column that no file has is NULL."""
-    target = copied.target
-    definitions = [f"{quote(target.names[c.name])} {c.kept.spark}" for c in schema.live]
+    target = table_copy.target
+    definitions = [f"{quote(target.names[c.name])} {c.spark_type}" for c in schema.live]
     definitions += [f"{quote(name)} string" for name in target.exact_names.values()]
     views = [f"copied_{uuid.uuid4().hex}" for _ in places(target, stale)]
     try:
@@ -201,9 +231,9 @@ def _rows(work: Work, copied: Copied, schema: TableSchema, stale: pa.Table | Non
             return
         key = [schema.column(name) for name in schema.key]
         names = [(target.names[c.name], target.exact_names.get(c.name)) for c in key]
-        with named(work.session, work.directory, key, stale, names) as condition:
-            kept = f"SELECT * FROM {quote(views[0])} AS t WHERE NOT {condition}"
-            yield f"({' UNION ALL '.join([kept, *(f'SELECT * FROM {quote(v)}' for v in views[1:])])})"
+        with key_condition(work.session, work.directory, key, stale, names) as condition:
+            unchanged = f"SELECT * FROM {quote(views[0])} AS t WHERE NOT {condition}"
+            yield f"({' UNION ALL '.join([unchanged, *(f'SELECT * FROM {quote(v)}' for v in views[1:])])})"
     finally:
         for view in views:
             work.session.catalog.dropTempView(view)

@@ -26,9 +26,9 @@ from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded, load, load_one
 from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.copy.again import named
 from slotlake.spark.copy.files import with_files
 from slotlake.spark.copy.replace import insert_rows, places, stage_copy
+from slotlake.spark.copy.stale_rows import key_condition
 from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.fields import field_changes
@@ -37,10 +37,10 @@ from slotlake.spark.names import LakeName
 from slotlake.spark.publish.commits import RUN, STEPS, Point
 from slotlake.spark.publish.derived_tables import load_derived_tables
 from slotlake.spark.publish.place import CopyTarget, companions_in, field_ids, inner_ids
-from slotlake.spark.publish.sidecar import EXACT_IDS, Copied
+from slotlake.spark.publish.sidecar import EXACT_IDS, TableCopy
 from slotlake.spark.publish.swap import publish_tables, require_owner, reset_stage, steps_staged
 from slotlake.spark.tables import metadata as catalog_metadata
-from slotlake.spark.tables.change import replaced
+from slotlake.spark.tables.change import schema_after_copy
 from slotlake.spark.tables.metadata import STAGE, Metadata
 from slotlake.spark.tables.schema import TableSchema, schema_of
 
@@ -49,14 +49,14 @@ _FORMAT = 3
 
 
 @dataclass(frozen=True)
-class _Copied(Copied):
+class _RangedCopy(TableCopy):
     """A copy whose files have the columns of the lake's table."""
 
-    given: CopyTarget
+    copy_target: CopyTarget
 
     @property
     def target(self) -> CopyTarget:
-        return self.given
+        return self.copy_target
 
 
 class RangedReplacement:
@@ -98,31 +98,31 @@ class RangedReplacement:
 
     def target(self, schema: TableSchema) -> CopyTarget:
         """Where this table's files go."""
-        return self._copied(schema).target
+        return self._table_copy(schema).target
 
     def register(self, schema: TableSchema, stale: pa.Table | None = None) -> int:
         """Stage the files in the target's directory as the table's content; how many rows it has then.
 
         Args:
-            stale: keys (`again.forget`) whose rows those files have as they are no more: they are
+            stale: keys (`stale_rows.delete_rows`) whose rows those files have as they are no more: they are
                 left out, and the files in the target's ``again`` taken in instead.
 
         Raises:
             LakeError: Spark failed, or a file cannot be read.
         """
-        copied = self._copied(self._final(schema))
+        table_copy = self._table_copy(self._final(schema))
         name = schema.lake_name(self._lake.namespace)
         with open_catalog(self._lake) as catalog:
             pointers = catalog.pointers()
-            table, beside = rename_reserved_columns(
+            table, derived = rename_reserved_columns(
                 catalog, load(pointers, name), load_derived_tables(pointers, name)
             )
-            reset_stage(catalog, [table, *beside.values()])
-        work = Work(self._session, self._lake, self._point, table, copied.directory.with_name(_KEYS))
-        content = _register_files if _fits(table.metadata, copied, stale) else insert_rows
-        stage_copy(work, copied, beside, stale, content)
+            reset_stage(catalog, [table, *derived.values()])
+        work = Work(self._session, self._lake, self._point, table, table_copy.directory.with_name(_KEYS))
+        content = _register_files if _can_register(table.metadata, table_copy, stale) else insert_rows
+        stage_copy(work, table_copy, derived, stale, content)
         rows = catalog_metadata.live_rows(catalog_metadata.head(self._load(name).metadata, STAGE)) or 0
-        self._staged[schema.source_name] = ([*(each.name for each in beside.values()), name], rows)
+        self._staged[schema.source_name] = ([*(each.name for each in derived.values()), name], rows)
         return rows
 
     def publish(self, tables: Collection[str]) -> None:
@@ -144,14 +144,14 @@ class RangedReplacement:
         with open_catalog(self._lake) as catalog:
             return load_one(catalog, name)
 
-    def _copied(self, schema: TableSchema) -> _Copied:
+    def _table_copy(self, schema: TableSchema) -> _RangedCopy:
         name = schema.lake_name(self._lake.namespace)
         directory = lake_files.make_directory(_place(self._lake, name) / _DATA)
         target = _target(self._load(name), schema, directory)
-        return _Copied(schema, directory, 0, "copied again", target)
+        return _RangedCopy(schema, directory, 0, "copied again", target)
 
 
-def clear(lake: LakeSettings, names: Collection[LakeName]) -> None:
+def remove_ranges(lake: LakeSettings, names: Collection[LakeName]) -> None:
     """Remove all that is copied of these tables."""
     for name in names:
         lake_files.remove_tree(_place(lake, name))
@@ -163,13 +163,13 @@ def _place(lake: LakeSettings, name: LakeName) -> Path:
 
 
 def _shape(table: Loaded, schema: TableSchema) -> TableSchema:
-    return replaced(schema_of(table.metadata, table.name), schema)
+    return schema_after_copy(schema_of(table.metadata, table.name), schema)
 
 
 def _target(table: Loaded, schema: TableSchema, directory: Path) -> CopyTarget:
     """As `place.target_of`, of a table that has rows, fields of the past, and few companions."""
     columns, ids = _shape(table, schema).live, field_ids(table.metadata)
-    inexact = [(i, column) for i, column in enumerate(columns) if column.kept.inexact]
+    inexact = [(i, column) for i, column in enumerate(columns) if column.representation.inexact]
     return CopyTarget(
         lake_table=str(table.name),
         directory=directory,
@@ -177,18 +177,18 @@ def _target(table: Loaded, schema: TableSchema, directory: Path) -> CopyTarget:
         field_ids={column.name: ids[column.lake_name] for column in columns},
         exact_names={column.name: column.exact_name for _, column in inexact},
         exact_field_ids={c.name: ids.get(c.exact_name, EXACT_IDS + i) for i, c in inexact},
-        representations={column.name: column.kept for column in columns if column.form},
+        representations={column.name: column.representation for column in columns if column.form},
         inner_ids={c.name: inner_ids(table.metadata, c.lake_name) for c in columns if c.form},
     )
 
 
-def _fits(metadata: Metadata, copied: Copied, stale: pa.Table | None) -> bool:
-    """Can the files become the table's own?"""
-    target, present = copied.target, field_ids(metadata)
+def _can_register(metadata: Metadata, table_copy: TableCopy, stale: pa.Table | None) -> bool:
+    """Return whether the copied files can become the table's own data files."""
+    target, present = table_copy.target, field_ids(metadata)
     spec = next(s for s in metadata["partition-specs"] if s["spec-id"] == metadata["default-spec-id"])
-    written = companions_in(_files(target, stale), target)
-    known = all(target.exact_names[name] in present for name in written)
-    return known and not spec["fields"] and metadata["format-version"] == _FORMAT
+    companions = companions_in(_files(target, stale), target)
+    has_companions = all(target.exact_names[name] in present for name in companions)
+    return has_companions and not spec["fields"] and metadata["format-version"] == _FORMAT
 
 
 def _files(target: CopyTarget, stale: pa.Table | None) -> list[Path]:
@@ -196,37 +196,41 @@ def _files(target: CopyTarget, stale: pa.Table | None) -> list[Path]:
 
 
 def _register_files(
-    work: Work, copied: Copied, schema: TableSchema, companions: Collection[str], stale: pa.Table | None
+    work: Work,
+    table_copy: TableCopy,
+    schema: TableSchema,
+    companions: Collection[str],
+    stale: pa.Table | None,
 ) -> None:
     """Stage the files as all that a table holds; none is written again."""
-    branch, target = f"{work.table.name.sql(work.lake.catalog)}.branch_stage", copied.target
+    branch, target = f"{work.table.name.sql(work.lake.catalog)}.branch_stage", table_copy.target
     run_steps(work, [f"DELETE FROM {branch}"])
     files = sorted(target.directory.glob("*.parquet"))
     again = _files(target, stale)[len(files) :]
     if stale is not None and stale.num_rows and files:
-        _take_in(work, files, {})
+        _add_files(work, files, {})
         files = []
         key = [schema.column(name) for name in schema.key]
         names = [(c.lake_name, c.exact_name if c.exact_name in companions else None) for c in key]
-        with named(work.session, work.directory, key, stale, names) as found:
-            run_steps(work, [f"DELETE FROM {branch} AS t WHERE {found}"])
-    _take_in(work, [*files, *again], work.point.summary)
+        with key_condition(work.session, work.directory, key, stale, names) as condition:
+            run_steps(work, [f"DELETE FROM {branch} AS t WHERE {condition}"])
+    _add_files(work, [*files, *again], work.point.summary)
 
 
-def _take_in(work: Work, files: Sequence[Path], told: Mapping[str, str]) -> None:
-    """Add files to what is staged; ``told``: in the snapshot's summary, of the last one what it is of."""
+def _add_files(work: Work, files: Sequence[Path], entries: Mapping[str, str]) -> None:
+    """Add files to what is staged; ``entries``: in the snapshot's summary, of the last one what it is of."""
     with open_catalog(work.lake) as catalog:
         table = load_one(catalog, work.table.name)
-        steps = {STEPS: str(1 + steps_staged(table.metadata)), RUN: work.run} if told else {RUN: work.run}
+        steps = {STEPS: str(1 + steps_staged(table.metadata)), RUN: work.run} if entries else {RUN: work.run}
         linked = _linked(files, table.metadata["location"])
-        staged = with_files(table.metadata, linked, branch=STAGE, told={**told, **steps})
+        staged = with_files(table.metadata, linked, branch=STAGE, entries={**entries, **steps})
         catalog.move([catalog.prepared(table, staged)])
 
 
 def _linked(files: Sequence[Path], location: str) -> list[Path]:
     """The files once more, in the table's folder: a killed attempt can be made again from those copied."""
     folder = lake_files.make_directory(lake_files.local_path(location) / _DATA)
-    found = []
+    links = []
     try:
         for file in files:
             place = folder / f"{uuid.uuid4().hex}-{file.name}"
@@ -234,7 +238,7 @@ def _linked(files: Sequence[Path], location: str) -> list[Path]:
                 os.link(file, place)
             except OSError:  # another file system, or one without links
                 shutil.copy2(file, place)
-            found.append(place)
+            links.append(place)
         lake_files.sync_directory(folder)
     except OSError as error:
         raise LakeError(
@@ -242,4 +246,4 @@ def _linked(files: Sequence[Path], location: str) -> list[Path]:
             where=location,
             way_out="give the warehouse room and the right to write, then run the same command again",
         ) from error
-    return found
+    return links

@@ -40,7 +40,7 @@ def fold_key(relation: BatchRelation) -> tuple[str, ...]:
 
 
 def is_bag(relation: BatchRelation) -> bool:
-    """Do this version's changes name their row by all of its values?"""
+    """Return whether this version's changes identify their row by all of its values."""
     return relation.replica_identity == "f" and not fold_key(relation)
 
 

@@ -44,8 +44,8 @@ class Conflicts:
     delete_missing: int = 0
 
     def __add__(self, other: Conflicts) -> Conflicts:
-        mine, theirs = asdict(self), asdict(other)
-        return Conflicts(**{kind: mine[kind] + theirs[kind] for kind in mine})
+        own_counts, other_counts = asdict(self), asdict(other)
+        return Conflicts(**{kind: own_counts[kind] + other_counts[kind] for kind in own_counts})
 
     def __bool__(self) -> bool:
         return any(asdict(self).values())

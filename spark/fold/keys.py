@@ -68,9 +68,9 @@ def _both_sides(values: Values, olds: Array) -> list[pa.Array]:
         if not present:
             continue
         kind, changes = present[0].type, len(present[0])
-        news = new if new is not None else pa.nulls(changes, kind)
-        taken = old.take(pa.array(olds)) if old is not None else pa.nulls(len(olds), kind)
-        sides.append(joined([news, taken]) if len(olds) else news)
+        new_keys = new if new is not None else pa.nulls(changes, kind)
+        old_keys = old.take(pa.array(olds)) if old is not None else pa.nulls(len(olds), kind)
+        sides.append(joined([new_keys, old_keys]) if len(olds) else new_keys)
     return sides
 
 

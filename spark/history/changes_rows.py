@@ -144,4 +144,4 @@ def _retyped(
     if (source.type_oid, source.typmod) != (column.type_oid, column.typmod):
         text = types.to_text(typed, exact, types.column_type(source.type_oid, source.typmod))
         typed, exact = types.from_text(text, column.type)
-    return column.kept.keep(typed, exact)
+    return column.representation.keep(typed, exact)

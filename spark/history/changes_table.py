@@ -1,13 +1,13 @@
 """The table ``<table>__changes``: the change log itself, one row per change, and one per row of a copy.
 
-Read in the order of ``commit_lsn`` and ``seq`` it tells the table's whole life since it was copied:
+Read in the order of ``commit_lsn`` and ``seq`` it holds every change of the table since it was copied:
 
-* ``C`` a copy of the table was made; what it held before is void. ``R``: a row of that copy;
-  where a few rows were read again (a backfill of some), their keys go first (``D`` without ``xid``);
+* ``C`` a copy of the table was made; earlier content is void. ``R``: a row of that copy;
+  where a few rows were read again (a backfill of some), their keys are deleted first (``D`` without ``xid``);
 * ``I`` ``U`` ``D`` a row was inserted, updated, deleted; ``T`` the table was truncated.
 
 ``new`` and ``old`` hold the row's columns; ``old_row`` says how much of the old row the server sent (its key,
-or the whole row).  Applied one after the other they give the mirror: that is the invariant, and the test.
+or the whole row).  Invariant, and the test: applied one after the other the changes give the mirror.
 
 Rows are appended, in the same consistency point as the mirror's, and never changed.
 """
@@ -42,7 +42,15 @@ IMAGES: Sequence[str] = tuple(_SIDES)
 
 
 def definition(name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str) -> str:
-    """The SQL that makes the table."""
+    """Return the SQL that makes the table.
+
+    Args:
+        name: the table's name in the lake.
+        catalog: the catalog's name in Spark.
+        schema: the mirror's shape.
+        pipeline: the pipeline that the table belongs to.
+        location: the directory of the table, as a URI.
+    """
     inner = ", ".join(f"{quote(field.name)}: {field.kind}" for field in fields_of(schema))
     columns = [f"{quote(column)} {kind}" for column, kind in _COLUMNS.items()]
     columns += [f"{quote(image)} struct<{inner}>" for image in _SIDES]
@@ -55,21 +63,23 @@ def definition(name: LakeName, catalog: str, schema: TableSchema, pipeline: str,
     return create(name, catalog, columns, options)
 
 
-def field_here(name: str) -> str:
-    """What a field of the mirror is called within an image."""
+def field_name(name: str) -> str:
+    """Return the name that a field of the mirror has within an image: its own."""
     return name
 
 
-def column_here(column: LakeColumn) -> LakeColumn:
-    """A column of the mirror, likewise."""
+def derived_column(column: LakeColumn) -> LakeColumn:
+    """Return a column of the mirror as it is within an image: unchanged."""
     return column
 
 
-def copied(metadata: Metadata, target: str, source: Source) -> list[str]:
-    """The SQL that adds a copy: that it was made, and its rows.
+def copy_statements(metadata: Metadata, target: str, source: Source) -> list[str]:
+    """Return the SQL that adds a copy of the mirror's rows; the last statement completes the table.
 
     Args:
-        target: table or branch to add to, as Spark SQL names it.
+        metadata: the table's metadata.
+        target: the table or branch to write to, as Spark SQL names it.
+        source: the copied rows.
     """
     at = f"{source.position}L, {source.position}L"
     return [
@@ -78,32 +88,47 @@ def copied(metadata: Metadata, target: str, source: Source) -> list[str]:
     ]
 
 
-def amended(metadata: Metadata, target: str, came: Source, touched: str, key: Sequence[str]) -> list[str]:
-    """The SQL that adds rows read again: some keys go (a `D` of no transaction), and these rows come.
+def amend_statements(
+    metadata: Metadata, target: str, new_rows: Source, touched: str, key: Sequence[str]
+) -> list[str]:
+    """Return the SQL for rows that were read again: a `D` without xid for each key, and the new rows.
 
     Args:
-        touched: the view of these keys, those of the rows that come among them; ``key``: its columns,
-            fields of the mirror.
+        metadata: the table's metadata.
+        target: the table or branch to write to, as Spark SQL names it.
+        new_rows: the rows that were read again.
+        touched: the view of all keys concerned, those of the new rows included.
+        key: the columns of that view, which are fields of the mirror.
     """
     names = _inner(column_types(metadata)["old"])
     row = _row([(name, quote(name) if name in key else "NULL") for name in names])
-    at, when = f"{came.position}L, {came.position}L", timestamp(came.time)
+    positions, when = f"{new_rows.position}L, {new_rows.position}L", timestamp(new_rows.time)
     key_deletes = (
         f"INSERT INTO {target} ({_COPY}, old_row, old) "
-        f"SELECT 'D', {at}, -1L, {when}, 'key', {row} FROM {quote(touched)}"
+        f"SELECT 'D', {positions}, -1L, {when}, 'key', {row} FROM {quote(touched)}"
     )
-    return [key_deletes, _rows_of(metadata, target, came)]
+    return [key_deletes, _rows_of(metadata, target, new_rows)]
 
 
 def _rows_of(metadata: Metadata, target: str, source: Source) -> str:
     names = _inner(column_types(metadata)["new"])
     row = _row([(name, quote(name) if name in source.fields else "NULL") for name in names])
-    at, when = f"{source.position}L, {source.position}L", timestamp(source.time)
-    return f"INSERT INTO {target} ({_COPY}, new) SELECT 'R', {at}, 0L, {when}, {row} FROM {source.name}"
+    positions, when = f"{source.position}L, {source.position}L", timestamp(source.time)
+    return (
+        f"INSERT INTO {target} ({_COPY}, new) SELECT 'R', {positions}, 0L, {when}, {row} FROM {source.name}"
+    )
 
 
-def appended(schema: TableSchema, metadata: Metadata, target: str, rows: pa.Table, view: str) -> str:
-    """The SQL that adds the changes of a batch, which are in a view as `change_rows` gives them."""
+def append_statement(schema: TableSchema, metadata: Metadata, target: str, rows: pa.Table, view: str) -> str:
+    """Return the SQL that adds the changes of a batch.
+
+    Args:
+        schema: the mirror's shape after the changes.
+        metadata: the table's metadata.
+        target: the branch to write to, as Spark SQL names it.
+        rows: the changes as `change_rows` gives them.
+        view: the view that holds these rows.
+    """
     numbers = {field.name: _number(schema, field) for field in fields_of(schema)}
     view_columns = set(rows.column_names)
     images = []
@@ -123,7 +148,7 @@ def view_schema(schema: TableSchema, rows: pa.Table) -> str:
     kinds = {**_COLUMNS, "has_new": "boolean"}
     for number, column in enumerate(schema.columns):
         for side in _SIDES.values():
-            kinds |= {f"{side}{number}": column.kept.spark, f"x{side}{number}": "string"}
+            kinds |= {f"{side}{number}": column.spark_type, f"x{side}{number}": "string"}
     return ", ".join(f"{name} {kinds[name]}" for name in rows.column_names)
 
 

@@ -1,6 +1,6 @@
-"""The names of a history's columns: its own, and what the mirror's are called beside them.
+"""The names of a history's columns: its own ones, and those of the mirror's columns in it.
 
-The columns are the mirror's; one of a name that the history needs itself has its first letter escaped.
+The columns are the mirror's; one with a name that the history needs itself gets its first letter escaped.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ OWN = {**_BOUNDS, IS_OPEN: "boolean"}
 HOLDS = f"{IS_OPEN} = true"
 
 
-def field_here(name: str) -> str:
-    """What a field of the mirror is called here."""
+def field_name(name: str) -> str:
+    """Return the name that a field of the mirror has in the history."""
     base = name.removesuffix(EXACT_SUFFIX)
     return unreserve(base, base) + name[len(base) :] if base.lower() in OWN else name
 
 
-def column_here(column: LakeColumn) -> LakeColumn:
-    """A column of the mirror as it is here."""
-    return replace(column, lake_name=field_here(column.lake_name))
+def derived_column(column: LakeColumn) -> LakeColumn:
+    """Return a column of the mirror under the name that it has in the history."""
+    return replace(column, lake_name=field_name(column.lake_name))

@@ -72,7 +72,7 @@ class HistoryFold(SegmentFold):
         """
         merged, codes = self._merged, self._codes
         if codes is None:
-            return self._appended(transactions)
+            return self._insert_versions(transactions)
         if self.bag:
             counted = walk_bag(
                 (merged.op, codes.new, codes.old, self._txn),
@@ -80,16 +80,18 @@ class HistoryFold(SegmentFold):
                 self._state(0, open_counts),
                 skip=skip,
             )
-            return self._counted(counted, self._state(0, open_counts), transactions)
+            return self._bag_versions(counted, self._state(0, open_counts), transactions)
         has_open = self._state(0, open_counts) > 0
         changes = (merged.op, codes.new, codes.old, merged.whole, self._txn)
-        return self._followed(walk(changes, self._truncates, has_open, skip=skip), has_open, transactions)
+        return self._keyed_versions(
+            walk(changes, self._truncates, has_open, skip=skip), has_open, transactions
+        )
 
     def without_versions(self, lookup: pa.Table) -> Versions:
         """No versions: only the columns of a table from `lookup_rows`."""
         return Versions(self._merged.columns, self.key, self.bag, lookup, None, None)
 
-    def _appended(self, transactions: pa.Table) -> Versions:
+    def _insert_versions(self, transactions: pa.Table) -> Versions:
         """Of a table without a key all changes are inserts."""
         begun = np.arange(len(self._merged.op))
         ends = np.searchsorted(self._truncates[0], begun, side="right")
@@ -97,9 +99,9 @@ class HistoryFold(SegmentFold):
         begun = begun[until != self._txn]
         arrays: dict[str, pa.Array] = {"close": pa.array(np.zeros(len(begun), np.bool_))}
         arrays |= _times(transactions, self._txn[begun], until[begun])
-        return self._made(arrays, begun, transactions)
+        return self._versions(arrays, begun, transactions)
 
-    def _counted(self, events: Events, open_counts: Array, transactions: pa.Table) -> Versions:
+    def _bag_versions(self, events: Events, open_counts: Array, transactions: pa.Table) -> Versions:
         assert self._codes is not None
         representative = self._codes.representative
         ended, ending, opened, until = _paired(events, open_counts, self._truncates[1])
@@ -117,9 +119,9 @@ class HistoryFold(SegmentFold):
         for position in range(len(self._merged.columns)):
             lookup |= self._merged.take(position, representative[distinct])
         source = np.concatenate([nothing, representative[events.key[opened]]])
-        return self._made(arrays, source, transactions, pa.table(lookup))
+        return self._versions(arrays, source, transactions, pa.table(lookup))
 
-    def _followed(self, events: Events, has_open: Array, transactions: pa.Table) -> Versions:
+    def _keyed_versions(self, events: Events, has_open: Array, transactions: pa.Table) -> Versions:
         merged, codes = self._merged, self._codes
         assert codes is not None
         closes = np.flatnonzero(events.first & has_open[events.key])
@@ -144,10 +146,10 @@ class HistoryFold(SegmentFold):
             taken = merged.take(position, came)
             arrays |= {name.replace("n", "m", 1): values for name, values in taken.items()}
         return Versions(
-            merged.columns, self.key, False, pa.table(arrays), None, self._truncated(transactions)
+            merged.columns, self.key, False, pa.table(arrays), None, self._truncation(transactions)
         )
 
-    def _made(
+    def _versions(
         self,
         arrays: dict[str, pa.Array],
         source: Array,
@@ -156,10 +158,10 @@ class HistoryFold(SegmentFold):
     ) -> Versions:
         for position in range(len(self._merged.columns)):
             arrays |= self._merged.take(position, source)
-        when = self._truncated(transactions)
+        when = self._truncation(transactions)
         return Versions(self._merged.columns, (), self.bag, pa.table(arrays), lookup, when)
 
-    def _truncated(self, transactions: pa.Table) -> tuple[int, Any] | None:
+    def _truncation(self, transactions: pa.Table) -> tuple[int, Any] | None:
         if not len(self._truncates[1]):
             return None
         first = int(self._truncates[1][0])

@@ -1,9 +1,8 @@
-"""Which tables are kept beside a mirror, and how a batch feeds them.
+"""Which derived tables a mirror has, and how a batch reaches them.
 
-What the lake has is fed: a table beside a mirror is made where the pipeline file asks for its mode, and
-from then on every batch, copy and backfill that changes the mirror changes it in the same consistency point,
-whatever the file says later.  So it has no gaps, and a replay or a crashed run needs to know nothing but the
-lake.
+The lake itself decides: a derived table is made where the pipeline file asks for its mode, and from then on
+every batch, copy and backfill that changes the mirror changes it in the same consistency point, whatever the
+file says later.  So it has no gaps, and a replay or a crashed run needs to know the lake only.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from slotlake.spark.history import changes_table
 from slotlake.spark.history import table as history_table
 from slotlake.spark.history.changes_rows import change_rows
 from slotlake.spark.history.fold import HistoryFold, history_folds
-from slotlake.spark.merge.represented import as_kept
-from slotlake.spark.merge.run import Work, answered, run, run_statements, run_steps, view_of
+from slotlake.spark.merge.representation import in_representation
+from slotlake.spark.merge.run import Work, run, run_query, run_statements, run_steps, view_of
 from slotlake.spark.merge.sql import Target
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.derived_tables import Source, empty_insert, field_changes, fields_of
@@ -35,28 +34,53 @@ from slotlake.spark.tables.shapes import ChangeBatch
 
 
 class Mode(Protocol):
-    """A kind of table beside a mirror; its module. ``IMAGES``: the structs that hold a row, if any do."""
+    """What a kind of derived table does; each kind is a module.
+
+    ``IMAGES`` are the names of its structs that hold a row of the mirror; empty if its own columns do.
+    """
 
     def definition(
         self, name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str
     ) -> str:
-        """The SQL that makes the table."""
+        """Return the SQL that makes the table.
+
+        Args:
+            name: the table's name in the lake.
+            catalog: the catalog's name in Spark.
+            schema: the mirror's shape.
+            pipeline: the pipeline that the table belongs to.
+            location: the directory of the table, as a URI.
+        """
 
     IMAGES: Sequence[str]
 
-    def field_here(self, name: str) -> str:
-        """What a field of the mirror is called in this table."""
+    def field_name(self, name: str) -> str:
+        """Return the name that a field of the mirror has in this table."""
 
-    def column_here(self, column: LakeColumn) -> LakeColumn:
-        """A column of the mirror as this table names it."""
+    def derived_column(self, column: LakeColumn) -> LakeColumn:
+        """Return a column of the mirror under the name that it has in this table."""
 
-    def copied(self, metadata: Metadata, target: str, source: Source) -> list[str]:
-        """The SQL that takes in a copy of the mirror's rows; the last one completes it."""
+    def copy_statements(self, metadata: Metadata, target: str, source: Source) -> list[str]:
+        """Return the SQL that adds a copy of the mirror's rows; the last statement completes the table.
 
-    def amended(
-        self, metadata: Metadata, target: str, came: Source, touched: str, key: Sequence[str]
+        Args:
+            metadata: the table's metadata.
+            target: the table or branch to write to, as Spark SQL names it.
+            source: the copied rows.
+        """
+
+    def amend_statements(
+        self, metadata: Metadata, target: str, new_rows: Source, touched: str, key: Sequence[str]
     ) -> list[str]:
-        """The SQL that takes in that some keys went and some rows came; the last one completes it."""
+        """Return the SQL for rows that were read again: the rows of some keys end, and the new rows begin.
+
+        Args:
+            metadata: the table's metadata.
+            target: the table or branch to write to, as Spark SQL names it.
+            new_rows: the rows that were read again.
+            touched: the view of all keys concerned, those of the new rows included.
+            key: the columns of that view, which are fields of the mirror.
+        """
 
 
 MODES: Mapping[str, Mode] = {"append": changes_table, "history": history_table}
@@ -64,11 +88,11 @@ MODES: Mapping[str, Mode] = {"append": changes_table, "history": history_table}
 
 @dataclass(frozen=True)
 class MirrorChanges:
-    """What a batch has for a mirror.
+    """The changes that a batch has for a mirror.
 
     Attributes:
         schema: the mirror's shape after the changes, as it is staged.
-        names: fields that get another name with the publication, and that name.
+        names: field → its new name, of fields that are renamed with the publication.
         parts: the changes as the lake takes them.
     """
 
@@ -80,10 +104,14 @@ class MirrorChanges:
 def stage_derived_changes(
     work: Work, mode: str, changes: MirrorChanges, batch: ChangeBatch, choice: OnConflict
 ) -> None:
-    """Stage a batch's changes in a table beside the mirror.
+    """Stage a batch's changes in a derived table of the mirror.
 
     Args:
-        work: with that table.
+        work: the work on the derived table.
+        mode: the kind of derived table.
+        changes: the mirror's changes.
+        batch: the batch.
+        choice: what to do with a conflict.
 
     Raises:
         LakeError: Spark failed.
@@ -96,10 +124,17 @@ def stage_derived_changes(
 
 
 def with_mirror_fields(work: Work, mode: str, schema: TableSchema, names: Mapping[str, str]) -> Work:
-    """The same work, on a table that has all the fields that the mirror has."""
+    """Give a derived table all fields that the mirror has, and return the work on it.
+
+    Args:
+        work: the work on the derived table.
+        mode: the kind of derived table.
+        schema: the mirror's shape.
+        names: field → its new name, of fields that are renamed with the publication.
+    """
     table, kind = work.table, MODES[mode]
-    mirror_fields = fields_of(replace(schema, columns=tuple(map(kind.column_here, schema.columns))))
-    plan = {kind.field_here(old): kind.field_here(new) for old, new in names.items()}
+    mirror_fields = fields_of(replace(schema, columns=tuple(map(kind.derived_column, schema.columns))))
+    plan = {kind.field_name(old): kind.field_name(new) for old, new in names.items()}
     changes = field_changes(table.metadata, kind.IMAGES, mirror_fields, plan)
     if not changes:
         return work
@@ -118,7 +153,9 @@ def _append(work: Work, changes: MirrorChanges, batch: ChangeBatch) -> None:
         return
     with view_of(work, rows, changes_table.view_schema(schema, rows)) as view:
         branch = f"{name.sql(catalog)}.branch_stage"
-        run_statements(work, [changes_table.appended(schema, work.table.metadata, branch, rows, view)])
+        run_statements(
+            work, [changes_table.append_statement(schema, work.table.metadata, branch, rows, view)]
+        )
 
 
 def _versions(work: Work, changes: MirrorChanges, batch: ChangeBatch, choice: OnConflict) -> None:
@@ -135,7 +172,7 @@ def _versions(work: Work, changes: MirrorChanges, batch: ChangeBatch, choice: On
         )
         target = history_table.target_of(name, catalog, schema, work.table.metadata, versions)
         if versions.lookup_rows is not None:
-            versions = replace(versions, lookup_rows=as_kept(target.columns, versions.lookup_rows))
+            versions = replace(versions, lookup_rows=in_representation(target.columns, versions.lookup_rows))
         final = number == len(segments) - 1
         with (
             _view(work, target, target.fold.rows) as view,
@@ -143,13 +180,13 @@ def _versions(work: Work, changes: MirrorChanges, batch: ChangeBatch, choice: On
         ):
             sql = history_table.statements(target, versions, view, lookup_view)
             if final:
-                run_statements(work, sql, alone=not number, markers=target.markers)
+                run_statements(work, sql, nothing_staged=not number, markers=target.markers)
             else:
                 run_steps(work, sql, target.markers)
 
 
 def _open_version_counts(work: Work, schema: TableSchema, segment: HistoryFold) -> dict[int, int] | None:
-    """How many open versions there are of what a stretch asks for, by code."""
+    """Return how many open versions there are per code; None if the segment looks nothing up."""
     lookup = segment.lookup_rows()
     if not lookup.num_rows:
         return None
@@ -157,7 +194,7 @@ def _open_version_counts(work: Work, schema: TableSchema, segment: HistoryFold) 
         work.table.name, work.lake.catalog, schema, work.table.metadata, segment.without_versions(lookup)
     )
     with _view(work, target, target.fold.rows) as view:
-        answer = answered(
+        answer = run_query(
             work, history_table.open_versions_query(target, target.fold.rows, view), target.markers
         )
     return dict(zip(python_values(answer["code"]), python_values(answer["held"]), strict=True))

@@ -1,4 +1,4 @@
-"""The beginning of a table beside a mirror: made with the mirror's columns, filled with the mirror's rows.
+"""Makes a derived table: with the mirror's columns, filled with the mirror's rows.
 
 It begins at the position at which it becomes visible, with the rows that the mirror has there.
 """
@@ -34,10 +34,13 @@ from slotlake.spark.tables.schema import TableSchema, schema_of
 
 @dataclass(frozen=True)
 class NewDerivedTable:
-    """A table to be made beside a mirror.
+    """A derived table to be made.
 
     Attributes:
-        schema: the mirror's.
+        name: its name in the lake.
+        mode: the kind of derived table.
+        mirror: the mirror's name.
+        schema: the mirror's shape.
     """
 
     name: LakeName
@@ -46,14 +49,27 @@ class NewDerivedTable:
     schema: TableSchema
 
     def definition(self, name: LakeName, catalog: str, pipeline: str, location: str) -> str:
-        """The SQL that makes it, under this name."""
+        """Return the SQL that makes it.
+
+        Args:
+            name: the name that it gets, which may be a hidden one.
+            catalog: the catalog's name in Spark.
+            pipeline: the pipeline that the table belongs to.
+            location: the directory of the table, as a URI.
+        """
         return MODES[self.mode].definition(name, catalog, self.schema, pipeline, location)
 
 
 def missing_derived_tables(
     catalog: Catalog, tables: Sequence[TableSchema], modes: Mapping[str, Collection[str]]
 ) -> list[NewDerivedTable]:
-    """What is to be made: beside tables that are made too, and beside those that are there."""
+    """Return the derived tables to make, of mirrors that are new or that the lake has already.
+
+    Args:
+        catalog: the lake's catalog.
+        tables: the mirrors that are about to be made.
+        modes: source table → modes that the pipeline file asks for.
+    """
     if not modes:
         return []
     namespace, pointers = catalog.lake.namespace, catalog.pointers()
@@ -80,13 +96,17 @@ def fill_derived_table(
     session: SparkSession,
     lake: LakeSettings,
     derived: NewDerivedTable,
-    copied: TableSchema | None,
+    mirror_schema: TableSchema | None,
     point: Point,
 ) -> None:
-    """Put the mirror's rows into a table that nobody sees yet.
+    """Put the mirror's rows into a derived table that is still hidden.
 
     Args:
-        copied: the mirror's shape, if the mirror cannot be seen yet either.
+        session: runs the statements.
+        lake: the lake.
+        derived: the derived table.
+        mirror_schema: the mirror's shape, if the mirror is still hidden too; else None.
+        point: the point that will publish them.
 
     Raises:
         LakeError: Spark failed.
@@ -94,17 +114,23 @@ def fill_derived_table(
     mode, hidden = MODES[derived.mode], copying(derived.name)
     directory = lake_files.control_directory(lake, point.pipeline, point.batch)
     work = Work(session, lake, point, _load(lake, hidden), directory)
-    table = with_mirror_fields(work, derived.mode, copied or derived.schema, {}).table
-    mirror = copying(derived.mirror) if copied is not None else derived.mirror
+    table = with_mirror_fields(work, derived.mode, mirror_schema or derived.schema, {}).table
+    mirror = copying(derived.mirror) if mirror_schema is not None else derived.mirror
     source = copy_source(lake, _load(lake, mirror), mirror.sql(lake.catalog), point)
-    for statement in mode.copied(table.metadata, hidden.sql(lake.catalog), source):
+    for statement in mode.copy_statements(table.metadata, hidden.sql(lake.catalog), source):
         run(session, table, statement)
 
 
 def stage_leftover_tables(
     session: SparkSession, lake: LakeSettings, tables: Mapping[LakeName, TableSchema], point: Point
 ) -> list[LakeName]:
-    """Stage the copied rows in what an earlier mirror of that name has left beside it; the tables staged.
+    """Stage the copied rows in derived tables that an earlier mirror of that name left; return those tables.
+
+    Args:
+        session: runs the statements.
+        lake: the lake.
+        tables: new mirror → its shape.
+        point: the point that will publish them.
 
     Raises:
         LakeError: one of them is not this pipeline's, or Spark failed.
@@ -127,24 +153,33 @@ def stage_leftover_tables(
         hidden = _load(lake, copying(mirror))
         source = copy_source(lake, hidden, hidden.name.sql(lake.catalog), point)
         branch = f"{table.name.sql(lake.catalog)}.branch_stage"
-        run_statements(work, MODES[mode].copied(work.table.metadata, branch, source))
+        run_statements(work, MODES[mode].copy_statements(work.table.metadata, branch, source))
     return [table.name for table, _, _ in leftovers]
 
 
 def copy_source(lake: LakeSettings, mirror: Loaded, name: str, point: Point) -> Source:
-    """A mirror's rows as a copy; ``name``: of the table, or of a branch of it, in Spark SQL."""
+    """Return a mirror's rows as a copy.
+
+    Args:
+        lake: the lake.
+        mirror: the mirror.
+        name: the mirror, or a branch of it, as Spark SQL names it.
+        point: the point of the copy.
+    """
     return Source(
         name, column_names(mirror.metadata), point.position, point.commit_time or _source_time(lake)
     )
 
 
 def take_copy(work: Work, mode: str, schema: TableSchema, mirror: LakeName, names: Mapping[str, str]) -> None:
-    """Stage the rows that are staged of a mirror, as those of a copy.
+    """Stage a mirror's staged rows in a derived table, as those of a copy.
 
     Args:
-        work: with the table beside it.
+        work: the work on the derived table.
+        mode: the kind of derived table.
         schema: the mirror's shape as it is staged.
-        names: fields that get another name with the publication, and that name.
+        mirror: the mirror's name.
+        names: field → its new name, of fields that are renamed with the publication.
 
     Raises:
         LakeError: Spark failed.
@@ -155,7 +190,7 @@ def take_copy(work: Work, mode: str, schema: TableSchema, mirror: LakeName, name
         work.lake, _load(work.lake, mirror), f"{mirror.sql(catalog)}.branch_stage", work.point
     )
     branch = f"{work.table.name.sql(catalog)}.branch_stage"
-    run_statements(work, MODES[mode].copied(work.table.metadata, branch, source))
+    run_statements(work, MODES[mode].copy_statements(work.table.metadata, branch, source))
 
 
 def _source_time(lake: LakeSettings) -> datetime:

@@ -1,7 +1,7 @@
-"""Renames columns that an earlier version called what a reader calls its own (`spark.names.READERS_OWN`).
+"""Renames columns with a name that readers reserve (`spark.names.READERS_OWN`) and an earlier version gave.
 
-Spark neither reads nor changes a table with such a column, so it is renamed before anything else is done to
-the table.  Only metadata is written: files know columns by number.  The mirror and the tables beside it go
+Spark neither reads nor changes a table with such a column, so it is renamed before anything else happens to
+the table.  Only metadata is written: files know columns by number.  The mirror and its derived tables change
 together, and the point that they stand at is read under the new names; older points keep theirs.
 """
 
@@ -23,7 +23,12 @@ from slotlake.spark.tables.settle import STAGED_FIELDS_PROPERTY, with_shape
 def rename_reserved_columns(
     catalog: Catalog, mirror: Loaded, derived: Mapping[str, Loaded]
 ) -> tuple[Loaded, Mapping[str, Loaded]]:
-    """A table and what is kept beside it, with no column that a reader has of its own.
+    """Rename reserved columns of a mirror and its derived tables; return the tables.
+
+    Args:
+        catalog: the lake's catalog.
+        mirror: the mirror.
+        derived: mode → derived table.
 
     Raises:
         LakeError: someone else changed one of the tables meanwhile; none was renamed.
@@ -35,7 +40,7 @@ def rename_reserved_columns(
     moves = [catalog.prepared(mirror, _renamed(mirror.metadata, names, shape=shape.to_json()))]
     for mode, table in derived.items():
         kind = MODES[mode]
-        fields = {kind.field_here(old): kind.field_here(new) for old, new in names.items()}
+        fields = {kind.field_name(old): kind.field_name(new) for old, new in names.items()}
         moves.append(catalog.prepared(table, _renamed(table.metadata, fields, images=kind.IMAGES)))
     catalog.move(moves)
     return load_one(catalog, mirror.name), {m: load_one(catalog, t.name) for m, t in derived.items()}

@@ -21,7 +21,7 @@ from slotlake.spark.fold.batch import FoldCounts, Folded
 from slotlake.spark.fold.conflicts import Conflicts
 from slotlake.spark.history.columns import IS_OPEN as _OPEN
 from slotlake.spark.history.columns import OWN as _OWN
-from slotlake.spark.history.columns import column_here, field_here
+from slotlake.spark.history.columns import derived_column, field_name
 from slotlake.spark.history.fold import Versions
 from slotlake.spark.merge.bag_sql import alias_of, bag_join
 from slotlake.spark.merge.sql import Target, key_range, same_key
@@ -32,11 +32,11 @@ from slotlake.spark.tables.schema import TableSchema
 
 __all__ = [
     "IMAGES",
-    "amended",
-    "column_here",
-    "copied",
+    "amend_statements",
+    "copy_statements",
     "definition",
-    "field_here",
+    "derived_column",
+    "field_name",
     "open_versions_query",
     "statements",
     "target_of",
@@ -47,19 +47,33 @@ _VALIDITY = {"from_lsn": "bigint", "to_lsn": "bigint", "from_time": "timestamp",
 
 
 def _derived_schema(schema: TableSchema) -> TableSchema:
-    return replace(schema, columns=tuple(map(column_here, schema.columns)))
+    return replace(schema, columns=tuple(map(derived_column, schema.columns)))
 
 
 def definition(name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str) -> str:
-    """The SQL that makes the table."""
+    """Return the SQL that makes the table.
+
+    Args:
+        name: the table's name in the lake.
+        catalog: the catalog's name in Spark.
+        schema: the mirror's shape.
+        pipeline: the pipeline that the table belongs to.
+        location: the directory of the table, as a URI.
+    """
     columns = [f"{quote(column)} {kind}" for column, kind in _OWN.items()]
     columns += [field.definition for field in fields_of(_derived_schema(schema))]
     options = {"mode": "history", "pipeline": pipeline, "location": location, "partitioned": _OPEN}
     return create(name, catalog, columns, options)
 
 
-def copied(metadata: Metadata, target: str, source: Source) -> list[str]:
-    """The SQL that takes in a copy: all versions that were open end with it, and its rows begin."""
+def copy_statements(metadata: Metadata, target: str, source: Source) -> list[str]:
+    """Return the SQL for a copy: all open versions end, and new ones begin with its rows.
+
+    Args:
+        metadata: the table's metadata.
+        target: the table or branch to write to, as Spark SQL names it.
+        source: the copied rows.
+    """
     when = timestamp(source.time)
     ending = (
         f"UPDATE {target} SET valid_to_lsn = {source.position}L, valid_to_time = {when}, "
@@ -70,7 +84,7 @@ def copied(metadata: Metadata, target: str, source: Source) -> list[str]:
 
 
 def _beginning(metadata: Metadata, target: str, source: Source) -> str:
-    own = {field_here(field): field for field in sorted(source.fields)}
+    own = {field_name(field): field for field in sorted(source.fields)}
     names = [name for name in column_types(metadata) if name in own]
     into = ", ".join(["valid_from_lsn", "valid_from_time", _OPEN, *map(quote, names)])
     when = timestamp(source.time)
@@ -78,30 +92,39 @@ def _beginning(metadata: Metadata, target: str, source: Source) -> str:
     return f"INSERT INTO {target} ({into}) SELECT {rows} FROM {source.name}"
 
 
-def amended(metadata: Metadata, target: str, came: Source, touched: str, key: Sequence[str]) -> list[str]:
-    """The SQL that takes in rows read again: the open versions of some keys end, and these rows begin.
+def amend_statements(
+    metadata: Metadata, target: str, new_rows: Source, touched: str, key: Sequence[str]
+) -> list[str]:
+    """Return the SQL for rows that were read again: the open versions of some keys end, and new ones begin.
 
     Args:
-        touched: the view of these keys, those of the rows that come among them; ``key``: its columns,
-            fields of the mirror.
+        metadata: the table's metadata.
+        target: the table or branch to write to, as Spark SQL names it.
+        new_rows: the rows that were read again.
+        touched: the view of all keys concerned, those of the new rows included.
+        key: the columns of that view, which are fields of the mirror.
     """
-    when = timestamp(came.time)
-    same = " AND ".join(f"t.{quote(field_here(name))} <=> s.{quote(name)}" for name in key)
-    ends = f"t.{_OPEN} = false, t.valid_to_lsn = {came.position}L, t.valid_to_time = {when}"
+    when = timestamp(new_rows.time)
+    same = " AND ".join(f"t.{quote(field_name(name))} <=> s.{quote(name)}" for name in key)
+    ends = f"t.{_OPEN} = false, t.valid_to_lsn = {new_rows.position}L, t.valid_to_time = {when}"
     ending = (
         f"MERGE INTO {target} AS t USING {quote(touched)} AS s ON t.{_OPEN} AND {same} "
         f"WHEN MATCHED THEN UPDATE SET {ends}"
     )
-    return [ending, _beginning(metadata, target, came)]
+    return [ending, _beginning(metadata, target, new_rows)]
 
 
 def target_of(
     name: LakeName, catalog: str, schema: TableSchema, metadata: Metadata, versions: Versions
 ) -> Target:
-    """The history, and what is to be done to it.
+    """Return the history as the target of statements.
 
     Args:
+        name: the history's name in the lake.
+        catalog: the catalog's name in Spark.
         schema: the mirror's shape after the changes.
+        metadata: the history's metadata.
+        versions: the versions that begin and end.
     """
     schema = _derived_schema(schema)
     rows, counts = versions.rows, FoldCounts(versions.rows.num_rows, Conflicts())
@@ -114,7 +137,13 @@ def target_of(
 
 
 def open_versions_query(target: Target, lookup: pa.Table, view: str) -> str:
-    """The query for how many open versions there are of what was asked: (code, held)."""
+    """Return the query for how many open versions there are per key: (code, held).
+
+    Args:
+        target: the history.
+        lookup: the keys, as `SegmentFold.lookup_rows` gives them.
+        view: the view that holds them.
+    """
     if target.fold.bag:
         pairs = bag_join(target, lookup, view, "code", where=[_OPEN])
     else:
@@ -124,10 +153,13 @@ def open_versions_query(target: Target, lookup: pa.Table, view: str) -> str:
 
 
 def statements(target: Target, versions: Versions, view: str, lookup_view: str) -> list[str]:
-    """The statements that end and begin versions; the last one completes the table.
+    """Return the statements that end and begin versions; the last one completes the table.
 
     Args:
-        view: of the versions' rows; ``lookup_view``: of a bag, of what is asked.
+        target: the history.
+        versions: the versions that begin and end.
+        view: the view of ``versions.rows``.
+        lookup_view: of a bag, the view of ``versions.lookup_rows``.
     """
     names, values = (", ".join(side) for side in zip(*_inserted(target), strict=True))
     source = _source(target, versions, view, lookup_view)
@@ -152,9 +184,9 @@ def statements(target: Target, versions: Versions, view: str, lookup_view: str) 
 def _same_version(target: Target, versions: Versions, t: str) -> list[str]:
     if versions.bag:
         return [f"{t}._file = s.f", f"{t}._pos = s.p"]
-    going = target.fold.rows.slice(0, versions.closes)
+    closed_rows = target.fold.rows.slice(0, versions.closes)
     # What no row of the batch matches ends too when the table is truncated: then no file may be left out.
-    return same_key(target, t) + (key_range(target, going, t) if versions.truncated is None else [])
+    return same_key(target, t) + (key_range(target, closed_rows, t) if versions.truncated is None else [])
 
 
 def _truncating(target: Target, versions: Versions) -> list[str]:
@@ -169,7 +201,11 @@ def view_schema(target: Target, rows: pa.Table) -> str:
     """DDL of the columns of a view of rows."""
     kinds = {**_VALIDITY, "close": "boolean", "code": "bigint", "number": "bigint"}
     for i, column in enumerate(target.columns):
-        kinds |= {f"n{i}": column.kept.spark, f"m{i}": column.kept.spark, f"u{i}": "boolean"}
+        kinds |= {
+            f"n{i}": column.spark_type,
+            f"m{i}": column.spark_type,
+            f"u{i}": "boolean",
+        }
         kinds |= {f"xn{i}": "string", f"xm{i}": "string"}
     return ", ".join(f"{name} {kinds[name]}" for name in rows.column_names)
 
@@ -192,12 +228,12 @@ def _past(target: Target) -> list[str]:
 
 def _source(target: Target, versions: Versions, view: str, lookup_view: str) -> str:
     """The rows: with what versions keep of the open one that they come from, or the place of what ends."""
-    moved = any(f"m{i}" in target.given for i, _ in target.keys)
+    moved = any(f"m{i}" in target.view_columns for i, _ in target.keys)
     selected = ["s.close AS close", *(f"s.{name} AS {name}" for name in _VALIDITY)]
     needed = [name for i, _ in target.keys for _, _, name in target.pair(i, "m")] if moved else []
     for i in range(len(target.columns)):
         for source_name, value, name in target.pair(i, "n"):
-            from_open = moved and f"u{i}" in target.given
+            from_open = moved and f"u{i}" in target.view_columns
             expression = f"CASE WHEN s.u{i} THEN o.{name} ELSE {value} END" if from_open else value
             selected.append(f"{expression} AS {source_name}")
             needed += [name] if from_open else []
@@ -219,7 +255,7 @@ def _open_version(target: Target, names: Sequence[str]) -> str:
 def _places(target: Target, versions: Versions, lookup_view: str) -> str:
     """Where the open versions lie that end: of those that are alike, the oldest first."""
     assert versions.lookup_rows is not None
-    lookup_target = replace(target, given=frozenset(versions.lookup_rows.column_names))
+    lookup_target = replace(target, view_columns=frozenset(versions.lookup_rows.column_names))
     pairs = bag_join(
         lookup_target,
         versions.lookup_rows,

@@ -60,7 +60,7 @@ def _end_all_rows(row_at: Ints, txn: int, out: tuple[Ints, Ints, Ints, Ints], co
 
 @inlined
 def _is_passed_over(op: int, occupied: bool, whole: bool, target_occupied: bool, skip: bool) -> bool:
-    """Is the change passed over: it meets what it should not, and there is nothing it could do then?"""
+    """Return whether the change has no effect: there is nothing to do in this state, or it is skipped."""
     if op == _INSERT:
         return skip and occupied
     if not occupied:

@@ -26,7 +26,7 @@ from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Catalog, Loaded
 from slotlake.spark.maintenance.table_files import TableFiles
 from slotlake.spark.publish.past import all_snapshots, past_files
-from slotlake.spark.publish.unused import expired
+from slotlake.spark.publish.unused import without_unused_snapshots
 from slotlake.spark.tables.metadata import Metadata
 
 _LOG_WORTH_TRIMMING = 10
@@ -51,17 +51,22 @@ def _with_short_log(metadata: Metadata, seconds: float) -> Metadata:
     log = metadata.get("metadata-log", [])
     ends = [*(entry["timestamp-ms"] for entry in log[1:]), metadata["last-updated-ms"]]
     oldest = time.time() * 1000 - seconds * 1000
-    kept = [entry for entry, end in zip(log, ends, strict=True) if end >= oldest]
-    return {**metadata, "metadata-log": kept} if len(log) - len(kept) >= _LOG_WORTH_TRIMMING else metadata
+    recent = [entry for entry, end in zip(log, ends, strict=True) if end >= oldest]
+    return {**metadata, "metadata-log": recent} if len(log) - len(recent) >= _LOG_WORTH_TRIMMING else metadata
 
 
 def expire(catalog: Catalog, table: Loaded, grace: Grace) -> int:
-    """Take out of a table's metadata what it keeps no more; the number of snapshots.
+    """Remove from a table's metadata the snapshots that are no longer needed; return how many.
+
+    Args:
+        catalog: the lake's catalog.
+        table: the table.
+        grace: for how long unreferenced snapshots stay.
 
     Raises:
         PointerMovedError: someone else changed the table meanwhile; nothing was changed.
     """
-    after = expired(table.metadata, grace.unused)
+    after = without_unused_snapshots(table.metadata, grace.unused)
     if not catalog.lake.is_rest:  # such a server keeps its own log
         after = _with_short_log(after, grace.unused)
     if after == table.metadata:
@@ -90,21 +95,23 @@ def remove_files(table: Loaded, dropped: Collection[str], files: TableFiles, gra
     Raises:
         LakeError: a metadata file of the table cannot be read; nothing was removed.
     """
-    needed = set(files.reached(all_snapshots(table.metadata))) | _named(table)
+    referenced = set(files.referenced_files(all_snapshots(table.metadata))) | _named(table)
     root = lake_files.local_path(table.metadata["location"])
-    found = dict(_found(root))
-    going = {path for path in dropped if path not in needed and path in found}
-    if needed <= found.keys():  # else names differ from what is on disk, and nothing can be told from them
+    files_on_disk = dict(_files_on_disk(root))
+    unneeded = {path for path in dropped if path not in referenced and path in files_on_disk}
+    if (
+        referenced <= files_on_disk.keys()
+    ):  # else names differ from what is on disk, and nothing can be told from them
         now, present = time.time(), _version(table.location)
-        going |= {
+        unneeded |= {
             path
-            for path, modified in found.items()
-            if path not in needed and now - modified >= _wait(path, present, grace)
+            for path, modified in files_on_disk.items()
+            if path not in referenced and now - modified >= _minimum_age(path, present, grace)
         }
-    return sum((_remove(Path(path)) for path in going), Removed())
+    return sum((_remove(Path(path)) for path in unneeded), Removed())
 
 
-def _wait(path: str, present: int, grace: Grace) -> float:
+def _minimum_age(path: str, present: int, grace: Grace) -> float:
     """How old a file that nothing leads to must be.
 
     A metadata file can become current only if its number follows that of the current one.
@@ -127,7 +134,7 @@ def _version(location: str) -> int:
     return int(match[1]) if match else -1
 
 
-def _found(root: Path) -> Iterator[tuple[str, float]]:
+def _files_on_disk(root: Path) -> Iterator[tuple[str, float]]:
     """Files of a table's two folders with the time of their last change; not the checksums beside them."""
     for folder in ("data", "metadata"):
         for path in (root / folder).rglob("*"):
@@ -146,12 +153,12 @@ def _is_checksum_of_another(path: Path) -> bool:
 
 
 def _remove(path: Path) -> Removed:
-    found = Removed()
+    removed = Removed()
     for each in (path, path.with_name(f".{path.name}.crc")):
         try:
             size = each.stat().st_size
             each.unlink()
         except FileNotFoundError:
             continue
-        found += Removed(1, size)
-    return found
+        removed += Removed(1, size)
+    return removed

@@ -1,12 +1,12 @@
-"""Is the lake as slotlake left it: are its tables where their newest point says, and all their files there?
+"""Checks whether the lake is as slotlake left it: tables at their newest point, with all their files.
 
 The newest row of `commits` names the snapshot of every table.  A table is whole if its main is that snapshot,
-or compactions on top of it.  What else there can be has one name each: *rolled back* (the snapshot is there,
-but main is elsewhere), *written* (main leads to it, through what is no compaction), *lost* (the snapshot is
+or compactions on top of it.  Every other state has a name: *rolled back* (the snapshot is there, but main is
+elsewhere), *written* (main leads to it through a commit that is no compaction), *lost* (the snapshot is
 gone), *damaged* (a file is missing), and of `commits` itself *rolled back*.
 
-Most of it is mended by moving main to where it was: that copies nothing, and changes nothing that slotlake
-wrote.  Invariant: looking changes nothing; mending moves pointers only, all in one catalog transaction.
+Most damage is repaired by moving main to where it was: that copies nothing, and changes nothing that slotlake
+wrote.  Invariant: a check changes nothing; a repair moves pointers only, all in one catalog transaction.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Damage:
     position: int | None = None
 
     @property
-    def is_beside(self) -> bool:
-        """Is it a table beside a mirror?"""
+    def is_derived(self) -> bool:
+        """Whether it is a derived table."""
         return self.table.table.lower().endswith(tuple(SUFFIXES.values()))
 
 
-def look(lake: LakeSettings, pipeline: str, *, files: bool = False) -> list[Damage]:
+def find_damage(lake: LakeSettings, pipeline: str, *, files: bool = False) -> list[Damage]:
     """What is wrong with the lake's tables; nothing if all is as it was left.
 
     Args:
@@ -71,25 +71,27 @@ def look(lake: LakeSettings, pipeline: str, *, files: bool = False) -> list[Dama
         if name not in pointers:
             return []
         commits = load(pointers, name)
-        found = list(_of_commits(commits))
-        if found:
-            return found  # the others are to be judged by a row that is not the newest
+        damages = list(_commits_damage(commits))
+        if damages:
+            return damages  # the others are to be judged by a row that is not the newest
         pins = pins_of(commits)
         position = catalog_metadata.newest_position(commits.metadata) or 0
         for table in sorted(pins):
             if belongs(table.namespace, lake.namespace):
-                found += _of_table(pointers, table, (pins[table], position), pipeline)
+                damages += _table_damage(pointers, table, (pins[table], position), pipeline)
         if files:
-            whole = {table: table in pointers for table in pins} | {each.table: False for each in found}
-            found += [d for t in sorted(whole) if whole[t] for d in _files(load(pointers, t))]
-    return found
+            undamaged = {table: table in pointers for table in pins} | {each.table: False for each in damages}
+            damages += [
+                d for t in sorted(undamaged) if undamaged[t] for d in _missing_files(load(pointers, t))
+            ]
+    return damages
 
 
-def _of_commits(commits: Loaded) -> Iterator[Damage]:
+def _commits_damage(commits: Loaded) -> Iterator[Damage]:
     """Its own newest snapshot is not its main, or somebody wrote on top of it."""
-    told = [s for s in commits.metadata.get("snapshots", ()) if LSN in catalog_metadata.summary(s)]
+    points = [s for s in commits.metadata.get("snapshots", ()) if LSN in catalog_metadata.summary(s)]
     main = catalog_metadata.newest_of_a_point(commits.metadata)
-    newest = max(told, key=lambda s: int(s.get("sequence-number", 0)), default=None)
+    newest = max(points, key=lambda s: int(s.get("sequence-number", 0)), default=None)
     if newest is None:
         return
     lsn, id_ = catalog_metadata.summary(newest)[LSN], int(newest["snapshot-id"])
@@ -117,7 +119,7 @@ def _foreign(chain: Sequence[Metadata], pin: int) -> int:
     return count
 
 
-def _of_table(
+def _table_damage(
     pointers: Mapping[LakeName, str], name: LakeName, point: tuple[int, int], pipeline: str
 ) -> Iterator[Damage]:
     """Of one table, whose snapshot and position are to be these."""
@@ -147,18 +149,18 @@ def _of_table(
         yield Damage(WRITTEN, name, f"{name} holds {many} that slotlake did not make", pin)
 
 
-def _files(table: Loaded) -> Iterator[Damage]:
+def _missing_files(table: Loaded) -> Iterator[Damage]:
     head = catalog_metadata.head(table.metadata)
     try:
-        listed = TableFiles().reached([head] if head else [])
+        listed = TableFiles().referenced_files([head] if head else [])
     except LakeError as error:
         yield Damage(DAMAGED, table.name, f"a metadata file of {table.name} cannot be read: {error.where}")
         return
-    gone = sorted(path for path in listed if not Path(path).exists())
-    if gone:
-        named = ", ".join(Path(path).name for path in gone[:_NAMED_FILES_MAX])
-        more = f" and {len(gone) - _NAMED_FILES_MAX} more" if len(gone) > _NAMED_FILES_MAX else ""
-        what = f"{len(gone)} of {len(listed)} files of {table.name} are missing: {named}{more}"
+    missing = sorted(path for path in listed if not Path(path).exists())
+    if missing:
+        named = ", ".join(Path(path).name for path in missing[:_NAMED_FILES_MAX])
+        more = f" and {len(missing) - _NAMED_FILES_MAX} more" if len(missing) > _NAMED_FILES_MAX else ""
+        what = f"{len(missing)} of {len(listed)} files of {table.name} are missing: {named}{more}"
         yield Damage(DAMAGED, table.name, what)
 
 
@@ -173,21 +175,21 @@ def newest_batch(lake: LakeSettings) -> str | None:
     return catalog_metadata.summary(newest).get(BATCH)
 
 
-def mend(lake: LakeSettings, damages: list[Damage]) -> list[str]:
+def repair_damage(lake: LakeSettings, damages: list[Damage]) -> list[str]:
     """Move main of tables that were rolled back, or written to, to where it was; what was done, a line each.
 
     Raises:
         LakeError: someone else changed a table meanwhile; nothing was moved.
     """
-    wanted = [each for each in damages if each.snapshot is not None]
+    repairable = [each for each in damages if each.snapshot is not None]
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
         moves = []
-        for each in wanted:
+        for each in repairable:
             table = load(pointers, each.table)
             if catalog_metadata.ref(table.metadata, MAIN) == each.snapshot:
                 continue  # it was done already
             moved = catalog_metadata.with_ref(table.metadata, MAIN, each.snapshot)
             moves.append(catalog.prepared(table, catalog_metadata.with_ref(moved, STAGE, None)))
         catalog.move(moves)
-    return [f"moved {each.table} back to snapshot {each.snapshot}" for each in wanted]
+    return [f"moved {each.table} back to snapshot {each.snapshot}" for each in repairable]

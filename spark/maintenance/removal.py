@@ -21,31 +21,35 @@ def drop_tables(
     pipeline: str,
     only: Collection[LakeName] | None = None,
     *,
-    noting: Callable[[list[str]], None] = lambda locations: None,
+    before_removal: Callable[[list[str]], None] = lambda locations: None,
 ) -> list[str]:
-    """Drop the published tables of a pipeline, `commits` among them; their names in the lake.
+    """Drop the published tables of a pipeline, `commits` among them, and return their names in the lake.
 
     Args:
-        only: these and no others.
-        noting: is told whose files are about to be removed, before the catalog forgets where they are.
+        lake: the lake.
+        pipeline: the pipeline's name.
+        only: drop these tables only; None: all.
+        before_removal: gets the locations of the files before the catalog forgets them.
 
     Raises:
         LakeError: the catalog cannot be reached.
     """
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
-        wanted = [name for name in sorted(pointers) if belongs(name.namespace, lake.namespace)]
-        named = [load(pointers, name) for name in wanted if only is None or name in only]
-        mine = [table for table in named if table.metadata["properties"].get(PIPELINE_PROPERTY) == pipeline]
-        locations = [table.metadata["location"] for table in mine]
-        noting(locations)
-        catalog.drop([table.name for table in mine])
-        left = {name.namespace for name in catalog.pointers()}
-        for namespace in {table.name.namespace for table in mine} - left:
+        names = [name for name in sorted(pointers) if belongs(name.namespace, lake.namespace)]
+        tables = [load(pointers, name) for name in names if only is None or name in only]
+        own_tables = [
+            table for table in tables if table.metadata["properties"].get(PIPELINE_PROPERTY) == pipeline
+        ]
+        locations = [table.metadata["location"] for table in own_tables]
+        before_removal(locations)
+        catalog.drop([table.name for table in own_tables])
+        used_namespaces = {name.namespace for name in catalog.pointers()}
+        for namespace in {table.name.namespace for table in own_tables} - used_namespaces:
             catalog.drop_namespace(namespace)
     reach("drop.catalog")
     remove_files(locations)
-    return [str(table.name) for table in mine]
+    return [str(table.name) for table in own_tables]
 
 
 def remove_files(locations: Collection[str]) -> None:

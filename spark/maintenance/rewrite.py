@@ -44,7 +44,7 @@ _FILES_OF_A_TABLE = 8
 _SMALL_SHARE = 0.5
 _SMALL_FILES_MIN = 5
 _DELETED_SHARE, _DELETED_SHARE_MAX = 0.1, 0.3
-_HELD_SHARE_MAX = 0.75
+_OLD_FILES_SHARE_MAX = 0.75
 _MANIFESTS_MAX = 8
 # From writing the files of a row of `commits` to its publication, with room.
 _PUBLISHING_SECONDS = 300.0
@@ -89,16 +89,25 @@ def tables_to_maintain(lake: LakeSettings, pipeline: str) -> list[LakeName]:
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
         names = [name for name in catalog.names() if belongs(name.namespace, lake.namespace)]
-        held = [load(pointers, name) for name in names if name in pointers]
-    mine = [table.name for table in held if table.metadata["properties"].get(PIPELINE_PROPERTY) == pipeline]
+        tables = [load(pointers, name) for name in names if name in pointers]
+    own_tables = [
+        table.name for table in tables if table.metadata["properties"].get(PIPELINE_PROPERTY) == pipeline
+    ]
     commits = commits_name(lake.namespace)
-    return sorted(mine, key=lambda name: (name == commits, name))
+    return sorted(own_tables, key=lambda name: (name == commits, name))
 
 
 def maintain_table(
     session: SparkSession, lake: LakeSettings, name: LakeName, pipeline: str, care: Care
 ) -> Maintained:
-    """Rewrite, expire and remove, as far as there is need.
+    """Rewrite, expire and remove files of a table, as far as needed.
+
+    Args:
+        session: runs the rewrites.
+        lake: the lake.
+        name: the table.
+        pipeline: the pipeline that the table must belong to.
+        care: sizes and times.
 
     Raises:
         LakeError: Spark failed, the table was changed meanwhile, or a file of it cannot be read. Nothing that
@@ -117,12 +126,14 @@ def maintain_table(
         reach("maintain.rewritten")
         table = _load(catalog, name, pipeline)
         after = {file.path for file in files.data_files(catalog_metadata.head(table.metadata))}
-        led_to = files.reached([*before.get("snapshots", ()), *table.metadata.get("snapshots", ())])
+        referenced = files.referenced_files(
+            [*before.get("snapshots", ()), *table.metadata.get("snapshots", ())]
+        )
         grace = care.grace if name != commits_name(lake.namespace) else _of_commits(care.grace)
         snapshots = expire(catalog, table, grace)
         reach("maintain.expired")
         table = _load(catalog, name, pipeline)
-        removed = remove_files(table, led_to, files, grace)
+        removed = remove_files(table, referenced, files, grace)
     return Maintained(str(name), False, len(present - after), len(after - present), snapshots, removed)
 
 
@@ -145,10 +156,10 @@ def _is_staged(table: Loaded) -> bool:
 def _rewrite(session: SparkSession, lake: LakeSettings, table: Loaded, files: TableFiles, care: Care) -> None:
     head = catalog_metadata.head(table.metadata)
     present = files.data_files(head)
-    held = files.reached(all_snapshots(table.metadata))
+    old_files = files.referenced_files(all_snapshots(table.metadata))
     for file in present:
-        held.pop(file.path, None)
-    options = plan(present, sum(held.values()), care)
+        old_files.pop(file.path, None)
+    options = plan(present, sum(old_files.values()), care)
     target = literal(table.name.sql(lake.catalog))
     system = f"{lake.catalog}.system"
     if options is not None:
@@ -162,20 +173,20 @@ def _rewrite(session: SparkSession, lake: LakeSettings, table: Loaded, files: Ta
         run(session, table, f"CALL {system}.rewrite_manifests(table => {target}, use_caching => false)")
 
 
-def plan(files: Sequence[DataFile], held_bytes: int, care: Care) -> Mapping[str, str] | None:
+def plan(files: Sequence[DataFile], old_bytes: int, care: Care) -> Mapping[str, str] | None:
     """Options of Iceberg's ``rewrite_data_files``; None if there is nothing worth it.
 
     Args:
         files: of the table as it is now.
-        held_bytes: of files that only older snapshots need.
+        old_bytes: of files that only older snapshots need.
     """
     live = sum(int(file.size * (1 - file.deleted_share)) for file in files)
     target = max(_TARGET_BYTES_MIN, min(care.target_bytes, live // _FILES_OF_A_TABLE))
     small = [file for file in files if file.size < target * _SMALL_SHARE]
-    share = _share_to_rewrite(files, _HELD_SHARE_MAX * live - held_bytes)
+    share = _share_to_rewrite(files, _OLD_FILES_SHARE_MAX * live - old_bytes)
     packed = small if len(small) >= _SMALL_FILES_MIN else []
-    going = {f.path: f for f in [*packed, *(f for f in files if share and f.deleted_share >= share)]}
-    if not going:
+    to_rewrite = {f.path: f for f in [*packed, *(f for f in files if share and f.deleted_share >= share)]}
+    if not to_rewrite:
         return None
     options = {
         "target-file-size-bytes": str(target),
@@ -184,26 +195,28 @@ def plan(files: Sequence[DataFile], held_bytes: int, care: Care) -> Mapping[str,
         "min-input-files": str(_SMALL_FILES_MIN),
         "delete-ratio-threshold": repr(share or 1.0),
     }
-    if sum(file.size for file in going.values()) > care.rewrite_bytes_max:
-        options["max-files-to-rewrite"] = str(_how_many_fit(list(going.values()), care.rewrite_bytes_max))
+    if sum(file.size for file in to_rewrite.values()) > care.rewrite_bytes_max:
+        options["max-files-to-rewrite"] = str(
+            _how_many_fit(list(to_rewrite.values()), care.rewrite_bytes_max)
+        )
     return options
 
 
 def _share_to_rewrite(files: Sequence[DataFile], budget: float) -> float | None:
     """From which share of deleted rows on files are written without them; None: none is."""
-    found = None
+    share = None
     for file in sorted(files, key=lambda file: -file.deleted_share):
         budget -= file.size
         if file.deleted_share < _DELETED_SHARE or (budget < 0 and file.deleted_share < _DELETED_SHARE_MAX):
             break
-        found = file.deleted_share
-    return found
+        share = file.deleted_share
+    return share
 
 
 def _how_many_fit(files: Sequence[DataFile], size: int) -> int:
-    spent = 0
+    bytes_so_far = 0
     for count, file in enumerate(files):
-        spent += file.size
-        if spent > size:
+        bytes_so_far += file.size
+        if bytes_so_far > size:
             return max(count, 1)
     return len(files)

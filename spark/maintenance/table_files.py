@@ -23,15 +23,15 @@ from slotlake.spark import lake_files
 from slotlake.spark.tables.metadata import Metadata
 
 # pyiceberg's own schema of an entry, and one field that it leaves out.
-_KNOWN = MANIFEST_ENTRY_SCHEMAS[2].find_field("data_file").field_type
-assert isinstance(_KNOWN, StructType)
+_PYICEBERG_FIELDS = MANIFEST_ENTRY_SCHEMAS[2].find_field("data_file").field_type
+assert isinstance(_PYICEBERG_FIELDS, StructType)
 _REFERENCED = NestedField(143, "referenced_data_file", StringType(), required=False)
-_DATA_FILE = StructType(*_KNOWN.fields, _REFERENCED)
+_DATA_FILE = StructType(*_PYICEBERG_FIELDS.fields, _REFERENCED)
 _ENTRY = Schema(
     NestedField(0, "status", IntegerType(), required=True),
     NestedField(2, "data_file", _DATA_FILE, required=True),
 )
-_WANTED = [
+_POSITIONS = [
     [field.field_id for field in _DATA_FILE.fields].index(number) for number in (134, 100, 103, 104, 143)
 ]
 _DATA = 0
@@ -91,14 +91,14 @@ class TableFiles:
         """How many manifests a snapshot has."""
         return len(self._manifest_paths(snapshot))
 
-    def reached(self, snapshots: Iterable[Metadata]) -> dict[str, int]:
+    def referenced_files(self, snapshots: Iterable[Metadata]) -> dict[str, int]:
         """Every file that these snapshots need, by its path on this machine → bytes (0: a metadata file)."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for snapshot in snapshots:
-            found[_path(snapshot["manifest-list"])] = 0
-            found |= dict.fromkeys(map(_path, self._manifest_paths(snapshot)), 0)
-            found |= {file.path: file.size for file in self._listed(snapshot)}
-        return found
+            sizes[_path(snapshot["manifest-list"])] = 0
+            sizes |= dict.fromkeys(map(_path, self._manifest_paths(snapshot)), 0)
+            sizes |= {file.path: file.size for file in self._listed(snapshot)}
+        return sizes
 
     def _listed(self, snapshot: Metadata | None) -> Iterator[ListedFile]:
         for manifest in self._manifest_paths(snapshot):
@@ -123,7 +123,7 @@ class TableFiles:
 
 
 def _listed_file(file: Record) -> ListedFile:
-    content, path, rows, size, belongs_to = (file[i] for i in _WANTED)
+    content, path, rows, size, belongs_to = (file[i] for i in _POSITIONS)
     deletes_from = None if belongs_to is None else _path(belongs_to)
     return ListedFile(_path(path), rows, size, deletes_from, (content or _DATA) == _DATA)
 

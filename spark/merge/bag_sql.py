@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from slotlake.spark.merge.bounds import value_range
-from slotlake.spark.merge.sql import Target, inserted
+from slotlake.spark.merge.sql import Target, insert_values
 from slotlake.spark.names import quote
 
 # Each bound is two conditions more; a few columns already leave out most files.
@@ -31,13 +31,13 @@ def bag_statements(target: Target, view: str) -> list[str]:
         view: the temporary view that holds the folded rows.
     """
     remove, add = (pc.sum(target.fold.rows[name]).as_py() or 0 for name in ("remove", "add"))
-    found = [f"DELETE FROM {target.branch}"] if target.fold.truncated else []
+    statements = [f"DELETE FROM {target.branch}"] if target.fold.truncated else []
     if remove:
         distinct = pc.sum(pc.greater(target.fold.rows["remove"], 0)).as_py()
-        alone = target.trusted and not target.fold.truncated and distinct == 1
-        found.append(_remove_all(target, view) if alone else _remove(target, view))
+        single = target.trusted and not target.fold.truncated and distinct == 1
+        statements.append(_remove_all(target, view) if single else _remove(target, view))
     # DELETE of an empty table makes no snapshot, so it cannot be what completes the table.
-    return found + ([_add(target, view)] if add or not remove else [])
+    return statements + ([_add(target, view)] if add or not remove else [])
 
 
 def bag_join(
@@ -61,12 +61,14 @@ def bag_join(
         where: only rows of the lake of which this holds.
         also: what else of the lake's row ``l`` has.
     """
-    taken = ["_file AS f", "_pos AS p", *also]
-    taken += [
-        f"{name} AS l{given}" for i in range(len(target.columns)) for given, _, name in target.pair(i, "n")
+    lake_columns = ["_file AS f", "_pos AS p", *also]
+    lake_columns += [
+        f"{name} AS l{source_name}"
+        for i in range(len(target.columns))
+        for source_name, _, name in target.pair(i, "n")
     ]
-    met = " AND ".join([*where, *_range(target, rows, "")]) or "true"
-    lake = f"(SELECT {', '.join(taken)} FROM {target.branch} WHERE {met})"
+    lake_condition = " AND ".join([*where, *_range(target, rows, "")]) or "true"
+    lake = f"(SELECT {', '.join(lake_columns)} FROM {target.branch} WHERE {lake_condition})"
     return f"{lake} AS l JOIN {quote(view)} AS s ON {_equal(target, lambda given, _: f'l.l{given}', count)}"
 
 
@@ -74,15 +76,15 @@ def _equal(target: Target, lake: Callable[[str, str], str], count: str) -> str:
     """The condition; ``lake``: the lake's value, by the name in ``s`` and the lake column."""
     hashed, conditions = [], []
     for i, column in enumerate(target.columns):
-        for given, value, name in target.pair(i, "n"):
-            held = lake(given, name)
-            hashed.append((held, value))
-            if given == f"n{i}" and any(name in column.kept.spark for name in _FLOATS):
-                conditions.append(f"CAST({held} AS STRING) <=> CAST({value} AS STRING)")
+        for source_name, value, name in target.pair(i, "n"):
+            lake_value = lake(source_name, name)
+            hashed.append((lake_value, value))
+            if source_name == f"n{i}" and any(name in column.spark_type for name in _FLOATS):
+                conditions.append(f"CAST({lake_value} AS STRING) <=> CAST({value} AS STRING)")
             else:
-                conditions.append(f"{held} <=> {value}")
-    ours, theirs = (f"xxhash64({', '.join(side)})" for side in zip(*hashed, strict=True))
-    return f"{ours} = {theirs} AND ({' AND '.join(conditions)} OR s.{count} < 0)"
+                conditions.append(f"{lake_value} <=> {value}")
+    lake_hash, row_hash = (f"xxhash64({', '.join(side)})" for side in zip(*hashed, strict=True))
+    return f"{lake_hash} = {row_hash} AND ({' AND '.join(conditions)} OR s.{count} < 0)"
 
 
 def _range(target: Target, rows: pa.Table, prefix: str) -> list[str]:
@@ -93,8 +95,8 @@ def _range(target: Target, rows: pa.Table, prefix: str) -> list[str]:
 def _cheap_range(target: Target, rows: pa.Table, prefix: str) -> list[str]:
     """The same of a few columns that cost little to read: of those without a fixed width only if all are."""
     narrow = [i for i in range(len(target.columns)) if _is_fixed(rows[f"n{i}"].type)]
-    found = _bounds(target, rows, prefix, narrow, _PLACED_COLUMNS_MAX)
-    return found or _bounds(target, rows, prefix, range(len(target.columns)), 1)
+    conditions = _bounds(target, rows, prefix, narrow, _PLACED_COLUMNS_MAX)
+    return conditions or _bounds(target, rows, prefix, range(len(target.columns)), 1)
 
 
 def _bounds(
@@ -113,18 +115,18 @@ def _is_fixed(kind: pa.DataType) -> bool:
 
 
 def _remove(target: Target, view: str) -> str:
-    going = target.fold.rows.filter(pc.greater(target.fold.rows["remove"], 0))
+    removed = target.fold.rows.filter(pc.greater(target.fold.rows["remove"], 0))
     # Spark takes a numbered join for large, and would shuffle the whole table to meet it.
     few = target.fold.expected.sum() <= _BROADCAST_ROWS_MAX
-    hint_s, hint_found = ("/*+ BROADCAST(s) */ ", "/*+ BROADCAST(found) */ ") if few else ("", "")
+    hint_s, hint_numbered = ("/*+ BROADCAST(s) */ ", "/*+ BROADCAST(found) */ ") if few else ("", "")
     numbered = (
         f"SELECT {hint_s}l.f, l.p, s.remove, "
         "row_number() OVER (PARTITION BY s.row ORDER BY l.f, l.p) AS number "
-        f"FROM {bag_join(target, going, view, 'remove')} AND s.remove > 0"
+        f"FROM {bag_join(target, removed, view, 'remove')} AND s.remove > 0"
     )
-    places = f"SELECT {hint_found}f, p FROM ({numbered}) AS found WHERE number <= remove"
+    places = f"SELECT {hint_numbered}f, p FROM ({numbered}) AS found WHERE number <= remove"
     t = alias_of(target)
-    condition = " AND ".join([f"{t}._file = d.f", f"{t}._pos = d.p", *_cheap_range(target, going, f"{t}.")])
+    condition = " AND ".join([f"{t}._file = d.f", f"{t}._pos = d.p", *_cheap_range(target, removed, f"{t}.")])
     return f"MERGE INTO {target.branch} AS {t} USING ({places}) AS d ON {condition} WHEN MATCHED THEN DELETE"
 
 
@@ -134,10 +136,10 @@ def _remove_all(target: Target, view: str) -> str:
     Right if as many rows go as are expected to, which whoever trusts the lake looks at afterwards; of several
     distinct rows one too many could hide one too few.
     """
-    going = target.fold.rows.filter(pc.greater(target.fold.rows["remove"], 0))
+    removed = target.fold.rows.filter(pc.greater(target.fold.rows["remove"], 0))
     t = alias_of(target)
     condition = " AND ".join(
-        [_equal(target, lambda _, name: f"{t}.{name}", "remove"), *_range(target, going, f"{t}.")]
+        [_equal(target, lambda _, name: f"{t}.{name}", "remove"), *_range(target, removed, f"{t}.")]
     )
     source = f"(SELECT /*+ BROADCAST */ * FROM {quote(view)} WHERE remove > 0)"
     return f"MERGE INTO {target.branch} AS {t} USING {source} AS s ON {condition} WHEN MATCHED THEN DELETE"
@@ -153,7 +155,7 @@ def alias_of(target: Target) -> str:
 
 
 def _add(target: Target, view: str) -> str:
-    names, values = zip(*inserted(target), strict=True)
+    names, values = zip(*insert_values(target), strict=True)
     return (
         f"INSERT INTO {target.branch} ({', '.join(names)}) SELECT {', '.join(values)} "
         f"FROM {quote(view)} AS s LATERAL VIEW explode(array_repeat(0, CAST(s.add AS INT))) c AS copy"

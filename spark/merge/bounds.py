@@ -51,15 +51,15 @@ def value_range(markers: Markers, rows: pa.Table, typed: str, exact: str, name: 
     values = rows[typed]
     if (typed.startswith("n") and values.null_count) or values.null_count == len(values):
         return []
-    found = _written(values.type)
-    if found is None:
+    type_and_writer = _written(values.type)
+    if type_and_writer is None:
         return []
-    kind, written = found
+    kind, write = type_and_writer
     ends = pc.min_max(values)
     low, high = ends["min"].as_py(), ends["max"].as_py()
     if isinstance(low, str) and max(len(low), len(high)) > _STRING_BOUND_CHARACTERS_MAX:
         return []
-    least, most = (markers.put(written(end), kind) for end in (low, high))
+    least, most = (markers.put(write(end), kind) for end in (low, high))
     return [f"{name} >= {least}", f"{name} <= {most}"]
 
 

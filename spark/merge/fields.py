@@ -10,7 +10,7 @@ from __future__ import annotations
 from slotlake.spark.catalog.base import Loaded
 from slotlake.spark.names import quote
 from slotlake.spark.publish.derived_tables import is_other_type, sql_types, unused_field_name
-from slotlake.spark.tables.change import promotes
+from slotlake.spark.tables.change import can_widen
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import TableSchema, add_columns, schema_of
 
@@ -18,42 +18,48 @@ from slotlake.spark.tables.schema import TableSchema, add_columns, schema_of
 def field_types(metadata: Metadata) -> dict[str, str]:
     """The table's fields, and their types as Spark SQL writes them where these can be widened."""
     current = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
-    named = {"long": "bigint"}
-    return {f["name"]: named.get(str(f["type"]), str(f["type"])) for f in current["fields"]}
+    spark_names = {"long": "bigint"}
+    return {f["name"]: spark_names.get(str(f["type"]), str(f["type"])) for f in current["fields"]}
 
 
 def field_changes(table: Loaded, catalog: str, schema: TableSchema) -> list[str]:
-    """What ALTER TABLE must do so that the shape's columns have their fields, those that are new empty."""
+    """Return the ALTER TABLE statements that make the fields of all columns; new fields are empty.
+
+    Args:
+        table: the table.
+        catalog: the catalog's name in Spark.
+        schema: the shape that needs the fields.
+    """
     present, name = field_types(table.metadata), table.name.sql(catalog)
-    left = _left_of_another_type(table, schema)
-    missing = [c.definition for c in schema.columns if c.lake_name not in present or c.lake_name in left]
+    misfits = _misfit_fields(table, schema)
+    missing = [c.definition for c in schema.columns if c.lake_name not in present or c.lake_name in misfits]
     missing += [
         c.exact_definition
         for c in schema.columns
-        if c.exact and (c.exact_name not in present or c.exact_name in left)
+        if c.exact and (c.exact_name not in present or c.exact_name in misfits)
     ]
     changes = [
         f"ALTER TABLE {name} RENAME COLUMN {quote(field)} TO {quote(unused_field_name(field, present))}"
-        for field in left
+        for field in misfits
     ]
     changes += [add_columns(table.name, catalog, missing)] if missing else []
     return changes + [
-        f"ALTER TABLE {name} ALTER COLUMN {quote(column.lake_name)} TYPE {column.kept.spark}"
+        f"ALTER TABLE {name} ALTER COLUMN {quote(column.lake_name)} TYPE {column.spark_type}"
         for column in schema.live
-        if column.lake_name not in left and promotes(present.get(column.lake_name, ""), column.kept.spark)
+        if column.lake_name not in misfits and can_widen(present.get(column.lake_name, ""), column.spark_type)
     ]
 
 
-def _left_of_another_type(table: Loaded, schema: TableSchema) -> list[str]:
+def _misfit_fields(table: Loaded, schema: TableSchema) -> list[str]:
     before = schema_of(table.metadata, table.name)
-    known = {name for column in before.columns for name in (column.lake_name, column.exact_name)}
-    wanted = {column.lake_name: column.kept.spark for column in schema.live}
-    wanted |= {column.exact_name: "string" for column in schema.live if column.exact}
+    published_fields = {name for column in before.columns for name in (column.lake_name, column.exact_name)}
+    kinds = {column.lake_name: column.spark_type for column in schema.live}
+    kinds |= {column.exact_name: "string" for column in schema.live if column.exact}
     present = sql_types(table.metadata)
     return [
         name
-        for name, kind in wanted.items()
-        if name not in known
+        for name, kind in kinds.items()
+        if name not in published_fields
         and is_other_type(present.get(name, ""), kind)
-        and not promotes(present[name], kind)
+        and not can_widen(present[name], kind)
     ]

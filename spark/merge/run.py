@@ -27,10 +27,10 @@ from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.bag_sql import bag_statements
 from slotlake.spark.merge.bounds import Markers
 from slotlake.spark.merge.fields import field_changes, field_types
-from slotlake.spark.merge.follow import Constant
-from slotlake.spark.merge.probe import as_expected, counts_on_the_lake, lake_rows_query
-from slotlake.spark.merge.represented import as_kept
-from slotlake.spark.merge.sql import Target, gathers, statements, view_schema, with_moves_known
+from slotlake.spark.merge.probe import changed_as_expected, counts_on_the_lake, lake_rows_query
+from slotlake.spark.merge.representation import in_representation
+from slotlake.spark.merge.schema_changes import Constant
+from slotlake.spark.merge.sql import Target, should_gather, statements, view_schema, with_known_moves
 from slotlake.spark.names import literal, quote
 from slotlake.spark.publish.commits import RUN, STEPS, Point
 from slotlake.spark.publish.derived_tables import empty_insert
@@ -44,7 +44,7 @@ from slotlake.spark.tables.schema import (
     TableSchema,
     schema_of,
 )
-from slotlake.spark.tables.settle import STAGED_FIELDS_PROPERTY, settled
+from slotlake.spark.tables.settle import STAGED_FIELDS_PROPERTY, settle
 
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 _GATHERED = {"spark.sql.iceberg.distribution-mode": "hash"}
@@ -94,14 +94,17 @@ def stage(
     choice: OnConflict,
     constants: Sequence[Constant] = (),
 ) -> Staged:
-    """Bring a batch's changes into the table's branch ``stage``.
+    """Stage a batch's changes in the table's branch ``stage``.
 
-    The lake is trusted to have what the changes count on, which what the statements did then shows; it is
-    asked beforehand if that was not so, if the choice depends on it, or if one stretch builds on another.
+    The lake is trusted to have the rows that the changes expect, and the statements' counts verify it.  The
+    lake is asked beforehand if the counts were different, if the choice depends on it, or if one segment
+    builds on another.
 
     Args:
+        work: the table.
         schema: the table's shape after the changes.
         parts: at least one; folded and applied one after the other.
+        choice: what to do with a conflict.
         constants: given to all rows first.
 
     Raises:
@@ -111,15 +114,17 @@ def stage(
     before = Conflicts.total_in(map(summary, ancestry(work.table.metadata)))
     if choice == "apply" and len(parts) == 1 and not constants:
         fold = parts[0].fold()
-        target = with_moves_known(replace(_target(work, schema, fold, shape(work, schema)), trusted=True))
+        target = with_known_moves(
+            replace(_target(work, schema, fold, apply_shape(work, schema)), trusted=True)
+        )
         _apply(work, target, fold.counts.conflicts.properties(before))
-        if not counts_on_the_lake(fold) or as_expected(target, _summaries(work)):
+        if not counts_on_the_lake(fold) or changed_as_expected(target, _summaries(work)):
             return Staged(fold.rows.num_rows, fold.counts.conflicts)
-        work = anew(work)
-    return _ask_first(work, schema, parts, choice, before, constants)
+        work = with_stage_reset(work)
+    return _stage_after_lookup(work, schema, parts, choice, before, constants)
 
 
-def _ask_first(
+def _stage_after_lookup(
     work: Work,
     schema: TableSchema,
     parts: Sequence[SegmentFold],
@@ -127,20 +132,25 @@ def _ask_first(
     before: Conflicts,
     constants: Sequence[Constant],
 ) -> Staged:
-    companions = shape(work, schema)
+    companions = apply_shape(work, schema)
     if constants:
-        fill(work, constants, companions)
-    alone = len(parts) == 1 and not constants
-    rows, found = 0, Conflicts()
+        fill_constants(work, constants, companions)
+    nothing_staged = len(parts) == 1 and not constants
+    rows, conflicts = 0, Conflicts()
     for part in parts:
-        held = _held(work, _target(work, schema, part.fold(), companions), part)
-        fold = part.fold(held, skip=choice == "skip")
-        rows, found = rows + fold.rows.num_rows, found + fold.counts.conflicts
-        if found and choice == "fail":
-            raise conflict_error(schema.source_name, found)
-        final = found.properties(before) if part is parts[-1] else None
-        _apply(work, with_moves_known(_target(work, schema, fold, companions)), final, alone=alone)
-    return Staged(rows, found)
+        lake_counts = _lake_counts(work, _target(work, schema, part.fold(), companions), part)
+        fold = part.fold(lake_counts, skip=choice == "skip")
+        rows, conflicts = rows + fold.rows.num_rows, conflicts + fold.counts.conflicts
+        if conflicts and choice == "fail":
+            raise conflict_error(schema.source_name, conflicts)
+        final = conflicts.properties(before) if part is parts[-1] else None
+        _apply(
+            work,
+            with_known_moves(_target(work, schema, fold, companions)),
+            final,
+            nothing_staged=nothing_staged,
+        )
+    return Staged(rows, conflicts)
 
 
 def _target(work: Work, schema: TableSchema, fold: Folded, companions: frozenset[str]) -> Target:
@@ -150,11 +160,13 @@ def _target(work: Work, schema: TableSchema, fold: Folded, companions: frozenset
     return replace(target, lake_rows=rows, lake_files=files)
 
 
-def _apply(work: Work, target: Target, final: Mapping[str, str] | None, *, alone: bool = True) -> None:
+def _apply(
+    work: Work, target: Target, final: Mapping[str, str] | None, *, nothing_staged: bool = True
+) -> None:
     """Run a fold's statements; ``final``: of the last one's snapshot, if that completes the table."""
     fold = target.fold
     rows = fold.rows
-    work = replace(work, gathers=gathers(target))
+    work = replace(work, gathers=should_gather(target))
     if fold.bag:
         rows = rows.append_column("row", pa.array(np.arange(rows.num_rows)))
     with view_of(work, rows, view_schema(target, rows.column_names)) as view:
@@ -162,35 +174,41 @@ def _apply(work: Work, target: Target, final: Mapping[str, str] | None, *, alone
         if final is None:
             run_steps(work, sql, target.markers)
         else:
-            run_statements(work, sql, final, alone=alone, markers=target.markers)
+            run_statements(work, sql, final, nothing_staged=nothing_staged, markers=target.markers)
 
 
-def fill(work: Work, constants: Sequence[Constant], companions: Collection[str]) -> None:
-    """Give all rows of the table what those from before a column hold in it."""
+def fill_constants(work: Work, constants: Sequence[Constant], companions: Collection[str]) -> None:
+    """Set columns that joined later to their constant, in all rows of the table.
+
+    Args:
+        work: the table.
+        constants: the columns and their values.
+        companions: lake names of the exact-text columns that the table has.
+    """
     columns = [constant.column for constant in constants]
-    given = pa.table({f"n{i}": constant.value for i, constant in enumerate(constants)})
-    rows = as_kept(columns, given)
-    kinds, taken = [], []
+    values = pa.table({f"n{i}": constant.value for i, constant in enumerate(constants)})
+    rows = in_representation(columns, values)
+    kinds, assignments = [], []
     for name in rows.column_names:
         column, exact = columns[int(name.lstrip("xn"))], name.startswith("x")
-        kinds.append(f"{name} {'string' if exact else column.kept.spark}")
+        kinds.append(f"{name} {'string' if exact else column.spark_type}")
         if not exact or column.exact_name in companions:
-            taken.append(f"t.{quote(column.exact_name if exact else column.lake_name)} = s.{name}")
+            assignments.append(f"t.{quote(column.exact_name if exact else column.lake_name)} = s.{name}")
     branch = f"{work.table.name.sql(work.lake.catalog)}.branch_stage"
     with view_of(work, rows, ", ".join(kinds)) as view:
         merge = f"MERGE INTO {branch} AS t USING {quote(view)} AS s ON true WHEN MATCHED THEN UPDATE SET"
-        run_steps(work, [f"{merge} {', '.join(taken)}"])
+        run_steps(work, [f"{merge} {', '.join(assignments)}"])
 
 
-def _held(work: Work, target: Target, part: SegmentFold) -> dict[int, int] | None:
-    """What the lake holds of what a stretch asks for; None if it asks nothing."""
-    asked = part.lookup_rows()
-    if not asked.num_rows:
+def _lake_counts(work: Work, target: Target, part: SegmentFold) -> dict[int, int] | None:
+    """Return how many rows the lake has per code of the segment; None if the segment looks nothing up."""
+    lookup = part.lookup_rows()
+    if not lookup.num_rows:
         return None
-    asked = as_kept(target.columns, asked)
-    target = replace(target, given=frozenset(asked.column_names))
-    with view_of(work, asked, view_schema(target, asked.column_names)) as view:
-        answer = answered(work, lake_rows_query(target, asked, view), target.markers)
+    lookup = in_representation(target.columns, lookup)
+    target = replace(target, view_columns=frozenset(lookup.column_names))
+    with view_of(work, lookup, view_schema(target, lookup.column_names)) as view:
+        answer = run_query(work, lake_rows_query(target, lookup, view), target.markers)
     return dict(zip(python_values(answer["code"]), python_values(answer["held"]), strict=True))
 
 
@@ -202,7 +220,7 @@ def _summaries(work: Work) -> list[dict[str, str]]:
     return [summary(snapshot) for snapshot in staged]
 
 
-def anew(work: Work) -> Work:
+def with_stage_reset(work: Work) -> Work:
     """The same work, with nothing staged."""
     with open_catalog(work.lake) as catalog:
         reset_stage(catalog, [load_one(catalog, work.table.name)])
@@ -214,49 +232,63 @@ def run_statements(
     sql: Sequence[str],
     properties: Mapping[str, str] = _NOTHING,
     *,
-    alone: bool = True,
+    nothing_staged: bool = True,
     markers: Markers = _NO_MARKERS,
 ) -> None:
-    """Run statements that each make one snapshot on ``stage``; the last one's is named after the point.
+    """Run statements that make one snapshot each on ``stage``; the last snapshot gets the point's name.
 
     Args:
-        properties: what else that one's summary says.
-        alone: nothing was staged before.
+        work: the table.
+        sql: the statements.
+        properties: further properties for the summary of the last snapshot.
+        nothing_staged: nothing was staged before.
         markers: the values that the statements name.
 
     Raises:
         LakeError: Spark failed.
     """
-    _run_named(work, sql[:-1], {}, markers)
-    steps = 1 if len(sql) == 1 and alone else 1 + _steps_so_far(work)
-    named = {**work.point.summary, STEPS: str(steps), **properties}
+    _run_with_properties(work, sql[:-1], {}, markers)
+    steps = 1 if len(sql) == 1 and nothing_staged else 1 + _steps_so_far(work)
+    properties_of_last = {**work.point.summary, STEPS: str(steps), **properties}
     with _mid_merge():
-        _run_named(work, sql[-1:], named, markers)
+        _run_with_properties(work, sql[-1:], properties_of_last, markers)
 
 
 def run_steps(work: Work, sql: Sequence[str], markers: Markers = _NO_MARKERS) -> None:
     """Run statements that do not complete the table.
 
+    Args:
+        work: the table.
+        sql: the statements.
+        markers: the values that the statements name.
+
     Raises:
         LakeError: Spark failed.
     """
-    _run_named(work, sql, {}, markers)
+    _run_with_properties(work, sql, {}, markers)
 
 
-def answered(work: Work, sql: str, markers: Markers = _NO_MARKERS) -> pa.Table:
-    """What a query finds.
+def run_query(work: Work, sql: str, markers: Markers = _NO_MARKERS) -> pa.Table:
+    """Run a query and return its rows.
+
+    Args:
+        work: the table that it reads.
+        sql: the query.
+        markers: the values that the query names.
 
     Raises:
         LakeError: Spark failed.
     """
     with _explained(work.table), within_bounds(work.session, str(work.table.name)):
-        return _told(work.session, sql, markers).toArrow()
+        return _execute(work.session, sql, markers).toArrow()
 
 
-def _run_named(work: Work, sql: Sequence[str], properties: Mapping[str, str], markers: Markers) -> None:
+def _run_with_properties(
+    work: Work, sql: Sequence[str], properties: Mapping[str, str], markers: Markers
+) -> None:
     """Run statements whose snapshots say whose they are, and this."""
-    named = {_SNAPSHOT_PROPERTY + key: value for key, value in {RUN: work.run, **properties}.items()}
-    with _set(work.session, named | (_GATHERED if work.gathers else {})):
+    settings = {_SNAPSHOT_PROPERTY + key: value for key, value in {RUN: work.run, **properties}.items()}
+    with _set(work.session, settings | (_GATHERED if work.gathers else {})):
         for statement in sql:
             run(work.session, work.table, statement, markers)
 
@@ -265,6 +297,9 @@ def run(session: SparkSession, table: Loaded, sql: str, markers: Markers = _NO_M
     """Run one statement.
 
     Args:
+        session: runs it.
+        table: the table, for errors.
+        sql: the statement.
         markers: the values that it names.
 
     Raises:
@@ -272,20 +307,20 @@ def run(session: SparkSession, table: Loaded, sql: str, markers: Markers = _NO_M
         LakeError: with Spark's error class; its whole message may hold row values.
     """
     with _explained(table), within_bounds(session, str(table.name)):
-        _told(session, sql, markers).collect()
+        _execute(session, sql, markers).collect()
 
 
-def _told(session: SparkSession, sql: str, markers: Markers) -> DataFrame:
+def _execute(session: SparkSession, sql: str, markers: Markers) -> DataFrame:
     values = markers.of(sql)
     return session.sql(sql, args=dict(values)) if values else session.sql(sql)
 
 
 @contextmanager
 def within_bounds(session: SparkSession, table: str) -> Iterator[None]:
-    """A statement that takes for ever is ended, and told.
+    """Interrupt a statement that takes too long.
 
     Raises:
-        StatementTooLongError: it was.
+        StatementTooLongError: it was interrupted.
     """
     with bounded(session) as interrupted:
         try:
@@ -314,15 +349,17 @@ def _explained(table: Loaded) -> Iterator[None]:
         ) from error
 
 
-def shape(work: Work, schema: TableSchema) -> frozenset[str]:
+def apply_shape(work: Work, schema: TableSchema) -> frozenset[str]:
     """Give the table the columns that the shape names; the lake names of all companions it has then."""
     metadata, present = work.table.metadata, field_types(work.table.metadata)
     for change in field_changes(work.table, work.lake.catalog, schema):
         run(work.session, work.table, change)
-    final = settled(schema, schema_of(metadata, work.table.name))
+    final = settle(schema, schema_of(metadata, work.table.name))
     if metadata["properties"].get(SCHEMA_PROPERTY) != final.schema.to_json():
-        told = {STAGED_SCHEMA_PROPERTY: final.schema.to_json(), STAGED_FIELDS_PROPERTY: final.plan}
-        listed = ", ".join(f"'{key}' = {literal(value)}" for key, value in told.items() if value is not None)
+        properties = {STAGED_SCHEMA_PROPERTY: final.schema.to_json(), STAGED_FIELDS_PROPERTY: final.plan}
+        listed = ", ".join(
+            f"'{key}' = {literal(value)}" for key, value in properties.items() if value is not None
+        )
         table = work.table.name.sql(work.lake.catalog)
         run(work.session, work.table, f"ALTER TABLE {table} SET TBLPROPERTIES ({listed})")
     return frozenset(c.exact_name for c in schema.columns if c.exact or c.exact_name in present)
@@ -334,13 +371,19 @@ def stage_shape(work: Work, schema: TableSchema) -> None:
     Raises:
         LakeError: Spark failed.
     """
-    shape(work, schema)
+    apply_shape(work, schema)
     run_statements(work, [empty_insert(work.table.name, work.lake.catalog)])
 
 
 @contextmanager
 def view_of(work: Work, rows: pa.Table, schema: str) -> Iterator[str]:
-    """A temporary view of rows; ``schema``: its columns in Spark SQL, so that no file is opened for them."""
+    """Make a temporary view of rows for the time of the context; yields its name.
+
+    Args:
+        work: the session and the directory for a file.
+        rows: the rows.
+        schema: their columns as DDL of Spark SQL, so that Spark opens no file to infer them.
+    """
     view = f"folded_{uuid.uuid4().hex}"
     path = lake_files.write_parquet(rows, work.directory / f"{view}.parquet")
     frame = work.session.read.schema(schema).parquet(path.as_uri())

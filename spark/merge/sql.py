@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from slotlake.spark.fold.batch import ACTIONS, Folded
 from slotlake.spark.merge.bounds import Markers, value_range
-from slotlake.spark.merge.represented import as_kept
+from slotlake.spark.merge.representation import in_representation
 from slotlake.spark.names import LakeName, quote
 from slotlake.spark.tables.schema import LakeColumn, TableSchema
 
@@ -51,7 +51,7 @@ class Target:
         columns: the lake column of each of the fold's columns, in the fold's order.
         past: lake columns that the fold knows nothing of.
         companions: lake names of the exact-text companions that the table has.
-        given: the columns of ``s``.
+        view_columns: the columns of ``s``.
         lake_rows: about how many rows the table has; ``lake_files``: in how many files.
         trusted: whether the lake had what the changes count on is looked at afterwards.
         markers: the values that the statements for it name.
@@ -63,7 +63,7 @@ class Target:
     columns: tuple[LakeColumn, ...]
     past: tuple[LakeColumn, ...]
     companions: frozenset[str]
-    given: frozenset[str]
+    view_columns: frozenset[str]
     lake_rows: int = 0
     lake_files: int = 0
     trusted: bool = False
@@ -73,9 +73,17 @@ class Target:
     def of(
         cls, name: LakeName, catalog: str, schema: TableSchema, fold: Folded, companions: frozenset[str]
     ) -> Target:
-        """Pair the fold's columns with the lake's, by source name."""
+        """Pair the fold's columns with the lake's, by source name.
+
+        Args:
+            name: the lake table.
+            catalog: the catalog's name in Spark.
+            schema: the table's shape after the changes.
+            fold: the folded changes.
+            companions: lake names of the exact-text columns that the table has.
+        """
         columns = tuple(schema.column(shape.name) for shape in fold.columns)
-        fold = replace(fold, rows=as_kept(columns, fold.rows))
+        fold = replace(fold, rows=in_representation(columns, fold.rows))
         past = tuple(column for column in schema.columns if column not in columns)
         return cls(name, catalog, fold, columns, past, companions, frozenset(fold.rows.column_names))
 
@@ -96,7 +104,9 @@ class Target:
         pairs = [(f"{prefix}{i}", f"s.{prefix}{i}", quote(column.lake_name))]
         if column.exact_name in self.companions:
             exact = f"x{prefix}{i}"
-            pairs.append((exact, f"s.{exact}" if exact in self.given else _NO_TEXT, quote(column.exact_name)))
+            pairs.append(
+                (exact, f"s.{exact}" if exact in self.view_columns else _NO_TEXT, quote(column.exact_name))
+            )
         return pairs
 
 
@@ -117,7 +127,7 @@ def view_schema(target: Target, names: Iterable[str]) -> str:
     """DDL of columns of folded rows, so that Spark need not open the file to learn it."""
     kinds = {"action": "tinyint", **dict.fromkeys(("code", "row", "remove", "add"), "bigint")}
     for i, column in enumerate(target.columns):
-        kinds |= {f"n{i}": column.kept.spark, f"m{i}": column.kept.spark}
+        kinds |= {f"n{i}": column.spark_type, f"m{i}": column.spark_type}
         kinds |= {f"xn{i}": "string", f"xm{i}": "string", f"u{i}": "boolean"}
     return ", ".join(f"{name} {kinds[name]}" for name in names)
 
@@ -127,31 +137,33 @@ def _merge(target: Target, view: str) -> str:
     source = quote(view)
     if MOVED in actions:
         source = f"({_with_moved(target, view)})"
-        target = replace(target, given=target.given | {f"xn{i}" for i in range(len(target.columns))})
+        target = replace(
+            target, view_columns=target.view_columns | {f"xn{i}" for i in range(len(target.columns))}
+        )
     condition = " AND ".join(same_key(target, "t", "n") + _key_range(target, "t", "n"))
     clauses = f"{_when_matched(target, actions)} {_when_not_matched(target, actions)}"
     return f"MERGE INTO {target.branch} AS t USING {source} AS s ON {condition} {clauses}"
 
 
 def _replaces(target: Target) -> bool:
-    """Is it cheaper to take away what is there first, and append what is to be there then?
+    """Return whether deleting the old rows first and appending the new ones is cheaper than one MERGE.
 
-    Not with rows that moved and keep something of the lake's: that would be gone by then.
+    Rows that moved and keep values of the lake's row rule it out: the values would be deleted by then.
     """
     rows = target.fold.rows
-    sought = rows.select(_sought(target))
+    lookup = rows.select(_lookup_columns(target))
     return (
         not pc.any(pc.equal(rows["action"], MOVED)).as_py()
         and (rows.num_rows >= _REPLACE_BATCH_ROWS_MIN or _is_spread(target))
         and target.lake_rows + rows.num_rows >= _REPLACE_ROWS_MIN
-        and rows.num_rows * _BROADCAST_ROW_BYTES + 2 * sought.nbytes <= _BROADCAST_BYTES_MAX
+        and rows.num_rows * _BROADCAST_ROW_BYTES + 2 * lookup.nbytes <= _BROADCAST_BYTES_MAX
     )
 
 
-def gathers(target: Target) -> bool:
-    """Are the rows that the statements write to be brought together first?
+def should_gather(target: Target) -> bool:
+    """Return whether Spark should bring the rows together before it writes them.
 
-    Where Spark broadcasts the batch, each task that reads some files writes what it updates to a file of its
+    Where Spark broadcasts the batch, each task that reads some files writes its updated rows to a file of its
     own: a table that is only updated would get more files with every batch, the faster the more it has.
     """
     fold = target.fold
@@ -160,10 +172,12 @@ def gathers(target: Target) -> bool:
     if target.lake_files <= _FILES_TOGETHER:
         return False
     action = fold.rows["action"].to_numpy()
-    return bool(stays(target).any() if _replaces(target) else not np.isin(action, (WHOLE, MOVED)).any())
+    return bool(
+        rows_staying(target).any() if _replaces(target) else not np.isin(action, (WHOLE, MOVED)).any()
+    )
 
 
-def with_moves_known(target: Target) -> Target:
+def with_known_moves(target: Target) -> Target:
     """The same, where the batch knows all of each row whose key changed and that lets it be replaced.
 
     Such a row needs nothing of the lake's, whatever its key was there: it comes whole.  Should the lake not
@@ -176,12 +190,12 @@ def with_moves_known(target: Target) -> Target:
     if not moved.any() or any((moved & rows[name].to_numpy()).any() for name in _unsent(target)):
         return target
     action = pa.array(np.where(moved, WHOLE, rows["action"].to_numpy()).astype(np.int8))
-    known = rows.set_column(rows.column_names.index("action"), "action", action)
-    settled = replace(target, fold=replace(target.fold, rows=known))
-    return settled if _replaces(settled) else target
+    known_rows = rows.set_column(rows.column_names.index("action"), "action", action)
+    replaced = replace(target, fold=replace(target.fold, rows=known_rows))
+    return replaced if _replaces(replaced) else target
 
 
-def stays(target: Target) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def rows_staying(target: Target) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Which folded rows stay where they are while others are replaced: they keep something of the lake's.
 
     An updated row of which everything is known is replaced where the lake is trusted to have it: should it
@@ -191,18 +205,18 @@ def stays(target: Target) -> np.ndarray[Any, np.dtype[np.bool_]]:
     updated = np.asarray(rows["action"].to_numpy() == IN_PLACE, np.bool_)
     if not target.trusted or _past(target):
         return updated
-    kept = np.zeros(rows.num_rows, np.bool_)
+    partly_unchanged = np.zeros(rows.num_rows, np.bool_)
     for name in _unsent(target):
-        kept |= rows[name].to_numpy()
-    return np.asarray(updated & kept, np.bool_)
+        partly_unchanged |= rows[name].to_numpy()
+    return np.asarray(updated & partly_unchanged, np.bool_)
 
 
 def _unsent(target: Target) -> list[str]:
-    return [f"u{i}" for i in range(len(target.columns)) if f"u{i}" in target.given]
+    return [f"u{i}" for i in range(len(target.columns)) if f"u{i}" in target.view_columns]
 
 
 def _is_spread(target: Target) -> bool:
-    """Do the batch's keys lie far apart, or may they?"""
+    """Return whether the batch's keys lie far apart, or may do so."""
     for i, _ in target.keys:
         values = target.fold.rows[f"n{i}"]
         if not pa.types.is_integer(values.type):
@@ -213,17 +227,17 @@ def _is_spread(target: Target) -> bool:
     return False
 
 
-def _sought(target: Target) -> list[str]:
+def _lookup_columns(target: Target) -> list[str]:
     """The columns of ``s`` that the first statement needs: the keys, if no row stays partly as it is."""
-    if stays(target).any():
-        return sorted(target.given)
-    return [name for i, _ in target.keys for name, _, _ in target.pair(i, "n") if name in target.given]
+    if rows_staying(target).any():
+        return sorted(target.view_columns)
+    return [name for i, _ in target.keys for name, _, _ in target.pair(i, "n") if name in target.view_columns]
 
 
 def _replace(target: Target, view: str) -> list[str]:
     condition = " AND ".join(same_key(target, "t", "n") + _key_range(target, "t", "n"))
-    source = f"(SELECT /*+ BROADCAST */ {', '.join(_sought(target))} FROM {quote(view)})"
-    staying = stays(target)
+    source = f"(SELECT /*+ BROADCAST */ {', '.join(_lookup_columns(target))} FROM {quote(view)})"
+    staying = rows_staying(target)
     in_place, clauses = f"s.action = {IN_PLACE}", "WHEN MATCHED THEN DELETE"
     if target.trusted and not _past(target):
         in_place += f" AND ({' OR '.join(f's.{name}' for name in _unsent(target)) or 'false'})"
@@ -249,7 +263,7 @@ def _when_matched(target: Target, actions: set[int]) -> str:
 def _when_not_matched(target: Target, actions: set[int]) -> str:
     if not actions & {WHOLE, MOVED}:
         return ""
-    names, values = zip(*inserted(target), strict=True)
+    names, values = zip(*insert_values(target), strict=True)
     return (
         f"WHEN NOT MATCHED AND s.action IN ({WHOLE}, {MOVED}) "
         f"THEN INSERT ({', '.join(names)}) VALUES ({', '.join(values)})"
@@ -257,7 +271,7 @@ def _when_not_matched(target: Target, actions: set[int]) -> str:
 
 
 def _insert(target: Target, view: str, which: str = f"s.action = {WHOLE}") -> str:
-    names, values = zip(*inserted(target), strict=True)
+    names, values = zip(*insert_values(target), strict=True)
     return (
         f"INSERT INTO {target.branch} ({', '.join(names)}) "
         f"SELECT {', '.join(values)} FROM {quote(view)} AS s WHERE {which}"
@@ -274,10 +288,10 @@ def _with_moved(target: Target, view: str) -> str:
     ]
     needed = [name for i, _ in target.keys for _, _, name in target.pair(i, "m")]
     for i in range(len(target.columns)):
-        unchanged = f"u{i}" in target.given
-        for given, value, name in target.pair(i, "n"):
-            kept = f"CASE WHEN s.action = {MOVED} AND s.u{i} THEN o.{name} ELSE {value} END"
-            selected.append(f"{kept if unchanged else value} AS {given}")
+        unchanged = f"u{i}" in target.view_columns
+        for source_name, value, name in target.pair(i, "n"):
+            moved_value = f"CASE WHEN s.action = {MOVED} AND s.u{i} THEN o.{name} ELSE {value} END"
+            selected.append(f"{moved_value if unchanged else value} AS {source_name}")
             needed += [name] if unchanged else []
         if unchanged:
             selected.append(f"s.u{i} AND s.action <> {MOVED} AS u{i}")
@@ -291,26 +305,38 @@ def _with_moved(target: Target, view: str) -> str:
 def _assignments(target: Target) -> Iterator[str]:
     for i in range(len(target.columns)):
         for _, value, name in target.pair(i, "n"):
-            kept = f"CASE WHEN s.u{i} THEN t.{name} ELSE {value} END" if f"u{i}" in target.given else value
-            yield f"t.{name} = {kept}"
+            new_value = (
+                f"CASE WHEN s.u{i} THEN t.{name} ELSE {value} END"
+                if f"u{i}" in target.view_columns
+                else value
+            )
+            yield f"t.{name} = {new_value}"
     for name in _past(target):
         yield f"t.{name} = CASE WHEN s.action = {IN_PLACE} THEN t.{name} END"
 
 
-def inserted(target: Target) -> list[tuple[str, str]]:
+def insert_values(target: Target) -> list[tuple[str, str]]:
     """(lake column, value) of every column, for an INSERT."""
-    found = [(name, value) for i in range(len(target.columns)) for _, value, name in target.pair(i, "n")]
-    return found + [(name, "NULL") for name in _past(target)]
+    pairs = [(name, value) for i in range(len(target.columns)) for _, value, name in target.pair(i, "n")]
+    return pairs + [(name, "NULL") for name in _past(target)]
 
 
 def _past(target: Target) -> list[str]:
     names = [name for column in target.past for name in (column.lake_name, column.exact_name)]
-    kept = {column.lake_name for column in target.past} | target.companions
-    return [quote(name) for name in names if name in kept]
+    existing = {column.lake_name for column in target.past} | target.companions
+    return [quote(name) for name in names if name in existing]
 
 
 def same_key(target: Target, lake: str, prefix: str = "n") -> list[str]:
-    """Key columns are NOT NULL in the source; the typed value is null only where the exact text is not."""
+    """Return the conditions that a lake row and a row of ``s`` have the same key.
+
+    Key columns are NOT NULL in the source; a typed value is NULL only where its exact text is not.
+
+    Args:
+        target: the table and the fold.
+        lake: the alias of the lake table.
+        prefix: ``n`` for the row's key, ``m`` for its key in the lake.
+    """
     conditions = []
     for i, _ in target.keys:
         pairs = target.pair(i, prefix)
@@ -324,7 +350,14 @@ def _key_range(target: Target, lake: str, prefix: str) -> list[str]:
 
 
 def key_range(target: Target, rows: pa.Table, lake: str, prefix: str = "n") -> list[str]:
-    """Bounds of the keys in ``rows``."""
+    """Return the conditions that bound the keys in ``rows``.
+
+    Args:
+        target: the table and the fold.
+        rows: folded rows.
+        lake: the alias of the lake table.
+        prefix: ``n`` for the row's key, ``m`` for its key in the lake.
+    """
     conditions = []
     for i, column in target.keys:
         name = f"{lake}.{quote(column.lake_name)}"

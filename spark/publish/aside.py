@@ -76,13 +76,13 @@ class Aside:
 
     @property
     def needs_nobody(self) -> bool:
-        """Does it come back by itself, as far as is known?"""
+        """Whether it comes back by itself, as far as is known."""
         return self.cause == "again" and not self.tries
 
     def as_dict(self) -> dict[str, Any]:
         """For reports."""
-        told = asdict(self)
-        return {**told, "lsn": None if self.lsn is None else format_lsn(self.lsn)}
+        fields = asdict(self)
+        return {**fields, "lsn": None if self.lsn is None else format_lsn(self.lsn)}
 
 
 def read(lake: LakeSettings) -> dict[Name, Aside]:
@@ -93,23 +93,31 @@ def read(lake: LakeSettings) -> dict[Name, Aside]:
     """
     with open_catalog(lake) as catalog:
         location = catalog.pointer(commits_name(lake.namespace))
-    return {} if location is None else listed(catalog_metadata.load_top(location))
+    return {} if location is None else entries_in(catalog_metadata.load_top(location))
 
 
-def listed(commits: Metadata) -> dict[Name, Aside]:
+def entries_in(commits: Metadata) -> dict[Name, Aside]:
     """As :func:`read`, from the metadata of `commits`."""
-    told = json.loads(commits.get("properties", {}).get(ASIDE_PROPERTY, "[]"))
-    return {each.name: each for each in (Aside(**entry) for entry in told)}
+    entries = json.loads(commits.get("properties", {}).get(ASIDE_PROPERTY, "[]"))
+    return {each.name: each for each in (Aside(**entry) for entry in entries)}
 
 
-def with_listed(commits: Metadata, entries: Mapping[Name, Aside]) -> Metadata:
+def with_entries(commits: Metadata, entries: Mapping[Name, Aside]) -> Metadata:
     """The metadata of `commits` with this record."""
-    told = json.dumps([asdict(each) for _, each in sorted(entries.items())], ensure_ascii=False)
-    return catalog_metadata.with_properties(commits, {ASIDE_PROPERTY: told if entries else None})
+    text = json.dumps([asdict(each) for _, each in sorted(entries.items())], ensure_ascii=False)
+    return catalog_metadata.with_properties(commits, {ASIDE_PROPERTY: text if entries else None})
 
 
-def without(commits: Metadata, namespace: str, published: Collection[LakeName]) -> Metadata:
-    """The metadata of `commits` once these tables are published: they are followed again."""
-    entries = listed(commits)
-    left = {name: each for name, each in entries.items() if lake_table(namespace, *name) not in published}
-    return commits if left == entries else with_listed(commits, left)
+def without_published(commits: Metadata, namespace: str, published: Collection[LakeName]) -> Metadata:
+    """Return the metadata of `commits` once these tables are published: they are followed again.
+
+    Args:
+        commits: the metadata of `commits`.
+        namespace: the pipeline's namespace.
+        published: the lake tables that are published.
+    """
+    entries = entries_in(commits)
+    remaining = {
+        name: each for name, each in entries.items() if lake_table(namespace, *name) not in published
+    }
+    return commits if remaining == entries else with_entries(commits, remaining)

@@ -9,7 +9,7 @@ from slotlake.spark.catalog.base import load
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import lake_table
-from slotlake.spark.publish.aside import ASIDE_PROPERTY, Aside, Name, listed, with_listed
+from slotlake.spark.publish.aside import ASIDE_PROPERTY, Aside, Name, entries_in, with_entries
 from slotlake.spark.publish.commits import Point, commits_name, position_of
 from slotlake.spark.publish.points import positions_to_keep
 from slotlake.spark.publish.swap import point_move
@@ -19,16 +19,21 @@ _KIND = "set_aside"
 
 
 def write(lake: LakeSettings, pipeline: str, entries: Sequence[Aside]) -> None:
-    """Set tables aside, or note something else of tables that are.
+    """Set tables aside, or update the record of tables that are.
+
+    Args:
+        lake: the lake.
+        pipeline: the pipeline's name.
+        entries: the records of these tables.
 
     Raises:
-        LakeError: the lake was changed by someone else meanwhile; nothing was changed.
+        LakeError: someone else changed the lake meanwhile; nothing was changed.
     """
     name = commits_name(lake.namespace)
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
         commits = load(pointers, name)
-        before = listed(commits.metadata)
+        before = entries_in(commits.metadata)
         record = before | {each.name: each for each in entries}
         new = [each for each in entries if each.name not in before]
         moves = []
@@ -36,31 +41,31 @@ def write(lake: LakeSettings, pipeline: str, entries: Sequence[Aside]) -> None:
             table = lake_table(lake.namespace, *each.name)
             if table in pointers:
                 loaded = load(pointers, table)
-                told: dict[str, str | None] = {
+                properties: dict[str, str | None] = {
                     ASIDE_PROPERTY: f"since {format_lsn(each.lsn or 0)}: {each.what}"
                 }
                 moves.append(
-                    catalog.prepared(loaded, catalog_metadata.with_properties(loaded.metadata, told))
+                    catalog.prepared(loaded, catalog_metadata.with_properties(loaded.metadata, properties))
                 )
         if new:
             point = _point(pipeline, position_of(commits.metadata, name), new, lake.namespace)
-            kept = positions_to_keep(commits.metadata, point.position, False, lake.keep)
-            last = point_move(catalog, commits, point, {}, kept, record)
+            keep_positions = positions_to_keep(commits.metadata, point.position, False, lake.keep)
+            last = point_move(catalog, commits, point, {}, keep_positions, record)
         else:
-            last = catalog.prepared(commits, with_listed(commits.metadata, record))
+            last = catalog.prepared(commits, with_entries(commits.metadata, record))
         catalog.move([*moves, last])
 
 
 def forget(lake: LakeSettings, names: Collection[Name]) -> None:
-    """Take tables off the record of which the lake has nothing: they are copied like any that join.
+    """Remove tables that the lake does not have from the record: they will be copied like new tables.
 
     Raises:
-        LakeError: the lake was changed by someone else meanwhile; nothing was changed.
+        LakeError: someone else changed the lake meanwhile; nothing was changed.
     """
     with open_catalog(lake) as catalog:
         commits = load(catalog.pointers(), commits_name(lake.namespace))
-        left = {name: each for name, each in listed(commits.metadata).items() if name not in names}
-        catalog.move([catalog.prepared(commits, with_listed(commits.metadata, left))])
+        remaining = {name: each for name, each in entries_in(commits.metadata).items() if name not in names}
+        catalog.move([catalog.prepared(commits, with_entries(commits.metadata, remaining))])
 
 
 def _point(pipeline: str, position: int, entries: Sequence[Aside], namespace: str) -> Point:

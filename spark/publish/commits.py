@@ -44,7 +44,7 @@ from slotlake.spark.tables.schema import PIPELINE_PROPERTY
 LSN = catalog_metadata.LSN
 BATCH, DIGEST, PIPELINE = "slotlake.batch", "slotlake.digest", "slotlake.pipeline"
 SYSTEM, TIMELINE = "slotlake.system-identifier", "slotlake.timeline"
-LEFT_PROPERTY = "slotlake.left"  # histories that the source gave up (spark/publish/rewind_position.py)
+ABANDONED_PROPERTY = "slotlake.left"  # histories that the source gave up (spark/publish/rewind_position.py)
 PREPARED = "slotlake.prepared"  # transactions with changes that wait for their outcome
 STEPS, RUN = "slotlake.steps", "slotlake.run"  # how many snapshots make up what is staged, and whose they are
 _FIELDS = (
@@ -137,7 +137,14 @@ def commits_name(namespace: str) -> LakeName:
 
 
 def create_commits(iceberg: IcebergCatalog, name: LakeName, location: str, pipeline: str) -> None:
-    """Make the table, empty."""
+    """Make the table, empty.
+
+    Args:
+        iceberg: pyiceberg's catalog.
+        name: the table's name.
+        location: its directory, as a URI.
+        pipeline: the pipeline that it belongs to.
+    """
     iceberg.create_table(
         (name.namespace, name.table),
         _SCHEMA,
@@ -156,7 +163,7 @@ def create_commits(iceberg: IcebergCatalog, name: LakeName, location: str, pipel
 
 
 def with_point(
-    table: Loaded, point: Point, published: Mapping[LakeName, int], held: Container[LakeName]
+    table: Loaded, point: Point, published: Mapping[LakeName, int], existing: Container[LakeName]
 ) -> Metadata:
     """The table's metadata with a point's row on main; its files are written, nothing leads to them yet.
 
@@ -165,20 +172,22 @@ def with_point(
 
     Args:
         published: the snapshots that this point makes those of their tables.
-        held: what the catalog has; tables that were dropped leave the row.
+        existing: what the catalog has; tables that were dropped leave the row.
     """
-    iceberg = alone(table)
+    iceberg = newest_only(table)
     present = catalog_metadata.newest_position(table.metadata)
-    pins = {text: id_ for text, id_ in newest_pins(iceberg, present).items() if LakeName.parse(text) in held}
+    pins = {
+        text: id_ for text, id_ in newest_pins(iceberg, present).items() if LakeName.parse(text) in existing
+    }
     pins |= {str(name): snapshot_id for name, snapshot_id in published.items()}
     changes = Transaction(iceberg)
     changes.append(
         pa.Table.from_pylist([_row(point, pins)], schema=_ARROW),
         snapshot_properties={
             **point.summary,
-            **_committed(point, table.metadata),
-            **_read_from(point, table.metadata),
-            **_waiting(point, table.metadata),
+            **_commit_time_summary(point, table.metadata),
+            **_origin_summary(point, table.metadata),
+            **_prepared_summary(point, table.metadata),
         },
     )
     updates = changes._updates  # noqa: SLF001 - it has no other way to say what it would commit
@@ -208,10 +217,10 @@ def _row(point: Point, pins: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def alone(table: Loaded) -> Table:
+def newest_only(table: Loaded) -> Table:
     """The table as pyiceberg sees it, without its past."""
-    shown = _without_past(table.metadata, catalog_metadata.ref(table.metadata, MAIN))
-    return _seen_by_pyiceberg(shown, table.location)
+    metadata = _without_past(table.metadata, catalog_metadata.ref(table.metadata, MAIN))
+    return _pyiceberg_table(metadata, table.location)
 
 
 def _without_past(metadata: Metadata, newest: int | None) -> Metadata:
@@ -225,13 +234,13 @@ def _without_past(metadata: Metadata, newest: int | None) -> Metadata:
     }
 
 
-def _seen_by_pyiceberg(metadata: Metadata, location: str) -> Table:
+def _pyiceberg_table(metadata: Metadata, location: str) -> Table:
     io = load_file_io({}, metadata["location"])
     parsed = TableMetadataUtil.parse_obj(metadata)
     return Table(("slotlake", COMMITS), parsed, location, io, NoopCatalog("slotlake"))
 
 
-def _committed(point: Point, present: Metadata) -> dict[str, str]:
+def _commit_time_summary(point: Point, present: Metadata) -> dict[str, str]:
     """The source's time at the point: that of its last commit, or of the point before."""
     if point.commit_time is not None:
         return {COMMITTED: point.commit_time.isoformat()}
@@ -239,31 +248,32 @@ def _committed(point: Point, present: Metadata) -> dict[str, str]:
     return {COMMITTED: before} if before else {}
 
 
-def _read_from(point: Point, present: Metadata) -> dict[str, str]:
+def _origin_summary(point: Point, present: Metadata) -> dict[str, str]:
     """The server that the lake was fed from last."""
     origin = point.origin or origin_of(present)
     return {} if origin is None else {SYSTEM: origin.system_identifier, TIMELINE: str(origin.timeline)}
 
 
-def _waiting(point: Point, present: Metadata) -> dict[str, str]:
+def _prepared_summary(point: Point, present: Metadata) -> dict[str, str]:
     """The transactions that wait for their outcome from this point on."""
-    found = {
-        tuple(entry.values()): entry for entry in [*waiting_of(present), *map(_prepared, point.prepared)]
+    waiting = {
+        tuple(entry.values()): entry
+        for entry in [*prepared_transactions(present), *map(_prepared, point.prepared)]
     }
     for entry in map(_prepared, point.settled):
-        found.pop(tuple(entry.values()), None)
-    return {PREPARED: json.dumps(list(found.values()))} if found else {}
+        waiting.pop(tuple(entry.values()), None)
+    return {PREPARED: json.dumps(list(waiting.values()))} if waiting else {}
 
 
 def _prepared(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {name: entry[name] for name in ("gid", "xid", "prepare_lsn")}
 
 
-def waiting_of(metadata: Metadata) -> list[dict[str, Any]]:
+def prepared_transactions(metadata: Metadata) -> list[dict[str, Any]]:
     """The prepared transactions with changes whose outcome the lake does not hold: gid, xid, prepare_lsn."""
-    told = catalog_metadata.summary(catalog_metadata.newest_of_a_point(metadata)).get(PREPARED, "[]")
-    found: list[dict[str, Any]] = json.loads(told)
-    return found
+    text = catalog_metadata.summary(catalog_metadata.newest_of_a_point(metadata)).get(PREPARED, "[]")
+    transactions: list[dict[str, Any]] = json.loads(text)
+    return transactions
 
 
 def origin_of(metadata: Metadata) -> Origin | None:
@@ -276,19 +286,19 @@ def origin_of(metadata: Metadata) -> Origin | None:
 
 def pins_of(table: Loaded) -> dict[LakeName, int]:
     """The snapshot that the newest point gives each table of the lake."""
-    pins = newest_pins(alone(table), catalog_metadata.newest_position(table.metadata))
+    pins = newest_pins(newest_only(table), catalog_metadata.newest_position(table.metadata))
     return {LakeName.parse(text): snapshot for text, snapshot in pins.items()}
 
 
 def newest_pins(table: Table, position: int | None) -> dict[str, int]:
     """Lake table → snapshot id, of the newest row; ``position``: the lake's."""
-    found: dict[str, int] = _newest_row(table, position).get("tables", {})
-    return found
+    pins: dict[str, int] = _newest_row(table, position).get("tables", {})
+    return pins
 
 
 def newest_times(table: Loaded) -> tuple[datetime | None, datetime | None]:
     """When the newest point's last transaction was committed, if it has one; when it was published."""
-    row = _newest_row(alone(table), catalog_metadata.newest_position(table.metadata))
+    row = _newest_row(newest_only(table), catalog_metadata.newest_position(table.metadata))
     return row.get("commit_time"), row.get("published_at")
 
 
@@ -307,8 +317,10 @@ def _newest_row(table: Table, position: int | None) -> dict[str, Any]:
                         row = max(rows, key=lambda row: [row[c] for c in _ORDER])
                         return {**row, "tables": dict(row["tables"])}
     # A compaction, or that rows were removed, is on top of it.
-    there = [] if position is None else _rows_where(table, present.snapshot_id, f"position = {position}")
-    rows = there or _rows_where(table, present.snapshot_id, None)
+    at_position = (
+        [] if position is None else _rows_where(table, present.snapshot_id, f"position = {position}")
+    )
+    rows = at_position or _rows_where(table, present.snapshot_id, None)
     return rows[-1] if rows else {}
 
 
@@ -354,10 +366,10 @@ def read_points(
 def _points(rows: pa.Table, properties: Mapping[str, str]) -> list[dict[str, Any]]:
     """Oldest first, without those of histories that the source gave up."""
     maps = ("tables", "changed")
-    found: list[dict[str, Any]] = [
+    points: list[dict[str, Any]] = [
         {**row, **{name: dict(row[name] or ()) for name in maps if name in row}} for row in rows.to_pylist()
     ]
-    for left in json.loads(properties.get(LEFT_PROPERTY, "[]")):
-        above, at = parse_lsn(left["lsn"]), datetime.fromisoformat(left["at"])
-        found = [row for row in found if row["position"] <= above or row["published_at"] > at]
-    return sorted(found, key=lambda row: [row[column] for column in _ORDER])
+    for abandoned in json.loads(properties.get(ABANDONED_PROPERTY, "[]")):
+        above, at = parse_lsn(abandoned["lsn"]), datetime.fromisoformat(abandoned["at"])
+        points = [row for row in points if row["position"] <= above or row["published_at"] > at]
+    return sorted(points, key=lambda row: [row[column] for column in _ORDER])

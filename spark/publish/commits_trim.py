@@ -11,7 +11,7 @@ from pyiceberg.table import StaticTable, Transaction
 from pyiceberg.table.update import AddSnapshotUpdate
 
 from slotlake.spark.catalog.base import Catalog, Loaded
-from slotlake.spark.publish.commits import alone
+from slotlake.spark.publish.commits import newest_only
 from slotlake.spark.publish.points import oldest_point
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN
@@ -26,16 +26,16 @@ def trim(catalog: Catalog, commits: Loaded) -> int:
         PointerMovedError: a point was published meanwhile; nothing was changed.
     """
     oldest = oldest_point(commits.metadata)
-    gone = 0 if oldest is None else _rows_below(commits, oldest)
-    if oldest is None or gone < _WORTH_IT:
+    removed_rows = 0 if oldest is None else _rows_below(commits, oldest)
+    if oldest is None or removed_rows < _WORTH_IT:
         return 0
     point = catalog_metadata.summary(catalog_metadata.newest_of_a_point(commits.metadata))
-    told = {key: value for key, value in point.items() if key.startswith("slotlake.")}
-    changes = Transaction(alone(commits))
-    changes.delete(f"position < {oldest}", snapshot_properties=told)
+    properties = {key: value for key, value in point.items() if key.startswith("slotlake.")}
+    changes = Transaction(newest_only(commits))
+    changes.delete(f"position < {oldest}", snapshot_properties=properties)
     updates = changes._updates  # noqa: SLF001 - it has no other way to say what it would commit
-    made = [update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate)]
-    added = [json.loads(snapshot.model_dump_json(by_alias=True, exclude_none=True)) for snapshot in made]
+    snapshots = [update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate)]
+    added = [json.loads(snapshot.model_dump_json(by_alias=True, exclude_none=True)) for snapshot in snapshots]
     grown = {
         **commits.metadata,
         "snapshots": [*commits.metadata["snapshots"], *added],
@@ -43,10 +43,10 @@ def trim(catalog: Catalog, commits: Loaded) -> int:
     }
     moved = catalog_metadata.with_ref(grown, MAIN, added[-1]["snapshot-id"])
     catalog.move([catalog.prepared(commits, catalog_metadata.without_unreferenced(moved))])
-    return gone
+    return removed_rows
 
 
 def _rows_below(commits: Loaded, position: int) -> int:
     table = StaticTable.from_metadata(commits.location)
-    found = table.scan(f"position < {position}", selected_fields=("position",)).to_arrow()
-    return int(found.num_rows)
+    rows = table.scan(f"position < {position}", selected_fields=("position",)).to_arrow()
+    return int(rows.num_rows)

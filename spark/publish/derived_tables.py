@@ -15,7 +15,7 @@ from typing import Any
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog.base import Loaded, load
 from slotlake.spark.names import CHANGES_SUFFIX, HISTORY_SUFFIX, LakeName, derived_table_name, literal, quote
-from slotlake.spark.tables.change import promotes
+from slotlake.spark.tables.change import can_widen
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY, LakeColumn, TableSchema
 from slotlake.spark.tables.settle import STAGED_FIELDS_PROPERTY
@@ -83,7 +83,7 @@ class Source:
 
 def fields_of(schema: TableSchema) -> list[Field]:
     """The fields that a row needs, columns that are gone included."""
-    plain = [Field(c.lake_name, c.kept.spark, c, exact=False) for c in schema.columns]
+    plain = [Field(c.lake_name, c.spark_type, c, exact=False) for c in schema.columns]
     return plain + [Field(c.exact_name, "string", c, exact=True) for c in schema.columns if c.exact]
 
 
@@ -155,7 +155,7 @@ def field_changes(
         known |= {*types, *(field.name for field in fields)}
         for field in fields:
             present_type, name = types.get(field.name), f"{place}{quote(field.name)}"
-            if present_type is not None and promotes(present_type, field.kind):
+            if present_type is not None and can_widen(present_type, field.kind):
                 changes.append(f"ALTER COLUMN {name} TYPE {field.kind}")
             elif present_type is not None and is_other_type(present_type, field.kind):
                 changes.append(f"RENAME COLUMN {name} TO {quote(unused_field_name(field.name, types))}")
@@ -170,10 +170,10 @@ def field_changes(
     return changes
 
 
-def unused_field_name(name: str, taken: Container[str]) -> str:
+def unused_field_name(name: str, used_names: Container[str]) -> str:
     """Another name for a field whose own is needed."""
     names = (f"{name}__dropped{number or ''}" for number in itertools.count())
-    return next(candidate for candidate in names if candidate not in taken)
+    return next(candidate for candidate in names if candidate not in used_names)
 
 
 def sql_types(metadata: Metadata, image: str = "") -> dict[str, str]:
@@ -193,5 +193,5 @@ def _written(kind: str) -> str:
 
 
 def is_other_type(present_kind: str, kind: str) -> bool:
-    """Is a type, as `types_present` writes it, another than the wanted one?"""
+    """Return whether a type, as `sql_types` writes it, is known and differs from another one."""
     return bool(present_kind) and present_kind != kind.lower().replace(" ", "")

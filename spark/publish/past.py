@@ -22,7 +22,7 @@ from typing import Any
 from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.spark import lake_files
 from slotlake.spark.catalog import tags as catalog_tags
-from slotlake.spark.publish.unused import expired
+from slotlake.spark.publish.unused import without_unused_snapshots
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import LSN, MAIN, Metadata
 
@@ -59,17 +59,17 @@ class PastFile:
 
 def past_files(metadata: Metadata) -> list[PastFile]:
     """The past files of a table, oldest first."""
-    told = json.loads(metadata.get("properties", {}).get(PAST_PROPERTY, "{}"))
+    record = json.loads(metadata.get("properties", {}).get(PAST_PROPERTY, "{}"))
     return [
         PastFile(e["file"], parse_lsn(e["first"]), parse_lsn(e["last"]), e["points"], e["published-ms"])
-        for e in told.get("files", ())
+        for e in record.get("files", ())
     ]
 
 
-def oldest_kept(metadata: Metadata) -> int:
+def oldest_readable(metadata: Metadata) -> int:
     """Of a table with past files: what is older is kept no more, though it may still be in one."""
-    told = json.loads(metadata.get("properties", {}).get(PAST_PROPERTY, "{}"))
-    return parse_lsn(told["oldest"]) if told else 0
+    record = json.loads(metadata.get("properties", {}).get(PAST_PROPERTY, "{}"))
+    return parse_lsn(record["oldest"]) if record else 0
 
 
 def location_at(location: str, position: int) -> str:
@@ -93,7 +93,7 @@ def all_snapshots(metadata: Metadata) -> Iterator[Metadata]:
         yield from file.metadata.get("snapshots", ())
 
 
-def settled(metadata: Metadata, oldest: int, unused_seconds: float | None = None) -> Metadata:
+def with_past_files(metadata: Metadata, oldest: int, unused_seconds: float | None = None) -> Metadata:
     """A table about to be written, with no more points in it than it may have; past files are written.
 
     Args:
@@ -104,15 +104,15 @@ def settled(metadata: Metadata, oldest: int, unused_seconds: float | None = None
     files = past_files(metadata)
     tags = catalog_tags.tags(metadata)
     if len(tags) > _LIVE_MAX:
-        going = dict(list(tags.items())[:-LIVE])
-        files = _with_moved(metadata, files, going)
-        metadata = _without(metadata, going)
-        tags = {position: id_ for position, id_ in tags.items() if position not in going}
+        moved = dict(list(tags.items())[:-LIVE])
+        files = _with_moved(metadata, files, moved)
+        metadata = _without_tags(metadata, moved)
+        tags = {position: id_ for position, id_ in tags.items() if position not in moved}
     elif unused_seconds is None or len(metadata.get("snapshots", ())) <= _SNAPSHOTS_MAX:
-        return _told(metadata, _needed(files, tags, oldest), oldest)
+        return _with_record(metadata, _needed(files, tags, oldest), oldest)
     if unused_seconds is not None:
-        metadata = expired(metadata, unused_seconds)
-    return _told(metadata, _needed(files, tags, oldest), oldest)
+        metadata = without_unused_snapshots(metadata, unused_seconds)
+    return _with_record(metadata, _needed(files, tags, oldest), oldest)
 
 
 def without_points_above(metadata: Metadata, position: int) -> Metadata:
@@ -120,11 +120,13 @@ def without_points_above(metadata: Metadata, position: int) -> Metadata:
     files = []
     for file in past_files(metadata):
         if file.last > position:
-            left = {p: id_ for p, id_ in catalog_tags.tags(file.metadata).items() if p <= position}
-            files += [_written(file.metadata, left, file.metadata["snapshots"])] if left else []
+            remaining = {p: id_ for p, id_ in catalog_tags.tags(file.metadata).items() if p <= position}
+            files += (
+                [_write_past_file(file.metadata, remaining, file.metadata["snapshots"])] if remaining else []
+            )
         else:
             files.append(file)
-    return _told(metadata, files, oldest_kept(metadata))
+    return _with_record(metadata, files, oldest_readable(metadata))
 
 
 def _needed(files: list[PastFile], tags: Collection[int], oldest: int) -> list[PastFile]:
@@ -133,8 +135,8 @@ def _needed(files: list[PastFile], tags: Collection[int], oldest: int) -> list[P
     return [file for file, after in zip(files, following, strict=False) if after > oldest]
 
 
-def _told(metadata: Metadata, files: list[PastFile], oldest: int) -> Metadata:
-    told = {
+def _with_record(metadata: Metadata, files: list[PastFile], oldest: int) -> Metadata:
+    record = {
         "oldest": format_lsn(oldest),
         "files": [
             {
@@ -148,42 +150,42 @@ def _told(metadata: Metadata, files: list[PastFile], oldest: int) -> Metadata:
         ],
     }
     if files:
-        return catalog_metadata.with_properties(metadata, {PAST_PROPERTY: json.dumps(told), **_GUARD})
+        return catalog_metadata.with_properties(metadata, {PAST_PROPERTY: json.dumps(record), **_GUARD})
     if PAST_PROPERTY not in metadata.get("properties", {}):
         return metadata
     return catalog_metadata.with_properties(metadata, {PAST_PROPERTY: None})
 
 
-def _without(metadata: Metadata, going: Mapping[int, int]) -> Metadata:
-    names = {catalog_tags.tag(position) for position in going}
+def _without_tags(metadata: Metadata, moved: Mapping[int, int]) -> Metadata:
+    names = {catalog_tags.tag(position) for position in moved}
     refs = {name: ref for name, ref in metadata.get("refs", {}).items() if name not in names}
     present = {s["snapshot-id"] for s in metadata["snapshots"]}
-    return catalog_metadata.without_unreferenced({**metadata, "refs": refs}, present - set(going.values()))
+    return catalog_metadata.without_unreferenced({**metadata, "refs": refs}, present - set(moved.values()))
 
 
-def _with_moved(metadata: Metadata, files: list[PastFile], going: Mapping[int, int]) -> list[PastFile]:
+def _with_moved(metadata: Metadata, files: list[PastFile], moved: Mapping[int, int]) -> list[PastFile]:
     """The past files once these tags have moved there; the newest one takes them, if it has room."""
     snapshots = list(metadata["snapshots"])
-    if files and files[-1].points + len(going) <= _FILE_POINTS:
+    if files and files[-1].points + len(moved) <= _FILE_POINTS:
         newest = files[-1].metadata
-        going = catalog_tags.tags(newest) | dict(going)
+        moved = catalog_tags.tags(newest) | dict(moved)
         snapshots += newest["snapshots"]
         files = files[:-1]
-    return [*files, _written(metadata, going, snapshots)]
+    return [*files, _write_past_file(metadata, moved, snapshots)]
 
 
-def _written(metadata: Metadata, tags: Mapping[int, int], snapshots: list[Any]) -> PastFile:
+def _write_past_file(metadata: Metadata, tags: Mapping[int, int], snapshots: list[Any]) -> PastFile:
     """A past file with these tags, and those of the snapshots that they name."""
     by_id = {s["snapshot-id"]: s for s in snapshots}
-    held = [by_id[id_] for id_ in dict.fromkeys(tags.values())]
-    newest = held[-1]["snapshot-id"]
+    named_snapshots = [by_id[id_] for id_ in dict.fromkeys(tags.values())]
+    newest = named_snapshots[-1]["snapshot-id"]
     refs = {catalog_tags.tag(position): {"snapshot-id": id_, "type": "tag"} for position, id_ in tags.items()}
     content = {
         **metadata,
         "current-snapshot-id": newest,
         "refs": {MAIN: {"snapshot-id": newest, "type": "branch"}, **refs},
-        "snapshots": held,
-        "snapshot-log": [{"snapshot-id": newest, "timestamp-ms": held[-1]["timestamp-ms"]}],
+        "snapshots": named_snapshots,
+        "snapshot-log": [{"snapshot-id": newest, "timestamp-ms": named_snapshots[-1]["timestamp-ms"]}],
         "metadata-log": [],
         "statistics": [],
         "partition-statistics": [],
@@ -199,5 +201,5 @@ def _written(metadata: Metadata, tags: Mapping[int, int], snapshots: list[Any]) 
 def point_snapshots(metadata: Metadata) -> list[Metadata]:
     """The snapshots that tags of `commits`' own metadata, or of a past file, name: one a point."""
     by_id = {s["snapshot-id"]: s for s in metadata.get("snapshots", ())}
-    found = (by_id.get(id_) for id_ in catalog_tags.tags(metadata).values())
-    return [snapshot for snapshot in found if snapshot and LSN in catalog_metadata.summary(snapshot)]
+    snapshots = (by_id.get(id_) for id_ in catalog_tags.tags(metadata).values())
+    return [snapshot for snapshot in snapshots if snapshot and LSN in catalog_metadata.summary(snapshot)]

@@ -26,8 +26,8 @@ from slotlake.spark.tables.schema import PIPELINE_PROPERTY, TableSchema
 _MARKER = ".slotlake-copying"
 _DATA = "data"
 _AGAIN = "data-again"
-Kept = Mapping[LakeName, Collection[str]]
-_NOTHING_KEPT: Kept = {}
+RetainedFiles = Mapping[LakeName, Collection[str]]
+_NO_FILES: RetainedFiles = {}
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,14 @@ class CopyTarget:
         return self.directory.with_name(_AGAIN)
 
 
-def target_of(name: LakeName, metadata: Metadata, schema: TableSchema) -> CopyTarget:
-    """The place of a table made out of sight."""
+def copy_target(name: LakeName, metadata: Metadata, schema: TableSchema) -> CopyTarget:
+    """Return the target for a hidden table's files.
+
+    Args:
+        name: the name that the table will have.
+        metadata: the hidden table's metadata.
+        schema: its shape.
+    """
     ids = field_ids(metadata)
     inexact = [column for column in schema.columns if column.exact_name in ids]
     return CopyTarget(
@@ -71,7 +77,7 @@ def target_of(name: LakeName, metadata: Metadata, schema: TableSchema) -> CopyTa
         field_ids={column.name: ids[column.lake_name] for column in schema.columns},
         exact_names={column.name: column.exact_name for column in inexact},
         exact_field_ids={column.name: ids[column.exact_name] for column in inexact},
-        representations={column.name: column.kept for column in schema.columns if column.form},
+        representations={column.name: column.representation for column in schema.columns if column.form},
         inner_ids={c.name: inner_ids(metadata, c.lake_name) for c in schema.columns if c.form},
     )
 
@@ -91,17 +97,19 @@ def field_ids(metadata: Metadata) -> dict[str, int]:
     return {field["name"]: field["id"] for field in current["fields"]}
 
 
-def mark(location: Path, pipeline: str, *, kept: bool = False) -> None:
-    """Claim a directory for a copy.
+def claim_directory(location: Path, pipeline: str, *, reuse: bool = False) -> None:
+    """Mark a directory as this pipeline's, for a copy.
 
     Args:
-        kept: files of an earlier attempt may be in it, if it is claimed already.
+        location: the directory.
+        pipeline: this pipeline's name.
+        reuse: files of an earlier attempt may be in it, if it is marked already.
 
     Raises:
-        LakeError: something is in it that is not ours.
+        LakeError: it holds something of another owner.
     """
     lake_files.make_directory(location)
-    if kept and _marked_by(location) == pipeline:
+    if reuse and _claimed_by(location) == pipeline:
         return
     if any(location.iterdir()):
         raise LakeError(
@@ -113,12 +121,12 @@ def mark(location: Path, pipeline: str, *, kept: bool = False) -> None:
     lake_files.write_new(str(location / _MARKER), pipeline.encode())
 
 
-def forget_marker(location: Path) -> None:
+def remove_marker(location: Path) -> None:
     """The table is whole: nothing may remove its directory any more."""
     (location / _MARKER).unlink(missing_ok=True)
 
 
-def place_of(lake: LakeSettings, name: LakeName) -> Path:
+def table_directory(lake: LakeSettings, name: LakeName) -> Path:
     """The directory of a table."""
     return lake.warehouse_path / name.namespace / name.table
 
@@ -134,9 +142,15 @@ def hidden_tables(catalog: Catalog) -> list[LakeName]:
 
 
 def clear_leftovers(
-    catalog: Catalog, pipeline: str, names: Collection[LakeName], kept: Kept = _NOTHING_KEPT
+    catalog: Catalog, pipeline: str, names: Collection[LakeName], retained: RetainedFiles = _NO_FILES
 ) -> None:
-    """Drop what an earlier attempt of this pipeline left of these tables, and its files but those to keep.
+    """Drop what an earlier attempt of this pipeline left of these tables, and its files.
+
+    Args:
+        catalog: the lake's catalog.
+        pipeline: this pipeline's name.
+        names: the tables.
+        retained: table → names of files that stay.
 
     Raises:
         LakeError: another pipeline is filling a table of that name.
@@ -148,20 +162,20 @@ def clear_leftovers(
         if hidden in pointers:
             require_own(hidden, load(pointers, hidden).metadata.get("properties", {}), pipeline)
             catalog.drop([hidden])
-        location = place_of(catalog.lake, name)
-        if name not in pointers and _marked_by(location) == pipeline:
-            _clear(location, kept.get(name, ()))
+        location = table_directory(catalog.lake, name)
+        if name not in pointers and _claimed_by(location) == pipeline:
+            _clear(location, retained.get(name, ()))
 
 
-def _clear(location: Path, kept: Collection[str]) -> None:
-    if not kept:
+def _clear(location: Path, retained: Collection[str]) -> None:
+    if not retained:
         lake_files.remove_tree(location)
         return
     for entry in location.iterdir():
         if entry.name not in (_MARKER, _DATA):
             lake_files.remove_tree(entry)
     for file in (location / _DATA).glob("*"):
-        if file.name not in kept:
+        if file.name not in retained:
             file.unlink()
 
 
@@ -183,7 +197,7 @@ def _is_own(catalog: Catalog, name: LakeName, pipeline: str) -> bool:
     return bool(properties.get(PIPELINE_PROPERTY) == pipeline)
 
 
-def _marked_by(location: Path) -> str | None:
+def _claimed_by(location: Path) -> str | None:
     try:
         return (location / _MARKER).read_text()
     except OSError:

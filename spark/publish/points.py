@@ -43,16 +43,16 @@ class KeptPoint:
     published_ms: int
 
 
-def kept_points(commits: Metadata) -> list[KeptPoint]:
+def readable_points(commits: Metadata) -> list[KeptPoint]:
     """The points that can be read, oldest first; the newest is the lake as it is."""
-    oldest = past.oldest_kept(commits)
+    oldest = past.oldest_readable(commits)
     older = [point for file in past.past_files(commits) for point in _points_of(file.metadata)]
     return [*(point for point in older if point.position >= oldest), *_newest_points(commits)]
 
 
 def oldest_point(commits: Metadata) -> int | None:
     """The position of the oldest point that can be read."""
-    points = [past.oldest_kept(commits)] if past.past_files(commits) else []
+    points = [past.oldest_readable(commits)] if past.past_files(commits) else []
     points += [point.position for point in _newest_points(commits)]
     return min(points, default=None)
 
@@ -80,24 +80,25 @@ def _point(snapshot: Metadata) -> KeptPoint:
 
 
 def positions_to_keep(commits: Metadata, position: int, changed: bool, keep: KeepPoints) -> list[int]:
-    """The points that are kept once another is published: the oldest of them, and all that are not past.
+    """Return the points to keep once another is published: the oldest of them, and all that are not past.
 
     Args:
         commits: the table `commits` before it.
         position: the new point's.
-        changed: did it change any table?
+        changed: whether the new point changed any table.
+        keep: how many points are kept, and for how long.
     """
     oldest_ms = time.time() * 1000 - keep.days * _DAY_MS
     points = _points_of(commits)
     tagged = {point.position for point in points}
-    held = [point.position for point in points if point.published_ms >= oldest_ms]
-    some_too_old = len(held) < len(points)
+    positions = [point.position for point in points if point.published_ms >= oldest_ms]
+    some_too_old = len(positions) < len(points)
     if changed or position in tagged:
-        held = [*(p for p in held if p != position), position]
-    if some_too_old or len(held) >= keep.count:
-        return held[-keep.count :]
-    older = _oldest_past(past.past_files(commits), keep.count - len(held), oldest_ms)
-    return held if older is None else [older, *held]
+        positions = [*(p for p in positions if p != position), position]
+    if some_too_old or len(positions) >= keep.count:
+        return positions[-keep.count :]
+    older = _oldest_past(past.past_files(commits), keep.count - len(positions), oldest_ms)
+    return positions if older is None else [older, *positions]
 
 
 def _oldest_past(files: Sequence[past.PastFile], count: int, oldest_ms: float) -> int | None:
@@ -105,14 +106,14 @@ def _oldest_past(files: Sequence[past.PastFile], count: int, oldest_ms: float) -
 
     Reads one file at most: that in which it is.
     """
-    found = None
+    oldest = None
     for file in reversed(files):
         if file.points <= count and file.published_ms >= oldest_ms:
-            found, count = file.first, count - file.points
+            oldest, count = file.first, count - file.points
             continue
         points = _points_of(file.metadata)[-count:] if count else []
-        return next((point.position for point in points if point.published_ms >= oldest_ms), found)
-    return found
+        return next((point.position for point in points if point.published_ms >= oldest_ms), oldest)
+    return oldest
 
 
 def parse_at(text: str) -> int | datetime | None:
@@ -136,7 +137,12 @@ def parse_at(text: str) -> int | datetime | None:
 
 
 def choose(commits: Metadata, name: LakeName, at: int | datetime) -> int:
-    """The position of the newest kept point at or before an LSN or a moment.
+    """Return the position of the newest kept point at or before an LSN or a moment.
+
+    Args:
+        commits: the metadata of `commits`.
+        name: the name of `commits`, for errors.
+        at: the LSN as integer, or the moment by the source's clock.
 
     Raises:
         LakeError: it is in the future, or older than what the lake keeps.
@@ -144,19 +150,19 @@ def choose(commits: Metadata, name: LakeName, at: int | datetime) -> int:
     points = _newest_points(commits)
     before = points[0].committed > at if isinstance(at, datetime) else points[0].position > at
     if before:  # files are opened for what is past only
-        points = kept_points(commits)
+        points = readable_points(commits)
     if isinstance(at, datetime):
         _require_past(at)
         reached = [point for point in points if point.committed <= at]
-        asked = at.isoformat()
+        requested = at.isoformat()
     else:
         _require_reached(points[-1], name, at)
         reached = [point for point in points if point.position <= at]
-        asked = format_lsn(at)
+        requested = format_lsn(at)
     if not reached:
         first = points[0]
         raise LakeError(
-            f"the lake keeps nothing as old as {asked}: its oldest point is {format_lsn(first.position)} "
+            f"the lake keeps nothing as old as {requested}: its oldest point is {format_lsn(first.position)} "
             f"({first.committed.isoformat()})",
             where=f"table {name}",
             way_out="ask for a later one (its tags name them); lake.keep_points says how many are kept",

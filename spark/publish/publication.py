@@ -17,7 +17,7 @@ from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName, lake_table, parse_postgres_name, postgres_name
 from slotlake.spark.publish.commits import Point, commits_name
 from slotlake.spark.publish.derived_tables import derived_table_names
-from slotlake.spark.publish.sidecar import NOTHING, Annex
+from slotlake.spark.publish.sidecar import NOTHING, BatchSidecar
 from slotlake.spark.publish.swap import (
     Published,
     is_published,
@@ -32,7 +32,12 @@ __all__ = ["Published", "lake_position", "pending", "point_of", "publish_batch"]
 
 
 def pending(lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> bool:
-    """Does the lake still lack this batch? Asked of Iceberg alone.
+    """Return whether the lake still lacks this batch; only Iceberg is asked.
+
+    Args:
+        lake: the lake.
+        batch: the batch.
+        pipeline: the pipeline's name.
 
     Raises:
         ApplyError: the batch does not follow what the lake holds.
@@ -41,27 +46,35 @@ def pending(lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> bool:
         return is_pending(catalog, point_of(batch, pipeline), batch.start_lsn)
 
 
-def publish_batch(lake: LakeSettings, batch: ChangeBatch, pipeline: str, annex: Annex = NOTHING) -> Published:
+def publish_batch(
+    lake: LakeSettings, batch: ChangeBatch, pipeline: str, sidecar: BatchSidecar = NOTHING
+) -> Published:
     """Publish what :func:`spark.apply.stage.apply_batch` staged for this batch. Needs no Spark.
 
     Tables that the lake lacks are passed over, as apply did.
+
+    Args:
+        lake: the lake.
+        batch: the batch.
+        pipeline: the pipeline's name.
+        sidecar: the batch's sidecar.
 
     Raises:
         LakeError: something of the batch is not staged, or the lake was moved by someone else
             meanwhile; nothing has been moved.
     """
     point = point_of(batch, pipeline)
-    changed = touched(lake, batch, annex)
+    changed = touched_tables(lake, batch, sidecar)
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
-        held = sorted(name for name in changed if name in pointers)
+        existing = sorted(name for name in changed if name in pointers)
         # One after another, a mirror that is ahead would hide how what is beside it must change.
-        order = [each for name in held for each in (*derived_table_names(pointers, name).values(), name)]
-    rows = {str(name): sum(relation.rows for relation in changed[name]) for name in held}
-    copied = {str(copy.schema.lake_name(lake.namespace)): copy.rows for copy in annex.copies}
-    rows |= {name: count for name, count in copied.items() if name in rows}
+        order = [each for name in existing for each in (*derived_table_names(pointers, name).values(), name)]
+    rows = {str(name): sum(relation.rows for relation in changed[name]) for name in existing}
+    copied_rows = {str(copy.schema.lake_name(lake.namespace)): copy.rows for copy in sidecar.copies}
+    rows |= {name: count for name, count in copied_rows.items() if name in rows}
     published = publish_tables(lake, replace(point, changed=rows), order, start=batch.start_lsn)
-    remove_folded(lake, point)
+    remove_folded_rows(lake, point)
     return published
 
 
@@ -84,13 +97,19 @@ def point_of(batch: ChangeBatch, pipeline: str) -> Point:
 
 
 def _origin(batch: ChangeBatch) -> Origin | None:
-    told = batch.manifest
-    known = "system_identifier" in told and "timeline" in told
-    return Origin(str(told["system_identifier"]), int(told["timeline"])) if known else None
+    manifest = batch.manifest
+    is_known = "system_identifier" in manifest and "timeline" in manifest
+    return Origin(str(manifest["system_identifier"]), int(manifest["timeline"])) if is_known else None
 
 
 def is_pending(catalog: Catalog, point: Point, start: int) -> bool:
-    """As :func:`pending`, within one connection to the catalog."""
+    """As :func:`pending`, within one connection to the catalog.
+
+    Args:
+        catalog: the lake's catalog.
+        point: the point that the batch leads to.
+        start: the position at which the batch begins.
+    """
     name = commits_name(catalog.lake.namespace)
     commits = load_one(catalog, name)
     if is_published(commits.metadata, name, point):
@@ -99,27 +118,37 @@ def is_pending(catalog: Catalog, point: Point, start: int) -> bool:
     return True
 
 
-def touched(
-    lake: LakeSettings, batch: ChangeBatch, annex: Annex = NOTHING
+def touched_tables(
+    lake: LakeSettings, batch: ChangeBatch, sidecar: BatchSidecar = NOTHING
 ) -> dict[LakeName, list[BatchRelation]]:
-    """Relation versions with changes, by lake table, oldest first; none for one only copied, or promoted."""
-    found: dict[LakeName, list[BatchRelation]] = {}
+    """Return the relation versions with changes, by lake table, oldest first.
+
+    A table that is only copied or promoted has an empty list.
+
+    Args:
+        lake: the lake.
+        batch: the batch.
+        sidecar: the batch's sidecar.
+    """
+    relations: dict[LakeName, list[BatchRelation]] = {}
     for relation in batch.relations:
-        if relation.rows and postgres_name(relation.schema, relation.table) not in annex.left:
+        if relation.rows and postgres_name(relation.schema, relation.table) not in sidecar.passed_over:
             name = TableSchema.of(relation).lake_name(lake.namespace)
-            found.setdefault(name, []).append(relation)
-    for copy in annex.copies:
-        found.setdefault(copy.schema.lake_name(lake.namespace), [])
-    for table in annex.promoted.keys() - annex.left:
-        found.setdefault(lake_table(lake.namespace, *parse_postgres_name(table)), [])
-    return found
+            relations.setdefault(name, []).append(relation)
+    for copy in sidecar.copies:
+        relations.setdefault(copy.schema.lake_name(lake.namespace), [])
+    for table in sidecar.promoted.keys() - sidecar.passed_over:
+        relations.setdefault(lake_table(lake.namespace, *parse_postgres_name(table)), [])
+    return relations
 
 
-def folded_at(point: Point) -> tuple[str, str]:
+def folded_rows_parts(point: Point) -> tuple[str, str]:
     """Where under the warehouse's control directory folded rows go."""
     return point.pipeline, point.batch
 
 
-def remove_folded(lake: LakeSettings, point: Point) -> None:
+def remove_folded_rows(lake: LakeSettings, point: Point) -> None:
     """Remove folded rows: Spark has read them, or a crashed attempt left them."""
-    lake_files.remove_tree(lake.warehouse_path.joinpath(lake_files.CONTROL_DIRECTORY, *folded_at(point)))
+    lake_files.remove_tree(
+        lake.warehouse_path.joinpath(lake_files.CONTROL_DIRECTORY, *folded_rows_parts(point))
+    )

@@ -1,11 +1,11 @@
-"""Brings the lake's position down, its content unchanged: its source counts from lower numbers than before.
+"""Takes the lake's position back to a lower one, its content unchanged.
 
 A server that was restored from a backup, or another cluster in its place, stands before the position that the
 lake has reached.  Every table's main gets a snapshot on top with the very same files, which names the lower
-position; the points above it could be told from coming ones no more, and are let go.  All tables go down in
-one catalog transaction; where there is none of several tables, `commits` last.
+position; the points above it could not be told from later ones any more, and are removed.  All tables change
+in one catalog transaction; where the catalog has no such transaction, `commits` is the last.
 
-Invariant: no file of data is written or removed, and readers of `latest` see the same rows before and after.
+Invariant: no data file is written or removed, and readers of `latest` see the same rows before and after.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from slotlake.spark.catalog.base import load
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName, belongs
-from slotlake.spark.publish.commits import LEFT_PROPERTY, commits_name
+from slotlake.spark.publish.commits import ABANDONED_PROPERTY, commits_name
 from slotlake.spark.publish.past import without_points_above
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import LSN, MAIN, STAGE, Metadata
@@ -30,8 +30,13 @@ from slotlake.spark.tables.schema import PIPELINE_PROPERTY
 from slotlake.spark.tables.settle import HISTORY_PROPERTY
 
 
-def lower(lake: LakeSettings, pipeline: str, position: int) -> list[LakeName]:
-    """Let the lake stand at a lower position; the tables that had been above it.
+def rewind_position(lake: LakeSettings, pipeline: str, position: int) -> list[LakeName]:
+    """Take the lake's position back to a lower one; return the tables that were above it.
+
+    Args:
+        lake: the lake.
+        pipeline: the pipeline's name.
+        position: the lower position.
 
     Raises:
         LakeError: someone else changed a table meanwhile; nothing was moved.
@@ -39,33 +44,33 @@ def lower(lake: LakeSettings, pipeline: str, position: int) -> list[LakeName]:
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
         commits = commits_name(lake.namespace)
-        mine = [name for name in pointers if belongs(name.namespace, lake.namespace)]
+        names = [name for name in pointers if belongs(name.namespace, lake.namespace)]
         # `commits` is the last: where tables go down one after another, a reader begins with it.
-        tables = [load(pointers, name) for name in sorted(mine, key=lambda name: (name == commits, name))]
+        tables = [load(pointers, name) for name in sorted(names, key=lambda name: (name == commits, name))]
         own = [t for t in tables if t.metadata.get("properties", {}).get(PIPELINE_PROPERTY) == pipeline]
         above = [t for t in own if (catalog_metadata.newest_position(t.metadata) or 0) > position]
         catalog.move(
-            [catalog.prepared(t, _lowered(t.metadata, position, noted=t.name == commits)) for t in above]
+            [catalog.prepared(t, _rewound(t.metadata, position, is_commits=t.name == commits)) for t in above]
         )
     return [table.name for table in above]
 
 
-def _lowered(metadata: Metadata, position: int, *, noted: bool) -> Metadata:
+def _rewound(metadata: Metadata, position: int, *, is_commits: bool) -> Metadata:
     snapshot = _on_top(metadata, position)
     refs = metadata.get("refs", {})
-    gone = {catalog_tags.tag(point) for point in catalog_tags.tags(metadata) if point > position}
-    left = {name: ref for name, ref in refs.items() if name not in gone}
-    if not noted:  # what it holds at the points until it is changed; a tag of `commits` would be a point
-        left[catalog_tags.tag(position)] = {"snapshot-id": snapshot["snapshot-id"], "type": "tag"}
+    removed_tags = {catalog_tags.tag(point) for point in catalog_tags.tags(metadata) if point > position}
+    remaining = {name: ref for name, ref in refs.items() if name not in removed_tags}
+    if not is_commits:  # what it holds at the points until it is changed; a tag of `commits` would be a point
+        remaining[catalog_tags.tag(position)] = {"snapshot-id": snapshot["snapshot-id"], "type": "tag"}
     grown = {
         **metadata,
-        "refs": left,
+        "refs": remaining,
         "snapshots": [*metadata.get("snapshots", []), snapshot],
         "last-sequence-number": snapshot["sequence-number"],
     }
     moved = catalog_metadata.with_ref(grown, MAIN, snapshot["snapshot-id"])
     moved = catalog_metadata.with_ref(moved, STAGE, None)
-    moved = catalog_metadata.with_properties(moved, _properties(metadata, position, noted=noted))
+    moved = catalog_metadata.with_properties(moved, _properties(metadata, position, is_commits=is_commits))
     return without_points_above(moved, position)
 
 
@@ -73,7 +78,7 @@ def _on_top(metadata: Metadata, position: int) -> Metadata:
     """A snapshot with the files of main's, at another position."""
     head = catalog_metadata.head(metadata) or {}
     point = catalog_metadata.summary(catalog_metadata.newest_of_a_point(metadata))
-    kept = {key: value for key, value in point.items() if key.startswith("slotlake.")}
+    own_entries = {key: value for key, value in point.items() if key.startswith("slotlake.")}
     totals = {k: v for k, v in catalog_metadata.summary(head).items() if k.startswith("total-")}
     on_top: dict[str, Any] = {
         **head,
@@ -81,26 +86,26 @@ def _on_top(metadata: Metadata, position: int) -> Metadata:
         "parent-snapshot-id": head["snapshot-id"],
         "sequence-number": metadata["last-sequence-number"] + 1,
         "timestamp-ms": int(max(time.time() * 1000, metadata["last-updated-ms"])),
-        "summary": {"operation": "replace", **totals, **kept, LSN: format_lsn(position)},
+        "summary": {"operation": "replace", **totals, **own_entries, LSN: format_lsn(position)},
     }
     if "next-row-id" in metadata:
         on_top |= {"first-row-id": metadata["next-row-id"], "added-rows": 0}
     return on_top
 
 
-def _properties(metadata: Metadata, position: int, *, noted: bool) -> dict[str, str | None]:
+def _properties(metadata: Metadata, position: int, *, is_commits: bool) -> dict[str, str | None]:
     properties = metadata.get("properties", {})
     changed: dict[str, str | None] = {}
-    if noted:
-        left = json.loads(properties.get(LEFT_PROPERTY, "[]"))
+    if is_commits:
+        abandoned = json.loads(properties.get(ABANDONED_PROPERTY, "[]"))
         now = datetime.now(UTC).isoformat()
-        changed[LEFT_PROPERTY] = json.dumps([*left, {"lsn": format_lsn(position), "at": now}])
+        changed[ABANDONED_PROPERTY] = json.dumps([*abandoned, {"lsn": format_lsn(position), "at": now}])
     shapes = json.loads(properties.get(HISTORY_PROPERTY, "[]"))
     below = [entry for entry in shapes if parse_lsn(entry["lsn"]) <= position]
     if len(below) < len(shapes):  # the present shape is the newest of those above
-        lowered = [
+        rewound = [
             *(e for e in below if parse_lsn(e["lsn"]) < position),
             shapes[-1] | {"lsn": format_lsn(position)},
         ]
-        changed[HISTORY_PROPERTY] = json.dumps(lowered, ensure_ascii=False)
+        changed[HISTORY_PROPERTY] = json.dumps(rewound, ensure_ascii=False)
     return changed

@@ -11,7 +11,7 @@ from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.schema import SCHEMA_PROPERTY, TableSchema
 
 
-def reshape(lake: LakeSettings, schemas: Sequence[TableSchema]) -> None:
+def write_schemas(lake: LakeSettings, schemas: Sequence[TableSchema]) -> None:
     """Keep other shapes; nothing that readers see changes.
 
     Raises:

@@ -1,12 +1,13 @@
-"""What belongs to a batch beside its changes, so that it is always applied with its own schema.
+"""The batch sidecar: what applying a batch needs to know in addition to the batch's changes.
 
-A batch says which columns its rows have by name.  When a table's columns changed, names are not enough: the
-annex says which column of the source each of them is (its attribute number).  And what no change tells, rows
-that were rewritten, is in the annex as a copy of the table, read at the batch's end.
+A batch names the columns of its rows.  When a table's columns changed, names are not enough: the sidecar has
+the source's attribute number of each column.  And the rows of a table that was rewritten, of which no change
+says anything, are in the sidecar as a copy of the table, read at the batch's end.
 
-It lies beside the batch in the change log, ``<batch>.annex/``: ``annex.json``, and per copied table a
-directory of Parquet files.  Invariant: like a batch it is there as a whole or not at all, and never changed;
-but a table that is set aside before the batch is published is passed over in it from then on (`pass_over`).
+The sidecar lies next to the batch in the change log, ``<batch>.annex/``: ``annex.json``, and per copied table
+a directory of Parquet files.  Invariant: like a batch it exists whole or not at all, and never changes; only
+the record of tables to pass over grows, when a table is set aside before the batch is published
+(`pass_over`).
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ EXACT_IDS = 100_000
 
 
 @dataclass(frozen=True)
-class Copied:
+class TableCopy:
     """A table's rows at the end of a batch.
 
     Attributes:
         schema: the table there.
         directory: its Parquet files; columns ``c<i>`` and ``x<i>`` (exact text) of the schema's i-th column.
-        why: what made it necessary, for people.
+        rows: how many rows the files have.
+        why: the reason for the copy, for people.
     """
 
     schema: TableSchema
@@ -50,9 +52,9 @@ class Copied:
 
     @property
     def target(self) -> CopyTarget:
-        """Where the copy's files go, and how their columns are called."""
+        """The directory for the copy's files, and the names of their columns."""
         columns = list(enumerate(self.schema.live))
-        inexact = [(i, column) for i, column in columns if column.kept.inexact]
+        inexact = [(i, column) for i, column in columns if column.representation.inexact]
         return CopyTarget(
             lake_table=self.schema.source_name,
             directory=self.directory,
@@ -60,47 +62,46 @@ class Copied:
             field_ids={column.name: 1 + i for i, column in columns},
             exact_names={column.name: f"x{i}" for i, column in inexact},
             exact_field_ids={column.name: EXACT_IDS + i for i, column in inexact},
-            representations={column.name: column.kept for _, column in columns if column.form},
+            representations={column.name: column.representation for _, column in columns if column.form},
         )
 
 
 @dataclass(frozen=True)
-class Annex:
-    """What belongs to a batch.
+class BatchSidecar:
+    """What applying a batch needs to know.
 
     Attributes:
         numbers: relation version (its ordinal) → column name → attribute number.
-        marks: table as PostgreSQL writes it → what of the catalog is to be compared from then on.
-        copies: tables that are replaced as a whole; their changes in the batch are in the copy.
-        drops: tables of which columns that are gone leave the lake too.
-        left: tables whose changes are passed over: the source publishes them no more, and nothing can be made
-            of the last ones; or they are set aside.
-        constants: table as PostgreSQL writes it → attribute number of a column that joins in the batch →
-            what the rows from before hold in it, as PostgreSQL writes it.
-        promoted: table as PostgreSQL writes it → attribute number → type that the column has after the batch
-            (its OID, modifier and name); the source's rows were written anew for it, and proven to say what
-            they said.
+        fingerprints: table as PostgreSQL writes it → its catalog fingerprint after the batch.
+        copies: tables that are replaced as a whole; the copies have the batch's changes already.
+        drops: tables whose dropped columns leave the lake too.
+        passed_over: tables whose changes are not applied: the source no longer publishes them, and the last
+            changes cannot be applied; or they are set aside.
+        constants: table as PostgreSQL writes it → attribute number of a column that joins in the batch → the
+            value of the older rows, as PostgreSQL writes it.
+        promoted: table as PostgreSQL writes it → attribute number → the column's type after the batch (OID,
+            modifier, name); the source rewrote its rows for it, and their values are proven to be the same.
     """
 
     numbers: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    marks: Mapping[str, str] = field(default_factory=dict)
-    copies: tuple[Copied, ...] = ()
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    copies: tuple[TableCopy, ...] = ()
     drops: frozenset[str] = frozenset()
-    left: frozenset[str] = frozenset()
+    passed_over: frozenset[str] = frozenset()
     constants: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     promoted: Mapping[str, Types] = field(default_factory=dict)
 
 
-NOTHING = Annex()
+NOTHING = BatchSidecar()
 
 
 def place(batch: Path) -> Path:
-    """Where a batch's annex is, or would be."""
+    """Return where a batch's sidecar is, or would be."""
     return batch.with_name(batch.name + _SUFFIX)
 
 
-def read(batch: Any) -> Annex:
-    """The annex of a batch; nothing if it has none, as a batch that was never archived.
+def read(batch: Any) -> BatchSidecar:
+    """Return the sidecar of a batch; an empty one if it has none, as a batch that was never archived.
 
     Raises:
         ChangeLogError: it cannot be read.
@@ -109,27 +110,27 @@ def read(batch: Any) -> Annex:
     if path is None or not place(path).is_dir():
         return NOTHING
     try:
-        told = json.loads((place(path) / _FILE).read_text("utf-8"))
-        if told["format"] != _FORMAT:
-            raise ValueError(told["format"])
+        content = json.loads((place(path) / _FILE).read_text("utf-8"))
+        if content["format"] != _FORMAT:
+            raise ValueError(content["format"])
         copies = tuple(
-            Copied(TableSchema.from_json(c["schema"]), place(path) / c["directory"], c["rows"], c["why"])
-            for c in told["copies"]
+            TableCopy(TableSchema.from_json(c["schema"]), place(path) / c["directory"], c["rows"], c["why"])
+            for c in content["copies"]
         )
-        numbers = {int(ordinal): dict(named) for ordinal, named in told["numbers"].items()}
+        numbers = {int(ordinal): dict(named) for ordinal, named in content["numbers"].items()}
         constants = {
             table: {int(number): str(text) for number, text in each.items()}
-            for table, each in told.get("constants", {}).items()
+            for table, each in content.get("constants", {}).items()
         }
-        drops, left = frozenset(told["drops"]), frozenset(told["left"])
+        drops, left = frozenset(content["drops"]), frozenset(content["left"])
         promoted = {
             table: {
                 int(number): (int(oid), int(typmod), str(name))
                 for number, (oid, typmod, name) in each.items()
             }
-            for table, each in told.get("promoted", {}).items()
+            for table, each in content.get("promoted", {}).items()
         }
-        return Annex(numbers, told["marks"], copies, drops, left, constants, promoted)
+        return BatchSidecar(numbers, content["marks"], copies, drops, left, constants, promoted)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ChangeLogError(
             f"what belongs to a batch cannot be read ({type(error).__name__})",
@@ -139,7 +140,7 @@ def read(batch: Any) -> Annex:
 
 
 def begin(batch: Path) -> Path:
-    """A directory to fill, empty; the next pull removes it if this process ends before."""
+    """Make an empty directory to fill; the next pull removes it if this process ends before `finish`."""
     incoming = incoming_path(batch.parent, batch.name + _SUFFIX)
     lake_files.remove_tree(incoming)
     with writing(incoming):
@@ -147,50 +148,63 @@ def begin(batch: Path) -> Path:
     return incoming
 
 
-def finish(batch: Path, incoming: Path, annex: Annex) -> Annex:
-    """Make what is in ``incoming`` the batch's annex; copies lie in directories of it."""
+def finish(batch: Path, incoming: Path, sidecar: BatchSidecar) -> BatchSidecar:
+    """Make the content of ``incoming`` the batch's sidecar, and return it with the final directories.
+
+    Args:
+        batch: the batch's directory.
+        incoming: the directory that `begin` made; the copies lie in directories of it.
+        sidecar: what the sidecar says.
+    """
     for file in incoming.rglob("*.parquet"):
         with file.open("rb") as handle:
             os.fsync(handle.fileno())
-    for copy in annex.copies:
+    for copy in sidecar.copies:
         lake_files.sync_directory(copy.directory)
-    lake_files.write_new(str(incoming / _FILE), _written(annex))
+    lake_files.write_new(str(incoming / _FILE), _to_json(sidecar))
     where = place(batch)
     shutil.rmtree(where, ignore_errors=True)
     incoming.rename(where)
     lake_files.sync_directory(where.parent)
-    return replace(annex, copies=tuple(replace(c, directory=where / c.directory.name) for c in annex.copies))
+    return replace(
+        sidecar, copies=tuple(replace(c, directory=where / c.directory.name) for c in sidecar.copies)
+    )
 
 
 def pass_over(batch: Any, tables: Collection[str]) -> None:
-    """Let these tables, as PostgreSQL writes them, be passed over when the batch is applied, or replayed."""
-    annex = read(batch)
-    if annex.left.issuperset(tables):
+    """Note in the sidecar that applying or replaying the batch passes over these tables.
+
+    Args:
+        batch: the batch.
+        tables: their names as PostgreSQL writes them.
+    """
+    sidecar = read(batch)
+    if sidecar.passed_over.issuperset(tables):
         return
-    copies = tuple(copy for copy in annex.copies if copy.schema.source_name not in tables)
-    now = replace(annex, left=annex.left | frozenset(tables), copies=copies)
+    copies = tuple(copy for copy in sidecar.copies if copy.schema.source_name not in tables)
+    now = replace(sidecar, passed_over=sidecar.passed_over | frozenset(tables), copies=copies)
     if not place(batch.path).is_dir():
         finish(batch.path, begin(batch.path), now)
         return
     new = place(batch.path) / f"{_FILE}.new"
     new.unlink(missing_ok=True)
-    lake_files.write_new(str(new), _written(now))
+    lake_files.write_new(str(new), _to_json(now))
     new.replace(place(batch.path) / _FILE)
     lake_files.sync_directory(place(batch.path))
 
 
-def _written(annex: Annex) -> bytes:
-    told = {
+def _to_json(sidecar: BatchSidecar) -> bytes:
+    content = {
         "format": _FORMAT,
-        "numbers": annex.numbers,
-        "marks": annex.marks,
+        "numbers": sidecar.numbers,
+        "marks": sidecar.fingerprints,
         "copies": [
             {"schema": c.schema.to_json(), "directory": c.directory.name, "rows": c.rows, "why": c.why}
-            for c in annex.copies
+            for c in sidecar.copies
         ],
-        "drops": sorted(annex.drops),
-        "left": sorted(annex.left),
-        "constants": annex.constants,
-        "promoted": annex.promoted,
+        "drops": sorted(sidecar.drops),
+        "left": sorted(sidecar.passed_over),
+        "constants": sidecar.constants,
+        "promoted": sidecar.promoted,
     }
-    return json.dumps(told, ensure_ascii=False).encode()
+    return json.dumps(content, ensure_ascii=False).encode()

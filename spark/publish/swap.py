@@ -37,7 +37,7 @@ from slotlake.spark.publish.commits import (
     position_of,
     with_point,
 )
-from slotlake.spark.publish.past import settled
+from slotlake.spark.publish.past import with_past_files
 from slotlake.spark.publish.points import positions_to_keep
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
@@ -94,23 +94,33 @@ def publish_tables(lake: LakeSettings, point: Point, tables: Sequence[LakeName],
             return Published(point, position_of(before.metadata, commits), already=True)
         require_position(before.metadata, commits, point, start)
         loaded = [load(pointers, name) for name in tables]
-        staged = [_staged(table, point) for table in still_lack(loaded, point, start)]
+        staged = [_require_staged(table, point) for table in tables_behind(loaded, point, start)]
         snapshots = {t.name: catalog_metadata.ref(t.metadata, MAIN) or 0 for t in loaded}
         snapshots |= {t.name: catalog_metadata.ref(t.metadata, STAGE) or 0 for t in staged}
-        kept = positions_to_keep(before.metadata, point.position, bool(tables), lake.keep)
-        _swap(catalog, staged, lambda: point_move(catalog, before, point, snapshots, kept), point, kept)
+        keep_positions = positions_to_keep(before.metadata, point.position, bool(tables), lake.keep)
+        _swap(
+            catalog,
+            staged,
+            lambda: point_move(catalog, before, point, snapshots, keep_positions),
+            point,
+            keep_positions,
+        )
     return Published(
         point, point.position, False, {str(name): snapshot for name, snapshot in snapshots.items()}
     )
 
 
-def still_lack(tables: Iterable[Loaded], point: Point, start: int) -> list[Loaded]:
-    """The tables that a point has not reached yet.
+def tables_behind(tables: Iterable[Loaded], point: Point, start: int) -> list[Loaded]:
+    """Return the tables that a point has not reached yet.
 
-    Only where tables are published one after another, and a run was killed in between, does one stand at the
-    point already; readers do not see it there, because `commits` is behind.
+    A table has reached it only where tables are published one after another and a run was killed in between;
+    readers do not see the table there, because `commits` is behind.  A backfill never counts as reached: the
+    same backfill, run again, replaces the rows again.
 
-    A backfill is never found: asked for again, it replaces the rows again.
+    Args:
+        tables: the tables.
+        point: the point.
+        start: the position at which the point begins.
 
     Raises:
         ApplyError: a table is ahead of the lake, but not at this point.
@@ -134,7 +144,7 @@ def _has_reached(table: Loaded, point: Point, start: int) -> bool:
 
 
 def require_owner(table: Loaded, pipeline: str) -> None:
-    """A table must be this pipeline's before anything of it is changed.
+    """Require that a table is this pipeline's, before anything of it is changed.
 
     Raises:
         LakeError: it is not.
@@ -149,12 +159,17 @@ def require_owner(table: Loaded, pipeline: str) -> None:
 
 
 def is_published(commits: Metadata, name: LakeName, point: Point) -> bool:
-    """Is this point in the lake, by the commits table?
+    """Return whether this point is in the lake, by the table `commits`.
 
-    A backfill never is: asked for again, it replaces the rows again, whatever they have become.
+    A backfill never is: the same backfill, run again, replaces the rows again.
+
+    Args:
+        commits: the metadata of `commits`.
+        name: the name of `commits`.
+        point: the point.
 
     Raises:
-        ApplyError: a batch of the same name but other content was published.
+        ApplyError: a batch of the same name but with other content was published.
     """
     if point.kind == "backfill":
         return False
@@ -172,7 +187,13 @@ def is_published(commits: Metadata, name: LakeName, point: Point) -> bool:
 
 
 def require_position(commits: Metadata, name: LakeName, point: Point, start: int) -> None:
-    """The lake must stand where this point begins.
+    """Require that the lake stands where this point begins.
+
+    Args:
+        commits: the metadata of `commits`.
+        name: the name of `commits`.
+        point: the point.
+        start: the position at which the point begins.
 
     Raises:
         ApplyError: it stands elsewhere.
@@ -200,23 +221,23 @@ def reset_stage(catalog: Catalog, tables: Iterable[Loaded]) -> None:
     catalog.move(moves)
 
 
-def _staged(table: Loaded, point: Point) -> Loaded:
+def _require_staged(table: Loaded, point: Point) -> Loaded:
     summary = catalog_metadata.summary(catalog_metadata.head(table.metadata, STAGE))
     if (summary.get(BATCH), summary.get(DIGEST), summary.get(LSN)) != (
         point.batch,
         point.digest,
         format_lsn(point.position),
     ):
-        found = None if summary.get(BATCH) == point.batch else summary.get(BATCH)
+        other_batch = None if summary.get(BATCH) == point.batch else summary.get(BATCH)
         raise LakeError(
-            f"{point.kind} {point.batch} is not staged" + (f", but {found} is" if found else ""),
+            f"{point.kind} {point.batch} is not staged" + (f", but {other_batch} is" if other_batch else ""),
             where=f"table {table.name}",
             way_out="apply it again, then publish; nothing was published",
         )
     steps = steps_staged(table.metadata)
     staged = itertools.islice(catalog_metadata.ancestry(table.metadata, STAGE), steps)
     # Iceberg puts no property of ours on a DELETE of whole files.
-    runs = {found.get(RUN) for found in map(catalog_metadata.summary, staged)} - {None}
+    runs = {each.get(RUN) for each in map(catalog_metadata.summary, staged)} - {None}
     if steps != int(summary.get(STEPS, 1)) or len(runs) > 1:
         raise LakeError(
             "another run wrote to what is staged",
@@ -238,12 +259,12 @@ def _swap(
     staged: Sequence[Loaded],
     commits: Callable[[], Move],
     point: Point,
-    kept: Collection[int],
+    keep_positions: Collection[int],
 ) -> None:
     """Make all moves at once, that of `commits` last of them."""
     moves: list[Move] = []
     try:
-        moves.extend(_staged_move(catalog, table, point, kept) for table in staged)
+        moves.extend(_staged_move(catalog, table, point, keep_positions) for table in staged)
         moves.append(commits())
         reach("publish.before_swap")
         catalog.move(moves)
@@ -259,20 +280,31 @@ def staged_id(table: Loaded) -> int:
     return catalog_metadata.ref(table.metadata, STAGE) or 0
 
 
-def staged_move(catalog: Catalog, table: Loaded, point: Point, kept: Collection[int]) -> Move:
-    """The move that makes what is staged of a table for this point its content.
+def staged_move(catalog: Catalog, table: Loaded, point: Point, keep_positions: Collection[int]) -> Move:
+    """Return the move that makes what is staged of a table its content.
+
+    Args:
+        catalog: the lake's catalog.
+        table: the table.
+        point: the point that it is staged for.
+        keep_positions: the positions of the points that are kept from then on.
 
     Raises:
-        LakeError: it is not staged.
+        LakeError: it is not staged for this point.
     """
-    return _staged_move(catalog, _staged(table, point), point, kept)
+    return _staged_move(catalog, _require_staged(table, point), point, keep_positions)
 
 
-def _staged_move(catalog: Catalog, table: Loaded, point: Point, kept: Collection[int]) -> Move:
+def _staged_move(catalog: Catalog, table: Loaded, point: Point, keep_positions: Collection[int]) -> Move:
     """The move that makes what is staged of a table its content."""
-    metadata = tagged(_published(table.metadata, point.position, kept), table.metadata, point.position, kept)
-    oldest = min(kept, default=point.position)
-    return catalog.prepared(table, settled(metadata, oldest, catalog.lake.unused_seconds))
+    metadata = tagged(
+        _with_main_moved(table.metadata, point.position, keep_positions),
+        table.metadata,
+        point.position,
+        keep_positions,
+    )
+    oldest = min(keep_positions, default=point.position)
+    return catalog.prepared(table, with_past_files(metadata, oldest, catalog.lake.unused_seconds))
 
 
 def point_move(
@@ -280,28 +312,32 @@ def point_move(
     commits: Loaded,
     point: Point,
     snapshots: Mapping[LakeName, int],
-    kept: Collection[int],
-    aside_then: Mapping[aside.Name, aside.Aside] | None = None,
+    keep_positions: Collection[int],
+    aside_entries: Mapping[aside.Name, aside.Aside] | None = None,
 ) -> Move:
-    """The move that adds a point's row to `commits`.
+    """Return the move that adds a point's row to `commits`.
 
     Args:
-        kept: the positions of the points that are kept from then on.
-        aside_then: the tables that are set aside from then on; those of before, without what is published,
-            when not given.
+        catalog: the lake's catalog.
+        commits: the table `commits`.
+        point: the point.
+        snapshots: lake table → its snapshot at the point, of tables that the point changes.
+        keep_positions: the positions of the points that are kept from then on.
+        aside_entries: the tables that are set aside from then on; None: those of before, without what is
+            published.
     """
     metadata = with_point(commits, point, snapshots, catalog.names())
-    if aside_then is None:
-        metadata = aside.without(metadata, commits.name.namespace, snapshots)
+    if aside_entries is None:
+        metadata = aside.without_published(metadata, commits.name.namespace, snapshots)
     else:
-        metadata = aside.with_listed(metadata, aside_then)
-    metadata = tagged(metadata, commits.metadata, point.position, kept)
-    metadata = settled(metadata, min(kept, default=point.position))
+        metadata = aside.with_entries(metadata, aside_entries)
+    metadata = tagged(metadata, commits.metadata, point.position, keep_positions)
+    metadata = with_past_files(metadata, min(keep_positions, default=point.position))
     return catalog.prepared(commits, catalog_metadata.without_unreferenced(metadata))
 
 
-def _published(metadata: Metadata, position: int, kept: Collection[int]) -> Metadata:
+def _with_main_moved(metadata: Metadata, position: int, keep_positions: Collection[int]) -> Metadata:
     """Main moved to what is staged, with the shape that came with it."""
     moved = catalog_metadata.with_ref(metadata, MAIN, catalog_metadata.ref(metadata, STAGE))
     moved = catalog_metadata.with_properties(moved, {aside.ASIDE_PROPERTY: None})
-    return catalog_metadata.with_ref(with_shape(moved, position, kept), STAGE, None)
+    return catalog_metadata.with_ref(with_shape(moved, position, keep_positions), STAGE, None)

@@ -9,7 +9,7 @@ from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, Metadata
 
 
-def expired(metadata: Metadata, unused_seconds: float) -> Metadata:
+def without_unused_snapshots(metadata: Metadata, unused_seconds: float) -> Metadata:
     """A table without the snapshots that nobody can name any more."""
     oldest = time.time() * 1000 - unused_seconds * 1000
     until = _last_current(metadata)
@@ -21,8 +21,8 @@ def _last_current(metadata: Metadata) -> dict[int, float]:
     """Snapshot id → until when it was main's, in ms since 1970; when it was made, if it never was."""
     log = metadata.get("snapshot-log", [])
     ends = [*(entry["timestamp-ms"] for entry in log[1:]), time.time() * 1000]
-    made = {s["snapshot-id"]: float(s["timestamp-ms"]) for s in metadata.get("snapshots", ())}
-    return made | {entry["snapshot-id"]: float(end) for entry, end in zip(log, ends, strict=True)}
+    made_ms = {s["snapshot-id"]: float(s["timestamp-ms"]) for s in metadata.get("snapshots", ())}
+    return made_ms | {entry["snapshot-id"]: float(end) for entry, end in zip(log, ends, strict=True)}
 
 
 def _down_to_a_point(metadata: Metadata) -> Iterator[int]:

@@ -22,7 +22,7 @@ from slotlake.spark.catalog import tags as catalog_tags
 from slotlake.spark.catalog.base import Loaded
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.fold.conflicts import Conflicts
-from slotlake.spark.history.columns import HOLDS, column_here
+from slotlake.spark.history.columns import HOLDS, derived_column
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import COMMITS, LakeName, belongs, lake_table, parse_postgres_name
 from slotlake.spark.publish import aside
@@ -59,8 +59,8 @@ class Pinned:
     @cached_property
     def properties(self) -> dict[str, str]:
         """The table's properties."""
-        found: dict[str, str] = catalog_metadata.load_top(self.location).get("properties", {})
-        return found
+        properties: dict[str, str] = catalog_metadata.load_top(self.location).get("properties", {})
+        return properties
 
     @cached_property
     def snapshot(self) -> Metadata | None:
@@ -110,7 +110,7 @@ class Pinned:
         return {field["name"]: field["id"] for field in schema["fields"]}
 
 
-class Cut:
+class ReadPoint:
     """All tables of a pipeline's namespaces, pinned. Its catalog pointers were read in one query.
 
     Attributes:
@@ -123,7 +123,7 @@ class Cut:
         self.pinned = pinned
 
     @classmethod
-    def latest(cls, lake: LakeSettings) -> Cut:
+    def latest(cls, lake: LakeSettings) -> ReadPoint:
         """The newest consistency point.
 
         Raises:
@@ -132,7 +132,7 @@ class Cut:
         return cls.of(lake, None)
 
     @classmethod
-    def at(cls, lake: LakeSettings, lsn: int) -> Cut:
+    def at(cls, lake: LakeSettings, lsn: int) -> ReadPoint:
         """The newest kept consistency point at or before ``lsn``.
 
         Raises:
@@ -141,7 +141,7 @@ class Cut:
         return cls.of(lake, lsn)
 
     @classmethod
-    def of(cls, lake: LakeSettings, at: int | datetime | None) -> Cut:
+    def of(cls, lake: LakeSettings, at: int | datetime | None) -> ReadPoint:
         """The newest kept point at or before an LSN, or a moment of the source's clock; None: the newest.
 
         Raises:
@@ -152,22 +152,22 @@ class Cut:
             name = commits_name(lake.namespace)
             commits = load(pointers, name).metadata
             position = position_of(commits, name) if at is None else choose(commits, name, at)
-            mine = {
+            pinned = {
                 n: Pinned(n, where, position)
                 for n, where in pointers.items()
                 if belongs(n.namespace, lake.namespace)
             }
-        return cls(lake, position, mine)
+        return cls(lake, position, pinned)
 
     def tables(self) -> list[TableSchema]:
         """The tables in this cut, by source name."""
-        found = [self._schema(name) for name in self._names()]
-        return sorted(found, key=lambda schema: (schema.schema, schema.table))
+        schemas = [self._schema(name) for name in self._names()]
+        return sorted(schemas, key=lambda schema: (schema.schema, schema.table))
 
     @cached_property
     def aside(self) -> dict[aside.Name, aside.Aside]:
         """The tables that are set aside, by the source's schema and name."""
-        return aside.listed(
+        return aside.entries_in(
             catalog_metadata.load_top(self.pinned[commits_name(self.lake.namespace)].location)
         )
 
@@ -268,14 +268,14 @@ class Cut:
             raise KeyError(f"the lake has no table {table}")
         return name
 
-    def beside(self, table: str) -> dict[str, LakeName]:
+    def derived_tables(self, table: str) -> dict[str, LakeName]:
         """The tables that were kept beside a mirror at the cut, by mode.
 
         Raises:
             KeyError: the cut has no such table.
         """
-        found = derived_table_names(self.pinned, self.find(table))
-        return {mode: name for mode, name in found.items() if self.pinned[name].snapshot is not None}
+        names = derived_table_names(self.pinned, self.find(table))
+        return {mode: name for mode, name in names.items() if self.pinned[name].snapshot is not None}
 
     def _schema(self, name: LakeName) -> TableSchema:
         return self.pinned[name].shape
@@ -289,13 +289,15 @@ class Cut:
         Raises:
             KeyError: no such table, or column.
         """
-        name = self.beside(table).get("history")
+        name = self.derived_tables(table).get("history")
         if name is None:
             return None
-        held = self._schema(self.find(table))
-        by_name = {column.name: column_here(column) for column in held.live}
-        chosen, wanted = _wanted(self.pinned[name].field_ids, [by_name[column] for column in columns])
-        typed = scan(self.pinned[name].location, self._snapshot_id(name), wanted, HOLDS)
+        schema = self._schema(self.find(table))
+        by_name = {column.name: derived_column(column) for column in schema.live}
+        chosen, scan_columns = _scan_columns(
+            self.pinned[name].field_ids, [by_name[column] for column in columns]
+        )
+        typed = scan(self.pinned[name].location, self._snapshot_id(name), scan_columns, HOLDS)
         return (_as_text(batch, chosen) for batch in typed)
 
     def _chosen(
@@ -309,21 +311,25 @@ class Cut:
         if columns is not None:
             by_name = {column.name: column for column in present}
             present = [by_name[column] for column in columns]
-        chosen, wanted = _wanted(ids, present)
-        return chosen, scan(self.pinned[name].location, self._snapshot_id(name), wanted)
+        chosen, scan_columns = _scan_columns(ids, present)
+        return chosen, scan(self.pinned[name].location, self._snapshot_id(name), scan_columns)
 
 
-def _wanted(
+def _scan_columns(
     ids: Mapping[str, int], columns: Sequence[LakeColumn]
 ) -> tuple[list[tuple[LakeColumn, bool]], list[ScanColumn]]:
     """Columns, whether each has a companion, and what is to be read for them."""
     chosen = [(column, column.exact and column.exact_name in ids) for column in columns]
-    wanted = []
+    scan_columns = []
     for column, exact in chosen:
-        wanted.append(ScanColumn(ids[column.lake_name], pa.field(column.name, column.kept.arrow)))
+        scan_columns.append(
+            ScanColumn(ids[column.lake_name], pa.field(column.name, column.representation.arrow))
+        )
         if exact:
-            wanted.append(ScanColumn(ids[column.exact_name], pa.field(f"{column.name}__exact", pa.string())))
-    return chosen, wanted
+            scan_columns.append(
+                ScanColumn(ids[column.exact_name], pa.field(f"{column.name}__exact", pa.string()))
+            )
+    return chosen, scan_columns
 
 
 def _as_text(batch: pa.RecordBatch, chosen: Sequence[tuple[LakeColumn, bool]]) -> pa.RecordBatch:
@@ -331,5 +337,5 @@ def _as_text(batch: pa.RecordBatch, chosen: Sequence[tuple[LakeColumn, bool]]) -
     arrays = []
     for column, exact in chosen:
         values = next(remaining)
-        arrays.append(column.kept.text(values, next(remaining) if exact else None))
+        arrays.append(column.representation.text(values, next(remaining) if exact else None))
     return pa.RecordBatch.from_arrays(arrays, names=[column.name for column, _ in chosen])

@@ -28,8 +28,8 @@ from slotlake.decoder.types.table import column_type, to_text
 from slotlake.spark import lake_files
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.publish.derived_tables import SUFFIXES
-from slotlake.spark.read.point import Cut, Pinned
-from slotlake.spark.read.query_judge import Readable, judged
+from slotlake.spark.read.point import Pinned, ReadPoint
+from slotlake.spark.read.query_check import Readable, checked_statement
 from slotlake.spark.read.query_parser import LEXING, java_view, path_java
 from slotlake.spark.session import define_catalog, is_remote, sibling, use_namespace
 from slotlake.spark.session_errors import SPARK_ERRORS, message
@@ -94,20 +94,20 @@ def query(
     Raises:
         LakeError: the SQL is wrong or no query of this lake's tables, or the lake has no such cut.
     """
-    cut = Cut.of(lake, at)
-    names = _names(cut)
+    read_point = ReadPoint.of(lake, at)
+    names = _names(read_point)
     readable = Readable(lake.catalog, lake.namespace, names.keys(), lambda name: _is_catalog(session, name))
-    statement = judged(java_view(session, java), sql, readable)
-    with _pinned_catalog(cut, names) as database, _session_on(session, lake, database) as own:
+    statement = checked_statement(java_view(session, java), sql, readable)
+    with _pinned_catalog(read_point, names) as database, _session_on(session, lake, database) as own:
         try:
             frame = own.sql(statement)
             columns = list(frame.columns)
             table = _printable(frame).toArrow()
-            return QueryResult(columns, _rows(table), cut.position)
+            return QueryResult(columns, _rows(table), read_point.position)
         except SPARK_ERRORS as error:
             raise LakeError(
                 f"the query failed: {message(error)}",
-                where=f"at {format_lsn(cut.position)}",
+                where=f"at {format_lsn(read_point.position)}",
                 way_out="tables are named as in the source (public.orders) or as in the lake (shop.orders)",
             ) from error
 
@@ -119,24 +119,26 @@ def _is_catalog(session: SparkSession, name: str) -> bool:
 _Names = dict[tuple[str, str], Pinned]
 
 
-def _names(cut: Cut) -> _Names:
+def _names(read_point: ReadPoint) -> _Names:
     """Namespace and name → table: as in the lake, and as in the source where the lake has no such name."""
-    pinned = {(each.name.namespace, each.name.table): each for each in cut.pinned.values() if each.snapshot}
+    pinned = {
+        (each.name.namespace, each.name.table): each for each in read_point.pinned.values() if each.snapshot
+    }
     names = dict(pinned)
-    for schema in cut.tables():
-        names.setdefault((schema.schema, schema.table), pinned[_pair(cut, schema.source_name)])
-        for mode, name in cut.beside(schema.source_name).items():
+    for schema in read_point.tables():
+        names.setdefault((schema.schema, schema.table), pinned[_pair(read_point, schema.source_name)])
+        for mode, name in read_point.derived_tables(schema.source_name).items():
             alias = schema.schema, schema.table + SUFFIXES[mode]
             names.setdefault(alias, pinned[name.namespace, name.table])
     return {key: each for key, each in names.items() if "." not in key[0]}  # a dot would part a namespace
 
 
 @contextmanager
-def _pinned_catalog(cut: Cut, names: _Names) -> Iterator[Path]:
-    directory = lake_files.control_directory(cut.lake, "cuts", uuid.uuid4().hex)
+def _pinned_catalog(read_point: ReadPoint, names: _Names) -> Iterator[Path]:
+    directory = lake_files.control_directory(read_point.lake, "cuts", uuid.uuid4().hex)
     try:
         database = directory / "catalog.db"
-        _write_catalog(database, cut.lake.catalog, names)
+        _write_catalog(database, read_point.lake.catalog, names)
         yield database
     finally:
         lake_files.remove_tree(directory)
@@ -160,8 +162,8 @@ def _write_catalog(database: Path, catalog: str, names: _Names) -> None:
     connection.close()
 
 
-def _pair(cut: Cut, source_name: str) -> tuple[str, str]:
-    name = cut.find(source_name)
+def _pair(read_point: ReadPoint, source_name: str) -> tuple[str, str]:
+    name = read_point.find(source_name)
     return name.namespace, name.table
 
 
@@ -202,14 +204,16 @@ def _session_on(session: SparkSession, lake: LakeSettings, database: Path) -> It
 def _printable(frame: DataFrame) -> DataFrame:
     """Columns c0…, each of a type that has a PostgreSQL text."""
     numbered = frame.toDF(*(f"c{i}" for i in range(len(frame.columns))))
-    kept = []
+    expressions = []
     for field in numbered.schema.fields:
         name = field.name
         if isinstance(field.dataType, T.ArrayType | T.MapType | T.StructType):
-            kept.append(f"to_json({name}) AS {name}")
+            expressions.append(f"to_json({name}) AS {name}")
         else:
-            kept.append(name if isinstance(field.dataType, _PLAIN) else f"CAST({name} AS STRING) AS {name}")
-    return numbered.selectExpr(*kept)
+            expressions.append(
+                name if isinstance(field.dataType, _PLAIN) else f"CAST({name} AS STRING) AS {name}"
+            )
+    return numbered.selectExpr(*expressions)
 
 
 def _rows(table: pa.Table) -> list[tuple[str | None, ...]]:

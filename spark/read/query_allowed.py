@@ -1,4 +1,4 @@
-"""What an analyst's query may be made of: the list by which spark/read/query_judge.py goes.
+"""What an analyst's query may be made of: the list by which spark/read/query_check.py goes.
 
 What is not in the list is refused, so a Spark that learns something new does not open a door by it.
 The classes are those that Spark 4.1's parser (``AstBuilder``) makes of a query.  The functions are its own

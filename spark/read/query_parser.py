@@ -58,7 +58,7 @@ def java_view(session: SparkSession, java: Callable[[], str] = path_java) -> Any
     Raises:
         SetupError: the session is remote, and no Java is here.
     """
-    return _beside(java()).jvm if is_remote(session) else session._jvm  # noqa: SLF001 - Spark's own parser
+    return _local_java(java()).jvm if is_remote(session) else session._jvm  # noqa: SLF001 - Spark's own parser
 
 
 def parse(java: Any, sql: str) -> Any:
@@ -91,7 +91,7 @@ def _parsed_for_running(java: Any, sql: str) -> Any:
 
 
 @cache
-def _beside(java: str) -> JavaGateway:
+def _local_java(java: str) -> JavaGateway:
     """A Java of our own on loopback, asked with a secret; it ends with this process."""
     folder = Path(pyspark.__file__).parent / "jars"
     first = [str(path) for pattern in _FIRST_JARS for path in folder.glob(f"{pattern}.jar")]

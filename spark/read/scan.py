@@ -65,9 +65,14 @@ def scan(
 
 
 def filled_counts(metadata_location: str, snapshot_id: int, field_ids: Collection[int]) -> dict[int, int]:
-    """Field id → values that are not NULL in a snapshot's files, deleted rows that are still there included.
+    """Return field id → number of values that are not NULL in a snapshot's files, deleted rows included.
 
-    From the manifests alone; a file that does not have the column has none.
+    It reads the manifests only; a file without the column has none.
+
+    Args:
+        metadata_location: the metadata file of the table.
+        snapshot_id: the snapshot.
+        field_ids: the fields to count.
     """
     counts = dict.fromkeys(field_ids, 0)
     for task in StaticTable.from_metadata(metadata_location).scan(snapshot_id=snapshot_id).plan_files():
@@ -82,14 +87,14 @@ def _live_rows(task: FileScanTask, columns: Sequence[ScanColumn]) -> Iterator[pa
     schema = pa.schema([column.field for column in columns])
     with pq.ParquetFile(lake_files.local_path(task.file.file_path), pre_buffer=False) as file:
         sources = _sources(file.schema_arrow, columns)
-        wanted = list(dict.fromkeys(name for name in sources if name is not None))
+        names = list(dict.fromkeys(name for name in sources if name is not None))
         start = 0
-        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=wanted):
-            kept = _without(batch, deleted, start)
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=names):
+            live = _without(batch, deleted, start)
             start += batch.num_rows
-            if kept.num_rows:
-                arrays = [_column(kept, name, field) for name, field in zip(sources, schema, strict=True)]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else kept
+            if live.num_rows:
+                arrays = [_column(live, name, field) for name, field in zip(sources, schema, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else live
 
 
 def _sources(present: pa.Schema, columns: Sequence[ScanColumn]) -> list[str | None]:
@@ -123,10 +128,10 @@ def _without(batch: pa.RecordBatch, deleted: Positions, start: int) -> pa.Record
 
 def _deleted_positions(task: FileScanTask) -> Positions:
     """Row positions that the task's deletion vectors take away, ascending."""
-    found = [_vector(file, task.file.file_path) for file in task.delete_files]
-    if not found:
+    vectors = [_vector(file, task.file.file_path) for file in task.delete_files]
+    if not vectors:
         return np.empty(0, np.int64)
-    return np.unique(np.concatenate(found))
+    return np.unique(np.concatenate(vectors))
 
 
 def _vector(file: DataFile, data_file: str) -> Positions:

@@ -24,7 +24,7 @@ from slotlake.decoder.changelog.batches import Batch, BatchRelation, batch_name
 from slotlake.decoder.compiled.arrays import python_values
 from slotlake.decoder.errors import ChangeLogError
 from slotlake.decoder.lsn import format_lsn
-from slotlake.spark.publish import sidecar as annex
+from slotlake.spark.publish import sidecar
 
 # Changes of a later batch come later; no batch has so many.
 _SEQ_STEP = 1 << 40
@@ -62,8 +62,8 @@ class Rebatched:
     def __init__(self, slices: Sequence[Slice], start: int, end: int, committed: Any) -> None:
         self.start_lsn, self.end_lsn = start, end
         self.name = batch_name(start, end)
-        told = "".join(f"{s.batch.digest} {s.first} {s.last}\n" for s in slices)
-        self.digest = hashlib.sha256(told.encode()).hexdigest()
+        slices_text = "".join(f"{s.batch.digest} {s.first} {s.last}\n" for s in slices)
+        self.digest = hashlib.sha256(slices_text.encode()).hexdigest()
         self._slices = slices
         self._rows: list[pa.Table] = []
         self.relations: list[BatchRelation] = []
@@ -81,9 +81,9 @@ class Rebatched:
     def _add(self, each: Slice, relation: BatchRelation, offsets: Mapping[str, int]) -> None:
         rows = each.rows(relation)
         for name, offset in offsets.items() if rows.num_rows else ():
-            place = rows.schema.get_field_index(name)
+            index = rows.schema.get_field_index(name)
             moved = pc.add(rows[name], pa.scalar(offset, rows.schema.field(name).type))
-            rows = rows.set_column(place, name, moved)
+            rows = rows.set_column(index, name, moved)
         self.relations.append(replace(relation, ordinal=len(self._rows), rows=rows.num_rows))
         self._rows.append(rows)
 
@@ -116,28 +116,28 @@ def rebatched(batches: Sequence[Batch], transactions: int | None) -> Iterator[Ba
         yield from batches
         return
     # What belongs to a batch holds at its end: such a batch is neither cut nor merged with others.
-    alike = itertools.groupby(batches, key=lambda batch: annex.place(batch.path).is_dir())
-    for alone, some in [(alone, list(some)) for alone, some in alike]:
-        yield from some if alone else _regrouped(some, transactions)
+    alike = itertools.groupby(batches, key=lambda batch: sidecar.place(batch.path).is_dir())
+    for has_sidecar, group in [(has_sidecar, list(group)) for has_sidecar, group in alike]:
+        yield from group if has_sidecar else _regrouped(group, transactions)
 
 
 def _regrouped(batches: Sequence[Batch], size: int) -> Iterator[Rebatched]:
-    waiting: list[Slice] = []
+    slices: list[Slice] = []
     count, start, committed = 0, batches[0].start_lsn, None
     for batch in batches:
         ends = _ends(batch)
         first = 0
         while first < len(ends):
             last = min(len(ends), first + size - count)
-            waiting.append(Slice(batch, first, last))
+            slices.append(Slice(batch, first, last))
             count, committed, first = count + last - first, ends[last - 1][1], last
             if count == size:
                 # The last transaction of a batch ends it: what follows in the WAL belongs to it too.
                 end = batch.end_lsn if last == len(ends) else ends[last - 1][0]
-                yield Rebatched(waiting, start, end, committed)
-                waiting, count, start = [], 0, end
+                yield Rebatched(slices, start, end, committed)
+                slices, count, start = [], 0, end
     if start < batches[-1].end_lsn:
-        yield Rebatched(waiting, start, batches[-1].end_lsn, committed if waiting else None)
+        yield Rebatched(slices, start, batches[-1].end_lsn, committed if slices else None)
 
 
 def _ends(batch: Batch) -> list[tuple[int, str | None]]:

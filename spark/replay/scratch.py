@@ -21,15 +21,15 @@ from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import load
 from slotlake.spark.catalog.open import Catalog, check_lake, open_catalog
 from slotlake.spark.catalog.tags import tagged
-from slotlake.spark.copy.files import with_manifests_of_its_own
+from slotlake.spark.copy.files import with_own_manifests
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.removal import drop_tables
 from slotlake.spark.names import COMMITS, LakeName, belongs, derived_table_name
 from slotlake.spark.publish.commits import Point, commits_name, create_commits, with_point
 from slotlake.spark.publish.derived_tables import SUFFIXES
 from slotlake.spark.publish.past import PAST_PROPERTY
-from slotlake.spark.publish.place import place_of
-from slotlake.spark.read.point import Cut, Pinned
+from slotlake.spark.publish.place import table_directory
+from slotlake.spark.read.point import Pinned, ReadPoint
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY, SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY
@@ -61,43 +61,48 @@ def scratch_of(lake: LakeSettings, namespace: str) -> LakeSettings:
     return replace(lake, namespace=namespace)
 
 
-def prepare_scratch(cut: Cut, scratch: LakeSettings, pipeline: str) -> list[str]:
-    """Make the scratch namespace hold what the cut shows, and nothing else; the names of its tables.
+def prepare_scratch(read_point: ReadPoint, scratch: LakeSettings, pipeline: str) -> list[str]:
+    """Make the scratch namespace hold what the read point shows and nothing else; return its tables' names.
+
+    Args:
+        read_point: the point to copy.
+        scratch: the lake settings of the scratch namespace.
+        pipeline: the pipeline's name.
 
     Raises:
-        LakeError: something that is not an earlier replay's is there.
+        LakeError: the namespace holds something that no earlier replay made.
     """
     check_lake(scratch)
     _clear(scratch, pipeline)
-    point = Point(owner(pipeline), cut.position, f"replay-{cut.position:X}", "", "copy")
+    point = Point(owner(pipeline), read_point.position, f"replay-{read_point.position:X}", "", "copy")
     with open_catalog(scratch) as catalog:
         snapshots = {}
-        for schema in cut.tables():
-            name, live = schema.lake_name(scratch.namespace), cut.find(schema.source_name)
+        for schema in read_point.tables():
+            name, live = schema.lake_name(scratch.namespace), read_point.find(schema.source_name)
             clones = {name: live} | {
                 derived_table_name(name, SUFFIXES[mode]): each
-                for mode, each in cut.beside(schema.source_name).items()
+                for mode, each in read_point.derived_tables(schema.source_name).items()
             }
             for clone, each in clones.items():
-                snapshots[clone] = _clone(catalog, cut.pinned[each], clone, point)
-        _begin(catalog, point, snapshots)
+                snapshots[clone] = _clone(catalog, read_point.pinned[each], clone, point)
+        _make_commits(catalog, point, snapshots)
     return sorted(str(name) for name in snapshots)
 
 
 def _clear(scratch: LakeSettings, pipeline: str) -> None:
     drop_tables(scratch, owner(pipeline))
     with open_catalog(scratch) as catalog:
-        left = [name for name in catalog.pointers() if belongs(name.namespace, scratch.namespace)]
-    if left:
+        strangers = [name for name in catalog.pointers() if belongs(name.namespace, scratch.namespace)]
+    if strangers:
         raise LakeError(
             "the namespace for the replay holds tables that no replay of this pipeline made",
-            where=f"table {left[0]}",
+            where=f"table {strangers[0]}",
             way_out="name another namespace",
         )
 
 
 def _clone(catalog: Catalog, pinned: Pinned, name: LakeName, point: Point) -> int:
-    location = place_of(catalog.lake, name)
+    location = table_directory(catalog.lake, name)
     lake_files.remove_tree(location)
     lake_files.make_directory(location / "metadata")
     metadata = _cloned(pinned, point, f"file://{location}")
@@ -112,9 +117,9 @@ def _cloned(pinned: Pinned, point: Point, location: str) -> Metadata:
     """A table whose whole history is the pinned snapshot, in the shape that it had then."""
     snapshot = pinned.snapshot or {}
     id_ = snapshot["snapshot-id"]
-    snapshot = with_manifests_of_its_own(snapshot, location)
+    snapshot = with_own_manifests(snapshot, location)
     now = int(time.time() * 1000)
-    alone = {key: value for key, value in snapshot.items() if key != "parent-snapshot-id"}
+    without_parent = {key: value for key, value in snapshot.items() if key != "parent-snapshot-id"}
     metadata = {
         **pinned.metadata,
         "table-uuid": str(uuid.uuid4()),
@@ -122,7 +127,7 @@ def _cloned(pinned: Pinned, point: Point, location: str) -> Metadata:
         "last-updated-ms": now,
         "current-schema-id": pinned.schema_id,
         "current-snapshot-id": id_,
-        "snapshots": [alone],
+        "snapshots": [without_parent],
         "refs": {MAIN: {"snapshot-id": id_, "type": "branch"}},
         "snapshot-log": [{"snapshot-id": id_, "timestamp-ms": now}],
         "metadata-log": [],
@@ -164,13 +169,13 @@ def _shape(pinned: Pinned) -> dict[str, str | None]:
     return {SCHEMA_PROPERTY: replace(shape, columns=columns).to_json()}
 
 
-def _begin(catalog: Catalog, point: Point, snapshots: dict[LakeName, int]) -> None:
+def _make_commits(catalog: Catalog, point: Point, snapshots: dict[LakeName, int]) -> None:
     """Make `commits`, last: without it the scratch lake is not there."""
     name = commits_name(catalog.lake.namespace)
-    location = place_of(catalog.lake, name)
+    location = table_directory(catalog.lake, name)
     lake_files.remove_tree(location)
     catalog.make_namespace(name.namespace)
     create_commits(catalog.iceberg, name, f"file://{location}", point.pipeline)
-    made = load(catalog.pointers(), name)
-    metadata = with_point(made, point, snapshots, snapshots)
-    catalog.move([catalog.prepared(made, tagged(metadata, {}, point.position, [point.position]))])
+    new_table = load(catalog.pointers(), name)
+    metadata = with_point(new_table, point, snapshots, snapshots)
+    catalog.move([catalog.prepared(new_table, tagged(metadata, {}, point.position, [point.position]))])

@@ -26,7 +26,13 @@ class Typed:
 
 
 def strict(kind: str, work: Work, parts: list[Typed]) -> Typed:
-    """A function that is NULL when one of its arguments is, and is not called then."""
+    """Return a function that is NULL when one of its arguments is, and is not called then.
+
+    Args:
+        kind: the kind of its result.
+        work: the function over arrays of values.
+        parts: its arguments.
+    """
 
     def run(frame: Frame) -> Vector:
         vectors = [part.run(frame) for part in parts]
@@ -41,9 +47,12 @@ def strict(kind: str, work: Work, parts: list[Typed]) -> Typed:
 
 
 def connected(parts: list[Typed], *, ends_with: bool, all_run: bool = False) -> Typed:
-    """AND (``ends_with`` false) and OR (true): the first part that says so decides; else NULL wins.
+    """Return AND or OR of conditions: the first part with the value ``ends_with`` decides; else NULL wins.
 
-    ``all_run``: every part is evaluated for every row.
+    Args:
+        parts: the conditions.
+        ends_with: the value that decides: False for AND, True for OR.
+        all_run: evaluate every part for every row.
     """
 
     def run(frame: Frame) -> Vector:
@@ -51,9 +60,9 @@ def connected(parts: list[Typed], *, ends_with: bool, all_run: bool = False) -> 
         for part in parts:
             open_still = np.ones(frame.size, np.bool_) if all_run else values != ends_with
             undecided = np.flatnonzero(open_still)
-            found = part.run(frame.only(open_still))
-            decided = ~found.null & (found.values == ends_with)
-            null[undecided[found.null]] = True
+            vector = part.run(frame.only(open_still))
+            decided = ~vector.null & (vector.values == ends_with)
+            null[undecided[vector.null]] = True
             values[undecided[decided]] = ends_with
         null &= values != ends_with
         return Vector(values, null)
@@ -67,17 +76,17 @@ def chosen(conditions: list[Typed], results: list[Typed]) -> Typed:
 
     def run(frame: Frame) -> Vector:
         values, null = empty(kind, frame.size), np.ones(frame.size, np.bool_)
-        left = np.arange(frame.size)
+        undecided = np.arange(frame.size)
         for number, result in enumerate(results):
-            some = _rows(frame, left)
-            takes = np.ones(len(left), np.bool_)
+            some = _rows(frame, undecided)
+            takes = np.ones(len(undecided), np.bool_)
             if number < len(conditions):
                 condition = conditions[number].run(some)
                 takes = condition.values & ~condition.null
-            rows = left[takes]
+            rows = undecided[takes]
             vector = result.run(_rows(frame, rows))
             values[rows], null[rows] = vector.values, vector.null
-            left = left[~takes]
+            undecided = undecided[~takes]
         return Vector(values, null)
 
     parts = [*conditions, *results]

@@ -24,7 +24,7 @@ Work = Callable[..., Any]
 _DAY = 86_400_000_000
 _LOWER = {ord(c): c.lower() for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 _UPPER = {ord(c): c.upper() for c in "abcdefghijklmnopqrstuvwxyz"}
-_SCALE_ASKED_MAX = 2000  # numeric.c numeric_round: NUMERIC_MAX_RESULT_SCALE
+_SCALE_ARGUMENT_MAX = 2000  # numeric.c numeric_round: NUMERIC_MAX_RESULT_SCALE
 
 
 def each(work: Callable[..., Any], dtype: Any = object) -> Work:
@@ -98,21 +98,21 @@ def _floor(value: Decimal) -> Decimal:
 
 
 def _whole(value: Decimal, direction: int) -> Decimal:
-    towards_zero = numeric.cut(value, 0)
+    towards_zero = numeric.truncated(value, 0)
     short = value.is_finite() and value != towards_zero and (value > 0) == (direction > 0)
     return numeric.plus(towards_zero, Decimal(direction if short else 0))
 
 
-def _asked(scale: int) -> int:
-    return max(-_SCALE_ASKED_MAX, min(scale, _SCALE_ASKED_MAX))
+def _scale_argument(scale: int) -> int:
+    return max(-_SCALE_ARGUMENT_MAX, min(scale, _SCALE_ARGUMENT_MAX))
 
 
 def _rounded(value: Decimal, scale: int = 0) -> Decimal:
-    return numeric.plus(numeric.rounded(value, _asked(scale)), Decimal(0))
+    return numeric.plus(numeric.rounded(value, _scale_argument(scale)), Decimal(0))
 
 
-def _cut(value: Decimal, scale: int = 0) -> Decimal:
-    return numeric.plus(numeric.cut(value, _asked(scale)), Decimal(0))
+def _truncated(value: Decimal, scale: int = 0) -> Decimal:
+    return numeric.plus(numeric.truncated(value, _scale_argument(scale)), Decimal(0))
 
 
 def _table() -> dict[tuple[str, ...], tuple[str, Work]]:
@@ -151,9 +151,9 @@ def _numbers() -> dict[tuple[str, ...], tuple[str, Work]]:
         ("abs", "numeric"): ("numeric", each(Decimal.copy_abs)),
         ("mod", "numeric", "numeric"): OPERATORS["%", "numeric", "numeric"],
         ("round", "numeric", "int4"): ("numeric", each(_rounded)),
-        ("trunc", "numeric", "int4"): ("numeric", each(_cut)),
+        ("trunc", "numeric", "int4"): ("numeric", each(_truncated)),
         ("round", "numeric"): ("numeric", each(_rounded)),
-        ("trunc", "numeric"): ("numeric", each(_cut)),
+        ("trunc", "numeric"): ("numeric", each(_truncated)),
         ("floor", "numeric"): ("numeric", each(_floor)),
         ("floor", "float8"): ("float8", np.floor),
         ("trunc", "float8"): ("float8", np.trunc),
@@ -177,7 +177,13 @@ FUNCTIONS = _table()
 
 
 def cast(source: str, target: str, name: TypeName) -> Work | None:
-    """The function of the cast from one kind to another; None if there is none here."""
+    """Return the function of the cast from one kind to another; None if it cannot be evaluated here.
+
+    Args:
+        source: the kind of the values.
+        target: the kind that they get.
+        name: the target type, with its modifiers.
+    """
     if target == "numeric" and source in ("numeric", *INTEGERS, *FLOATS):
         return _to_numeric(source, name.modifiers)
     if target in ("text", "bpchar") and (source, target) in _TO_TEXT:
@@ -195,7 +201,7 @@ def _to_numeric(source: str, modifiers: tuple[int, ...]) -> Work:
     first = _same if source == "numeric" else each(Decimal)
     if source in FLOATS:
         digits = 6 if source == "float4" else 15  # FLT_DIG, DBL_DIG: numeric.c float8_numeric
-        first = each(lambda value: numeric.shown(Decimal(f"{value:.{digits}g}")))
+        first = each(lambda value: numeric.without_exponent(Decimal(f"{value:.{digits}g}")))
     if not modifiers:
         return first
     precision, scale = modifiers[0], modifiers[1] if len(modifiers) > 1 else 0

@@ -41,18 +41,18 @@ def rounded(value: Decimal, scale: int) -> Decimal:
     if not value.is_finite():
         return value
     result = value.quantize(Decimal((0, (1,), -scale)), context=_CONTEXT)
-    return shown(result)
+    return without_exponent(result)
 
 
-def cut(value: Decimal, scale: int) -> Decimal:
+def truncated(value: Decimal, scale: int) -> Decimal:
     """The same, towards zero."""
     if not value.is_finite():
         return value
     result = value.quantize(Decimal((0, (1,), -scale)), rounding=decimal.ROUND_DOWN, context=_CONTEXT)
-    return shown(result)
+    return without_exponent(result)
 
 
-def shown(value: Decimal) -> Decimal:
+def without_exponent(value: Decimal) -> Decimal:
     """Without a positive exponent, which no display scale is."""
     exponent = value.as_tuple().exponent
     return (
@@ -61,10 +61,15 @@ def shown(value: Decimal) -> Decimal:
 
 
 def fitted(value: Decimal, precision: int, scale: int) -> Decimal:
-    """As numeric(precision, scale) (apply_typmod).
+    """Return the value as numeric(precision, scale) (apply_typmod).
+
+    Args:
+        value: the value.
+        precision: digits in all.
+        scale: digits after the point.
 
     Raises:
-        EvaluationError: too many digits before the point.
+        EvaluationError: it has too many digits before the point.
     """
     if value.is_nan():
         return value
@@ -76,7 +81,7 @@ def fitted(value: Decimal, precision: int, scale: int) -> Decimal:
     return result
 
 
-def _kept(value: Decimal) -> Decimal:
+def _checked(value: Decimal) -> Decimal:
     if not value.is_finite():
         return value
     if value and value.adjusted() >= _DIGITS_BEFORE_POINT_MAX:
@@ -87,19 +92,19 @@ def _kept(value: Decimal) -> Decimal:
 
 
 def plus(left: Decimal, right: Decimal) -> Decimal:
-    return _kept(_CONTEXT.add(left, right))
+    return _checked(_CONTEXT.add(left, right))
 
 
 def minus(left: Decimal, right: Decimal) -> Decimal:
-    return _kept(_CONTEXT.subtract(left, right))
+    return _checked(_CONTEXT.subtract(left, right))
 
 
 def times(left: Decimal, right: Decimal) -> Decimal:
-    return _kept(_CONTEXT.multiply(left, right))
+    return _checked(_CONTEXT.multiply(left, right))
 
 
 def negated(value: Decimal) -> Decimal:
-    return _kept(value.copy_negate())
+    return _checked(value.copy_negate())
 
 
 def divided(left: Decimal, right: Decimal) -> Decimal:
@@ -116,7 +121,7 @@ def divided(left: Decimal, right: Decimal) -> Decimal:
         return NAN if right.is_infinite() else left if right > 0 else left.copy_negate()
     if right.is_infinite():
         return Decimal(0)
-    return _kept(_quotient(left, right, _division_scale(left, right)))
+    return _checked(_quotient(left, right, _division_scale(left, right)))
 
 
 def _division_scale(left: Decimal, right: Decimal) -> int:
@@ -172,7 +177,7 @@ def remainder(left: Decimal, right: Decimal) -> Decimal:
         return left
     result = _CONTEXT.remainder(left, right)
     scale = max(scale_of(left), scale_of(right))
-    return _kept(rounded(result, scale))
+    return _checked(rounded(result, scale))
 
 
 def integer_of(value: Decimal) -> int:

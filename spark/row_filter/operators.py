@@ -82,7 +82,15 @@ def midnight(days: Any) -> Any:
 
 
 def in_range(values: Any, kind: str) -> Array:
-    """Raises EvaluationError for what does not fit; ``values`` may be Python integers."""
+    """Return the values as int64, one per row.
+
+    Args:
+        values: integers; an array of Python integers is allowed.
+        kind: int2, int4 or int8.
+
+    Raises:
+        EvaluationError: a value does not fit the kind.
+    """
     limit = 1 << (INTEGER_BITS[kind] - 1)
     if np.any((values < -limit) | (values >= limit)):
         name = {"int2": "smallint", "int4": "integer", "int8": "bigint"}[kind]

@@ -92,7 +92,13 @@ def parse(text: str) -> Node:
 
 
 def refused(what: str, text: str, span: tuple[int, int]) -> PipelineFileError:
-    """The error for a part of a filter that cannot be evaluated here."""
+    """Return the error for a part of a filter that cannot be evaluated here.
+
+    Args:
+        what: why not.
+        text: the whole filter.
+        span: where the part begins and ends in it, in characters.
+    """
     return PipelineFileError(
         f"the filter cannot be evaluated outside of PostgreSQL: {what}",
         where=f"character {span[0] + 1}, {text[slice(*span)]}, of the filter as PostgreSQL reads it: {text}",
@@ -101,7 +107,7 @@ def refused(what: str, text: str, span: tuple[int, int]) -> PipelineFileError:
 
 
 def _tokens(text: str) -> list[_Token]:
-    found: list[_Token] = []
+    tokens: list[_Token] = []
     at = 0
     while text[at:].strip():
         # Only E'…' has escapes; in a plain literal a backslash is a backslash.
@@ -109,9 +115,9 @@ def _tokens(text: str) -> list[_Token]:
         if match is None or match.lastgroup is None:
             raise refused("a sign that is not known here", text, (at, at + 1))
         kind = match.lastgroup
-        found.append(_Token(kind, match[kind], match.start(kind), match.end(kind)))
+        tokens.append(_Token(kind, match[kind], match.start(kind), match.end(kind)))
         at = match.end()
-    return [*found, _Token("end", "", len(text), len(text))]
+    return [*tokens, _Token("end", "", len(text), len(text))]
 
 
 class _Reader:
@@ -132,7 +138,7 @@ class _Reader:
         return token
 
     def _is(self, *words: str) -> bool:
-        """Do these keywords and marks come next? Takes them if so."""
+        """Return whether these keywords and signs come next, and consume them if so."""
         ahead = self._tokens[self._at : self._at + len(words)]
         if [token.text for token in ahead if token.kind in ("word", "mark")] != list(words):
             return False
@@ -251,12 +257,12 @@ class _Reader:
         return Node("column", value=name)
 
     def _list(self, end: str) -> tuple[Node, ...]:
-        found: list[Node] = []
+        items: list[Node] = []
         while not self._is(end):
-            if found:
+            if items:
                 self._expect(",")
-            found.append(self.expression())
-        return tuple(found)
+            items.append(self.expression())
+        return tuple(items)
 
     def _case(self) -> Node:
         subject = () if self._next.text == "WHEN" else (self.expression(),)
@@ -286,9 +292,9 @@ class _Reader:
         return Node("call", tuple(args), "substring")
 
     def _position(self) -> Node:
-        wanted = self.expression()
+        needle = self.expression()
         self._expect("IN")
-        node = Node("call", (self.expression(), wanted), "position")
+        node = Node("call", (self.expression(), needle), "position")
         self._expect(")")
         return node
 
@@ -318,15 +324,15 @@ class _Reader:
     def _modifiers(self) -> tuple[int, ...]:
         if not self._is("("):
             return ()
-        found: list[int] = []
+        modifiers: list[int] = []
         while not self._is(")"):
             sign = -1 if self._next.text == "-" and self._take() else 1
             token = self._take()
             if token.kind == "number":
-                found.append(sign * int(token.text))
+                modifiers.append(sign * int(token.text))
             elif token.text != ",":
                 self._refuse()
-        return tuple(found)
+        return tuple(modifiers)
 
 
 def _unescaped(literal: str) -> str:

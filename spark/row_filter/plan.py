@@ -98,7 +98,11 @@ class Compiler:
         }  # fmt: skip
 
     def compile(self, node: Node) -> Typed:
-        """Raises PipelineFileError for what has no kind here."""
+        """Compile one part of the filter.
+
+        Raises:
+            PipelineFileError: the part cannot be evaluated outside of the server.
+        """
         if node.head not in self.heads:
             raise self._refused("it is not known here", node)
         return self.heads[node.head](node)
@@ -155,14 +159,14 @@ class Compiler:
         return self._binary(node, parts[0], parts[1])
 
     def _binary(self, node: Node, left: Typed, right: Typed) -> Typed:
-        found = OPERATORS.get((node.value or "", left.kind, right.kind))
-        if found is None:
+        operator = OPERATORS.get((node.value or "", left.kind, right.kind))
+        if operator is None:
             raise self._refused(f"the operator {node.value} of {left.kind} and {right.kind}", node)
         if left.kind in TEXTS and node.value in COMPARISONS:
             self._collated(
                 node, left.columns | right.columns, "order" if node.value in ORDERINGS else "equal"
             )
-        return strict(found[0], found[1], [left, right])
+        return strict(operator[0], operator[1], [left, right])
 
     def _prefixed(self, node: Node, part: Typed) -> Typed:
         works: dict[str, Work] = dict.fromkeys(FLOATS, np.negative)
@@ -208,15 +212,15 @@ class Compiler:
     def _call(self, node: Node) -> Typed:
         parts = [self.compile(arg) for arg in node.args]
         kinds = [part.kind for part in parts]
-        found = FUNCTIONS.get((node.value or "", *kinds))
-        if found is None:
+        function = FUNCTIONS.get((node.value or "", *kinds))
+        if function is None:
             raise self._refused(f"the function {node.value}({', '.join(kinds)})", node)
         columns = frozenset[str]().union(*(part.columns for part in parts))
         if node.value in ("lower", "upper"):
             self._collated(node, columns, "letters")
         elif "text" in kinds:
             self._collated(node, columns, "equal")
-        return strict(found[0], found[1], parts)
+        return strict(function[0], function[1], parts)
 
     # -- conditions -----------------------------------------------------------------------------------
 
@@ -238,17 +242,17 @@ class Compiler:
 
     def _is(self, node: Node) -> Typed:
         part = self.compile(node.args[0])
-        wanted = (node.value or "").removeprefix("NOT ")
-        if wanted in ("TRUE", "FALSE", "UNKNOWN") and part.kind != "bool":
+        word = (node.value or "").removeprefix("NOT ")
+        if word in ("TRUE", "FALSE", "UNKNOWN") and part.kind != "bool":
             raise self._refused("it is no condition", node)
 
         def run(frame: Frame) -> Vector:
             vector = part.run(frame)
-            if wanted in ("NULL", "UNKNOWN"):
-                found = vector.null
+            if word in ("NULL", "UNKNOWN"):
+                matches = vector.null
             else:
-                found = ~vector.null & (vector.values == (wanted == "TRUE"))
-            return known(found ^ (node.value != wanted))
+                matches = ~vector.null & (vector.values == (word == "TRUE"))
+            return known(matches ^ (node.value != word))
 
         return Typed("bool", run, part.columns)
 
@@ -267,15 +271,15 @@ class Compiler:
         """ANY and ALL of a list: as OR, or AND, of each, but the whole list is made first."""
         left, items = node.args
         elements = items.args if items.head == "array" else self._elements(items)
-        wanted = node.head == "any"
+        is_any = node.head == "any"
         if not elements:
-            return Typed("bool", lambda frame: known(np.full(frame.size, not wanted)))
-        if node.value == ("=" if wanted else "<>") and all(item.head == "const" for item in elements):
-            found = self._listed(node, self.compile(left), elements)
-            if found is not None:
-                return found
+            return Typed("bool", lambda frame: known(np.full(frame.size, not is_any)))
+        if node.value == ("=" if is_any else "<>") and all(item.head == "const" for item in elements):
+            lookup = self._listed(node, self.compile(left), elements)
+            if lookup is not None:
+                return lookup
         tests = [Node("op", (left, item), node.value, span=node.span) for item in elements]
-        return connected([self._operator(test) for test in tests], ends_with=wanted, all_run=True)
+        return connected([self._operator(test) for test in tests], ends_with=is_any, all_run=True)
 
     def _listed(self, node: Node, left: Typed, items: tuple[Node, ...]) -> Typed | None:
         """A long list of constants, looked up; None for kinds whose equality is not that of their values."""
@@ -284,14 +288,16 @@ class Compiler:
             return None
         if left.kind == "text":
             self._collated(node, left.columns, "equal")
-        known = [literal(self._kind(item.type, item), item.value) for item in items if item.value is not None]
-        members, has_null = frozenset(known), len(known) < len(items)
+        values_of_items = [
+            literal(self._kind(item.type, item), item.value) for item in items if item.value is not None
+        ]
+        members, has_null = frozenset(values_of_items), len(values_of_items) < len(items)
 
         def run(frame: Frame) -> Vector:
             vector = left.run(frame)
             values = vector.values.tolist()
-            found = np.fromiter((value in members for value in values), np.bool_, frame.size)
-            return Vector(found == (node.head == "any"), vector.null | (has_null & ~found))
+            is_member = np.fromiter((value in members for value in values), np.bool_, frame.size)
+            return Vector(is_member == (node.head == "any"), vector.null | (has_null & ~is_member))
 
         return Typed("bool", run, left.columns)
 

@@ -60,17 +60,17 @@ class Selection:
     identified: bool = True
 
     @property
-    def asked(self) -> tuple[object, ...]:
+    def as_configured(self) -> tuple[object, ...]:
         """What the pipeline file says, without what the source made of it."""
         return (self.filters, self.columns, self.operations)
 
     def takes(self, operation: str) -> bool:
-        """Is this operation taken?"""
+        """Return whether the lake takes this operation."""
         return self.operations is None or operation in self.operations
 
     @property
     def whole(self) -> bool:
-        """Are all operations taken, so that the lake can equal the filtered source?"""
+        """Whether the lake takes all operations, so that it can equal the filtered source."""
         return all(self.takes(operation) for operation in OPERATIONS)
 
     def to_json(self) -> str:
@@ -102,7 +102,7 @@ _LISTS = ("filters", "columns", "operations")
 
 
 @dataclass(frozen=True)
-class Taken:
+class SelectedChanges:
     """A table's changes as the lake takes them.
 
     Attributes:
@@ -115,7 +115,7 @@ class Taken:
     lost: frozenset[str]
 
 
-def taken(selection: str, changes: Sequence[Change]) -> Taken:
+def select_changes(selection: str, changes: Sequence[Change]) -> SelectedChanges:
     """Choose what the lake takes of one table's changes in a batch.
 
     Args:
@@ -127,9 +127,9 @@ def taken(selection: str, changes: Sequence[Change]) -> Taken:
             identity; or PostgreSQL would fail to evaluate it on a row.
     """
     chosen = Selection.from_json(selection)
-    found = [_of_version(chosen, relation, rows) for relation, rows in changes]
-    lost = frozenset[str]().union(*(_lost(relation, rows) for relation, rows in found))
-    return Taken(found, lost)
+    selected = [_of_version(chosen, relation, rows) for relation, rows in changes]
+    lost = frozenset[str]().union(*(_lost(relation, rows) for relation, rows in selected))
+    return SelectedChanges(selected, lost)
 
 
 def _of_version(chosen: Selection, relation: BatchRelation, rows: pa.Table) -> Change:
@@ -145,44 +145,46 @@ def _of_version(chosen: Selection, relation: BatchRelation, rows: pa.Table) -> C
 def _operations(chosen: Selection, rows: pa.Table) -> pa.Table:
     if chosen.whole:
         return rows
-    wanted = [code for name, code in OPERATIONS.items() if chosen.takes(name)]
-    return rows.filter(pa.array(np.isin(_numbers(rows, "op"), wanted)))
+    codes = [code for name, code in OPERATIONS.items() if chosen.takes(name)]
+    return rows.filter(pa.array(np.isin(_numbers(rows, "op"), codes)))
 
 
 # -- rows ---------------------------------------------------------------------------------------------
 
 
 def _filtered(chosen: Selection, relation: BatchRelation, rows: pa.Table) -> pa.Table:
-    ready = _plan_for(chosen, relation)
+    filter_plan = _plan_for(chosen, relation)
     op, old = _numbers(rows, "op"), _numbers(rows, "old")
     if relation.replica_identity == "f" and np.any((op == UPDATE) & (old == OLD_NONE)):
         raise _unfit(
             relation, "an update does not show its old row: a partition's replica identity is not FULL"
         )
     has_new, has_old = np.isin(op, (INSERT, UPDATE)), np.isin(op, (UPDATE, DELETE)) & (old != OLD_NONE)
-    new = _judged(ready, relation, rows, has_new, new=True)
-    before = _judged(ready, relation, rows, has_old, new=False)
+    new = _satisfied(filter_plan, relation, rows, has_new, new=True)
+    before = _satisfied(filter_plan, relation, rows, has_old, new=False)
     both = has_new & has_old
     # A delete without an old row names no row; what folds it will say so.
     keep = np.where(has_new, new | (both & before), ~has_old | before)
     entering, leaving = both & new & ~before, both & before & ~new
     if entering.any():
-        rows = _entered(relation, rows, entering)
+        rows = _as_inserts(relation, rows, entering)
     if leaving.any():
-        rows = _left(rows, leaving)
+        rows = _as_deletes(rows, leaving)
     return rows if keep.all() else rows.filter(pa.array(keep))
 
 
-def _judged(ready: Plan, relation: BatchRelation, rows: pa.Table, which: Array, *, new: bool) -> Array:
+def _satisfied(
+    filter_plan: Plan, relation: BatchRelation, rows: pa.Table, which: Array, *, new: bool
+) -> Array:
     """bool per row: ``which`` is set, and its new (or old) image satisfies the filter."""
     result = np.zeros(rows.num_rows, np.bool_)
     chosen = np.flatnonzero(which)
     some = rows.take(pa.array(chosen))
     positions = {column.name: i for i, column in enumerate(relation.columns)}
     image = _new_image if new else _old_image
-    sources = {name: image(relation, some, positions[name]) for name in ready.columns}
+    sources = {name: image(relation, some, positions[name]) for name in filter_plan.columns}
     try:
-        result[chosen] = ready.matches(Frame(len(chosen), sources))
+        result[chosen] = filter_plan.matches(Frame(len(chosen), sources))
     except EvaluationError as error:
         raise ApplyError(
             f"the row filter fails on a row: {error}",
@@ -240,33 +242,33 @@ def _completed(pair: _Pair, other: _Pair, where: Array) -> _Pair:
     return typed, pc.if_else(mask, texts[1], texts[0])
 
 
-def _entered(relation: BatchRelation, rows: pa.Table, which: Array) -> pa.Table:
+def _as_inserts(relation: BatchRelation, rows: pa.Table, which: Array) -> pa.Table:
     """Updates made inserts: what the new row does not show is taken from the old one, which goes."""
     for i in range(len(relation.columns)):
         unchanged = _unchanged(rows, i)
         if unchanged is None:
             continue
-        known = which & unchanged & _carried(relation, rows, i)
-        typed, exact = _completed(_pair(relation, rows, "n", i), _pair(relation, rows, "o", i), known)
+        from_old = which & unchanged & _carried(relation, rows, i)
+        typed, exact = _completed(_pair(relation, rows, "n", i), _pair(relation, rows, "o", i), from_old)
         rows = _put(rows, f"n{i}", typed)
         rows = rows if exact is None else _put(rows, f"xn{i}", exact)
-        rows = _put(rows, f"u{i}", pa.array(unchanged & ~known))
+        rows = _put(rows, f"u{i}", pa.array(unchanged & ~from_old))
     return _rewritten(rows, which, INSERT, OLD_NONE, ("o", "xo"))
 
 
-def _left(rows: pa.Table, which: Array) -> pa.Table:
+def _as_deletes(rows: pa.Table, which: Array) -> pa.Table:
     """Updates made deletes of their old row."""
     return _rewritten(rows, which, DELETE, None, ("n", "xn", "u"))
 
 
-def _rewritten(rows: pa.Table, which: Array, op: int, old: int | None, gone: tuple[str, ...]) -> pa.Table:
+def _rewritten(rows: pa.Table, which: Array, op: int, old: int | None, cleared: tuple[str, ...]) -> pa.Table:
     mask = pa.array(which)
     rows = _put(rows, "op", pa.array(np.where(which, op, _numbers(rows, "op")).astype(np.int8)))
     if old is not None:
         rows = _put(rows, "old", pa.array(np.where(which, old, _numbers(rows, "old")).astype(np.int8)))
     for name in rows.column_names:
         group = name.rstrip("0123456789")
-        if group in gone and group != name:
+        if group in cleared and group != name:
             values = rows.column(name)
             nothing = pa.scalar(False) if group == "u" else pa.scalar(None, values.type)
             rows = _put(rows, name, pc.if_else(mask, nothing, values))
@@ -278,11 +280,11 @@ def _rewritten(rows: pa.Table, which: Array, op: int, old: int | None, gone: tup
 
 def _columns(chosen: Selection, relation: BatchRelation, rows: pa.Table) -> Change:
     assert chosen.columns is not None
-    wanted = [i for i, column in enumerate(relation.columns) if column.name in chosen.columns]
-    names = [relation.columns[i].name for i in wanted]
+    indices = [i for i, column in enumerate(relation.columns) if column.name in chosen.columns]
+    names = [relation.columns[i].name for i in indices]
     key = tuple(relation.key) if set(relation.key) <= set(names) else ()
     reduced: Any = dataclasses.replace(
-        cast("Any", relation), columns=tuple(relation.columns[i] for i in wanted), key=key
+        cast("Any", relation), columns=tuple(relation.columns[i] for i in indices), key=key
     )
     if chosen.identified and set(fold_key(relation)) - set(names):
         raise ApplyError(
@@ -291,15 +293,15 @@ def _columns(chosen: Selection, relation: BatchRelation, rows: pa.Table) -> Chan
             way_out="add it to the table's columns in the pipeline file, then take the table anew with "
             "`slotlake backfill`",
         )
-    numbers = {str(i): number for number, i in enumerate(wanted)}
-    kept, renamed = [], []
+    numbers = {str(i): number for number, i in enumerate(indices)}
+    selected, renamed = [], []
     for name in rows.column_names:
         group = name.rstrip("0123456789")
         number = numbers.get(name[len(group) :])
         if group == name or number is not None:
-            kept.append(name)
+            selected.append(name)
             renamed.append(name if group == name else f"{group}{number}")
-    return reduced, rows.select(kept).rename_columns(renamed)
+    return reduced, rows.select(selected).rename_columns(renamed)
 
 
 # -- the filter and the table as it is ----------------------------------------------------------------

@@ -115,7 +115,13 @@ def nothing(kind: str, size: int) -> Vector:
 
 
 def constant(kind: str, value: Any, size: int) -> Vector:
-    """One value over and over; None for NULL."""
+    """Return one value for every row.
+
+    Args:
+        kind: the kind of the value.
+        value: the value; None for NULL.
+        size: the number of rows.
+    """
     if value is None:
         return nothing(kind, size)
     values = _filled(kind, size)
@@ -147,15 +153,21 @@ def kind_of(name: TypeName) -> str | None:
 
 
 def read(kind: str, typed: pa.Array, exact: pa.Array | None) -> Vector:
-    """A column of the change log: typed values, and exact texts of those that do not fit (or None)."""
-    known = np.asarray(typed.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    """Return a column of the change log as values.
+
+    Args:
+        kind: the kind of the values.
+        typed: the typed values.
+        exact: the exact texts of values that do not fit; None if all fit.
+    """
+    is_known = np.asarray(typed.is_valid().to_numpy(zero_copy_only=False), np.bool_)
     values = _typed(kind, typed)
     if exact is not None:
-        beside = np.flatnonzero(exact.is_valid().to_numpy(zero_copy_only=False))
-        for row, text in zip(beside, python_values(exact.take(pa.array(beside))), strict=True):
+        text_rows = np.flatnonzero(exact.is_valid().to_numpy(zero_copy_only=False))
+        for row, text in zip(text_rows, python_values(exact.take(pa.array(text_rows))), strict=True):
             values[row] = literal(kind, text)
-        known[beside] = True
-    return Vector(values, ~known)
+        is_known[text_rows] = True
+    return Vector(values, ~is_known)
 
 
 def _typed(kind: str, typed: pa.Array) -> Array:
@@ -182,8 +194,8 @@ def _through_dictionary(typed: pa.Array, convert: Callable[[Any], Any], harmless
         distinct[at] = convert(value)
     distinct[-1] = harmless
     indices = encoded.indices.fill_null(len(distinct) - 1).to_numpy(zero_copy_only=False)
-    taken: Array = distinct[indices]
-    return taken
+    values: Array = distinct[indices]
+    return values
 
 
 def _julian(year: int, month: int, day: int) -> int:
@@ -238,14 +250,14 @@ def array_items(text: str) -> list[str | None] | None:
     if not (text.startswith("{") and text.endswith("}")):
         return None
     body, at = text[1:-1], 0
-    found: list[str | None] = []
+    items: list[str | None] = []
     while body and at <= len(body):
         match = _ARRAY_ITEM.match(body, at)
         if match is None:
             return None
         item = match[1]
         quoted = item.startswith('"')
-        found.append(
+        items.append(
             re.sub(r"\\(.)", r"\1", item[1:-1], flags=re.DOTALL)
             if quoted
             else None
@@ -255,7 +267,7 @@ def array_items(text: str) -> list[str | None] | None:
         at = match.end()
         if not match[0].endswith(","):
             break
-    return found if at == len(body) else None
+    return items if at == len(body) else None
 
 
 _READERS: dict[str, Callable[[str], Any]] = {

@@ -1,16 +1,16 @@
-"""What becomes of a lake table when the source's columns are no longer those it has.
+"""Decides the shape of a lake table after the source's columns have changed.
 
-`follow` takes a change as it comes, with the rows that are there: a column that is new is added, empty in
-them; a column that is gone is kept, and empty in new rows; a column with another name is renamed; a type is
-widened where Iceberg can.  Which column is which is told by the source's attribute numbers
-(`spark.publish.sidecar`).
-Without them it is told by name, and whatever may then be something else is refused: a column gone and another
-new may be a rename, a column that comes back would show the values it had before.
+`schema_after_change` keeps the rows of the lake: a new column is added and is empty in them; a dropped column
+stays and is empty in new rows; a renamed column is renamed; a type is widened where Iceberg can do so.  The
+source's attribute numbers say which column is which (`spark.publish.sidecar`).  Without them only names can
+say it, and every doubtful case is refused: a dropped column and a new one may be a rename, and a column that
+comes back would show the values that it had before.
 
-`replaced` is for a table all of whose rows are read anew: every change is possible then.
+`schema_after_copy` is for a table whose rows are all read again: then every change is possible.
 
-A field of a lake table cannot become another column, or another type, while readers look at it.  So a column
-that needs another field gets one under a name of its own until it is published (`spark.tables.settle`).
+A field of a lake table cannot become another column, or get any other type, while readers use it.  So a
+column that needs another field gets one with a name of its own until it is published
+(`spark.tables.settle`).
 """
 
 from __future__ import annotations
@@ -33,92 +33,102 @@ _DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 
 
 class CannotFollowError(ApplyError):
-    """The lake's table cannot become what the source's is without being read anew."""
+    """The lake's table cannot follow the source's unless all rows are read again."""
 
 
-def follow(
+def schema_after_change(
     schema: TableSchema, relation: TableShape, numbers: Numbers = _UNKNOWN, *, same_values: bool = False
 ) -> TableSchema:
-    """The lake table's shape after the source's became ``relation``.
+    """Return the lake table's shape after the source's became ``relation``.
 
     Args:
-        numbers: the attribute number of each of the relation's columns, if they are known.
-        same_values: the source wrote its rows anew, and their values are proven to be what they were.
+        schema: the lake table's shape before.
+        relation: the source table's present shape.
+        numbers: column name → attribute number of the relation's columns; empty if they are unknown.
+        same_values: the source rewrote its rows, and their values are proven to be the same.
 
     Raises:
-        CannotFollowError: it cannot follow; says which column, and the way out.
+        CannotFollowError: the lake cannot follow; the error names the column and the way out.
     """
-    wanted = _numbered(TableSchema.of(relation), numbers)
-    before = _paired(schema, wanted)
-    kept = {
+    new_schema = _numbered(TableSchema.of(relation), numbers)
+    before = _paired(schema, new_schema)
+    continued = {
         column.name: _retyped(schema, before[column.name], column, same_values)
-        for column in wanted.columns
+        for column in new_schema.columns
         if column.name in before
     }
-    added = [column for column in wanted.columns if column.name not in kept]
-    gone = [column for column in schema.live if column not in before.values()]
+    added = [column for column in new_schema.columns if column.name not in continued]
+    missing = [column for column in schema.live if column not in before.values()]
     if not numbers:
-        _refuse_doubtful(schema, added, gone)
-    fresh = _named(schema, _formed(schema, added), unfilled=not numbers)
-    return _changed(schema, relation, wanted, {**kept, **fresh})
+        _refuse_doubtful(schema, added, missing)
+    fresh = _with_own_fields(schema, _with_representations(schema, added), unfilled=not numbers)
+    return _combined_schema(schema, relation, new_schema, {**continued, **fresh})
 
 
-def replaced(schema: TableSchema, wanted: TableSchema) -> TableSchema:
-    """The lake table's shape when all of its rows are those of a copy.
+def schema_after_copy(schema: TableSchema, new_schema: TableSchema) -> TableSchema:
+    """Return the lake table's shape when all of its rows come from a copy.
 
     Args:
-        wanted: the source's table; its columns' numbers say which is which, their names where those are 0.
+        schema: the lake table's shape before.
+        new_schema: the source's table; the numbers of its columns say which is which, or the names where a
+            number is 0.
     """
-    before = _paired(schema, wanted)
-    kept = {
+    before = _paired(schema, new_schema)
+    continued = {
         column.name: _continued(old, column)
-        for column in wanted.columns
-        if (old := before.get(column.name)) is not None and _holds(old, column)
+        for column in new_schema.columns
+        if (old := before.get(column.name)) is not None and _can_hold(old, column)
     }
-    fresh = _named(schema, [c for c in wanted.columns if c.name not in kept], unfilled=False)
-    shape = _changed(schema, wanted, wanted, {**kept, **fresh})
-    retyped = {id(old) for name, old in before.items() if name not in kept}
-    gone = {old.lake_name for old in schema.columns if id(old) in retyped}
-    left = tuple(column for column in shape.columns if column.lake_name not in gone or not column.dropped)
-    return replace(shape, columns=left, selection=wanted.selection, types=wanted.types)
+    fresh = _with_own_fields(
+        schema, [c for c in new_schema.columns if c.name not in continued], unfilled=False
+    )
+    shape = _combined_schema(schema, new_schema, new_schema, {**continued, **fresh})
+    retyped = {id(old) for name, old in before.items() if name not in continued}
+    retyped_names = {old.lake_name for old in schema.columns if id(old) in retyped}
+    columns = tuple(
+        column for column in shape.columns if column.lake_name not in retyped_names or not column.dropped
+    )
+    return replace(shape, columns=columns, selection=new_schema.selection, types=new_schema.types)
 
 
-def _numbered(wanted: TableSchema, numbers: Numbers) -> TableSchema:
+def _numbered(new_schema: TableSchema, numbers: Numbers) -> TableSchema:
     return replace(
-        wanted, columns=tuple(replace(c, number=numbers.get(c.name, c.number)) for c in wanted.columns)
+        new_schema,
+        columns=tuple(replace(c, number=numbers.get(c.name, c.number)) for c in new_schema.columns),
     )
 
 
-def _paired(schema: TableSchema, wanted: TableSchema) -> dict[str, LakeColumn]:
-    """Of the wanted columns those that the lake has, by their new name.
+def _paired(schema: TableSchema, new_schema: TableSchema) -> dict[str, LakeColumn]:
+    """Return the lake column of each new column that the lake has, by new name.
 
-    By number where both sides know theirs; a number that the lake does not know is another column.
+    Columns pair by number where both sides know theirs; a number that the lake does not know is another
+    column.
     """
     by_number = {column.number: column for column in schema.live if column.number}
     by_name = {column.name: column for column in schema.columns[::-1]}
-    found = {}
-    for column in wanted.columns:
+    pairs = {}
+    for column in new_schema.columns:
         old = by_number.get(column.number) if column.number else by_name.get(column.name)
         if old is None and column.number:
             named = by_name.get(column.name)
             old = named if named is not None and not named.number and not named.dropped else None
         if old is not None:
-            found[column.name] = old
-    return found
+            pairs[column.name] = old
+    return pairs
 
 
-def _refuse_doubtful(schema: TableSchema, added: list[LakeColumn], gone: list[LakeColumn]) -> None:
-    if added and gone:
-        raise _refused(
-            schema, f"column {gone[0].name} is gone and {added[0].name} is new, which may be a rename"
+def _refuse_doubtful(schema: TableSchema, added: list[LakeColumn], missing: list[LakeColumn]) -> None:
+    if added and missing:
+        raise _cannot_follow(
+            schema, f"column {missing[0].name} is gone and {added[0].name} is new, which may be a rename"
         )
 
 
 def with_types(schema: TableSchema, types: Types) -> TableSchema:
-    """The table with columns of other types, each of which its field can be widened to."""
+    """Return the table with columns of other types; their fields can be widened to these."""
     columns = (
-        replace(c, type_oid=told[0], typmod=told[1], type_name=told[2])
-        if not c.dropped and (told := types.get(c.number)) is not None
+        replace(c, type_oid=new_type[0], typmod=new_type[1], type_name=new_type[2])
+        if not c.dropped and (new_type := types.get(c.number)) is not None
         else c
         for c in schema.columns
     )
@@ -127,13 +137,13 @@ def with_types(schema: TableSchema, types: Types) -> TableSchema:
 
 def _retyped(schema: TableSchema, old: LakeColumn, new: LakeColumn, same_values: bool) -> LakeColumn:
     if old.dropped:
-        raise _refused(schema, f"column {old.name} was dropped and is back")
+        raise _cannot_follow(schema, f"column {old.name} was dropped and is back")
     same_type = (old.type_oid, old.typmod) == (new.type_oid, new.typmod)
     alike = (old.type.spark, old.type.inexact) == (new.type.spark, new.type.inexact)
     # Another type's text is other text: with a form, only the type itself is the same.
     wider = _wider_decimal(old, new) or (same_values and _wider(old, new))
     if not (same_type if old.form else alike or wider):
-        raise _refused(
+        raise _cannot_follow(
             schema, f"the type of column {old.name} changed from {old.type_name} to {new.type_name}"
         )
     return _continued(old, replace(new, form=old.form))
@@ -141,16 +151,16 @@ def _retyped(schema: TableSchema, old: LakeColumn, new: LakeColumn, same_values:
 
 def _wider_decimal(old: LakeColumn, new: LakeColumn) -> bool:
     """Widening a numeric leaves the source's rows as they are; any other widening rewrites them."""
-    return bool(new.number) and old.type_oid == new.type_oid and promotes(old.type.spark, new.type.spark)
+    return bool(new.number) and old.type_oid == new.type_oid and can_widen(old.type.spark, new.type.spark)
 
 
 def _wider(old: LakeColumn, new: LakeColumn) -> bool:
     same_kind = old.type.inexact == new.type.inexact
-    return bool(new.number) and same_kind and promotes(old.type.spark, new.type.spark)
+    return bool(new.number) and same_kind and can_widen(old.type.spark, new.type.spark)
 
 
 def _continued(old: LakeColumn, new: LakeColumn) -> LakeColumn:
-    """The column in the field it had."""
+    """Return the new column in the field that the old one has."""
     return replace(
         new,
         lake_name=old.lake_name,
@@ -162,59 +172,61 @@ def _continued(old: LakeColumn, new: LakeColumn) -> LakeColumn:
     )
 
 
-def _holds(old: LakeColumn, new: LakeColumn) -> bool:
-    """Can the old column's field hold the new one's values?"""
+def _can_hold(old: LakeColumn, new: LakeColumn) -> bool:
+    """Return whether the old column's field can hold the new one's values."""
     if old.dropped:
         return False
-    return old.kept.spark == new.kept.spark or promotes(old.kept.spark, new.kept.spark)
+    return old.spark_type == new.spark_type or can_widen(old.spark_type, new.spark_type)
 
 
-def promotes(old: str, new: str) -> bool:
-    """Return whether Iceberg can widen a Spark type to the other (table spec, "Schema Evolution")."""
+def can_widen(old: str, new: str) -> bool:
+    """Return whether Iceberg can widen one Spark type to the other (table spec, "Schema Evolution")."""
     before, after = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
     if before and after:
         return before[2] == after[2] and int(before[1]) < int(after[1])
     return (old, new) in _WIDER
 
 
-def _formed(schema: TableSchema, added: Sequence[LakeColumn]) -> list[LakeColumn]:
+def _with_representations(schema: TableSchema, added: Sequence[LakeColumn]) -> list[LakeColumn]:
     rules = TypeRules.from_json(schema.types)
     return [column.formed(rules.form(column, schema.key)) for column in added]
 
 
-def _named(schema: TableSchema, added: Sequence[LakeColumn], *, unfilled: bool) -> dict[str, LakeColumn]:
-    """New columns with a field of their own: under their own name if no other column has it."""
-    taken = {name.lower() for c in schema.columns for name in (c.lake_name, c.exact_name)}
+def _with_own_fields(
+    schema: TableSchema, added: Sequence[LakeColumn], *, unfilled: bool
+) -> dict[str, LakeColumn]:
+    """Give new columns a field each: with their own name if no other column has it."""
+    used_names = {name.lower() for c in schema.columns for name in (c.lake_name, c.exact_name)}
     present = [column.name for column in schema.live]
     own = lake_columns(present + [column.name for column in added])[len(present) :]
     named = {}
     for column, name in zip(added, own, strict=True):
-        made = replace(column, unfilled=unfilled)
-        clashes = name.lower() in taken or exact_name(name).lower() in taken
-        field = f"{name}__as_{re.sub(r'[^0-9a-z]+', '_', made.kept.spark.lower()).strip('_')}"
-        named[column.name] = replace(made, lake_name=field if clashes else name, renamed=clashes)
+        new_column = replace(column, unfilled=unfilled)
+        clashes = name.lower() in used_names or exact_name(name).lower() in used_names
+        field = f"{name}__as_{re.sub(r'[^0-9a-z]+', '_', new_column.spark_type.lower()).strip('_')}"
+        named[column.name] = replace(new_column, lake_name=field if clashes else name, renamed=clashes)
     return named
 
 
-def _changed(
-    schema: TableSchema, relation: TableShape, wanted: TableSchema, columns: Mapping[str, LakeColumn]
+def _combined_schema(
+    schema: TableSchema, relation: TableShape, new_schema: TableSchema, columns: Mapping[str, LakeColumn]
 ) -> TableSchema:
-    live = tuple(columns[column.name] for column in wanted.columns)
+    live = tuple(columns[column.name] for column in new_schema.columns)
     fields = {column.lake_name for column in live}
     past = tuple(replace(c, dropped=True) for c in schema.columns if c.lake_name not in fields)
-    told = relation if isinstance(relation, TableSchema) else schema
+    source = relation if isinstance(relation, TableSchema) else schema
     return replace(
-        wanted,
+        new_schema,
         columns=live + past,
         selection=schema.selection,
-        partitions=told.partitions,
+        partitions=source.partitions,
         types=schema.types,
-        mark=told.mark,
+        fingerprint=source.fingerprint,
         drop=schema.drop,
     )
 
 
-def _refused(schema: TableSchema, what: str) -> CannotFollowError:
+def _cannot_follow(schema: TableSchema, what: str) -> CannotFollowError:
     return CannotFollowError(
         f"the source table's columns changed in a way that the lake cannot follow: {what}",
         where=f"table {schema.source_name}",

@@ -75,9 +75,9 @@ def load(location: str) -> Metadata:
     Raises:
         LakeError: it cannot be read, or is no table metadata.
     """
-    known = _recent.get(location)
-    if known is not None:
-        return known
+    cached = _recent.get(location)
+    if cached is not None:
+        return cached
     content = lake_files.read(location)
     metadata = _parsed(content, location)
     _recent.put(location, metadata, len(content))
@@ -93,12 +93,12 @@ def load_top(location: str) -> Metadata:
     Raises:
         LakeError: as :func:`load`.
     """
-    known = _recent_tops.get(location)
-    if known is not None:
-        return known
+    cached = _recent_tops.get(location)
+    if cached is not None:
+        return cached
     metadata = load(location)
     chain = ancestry(metadata)
-    above = next((i for i, found in enumerate(chain) if LSN in summary(found)), len(chain) - 1)
+    above = next((i for i, snapshot in enumerate(chain) if LSN in summary(snapshot)), len(chain) - 1)
     main = ref(metadata, MAIN)
     top = {
         "properties": metadata.get("properties", {}),
@@ -123,8 +123,8 @@ def _parsed(content: bytes, location: str) -> Metadata:
 
 def snapshot(metadata: Metadata, snapshot_id: int | None) -> Metadata | None:
     """A snapshot by id."""
-    found = (s for s in metadata.get("snapshots", ()) if s["snapshot-id"] == snapshot_id)
-    return next(found, None)
+    matching = (s for s in metadata.get("snapshots", ()) if s["snapshot-id"] == snapshot_id)
+    return next(matching, None)
 
 
 def ref(metadata: Metadata, name: str) -> int | None:
@@ -159,10 +159,10 @@ def summary(of: Metadata | None) -> dict[str, str]:
 
 def live_rows(snapshot: Metadata | None) -> int | None:
     """How many rows a snapshot shows, by its totals; None if it has none."""
-    told = summary(snapshot)
-    if "total-records" not in told:
+    totals = summary(snapshot)
+    if "total-records" not in totals:
         return None
-    return int(told["total-records"]) - int(told.get("total-position-deletes", 0))
+    return int(totals["total-records"]) - int(totals.get("total-position-deletes", 0))
 
 
 def newest_of_a_point(metadata: Metadata) -> Metadata | None:
@@ -172,12 +172,18 @@ def newest_of_a_point(metadata: Metadata) -> Metadata | None:
 
 def newest_position(metadata: Metadata) -> int | None:
     """The position of the point that last changed a table; None if no point has."""
-    found = newest_of_a_point(metadata)
-    return parse_lsn(summary(found)[LSN]) if found else None
+    newest = newest_of_a_point(metadata)
+    return parse_lsn(summary(newest)[LSN]) if newest else None
 
 
 def with_ref(metadata: Metadata, name: str, snapshot_id: int | None) -> Metadata:
-    """Point a branch elsewhere (None: drop it); moving main makes the snapshot current and is logged."""
+    """Return the metadata with a branch at another snapshot; moving main is logged, and makes it current.
+
+    Args:
+        metadata: the table's metadata.
+        name: the branch.
+        snapshot_id: the snapshot; None drops the branch.
+    """
     refs = dict(metadata.get("refs", {}))
     if snapshot_id is None:
         refs.pop(name, None)
@@ -202,7 +208,13 @@ def with_properties(metadata: Metadata, properties: dict[str, str | None]) -> Me
 
 
 def with_summary(metadata: Metadata, snapshot_id: int, entries: dict[str, str]) -> Metadata:
-    """Add entries to a snapshot's summary, for snapshots made by procedures that take none."""
+    """Add entries to a snapshot's summary, for snapshots made by procedures that take none.
+
+    Args:
+        metadata: the table's metadata.
+        snapshot_id: the snapshot.
+        entries: the entries.
+    """
     changed = [
         {**s, "summary": {**s.get("summary", {}), **entries}} if s["snapshot-id"] == snapshot_id else s
         for s in metadata["snapshots"]
@@ -216,12 +228,12 @@ def without_unreferenced(metadata: Metadata, also: Collection[int] = ()) -> Meta
     Also the history before the newest of those dropped, as Iceberg does: a history with gaps would say that
     a snapshot was current while another was.
     """
-    kept = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
-    kept |= {metadata.get("current-snapshot-id"), *also}
+    referenced = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
+    referenced |= {metadata.get("current-snapshot-id"), *also}
     logged: list[Any] = []
     for entry in metadata.get("snapshot-log", []):
-        logged = [*logged, entry] if entry["snapshot-id"] in kept else []
-    snapshots = [s for s in metadata.get("snapshots", ()) if s["snapshot-id"] in kept]
+        logged = [*logged, entry] if entry["snapshot-id"] in referenced else []
+    snapshots = [s for s in metadata.get("snapshots", ()) if s["snapshot-id"] in referenced]
     return {**metadata, "snapshots": snapshots, "snapshot-log": logged}
 
 

@@ -39,6 +39,9 @@ _PROPERTIES = {
 COLUMNS_COUNTED = 100
 # Every batch looks at the shapes of all tables several times, and they hardly ever change.
 _READ_LATELY = 4096
+# Attribute of a shape → its key in the property, where earlier versions chose another word.
+_STORED_NAMES = {"fingerprint": "mark"}
+_FIELD_NAMES = {stored: name for name, stored in _STORED_NAMES.items()}
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class LakeColumn:
     renamed: bool = False
 
     @property
-    def kept(self) -> Representation:
+    def representation(self) -> Representation:
         """How the lake keeps its values."""
         return representation_of(self.form, self.type_oid, self.typmod)
 
@@ -90,9 +93,14 @@ class LakeColumn:
         return exact_name(self.lake_name)
 
     @property
+    def spark_type(self) -> str:
+        """Its type in Spark SQL."""
+        return self.representation.spark
+
+    @property
     def definition(self) -> str:
         """In CREATE TABLE."""
-        return f"{quote(self.lake_name)} {self.kept.spark}"
+        return f"{quote(self.lake_name)} {self.spark_type}"
 
     @property
     def exact_definition(self) -> str:
@@ -109,8 +117,7 @@ class TableSchema:
         selection: what the lake takes of it (`spark.row_filter.selection.Selection`), "" for all.
         partitions: which partitions it was copied with (`infra.source.partitions`), "" if it has none.
         types: by which rules its columns got their forms (`spark.tables.type_rules`), "" for the usual.
-        mark: what of the source's catalog its content agrees with (`infra.source.fingerprints`), "" if that
-            is unknown.
+        fingerprint: what the source's catalog said of the table (`infra.source.fingerprints`), "" if unknown.
         drop: columns that are gone leave the lake with the next publication.
     """
 
@@ -123,7 +130,7 @@ class TableSchema:
     selection: str = ""
     partitions: str = ""
     types: str = ""
-    mark: str = ""
+    fingerprint: str = ""
     drop: bool = False
 
     @property
@@ -170,11 +177,12 @@ class TableSchema:
 
     def with_exact(self, names: Sequence[str]) -> TableSchema:
         """The same, with companions for these source columns too, as far as their forms need one."""
-        wanted = set(names)
+        source_names = set(names)
         return replace(
             self,
             columns=tuple(
-                replace(c, exact=c.exact or (c.name in wanted and c.kept.inexact)) for c in self.columns
+                replace(c, exact=c.exact or (c.name in source_names and c.representation.inexact))
+                for c in self.columns
             ),
         )
 
@@ -190,7 +198,8 @@ class TableSchema:
 
     def to_json(self) -> str:
         """For the table property."""
-        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))
+        fields = {_STORED_NAMES.get(name, name): value for name, value in asdict(self).items()}
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> TableSchema:
@@ -205,7 +214,8 @@ class TableSchema:
 @lru_cache(maxsize=_READ_LATELY)
 def _read(text: str) -> TableSchema:
     try:
-        fields: dict[str, Any] = json.loads(text)
+        stored: dict[str, Any] = json.loads(text)
+        fields = {_FIELD_NAMES.get(name, name): value for name, value in stored.items()}
         columns = tuple(LakeColumn(**column) for column in fields.pop("columns"))
         return TableSchema(**{**fields, "key": tuple(fields["key"]), "columns": columns})
     except (ValueError, TypeError, KeyError) as error:
@@ -231,9 +241,17 @@ def schema_of(metadata: Metadata, name: LakeName) -> TableSchema:
 
 
 def create_table(name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str) -> str:
-    """The SQL that makes a lake table, with a companion for every column that may need one."""
+    """Return the SQL that makes a lake table, with a companion for every column that may need one.
+
+    Args:
+        name: the table's name in the lake.
+        catalog: the catalog's name in Spark.
+        schema: the table's shape.
+        pipeline: the pipeline that it belongs to.
+        location: its directory, as a URI.
+    """
     definitions = [column.definition for column in schema.columns]
-    definitions += [column.exact_definition for column in schema.columns if column.kept.inexact]
+    definitions += [column.exact_definition for column in schema.columns if column.representation.inexact]
     properties = {**_PROPERTIES, SCHEMA_PROPERTY: schema.to_json(), PIPELINE_PROPERTY: pipeline}
     if len(definitions) > COLUMNS_COUNTED:
         bounded = [schema.column(key).lake_name for key in schema.key]
@@ -246,5 +264,11 @@ def create_table(name: LakeName, catalog: str, schema: TableSchema, pipeline: st
 
 
 def add_columns(name: LakeName, catalog: str, definitions: Sequence[str]) -> str:
-    """The SQL that adds nullable columns."""
+    """Return the SQL that adds nullable columns.
+
+    Args:
+        name: the table's name in the lake.
+        catalog: the catalog's name in Spark.
+        definitions: name and type of each column, as in CREATE TABLE.
+    """
     return f"ALTER TABLE {name.sql(catalog)} ADD COLUMNS ({', '.join(definitions)})"

@@ -43,7 +43,7 @@ class Settled:
         return json.dumps({"names": self.names, "gone": list(self.gone)}, ensure_ascii=False)
 
 
-def settled(schema: TableSchema, before: TableSchema) -> Settled:
+def settle(schema: TableSchema, before: TableSchema) -> Settled:
     """What a staged shape becomes; ``before``: the published one."""
     stable = [column for column in schema.live if not column.renamed]
     moving = [column for column in schema.live if column.renamed]
@@ -56,28 +56,32 @@ def settled(schema: TableSchema, before: TableSchema) -> Settled:
     columns = [live[column.name] for column in schema.live]
     past = [] if schema.drop else _past(columns, [c for c in schema.columns if c.dropped])
     final = replace(schema, columns=(*columns, *past), drop=False)
-    kept = [c for c in schema.columns if not (schema.drop and c.dropped)]
+    staying = [c for c in schema.columns if not (schema.drop and c.dropped)]
     names = {
         old: new
-        for staged, column in zip([*schema.live, *(c for c in kept if c.dropped)], final.columns, strict=True)
+        for staged, column in zip(
+            [*schema.live, *(c for c in staying if c.dropped)], final.columns, strict=True
+        )
         for old, new in zip(_fields([staged]), _fields([column]), strict=True)
         if old != new
     }
-    gone = set(_fields(before.columns)) - set(_fields(kept))
-    return Settled(final, names, tuple(sorted(gone | set(_fields(schema.columns)) - set(_fields(kept)))))
+    removed = set(_fields(before.columns)) - set(_fields(staying))
+    return Settled(
+        final, names, tuple(sorted(removed | set(_fields(schema.columns)) - set(_fields(staying))))
+    )
 
 
 def _past(live: Iterable[LakeColumn], dropped: Iterable[LakeColumn]) -> list[LakeColumn]:
     """Columns that are gone, under names that those present leave them."""
-    taken = {name.lower() for name in _fields(live)}
-    found = []
+    used_names = {name.lower() for name in _fields(live)}
+    past = []
     for column in dropped:
         name, number = column.lake_name, 1
-        while {name.lower(), exact_name(name).lower()} & taken:
+        while {name.lower(), exact_name(name).lower()} & used_names:
             name, number = f"{column.lake_name}__dropped{'' if number == 1 else number}", number + 1
-        taken |= {name.lower(), exact_name(name).lower()}
-        found.append(replace(column, lake_name=name, renamed=False))
-    return found
+        used_names |= {name.lower(), exact_name(name).lower()}
+        past.append(replace(column, lake_name=name, renamed=False))
+    return past
 
 
 def _fields(columns: Iterable[LakeColumn]) -> list[str]:
@@ -89,14 +93,14 @@ def with_settled_fields(metadata: Metadata, snapshot_id: int | None) -> Metadata
     plan = metadata.get("properties", {}).get(STAGED_FIELDS_PROPERTY)
     if plan is None:
         return metadata
-    told = json.loads(plan)
+    staged_plan = json.loads(plan)
     current = _current(metadata)
-    kept = [
+    remaining = [
         field
         for field in current["fields"]
-        if field["name"] not in told["gone"] or field["id"] in _held(metadata)
+        if field["name"] not in staged_plan["gone"] or field["id"] in _partition_and_sort_fields(metadata)
     ]
-    fields = _renamed(kept, told["names"], told.get("inside", ()))
+    fields = _renamed(remaining, staged_plan["names"], staged_plan.get("inside", ()))
     # Fields that are as they once were have that schema's number: a REST server adds no schema twice.
     alike = [s["schema-id"] for s in metadata["schemas"] if {**current, **s, "fields": fields} == s]
     number = alike[0] if alike else 1 + max(schema["schema-id"] for schema in metadata["schemas"])
@@ -128,22 +132,22 @@ def _current(metadata: Metadata) -> dict[str, Any]:
     return next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
 
 
-def _held(metadata: Metadata) -> set[int]:
+def _partition_and_sort_fields(metadata: Metadata) -> set[int]:
     """Fields that the table is partitioned or sorted by: Iceberg reads no table that lacks one."""
     specs = [*metadata.get("partition-specs", ()), *metadata.get("sort-orders", ())]
     return {int(field["source-id"]) for spec in specs for field in spec["fields"]}
 
 
-def with_shape(metadata: Metadata, position: int, kept: Collection[int]) -> Metadata:
+def with_shape(metadata: Metadata, position: int, keep_positions: Collection[int]) -> Metadata:
     """The table with its staged shape published, and the shapes of the points that are kept.
 
     Args:
         metadata: main moved to what is staged.
-        kept: the positions of the points that are kept.
+        keep_positions: the positions of the points that are kept.
     """
     properties = metadata.get("properties", {})
     shape = properties.get(STAGED_SCHEMA_PROPERTY)
-    told: dict[str, str | None] = {STAGED_SCHEMA_PROPERTY: None, STAGED_FIELDS_PROPERTY: None}
+    changes: dict[str, str | None] = {STAGED_SCHEMA_PROPERTY: None, STAGED_FIELDS_PROPERTY: None}
     settled_metadata = with_settled_fields(metadata, ref(metadata, "main"))
     history, before = _history(metadata), properties.get(SCHEMA_PROPERTY)
     if before is not None and shape is not None:
@@ -153,8 +157,10 @@ def with_shape(metadata: Metadata, position: int, kept: Collection[int]) -> Meta
     if changed:
         history = [entry for entry in history if parse_lsn(entry["lsn"]) < position]
         history.append(_entry(position, settled_metadata["current-schema-id"], shape))
-        told[HISTORY_PROPERTY] = json.dumps(_needed(history, kept), ensure_ascii=False)
-    return with_properties(settled_metadata, told if shape is None else {**told, SCHEMA_PROPERTY: shape})
+        changes[HISTORY_PROPERTY] = json.dumps(_needed(history, keep_positions), ensure_ascii=False)
+    return with_properties(
+        settled_metadata, changes if shape is None else {**changes, SCHEMA_PROPERTY: shape}
+    )
 
 
 def _entry(position: int, schema_id: int | None, shape: str | None) -> dict[str, Any]:
@@ -162,20 +168,20 @@ def _entry(position: int, schema_id: int | None, shape: str | None) -> dict[str,
 
 
 def _columns(shape: str) -> Any:
-    told = json.loads(shape)
-    return told["columns"], told["key"]
+    fields = json.loads(shape)
+    return fields["columns"], fields["key"]
 
 
-def _needed(history: list[dict[str, Any]], kept: Collection[int]) -> list[dict[str, Any]]:
+def _needed(history: list[dict[str, Any]], keep_positions: Collection[int]) -> list[dict[str, Any]]:
     """Without the shapes that had been followed by another one at the oldest point that is kept."""
-    oldest = min(kept, default=0)
+    oldest = min(keep_positions, default=0)
     first = max((i for i, entry in enumerate(history) if parse_lsn(entry["lsn"]) <= oldest), default=0)
     return history[first:]
 
 
 def _history(metadata: Metadata) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(metadata.get("properties", {}).get(HISTORY_PROPERTY, "[]"))
-    return found
+    history: list[dict[str, Any]] = json.loads(metadata.get("properties", {}).get(HISTORY_PROPERTY, "[]"))
+    return history
 
 
 def past_shapes(metadata: Metadata) -> list[tuple[str, TableSchema]]:
@@ -205,9 +211,9 @@ def schema_id_at(metadata: Metadata, schema_id: int, position: int, lsn: str | N
     """
     entry = _entry_at(metadata, position)
     settled_id = entry["schema-id"] if entry is not None and entry["lsn"] == lsn else None
-    known = {schema["schema-id"] for schema in metadata["schemas"]}
-    wanted = schema_id if settled_id is None else int(settled_id)
-    return wanted if wanted in known else int(metadata["current-schema-id"])
+    known_ids = {schema["schema-id"] for schema in metadata["schemas"]}
+    number = schema_id if settled_id is None else int(settled_id)
+    return number if number in known_ids else int(metadata["current-schema-id"])
 
 
 def _entry_at(metadata: Metadata, position: int) -> dict[str, Any] | None:
@@ -231,7 +237,7 @@ def with_past_shape(metadata: Metadata, snapshot_id: int, position: int) -> Meta
     if number is None:
         written = next(s for s in metadata["snapshots"] if s["snapshot-id"] == snapshot_id)
         number = written.get("schema-id", metadata["current-schema-id"])
-    told: dict[str, str | None] = {HISTORY_PROPERTY: json.dumps(below, ensure_ascii=False)}
+    changes: dict[str, str | None] = {HISTORY_PROPERTY: json.dumps(below, ensure_ascii=False)}
     if below[-1]["schema"] is not None:
-        told[SCHEMA_PROPERTY] = below[-1]["schema"]
-    return with_properties({**metadata, "current-schema-id": number}, told)
+        changes[SCHEMA_PROPERTY] = below[-1]["schema"]
+    return with_properties({**metadata, "current-schema-id": number}, changes)

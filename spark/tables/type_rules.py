@@ -102,16 +102,22 @@ class TypeRules:
         return nested_form(column, catalog, fields) if self._nests(entry) else ""
 
     def _nests(self, entry: TypeEntry) -> bool:
-        wanted: dict[Kind, Any] = {
+        nested: dict[Kind, Any] = {
             Kind.ARRAY: self.arrays == "list",
             Kind.RANGE: self.ranges == "struct",
             Kind.COMPOSITE: self.composites == "struct",
         }
-        return bool(wanted.get(entry.kind, False))
+        return bool(nested.get(entry.kind, False))
 
 
 def nested_form(column: TypedColumn, catalog: TypeCatalog, fields: Fields) -> str:
-    """An array as a list, a range or a composite as a struct; "" for a type of which that cannot be made."""
+    """Return the representation of an array as a list, of a range or composite as a struct; else "".
+
+    Args:
+        column: the column.
+        catalog: what is known of user types.
+        fields: of composites, by type OID: name, type OID and modifier of each field.
+    """
     entry = catalog.get(column.type_oid)
     if entry is None:
         return ""

@@ -15,7 +15,7 @@ from slotlake.decoder.copy.table import CopyCrew, CopyJob, copy_table
 from slotlake.decoder.errors import ChangedMeanwhileError
 from slotlake.decoder.server.source import connect
 from slotlake.expectations.shapes import Compared
-from slotlake.expectations.source_side import snapshot_session, while_there
+from slotlake.expectations.source_side import reading, snapshot_session
 from tests.conftest import Database
 
 AFTER = {
@@ -47,9 +47,9 @@ def test_a_copy_and_a_comparison(database: Database, tmp_path: Path, what: str) 
         with snapshot_session(database.dsn, snapshot) as session:
             database.execute(AFTER[what])
             assert vanished(database.dsn, [brief.relation_id, lasting.relation_id]) == {brief.relation_id}
-            with pytest.raises(VanishedError, match="dropped"), while_there(session, _compared(brief)):
+            with pytest.raises(VanishedError, match="dropped"), reading(session, _compared(brief)):
                 session.execute("SELECT * FROM brief")
-            with while_there(session, _compared(lasting)):
+            with reading(session, _compared(lasting)):
                 assert session.execute("SELECT count(*) FROM lasting").fetchone() == (1,)
         places = {table: _place(tmp_path / table.table) for table in (brief, lasting)}
         jobs = [CopyJob(t, places[t], part, "copy-0") for t in (brief, lasting, brief) for part in planned[t]]
@@ -73,7 +73,7 @@ def test_one_that_is_renamed_is_not_gone(database: Database, tmp_path: Path) -> 
         database.execute("ALTER TABLE brief RENAME TO other")
         with snapshot_session(database.dsn, snapshot) as session:
             renamed = pytest.raises(ChangedMeanwhileError, match="renamed")
-            with renamed as told, while_there(session, _compared(brief)):
+            with renamed as told, reading(session, _compared(brief)):
                 session.execute("SELECT * FROM brief")
             assert not isinstance(told.value, VanishedError)
 

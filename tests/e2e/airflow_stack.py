@@ -13,7 +13,7 @@ import psycopg
 from slotlake import Pipeline
 from slotlake.infra.local.airflow import LocalAirflow
 from slotlake.infra.local.airflow_client import AirflowClient
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 
 # For how long nothing at all may happen.  Beside other work a run takes as long as it takes.
 STILL_SECONDS_MAX = 240.0
@@ -44,7 +44,9 @@ class Stack:
 
     def rows(self, table: str, namespace: str = "") -> list[tuple[str | None, ...]]:
         with Pipeline.open(self.file) as pipeline:
-            return sorted(Cut.latest(replace(pipeline.lake, namespace=namespace or self.name)).rows(table))
+            return sorted(
+                ReadPoint.latest(replace(pipeline.lake, namespace=namespace or self.name)).rows(table)
+            )
 
     def source(self, table: str) -> list[tuple[str | None, ...]]:
         return sorted(self.database.execute(f"SELECT id::text, v FROM {table}").fetchall())
@@ -59,7 +61,7 @@ class Stack:
     def points(self) -> int:
         """Consistency points at which anything changed."""
         with Pipeline.open(self.file) as pipeline:
-            return len([row for row in Cut.latest(pipeline.lake).commits() if row["changed"]])
+            return len([row for row in ReadPoint.latest(pipeline.lake).commits() if row["changed"]])
 
     def sync(self) -> str:
         """One run by hand, to its end; its id."""

@@ -11,7 +11,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.infra.joining import recopying
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database
 from tests.e2e.joining_kinds import KINDS, Joining
 from tests.e2e.joins import BIG, PART_BYTES, begun, ready
@@ -52,7 +52,7 @@ class Recopying(Joining):
 
     def half(self, rewritten: str = REWRITTEN) -> None:
         """It is rewritten; until some ranges are copied again, and some are not."""
-        self.old = Counter(Cut.latest(self.pipeline.lake).rows("big"))
+        self.old = Counter(ReadPoint.latest(self.pipeline.lake).rows("big"))
         self.change()
         self.run(rewritten)
         for wanted in (0, 1, 2):
@@ -65,7 +65,7 @@ class Recopying(Joining):
     def others_go_on(self) -> None:
         """They are the source, and this table what it was."""
         self.equal("small")
-        assert Counter(Cut.latest(self.pipeline.lake).rows("big")) == self.old
+        assert Counter(ReadPoint.latest(self.pipeline.lake).rows("big")) == self.old
 
     def sound(self) -> None:
         super().sound()

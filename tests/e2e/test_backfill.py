@@ -19,7 +19,7 @@ from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.infra.backfill import rows as backfill_rows
 from slotlake.infra.backfill.replay import extend
 from slotlake.infra.backfill.rows import _removed_rows as gone
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.replay.scratch import scratch_of
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import pipeline_file
@@ -99,7 +99,7 @@ def test_ranges_of_time_become_one_replay(lake: tuple[Database, Pipeline]) -> No
     def replay(first: int, last: int) -> tuple[bool, int]:
         done = extend(pipeline, "scratch", moments[first], moments[last])
         assert done.covered
-        held = sorted(Cut.latest(scratch_of(pipeline.lake, "scratch")).rows("few"))
+        held = sorted(ReadPoint.latest(scratch_of(pipeline.lake, "scratch")).rows("few"))
         assert held == states[max(last, reached[0])]
         reached[0] = max(last, reached[0])
         return done.went_on, done.batches
@@ -268,7 +268,7 @@ def test_a_wrong_condition_is_refused_before_anything_is_done(
 
 
 def _points(pipeline: Pipeline) -> list[dict[str, Any]]:
-    return Cut.latest(pipeline.lake).commits()
+    return ReadPoint.latest(pipeline.lake).commits()
 
 
 def _source(database: Database, columns: str, table: str) -> set[tuple[Any, ...]]:

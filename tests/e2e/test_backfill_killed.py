@@ -18,7 +18,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.spark.catalog.rest import RestPointers
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from tests.catalogs import postgres_uri
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import pipeline_file, source_rows
@@ -150,7 +150,7 @@ def _backfill(pipeline: Pipeline, remote: str, failpoint: str, options: list[str
 def _sound(database: Database, pipeline: Pipeline, when: str) -> None:
     with database.connect() as connection:
         held = {table: source_rows(connection, table)[1] for table in TABLES}
-    cut = Cut.latest(pipeline.lake)
+    cut = ReadPoint.latest(pipeline.lake)
     behind = Counter(cut.rows("items")) != held["items"]
     if behind:  # changes that came after the backfill's snapshot
         pipeline.sync()

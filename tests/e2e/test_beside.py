@@ -17,7 +17,7 @@ from slotlake.decoder.errors import ApplyError, ChangeLogError
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.decoder.server import source
 from slotlake.infra.local.postgres import Version
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file, source_rows
 from tests.e2e.scenarios import big
@@ -215,7 +215,7 @@ def _source(database: Database) -> dict[str, Counter[Any]]:
 
 def mirrors(pipeline: Any, expected: dict[str, Counter[Any]]) -> dict[str, Any]:
     """The mirrors, and the open versions of their histories, where they are not what is expected."""
-    cut, found = Cut.latest(pipeline.lake), {}
+    cut, found = ReadPoint.latest(pipeline.lake), {}
     for table, rows in expected.items():
         names = [column.name for column in cut.schema(table).live]
         seen, versions = {"mirror": Counter(cut.rows(table))}, cut.open_versions(table, names)

@@ -13,7 +13,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.lsn import parse_lsn
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 
@@ -78,7 +78,7 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         while not self.stopped.is_set():
-            cut = Cut.latest(self.lake)
+            cut = ReadPoint.latest(self.lake)
             balance = sum(int(row[0] or 0) for row in cut.rows("accounts", ["balance"]))
             delta = sum(int(row[0] or 0) for row in cut.rows("history", ["delta"]))
             self.sights += 1
@@ -103,10 +103,10 @@ def test_killed_in_sync_and_run_again(database: Database, connect: str, tmp_path
         with Watcher(pipeline) as watcher:
             for seed, failpoint in enumerate(SYNC_FAILPOINTS):
                 _transfer(database, seed)
-                before = Cut.latest(pipeline.lake).position
+                before = ReadPoint.latest(pipeline.lake).position
                 killed = run_cli(connect, ["sync", str(file)], failpoint)
                 assert killed.returncode == -9, (failpoint, killed.stderr)
-                moved = Cut.latest(pipeline.lake).position != before
+                moved = ReadPoint.latest(pipeline.lake).position != before
                 assert moved == (failpoint == "publish.after_swap")
                 _transfer(database, seed + len(SYNC_FAILPOINTS))
                 pipeline.sync()
@@ -119,7 +119,7 @@ def test_killed_in_sync_and_run_again(database: Database, connect: str, tmp_path
         confirmed = database.execute(
             "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE NOT temporary"
         )
-        assert parse_lsn(confirmed[0][0]) == Cut.latest(pipeline.lake).position
+        assert parse_lsn(confirmed[0][0]) == ReadPoint.latest(pipeline.lake).position
 
 
 @pytest.mark.parametrize("failpoint", INIT_FAILPOINTS)

@@ -11,7 +11,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.lsn import parse_lsn
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file, source_rows
 from tests.e2e.test_crash import run_cli
@@ -86,7 +86,7 @@ def test_killed_at_each_step(database: Database, connect: str, tmp_path: Path) -
 
 
 def _different(database: Database, pipeline: Any) -> dict[str, Any]:
-    cut = Cut.latest(pipeline.lake)
+    cut = ReadPoint.latest(pipeline.lake)
     found = {}
     for table in TABLES:
         names = [column.name for column in cut.schema(table).live]

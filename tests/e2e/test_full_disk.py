@@ -17,7 +17,7 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import ChangeLogError, LakeError, SlotlakeError, SourceUnavailableError
 from slotlake.infra.local.postgres import temporary_postgres
 from slotlake.infra.local.postgres_binaries import server_user
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 
@@ -97,18 +97,18 @@ def test_the_lakes_disks_are_full_and_freed(database: Database, connect: str) ->
             assert list(log.iterdir()) == [], "nothing half-written"
             state.free()
 
-            before = Cut.latest(pipeline.lake).position
+            before = ReadPoint.latest(pipeline.lake).position
             warehouse.fill(left_bytes=256 << 10)
             kept = files(warehouse.place / "lake")
             refused(pipeline.sync, LakeError, "the warehouse")
-            assert Cut.latest(pipeline.lake).position == before
+            assert ReadPoint.latest(pipeline.lake).position == before
             left = sum(path.stat().st_size for path in files(warehouse.place / "lake") - kept)
             assert left < 100_000, "what could not be finished is removed, not left on the full disk"
             warehouse.free()
 
             catalog.fill()
             refused(pipeline.sync, LakeError, "the catalog")
-            assert Cut.latest(pipeline.lake).position == before
+            assert ReadPoint.latest(pipeline.lake).position == before
             assert [row for row in pipeline.rows("t", ["id"]) if int(row[0] or 0) > 9] == []
             catalog.free()
 

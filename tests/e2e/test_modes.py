@@ -13,7 +13,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.lsn import parse_lsn
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.read.query import query
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file, source_rows
@@ -137,7 +137,7 @@ _META = 5
 
 
 def _told(pipeline: Any, lake: Any, table: str) -> Told:
-    schema = Cut.latest(lake).schema(table)
+    schema = ReadPoint.latest(lake).schema(table)
     columns = [column.lake_name for column in schema.live]
     own = ", ".join("_x76_alid_from_lsn" if c == "valid_from_lsn" else c for c in columns)
     name = f"{lake.namespace}.{table}"

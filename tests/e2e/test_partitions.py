@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from slotlake import Pipeline
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database
 from tests.e2e.oracle import differences, pipeline_file
 from tests.e2e.scenario import big
@@ -68,7 +68,7 @@ def _pipeline(folder: Path, database: Database, name: str) -> Any:
 
 
 def _rewritten(pipeline: Any) -> int:
-    return sum(row["kind"] == "backfill" for row in Cut.latest(pipeline.lake).commits())
+    return sum(row["kind"] == "backfill" for row in ReadPoint.latest(pipeline.lake).commits())
 
 
 def test_through_the_root_and_by_leaf(database: Database, session: Any, tmp_path: Path) -> None:

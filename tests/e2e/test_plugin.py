@@ -15,7 +15,7 @@ from slotlake.decoder.errors import PipelineFileError, SourceError
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.local.postgres import temporary_postgres
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.read.query import query
 from tests.conftest import Database, fresh_database
 from tests.decoder.plugins import servers
@@ -160,7 +160,7 @@ def _all_columns(pipeline: Any, since: int) -> dict[str, Counter[Any]]:
     """What is beside the mirrors; without what each pipeline's own copy said."""
     found = {}
     for table in TABLES:
-        columns = [column.lake_name for column in Cut.latest(pipeline.lake).schema(table).live]
+        columns = [column.lake_name for column in ReadPoint.latest(pipeline.lake).schema(table).live]
         images = ", ".join(f"{image}.{c}" for image in ("new", "old") for c in columns)
         begun = ", ".join(f"CASE WHEN valid_from_lsn > {since} THEN {c} END" for c in BEGUN)
         asked = {

@@ -15,7 +15,7 @@ from slotlake.decoder.changelog.batches import Batch, batches
 from slotlake.decoder.lsn import format_lsn
 from slotlake.spark.merge.fields import field_types
 from slotlake.spark.publish import sidecar as annex
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.replay.scratch import scratch_of
 from tests.conftest import Database
 from tests.e2e.oracle import differences, pipeline_file
@@ -207,10 +207,10 @@ def _copied(pipeline: Any) -> set[str]:
 
 
 def _fields(pipeline: Any, table: str) -> dict[str, str]:
-    cut = Cut.latest(pipeline.lake)
+    cut = ReadPoint.latest(pipeline.lake)
     return field_types(cut.pinned[cut.find(table)].metadata)
 
 
 def _differing(pipeline: Any, tables: list[str]) -> list[str]:
-    scratch, live = Cut.latest(scratch_of(pipeline.lake, "scratch")), Cut.latest(pipeline.lake)
+    scratch, live = ReadPoint.latest(scratch_of(pipeline.lake, "scratch")), ReadPoint.latest(pipeline.lake)
     return [table for table in tables if sorted(scratch.rows(table)) != sorted(live.rows(table))]

@@ -23,7 +23,7 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.infra.local.postgres import temporary_postgres
 from slotlake.spark.catalog.rest import RestPointers
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database, fresh_database, seed_of_the_run
 from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.e2e.test_crash import Watcher, _fill, _transfer
@@ -224,7 +224,7 @@ def _ended(day: Day, when: str, *, done: bool | None) -> None:
         assert slots == [(pipeline.source.slot,)], when
         left = [path.name for path in pipeline.file.changelog_dir.iterdir() if path.name[0] == "."]
         assert left == [], when
-        cut = Cut.latest(pipeline.lake)
+        cut = ReadPoint.latest(pipeline.lake)
         names = [column.name for column in cut.schema("accounts").live]
         versions = list(cut.open_versions("accounts", names) or ())
         assert sum(batch.num_rows for batch in versions) == cut.count("accounts"), when

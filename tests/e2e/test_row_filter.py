@@ -20,7 +20,7 @@ from psycopg import sql
 from slotlake import Pipeline
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.local.postgres import EmbeddedPostgres
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database, drop_database
 from tests.e2e.oracle import pipeline_file, source_rows
 from tests.e2e.scenarios import big
@@ -128,7 +128,7 @@ def test_a_row_that_enters_with_an_unsent_value(sides: tuple[Database, Pipeline,
 
 
 def _columns(pipeline: Pipeline, table: str) -> Any:
-    return Cut.latest(pipeline.lake).schema(table).columns
+    return ReadPoint.latest(pipeline.lake).schema(table).columns
 
 
 def test_status_shows_what_is_taken(sides: tuple[Database, Pipeline, Pipeline]) -> None:

@@ -16,7 +16,7 @@ from slotlake.decoder.changelog.batches import Batch, batches
 from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.spark.merge.fields import field_types
 from slotlake.spark.publish import sidecar as annex
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.replay.scratch import scratch_of
 from tests.conftest import Database
 from tests.e2e.oracle import differences, pipeline_file, source_rows
@@ -261,8 +261,8 @@ def _differing_at(pipeline: Any, known: dict[str, Rows], lsn: str) -> dict[str, 
 
 def _differing_from(pipeline: Any, replayed: Any, tables: list[str]) -> dict[str, Any]:
     """What a replay ends with, beside what the lake had at that position."""
-    scratch = Cut.latest(scratch_of(pipeline.lake, "scratch"))
-    live = Cut.of(pipeline.lake, parse_lsn(replayed.lsn))
+    scratch = ReadPoint.latest(scratch_of(pipeline.lake, "scratch"))
+    live = ReadPoint.of(pipeline.lake, parse_lsn(replayed.lsn))
     found = {}
     for table in tables:
         pair = [Counter(tuple(row) for row in cut.rows(table)) for cut in (live, scratch)]
@@ -272,5 +272,5 @@ def _differing_from(pipeline: Any, replayed: Any, tables: list[str]) -> dict[str
 
 
 def _fields(pipeline: Any, table: str) -> dict[str, str]:
-    cut = Cut.latest(pipeline.lake)
+    cut = ReadPoint.latest(pipeline.lake)
     return field_types(cut.pinned[cut.find(table)].metadata)

@@ -13,7 +13,7 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import SlotlakeError, SourceUnavailableError
 from slotlake.decoder.failpoints import happening
 from slotlake.infra.local.postgres import EmbeddedPostgres, Version, temporary_postgres
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 
@@ -70,9 +70,9 @@ def test_the_server_crashes_at_each_step(connect: str, tmp_path: Path, version: 
             assert_equal(database, pipeline, TABLES)
             for number, (failpoint, moved) in enumerate(SYNC.items(), start=1):
                 write(database, number * 1000)
-                before = Cut.latest(pipeline.lake).position
+                before = ReadPoint.latest(pipeline.lake).position
                 crashed(server, failpoint, pipeline.sync)
-                assert (Cut.latest(pipeline.lake).position != before) == moved, failpoint
+                assert (ReadPoint.latest(pipeline.lake).position != before) == moved, failpoint
                 outcome = "COMMIT" if number % 2 else "ROLLBACK"
                 database.execute(f"{outcome} PREPARED 'pending at {number * 1000}'")
                 pipeline.sync()

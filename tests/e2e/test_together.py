@@ -19,7 +19,7 @@ from slotlake.decoder import failpoints
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.infra.local.postgres import EmbeddedPostgres
 from slotlake.infra.source import ddl_trigger
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.replay.scratch import scratch_of
 from tests.conftest import Database, drop_database
 from tests.e2e.oracle import pipeline_file
@@ -123,7 +123,7 @@ def _dies(file: Path, failpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _different(pipeline: Any, expected: dict[str, Counter[Any]], when: str) -> dict[str, Any]:
     """The mirrors, and the open versions of the histories, beside the source."""
-    cut, found = Cut.latest(pipeline.lake), {}
+    cut, found = ReadPoint.latest(pipeline.lake), {}
     for table, rows in expected.items():
         columns = [column.name for column in cut.schema(table).live]
         mirror = Counter(cut.rows(table))
@@ -168,7 +168,7 @@ def _replayed(pipeline: Any, start: str, transactions: int) -> dict[str, Any]:
     """From the first point on, in batches of another size: what the lake has now."""
     report = pipeline.replay("scratch", start=start, transactions=transactions)
     scratch, found = scratch_of(pipeline.lake, "scratch"), {}
-    pair = [Cut.latest(lake) for lake in (pipeline.lake, scratch)]
+    pair = [ReadPoint.latest(lake) for lake in (pipeline.lake, scratch)]
     for table in TABLES:
         if f"shop.{table}" in report.copied_meanwhile:
             continue

@@ -17,7 +17,7 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import ApplyError, LakeError, PipelineFileError
 from slotlake.infra.cli.main import main
 from slotlake.infra.copy.tables import published_tables
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file, source_rows
 from tests.spark.test_read_others import _duckdb as duckdb_with_iceberg
@@ -115,7 +115,7 @@ def test_other_readers_have_lists_and_structs(lake: Lake) -> None:
     """pyiceberg and DuckDB read what Spark wrote and what the copy wrote."""
     _, file = lake
     with Pipeline.open(file) as pipeline:
-        cut = Cut.latest(pipeline.lake)
+        cut = ReadPoint.latest(pipeline.lake)
         where = cut.pinned[cut.find("kinds")].location
     columns = ("id", "a", "r", "p")
     rows = StaticTable.from_metadata(where).scan(selected_fields=columns).to_arrow().to_pylist()
@@ -205,7 +205,7 @@ def test_a_replay_gives_the_same(lake: Lake) -> None:
     database, file = lake
     with Pipeline.open(file) as pipeline:
         pipeline.replay("again", transactions=1000)
-        again = Cut.latest(replace(pipeline.lake, namespace="again"))
+        again = ReadPoint.latest(replace(pipeline.lake, namespace="again"))
         with database.connect() as connection:
             for table in TABLES:
                 assert Counter(again.rows(table)) == source_rows(connection, table)[1], table

@@ -85,7 +85,7 @@ def test_the_verdict_and_every_key_are_in_pages_that_load_nothing(tmp_path: Path
 def test_tables_may_come_and_go_and_the_history_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suite, "RUNS_KEPT", 2)
+    monkeypatch.setattr(suite, "RUNS_MAX", 2)
     assert validate(report(EQUAL, ODD), tmp_path, "shop").failed == (ODD.table,)
     for _ in range(2):
         validation = validate(report(EQUAL), tmp_path, "shop")

@@ -19,7 +19,7 @@ from slotlake.spark.fold.conflicts import Choices, OnConflict
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.publish.commits import Point
 from slotlake.spark.publish.publication import Published, publish_batch
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.session import sibling, use_lake
 from slotlake.spark.tables.schema import TableSchema
 
@@ -206,7 +206,7 @@ class Lab:
         return applied.conflicts.counts
 
     def rows(self, table: str, at: int | None = None) -> list[tuple[str | None, ...]]:
-        cut = Cut.latest(self.lake) if at is None else Cut.at(self.lake, at)
+        cut = ReadPoint.latest(self.lake) if at is None else ReadPoint.at(self.lake, at)
         found = sorted(cut.rows(table), key=repr)
         assert cut.count(table) == len(found)
         return found

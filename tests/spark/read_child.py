@@ -22,7 +22,7 @@ from slotlake.spark.catalog.base import Catalog
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.names import belongs
 from slotlake.spark.publish.commits import commits_name, newest_pins, position_of
-from slotlake.spark.read.point import Cut, Pinned
+from slotlake.spark.read.point import Pinned, ReadPoint
 from slotlake.spark.tables import metadata as catalog_metadata
 
 SUMS = {"accounts": "abalance", "tellers": "tbalance", "branches": "bbalance", "history": "delta"}
@@ -48,7 +48,7 @@ class Reader:
         position = position_of(commits.metadata, name)
         if new:
             self._rows[location] = newest_pins(StaticTable.from_metadata(location), position)
-        cut = Cut(
+        cut = ReadPoint(
             lake,
             position,
             {
@@ -69,12 +69,12 @@ class Reader:
     def _pin(self, name: Any, location: str, position: int) -> Pinned:
         return self._pinned.setdefault((location, position), Pinned(name, location, position))
 
-    def _sum(self, cut: Cut, position: int) -> None:
+    def _sum(self, cut: ReadPoint, position: int) -> None:
         sums = {table: _total(cut, table, column) for table, column in SUMS.items()}
         self._expect(len(set(sums.values())) == 1, sums, position)
         self.report["sums"] += 1
 
-    def _sum_by_pyiceberg(self, cut: Cut, position: int) -> None:
+    def _sum_by_pyiceberg(self, cut: ReadPoint, position: int) -> None:
         sums = {"by": "pyiceberg"}
         for table, column in SUMS.items():
             read = StaticTable.from_metadata(cut.pinned[cut.find(table)].location)
@@ -87,7 +87,7 @@ class Reader:
             self.report["torn"].append([f"{position:X}", str(what)])
 
 
-def _below_compactions(cut: Cut, table: str) -> int:
+def _below_compactions(cut: ReadPoint, table: str) -> int:
     """The snapshot of the point; one of the same rows may lie on top of it."""
     metadata, wanted = cut.pinned[cut.find(table)].metadata, cut.snapshot_id(table)
     snapshot = catalog_metadata.snapshot(metadata, wanted)
@@ -97,7 +97,7 @@ def _below_compactions(cut: Cut, table: str) -> int:
     return wanted
 
 
-def _total(cut: Cut, table: str, column: str) -> int:
+def _total(cut: ReadPoint, table: str, column: str) -> int:
     sums = [pc.sum(batch.column(0)).as_py() for batch in cut.arrow_batches(table, [column])]
     return int(sum((s for s in sums if s is not None), Decimal(0)))
 

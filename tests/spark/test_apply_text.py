@@ -100,12 +100,12 @@ def _sorted(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
 def _said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The text of what is run, but for the shape of a table, which tells names."""
     said: list[str] = []
-    run = apply_run._told
+    run = apply_run._execute
 
     def told(session: Any, sql: str, markers: Any) -> Any:
         if "TBLPROPERTIES" not in sql:
             said.append(sql)
         return run(session, sql, markers)
 
-    monkeypatch.setattr(apply_run, "_told", told)
+    monkeypatch.setattr(apply_run, "_execute", told)
     return said

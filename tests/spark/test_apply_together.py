@@ -10,7 +10,7 @@ import pytest
 
 from slotlake.decoder.errors import ApplyError
 from slotlake.spark.apply import together as apply_together
-from slotlake.spark.apply.together import Job, done, is_small
+from slotlake.spark.apply.together import Job, is_small, run_jobs
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.merge import run as apply_run
@@ -24,7 +24,7 @@ TABLES = [relation(name, ["id"], id="int4", v="text") for name in ("a", "b", "c"
 
 @pytest.fixture
 def two_hands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apply_together, "hands_max", lambda: 2)
+    monkeypatch.setattr(apply_together, "workers_max", lambda: 2)
 
 
 def test_small_ones_meet_and_large_ones_are_alone(lab: Lab, two_hands: None) -> None:
@@ -46,12 +46,12 @@ def test_small_ones_meet_and_large_ones_are_alone(lab: Lab, two_hands: None) -> 
         "large": Job(staged("large", False), small=False),
         "second": Job(staged("second", True), small=True),
     }
-    found = done(lab.session, lab.lake, jobs)
+    found = run_jobs(lab.session, lab.lake, jobs)
     assert list(found) == [name for name, _ in found.values()] == ["first", "large", "second"]
     assert found["large"][1] is lab.session
     assert found["first"][1] is not found["second"][1], "each has the properties of its own snapshots"
     assert most["large"] == 1
-    assert dict(done(lab.session, lab.lake, jobs).values()).keys() == jobs.keys()
+    assert dict(run_jobs(lab.session, lab.lake, jobs).values()).keys() == jobs.keys()
 
 
 def test_what_fails_ends_what_others_do(lab: Lab, two_hands: None) -> None:
@@ -75,7 +75,7 @@ def test_what_fails_ends_what_others_do(lab: Lab, two_hands: None) -> None:
     jobs = {"slow": Job(slow, small=True), "fails": Job(fails, small=True)}
     jobs |= {f"later {i}": Job(later, small=True) for i in range(9)}
     with pytest.raises(ApplyError, match="refused"):
-        done(lab.session, lab.lake, jobs)
+        run_jobs(lab.session, lab.lake, jobs)
     assert ended == ["slow"], "nothing is at work any more"
     assert begun.count("later") < 9
     before = list(begun)

@@ -19,7 +19,7 @@ import pytest
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.publish.publication import lake_position
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.session import open_session
 from tests.spark import crash_child
 from tests.spark.lake_lab import Lab
@@ -38,7 +38,7 @@ def connected(connect: str, lake: LakeSettings) -> Iterator[Lab]:
 def test_a_copy_that_was_killed(connected: Lab, connect: str, failpoint: str) -> None:
     _killed("copy", connected.lake, connect, failpoint)
     with pytest.raises(LakeError, match="the lake lacks a table"):
-        Cut.latest(connected.lake)
+        ReadPoint.latest(connected.lake)
     crash_child.copy(connected)
     assert len(connected.rows("items")) == 2000
     assert connected.rows("log") == [("0",)] * 3

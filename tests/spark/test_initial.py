@@ -9,10 +9,10 @@ import pytest
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog.base import load
 from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.copy.initial import InitialCopy, initialised
+from slotlake.spark.copy.initial import InitialCopy, is_initialised
 from slotlake.spark.maintenance.table_files import TableFiles
 from slotlake.spark.publish.publication import lake_position
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.tables.metadata import head
 from slotlake.spark.tables.schema import TableSchema
 from tests.spark.lake_lab import PIPELINE, Lab, insert, relation, write_rows
@@ -23,14 +23,17 @@ ODD = relation('sales "x".Odd/Näme', ["the id"], **{"the id": "int4", "A.b/`c":
 
 
 def test_all_tables_appear_at_once(lab: Lab) -> None:
-    assert not initialised(lab.lake, PIPELINE)
+    assert not is_initialised(lab.lake, PIPELINE)
     with lab.init({ONE: [{"id": "1", "v": "a"}, {"id": "2", "v": None}], EMPTY: []}, publish=False) as copy:
         with pytest.raises(LakeError, match="the lake lacks a table"):
-            Cut.latest(lab.lake)
+            ReadPoint.latest(lab.lake)
         copy.publish(lab.point("copy"))
-    assert initialised(lab.lake, PIPELINE)
+    assert is_initialised(lab.lake, PIPELINE)
     assert lake_position(lab.lake) == lab.position
-    assert [schema.source_name for schema in Cut.latest(lab.lake).tables()] == ["public.empty", "public.one"]
+    assert [schema.source_name for schema in ReadPoint.latest(lab.lake).tables()] == [
+        "public.empty",
+        "public.one",
+    ]
     assert lab.rows("one") == [("1", "a"), ("2", None)]
     assert lab.rows("empty") == []
     assert not list(lab.lake.warehouse_path.rglob("*copying*"))
@@ -47,7 +50,7 @@ def test_a_copy_that_failed_leaves_nothing_and_starts_again(lab: Lab) -> None:
 def test_what_a_crash_left_is_cleared(lab: Lab) -> None:
     lab.init({ONE: [{"id": "1", "v": "a"}], EMPTY: []}, publish=False)
     lab.init({ONE: [{"id": "2", "v": "b"}]})
-    assert [schema.table for schema in Cut.latest(lab.lake).tables()] == ["one"]
+    assert [schema.table for schema in ReadPoint.latest(lab.lake).tables()] == ["one"]
     assert lab.rows("one") == [("2", "b")]
     assert not (lab.lake.warehouse_path / "shop" / "empty").exists()
 
@@ -61,7 +64,7 @@ def test_tables_of_others_are_left_alone(lab: Lab) -> None:
     with pytest.raises(LakeError, match="belongs to pipeline test"):
         InitialCopy.begin(lab.session, lab.lake, "other", [TableSchema.of(relation("other", [], v="int4"))])
     with pytest.raises(LakeError, match="belongs to pipeline test"):
-        initialised(lab.lake, "other")
+        is_initialised(lab.lake, "other")
 
 
 def test_a_directory_of_others_is_left_alone(lab: Lab) -> None:
@@ -79,7 +82,7 @@ def test_odd_names(lab: Lab) -> None:
     lab.sync(insert(ODD, **{**row, "the id": "2"}))
     odd = '"sales ""x"""."Odd/Näme"'
     assert lab.rows(odd) == [("1", "x", "y"), ("2", "x", "y")]
-    assert list(Cut.latest(lab.lake).rows(odd, ["a.B/`C"])) == [("y",), ("y",)]
+    assert list(ReadPoint.latest(lab.lake).rows(odd, ["a.B/`C"])) == [("y",), ("y",)]
     with open_catalog(lab.lake) as catalog:
         metadata = load(catalog.pointers(), TableSchema.of(ODD).lake_name("shop")).metadata
     assert [file.rows for file in TableFiles().data_files(head(metadata))] == [1, 1]
@@ -96,10 +99,10 @@ def test_a_table_that_joins_later(lab: Lab) -> None:
     assert lab.rows("empty") == [("7", "NaN")]
     assert lab.rows("one") == [("1", "a"), ("2", "b")]
     with pytest.raises(KeyError):
-        Cut.at(lab.lake, lab.position - 1).schema("empty")
+        ReadPoint.at(lab.lake, lab.position - 1).schema("empty")
     lab.sync(insert(EMPTY, id="8", v="1.00"), insert(ONE, id="3", v="c"))
     assert len(lab.rows("empty")) == 2
-    assert [point["kind"] for point in Cut.latest(lab.lake).commits()] == [
+    assert [point["kind"] for point in ReadPoint.latest(lab.lake).commits()] == [
         "copy",
         "batch",
         "backfill",

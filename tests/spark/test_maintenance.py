@@ -22,7 +22,7 @@ from slotlake.spark.maintenance.expiry import Grace
 from slotlake.spark.maintenance.rewrite import Care, Maintained, maintain_table, plan, tables_to_maintain
 from slotlake.spark.maintenance.table_files import DataFile, TableFiles
 from slotlake.spark.names import LakeName
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.tables import metadata as catalog_metadata
 from tests.spark.lake_lab import PIPELINE, Lab, delete, insert, relation, update
 
@@ -90,15 +90,15 @@ def _on_disk(lab: Lab) -> set[Path]:
 
 
 def _only_what_is_needed(lab: Lab) -> bool:
-    needed = TableFiles().reached(_metadata(lab, "one")["snapshots"])
+    needed = TableFiles().referenced_files(_metadata(lab, "one")["snapshots"])
     data = {str(path) for path in _on_disk(lab) if path.parent.name == "data" and path.name[0] != "."}
     return data == {path for path in needed if "/data/" in path}
 
 
 def test_no_row_changes_at_any_kept_point_and_what_nobody_needs_goes(worn: Lab) -> None:
-    before, commits = _seen(worn), Cut.latest(worn.lake).commits()
+    before, commits = _seen(worn), ReadPoint.latest(worn.lake).commits()
     times = (commits[-1]["commit_time"], commits[-1]["published_at"])
-    assert Cut.latest(worn.lake).newest_times() == times
+    assert ReadPoint.latest(worn.lake).newest_times() == times
     data = {path for path in _on_disk(worn) if path.suffix in _DATA}
     done = _maintain(worn)
     assert list(done) == ["one", "still", "commits"]
@@ -107,10 +107,10 @@ def test_no_row_changes_at_any_kept_point_and_what_nobody_needs_goes(worn: Lab) 
     assert (done["still"].rewritten_files, done["still"].expired_snapshots) == (0, 0)
     assert [file.deleted for file in _files(worn, "one")] == [0]
     assert _seen(worn) == before
-    assert Cut.latest(worn.lake).commits() == commits
-    assert Cut.latest(worn.lake).newest_times() == times
+    assert ReadPoint.latest(worn.lake).commits() == commits
+    assert ReadPoint.latest(worn.lake).newest_times() == times
     with pytest.raises(LakeError, match="keeps nothing as old as"):
-        Cut.at(worn.lake, worn.position - 0x100 * _KEPT)
+        ReadPoint.at(worn.lake, worn.position - 0x100 * _KEPT)
     assert data - set(_on_disk(worn)), "what no kept point needs is gone"
     assert _only_what_is_needed(worn)
     again = _maintain(worn)
@@ -125,7 +125,7 @@ def test_batches_go_on_and_points_pass_out_of_keeping(worn: Lab) -> None:
     rows = _seen(worn)
     _maintain(worn)
     assert _seen(worn) == rows
-    assert [r["position"] for r in Cut.latest(worn.lake).commits()] == list(
+    assert [r["position"] for r in ReadPoint.latest(worn.lake).commits()] == list(
         range(0x1000, worn.position + 1, 0x100)
     )
     # One a kept point, and main's, if a compaction is on top of the newest.
@@ -134,18 +134,18 @@ def test_batches_go_on_and_points_pass_out_of_keeping(worn: Lab) -> None:
 
 
 def test_what_a_table_met_is_remembered_over_compactions_and_expiry(worn: Lab) -> None:
-    before = Cut.latest(worn.lake).conflicts("public.one")
+    before = ReadPoint.latest(worn.lake).conflicts("public.one")
     worn.conflicts(insert(ONE, id="1", v="again"), delete(ONE, id="99999"))
-    met = Cut.latest(worn.lake).conflicts("public.one")
+    met = ReadPoint.latest(worn.lake).conflicts("public.one")
     assert met == before + Conflicts(insert_exists=1, delete_missing=1)
     for _ in range(2):
         worn.session.sql(
             "CALL lake.system.rewrite_data_files(table => 'shop.one', options => map('rewrite-all', 'true'))"
         ).collect()
         _one(worn)
-    assert Cut.latest(worn.lake).conflicts("public.one") == met
+    assert ReadPoint.latest(worn.lake).conflicts("public.one") == met
     _batches(worn, 1)
-    assert Cut.latest(worn.lake).conflicts("public.one") == met
+    assert ReadPoint.latest(worn.lake).conflicts("public.one") == met
 
 
 @pytest.mark.parametrize("failpoint", ["maintain.rewritten", "maintain.expired"])
@@ -189,7 +189,7 @@ def test_what_was_current_a_moment_ago_stays_and_so_do_new_files_that_nothing_le
     for path in (fresh, old):
         path.write_bytes(b"from a statement that was killed")
     os.utime(old, (time.time() - 4000,) * 2)
-    held = TableFiles().reached(_metadata(worn, "one")["snapshots"])
+    held = TableFiles().referenced_files(_metadata(worn, "one")["snapshots"])
     assert _one(worn, Care(Grace(unused=600.0, orphan=3600.0))).expired_snapshots == 0
     assert (fresh.exists(), old.exists()) == (True, False)
     assert all(Path(path).exists() for path in held)

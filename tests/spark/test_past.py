@@ -16,15 +16,15 @@ from slotlake.spark.catalog import tags as catalog_tags
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import KeepPoints
 from slotlake.spark.maintenance.expiry import Grace
-from slotlake.spark.maintenance.integrity import look
+from slotlake.spark.maintenance.integrity import find_damage
 from slotlake.spark.maintenance.rewrite import Care, maintain_table, tables_to_maintain
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish import commits_trim, past
 from slotlake.spark.publish.past import past_files
-from slotlake.spark.publish.points import kept_points, positions_to_keep
-from slotlake.spark.publish.rewind_position import lower
+from slotlake.spark.publish.points import positions_to_keep, readable_points
+from slotlake.spark.publish.rewind_position import rewind_position
 from slotlake.spark.publish.swap import load
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.read.query import query
 from slotlake.spark.replay.scratch import prepare_scratch, scratch_of
 from slotlake.spark.tables.metadata import Metadata
@@ -77,7 +77,7 @@ def _keep(lab: Lab, count: int) -> None:
 
 
 def _kept(lab: Lab) -> list[int]:
-    return [point.position for point in kept_points(_metadata(lab, "commits"))]
+    return [point.position for point in readable_points(_metadata(lab, "commits"))]
 
 
 def _all_as_seen(lab: Lab, seen: dict[int, Any]) -> None:
@@ -103,12 +103,12 @@ def test_kept_points_that_are_past(lab: Lab) -> None:
         assert 1 <= len(past_files(metadata)) <= 4
     _all_as_seen(lab, seen)
     with pytest.raises(LakeError, match="its oldest point is"):
-        Cut.at(lab.lake, kept[0] - 1)
+        ReadPoint.at(lab.lake, kept[0] - 1)
     old = kept[1]
     found = query(lab.session, lab.lake, "SELECT v FROM busy WHERE id = 1", old)
     assert (found.position, [row[0] for row in found.rows]) == (old, [dict(seen[old][0])["1"]])
     _other_readers(lab, old, seen)
-    prepare_scratch(Cut.at(lab.lake, old), scratch_of(lab.lake, "scratch"), PIPELINE)
+    prepare_scratch(ReadPoint.at(lab.lake, old), scratch_of(lab.lake, "scratch"), PIPELINE)
     scratch = replace(lab, lake=replace(lab.lake, namespace="scratch"))
     assert _seen(scratch) == seen[old]
     _live(lab, 5, seen)
@@ -125,7 +125,7 @@ def test_kept_points_that_are_past(lab: Lab) -> None:
 
 def _other_readers(lab: Lab, at: int, seen: dict[int, Any]) -> None:
     """As docs/reading.md says: by pin or tag, in the past file that the table's property names."""
-    (pins,) = [row["tables"] for row in Cut.latest(lab.lake).commits() if row["position"] == at]
+    (pins,) = [row["tables"] for row in ReadPoint.latest(lab.lake).commits() if row["position"] == at]
     (file,) = [f for f in past_files(_metadata(lab, "busy")) if f.first <= at <= f.last]
     expected = sorted((int(id_), int(v)) for id_, v in seen[at][0])
     by_pin = StaticTable.from_metadata(file.location).scan(snapshot_id=pins["shop.busy"]).to_arrow()
@@ -141,7 +141,7 @@ def test_a_history_that_was_given_up_leaves_no_point_in_the_past(lab: Lab) -> No
     _live(lab, 12, seen)
     latest = seen[lab.position]
     back = sorted(seen)[3] + 1
-    lower(lab.lake, PIPELINE, back)
+    rewind_position(lab.lake, PIPELINE, back)
     lab.position = back
     kept = {at: seen[at] for at in seen if at < back} | {back: latest}
     assert {at: _seen(lab, at) for at in kept} == kept
@@ -156,20 +156,20 @@ def test_rows_of_commits_go_once_nobody_can_stand_there(lab: Lab, monkeypatch: p
     monkeypatch.setattr(commits_trim, "_WORTH_IT", 5)
     _keep(lab, 6)
     lab.init({BUSY: [{"id": "1", "v": "0"}], IDLE: [{"id": "1", "v": "0"}]})
-    rows = Cut.latest(lab.lake).commits()
+    rows = ReadPoint.latest(lab.lake).commits()
     for count, left in ((4, 5), (8, 6), (3, 9), (4, 6)):
         for _ in range(count):
             _insert(lab)
-            rows.append(Cut.latest(lab.lake).commits()[-1])
-        times = Cut.latest(lab.lake).newest_times()
+            rows.append(ReadPoint.latest(lab.lake).commits()[-1])
+        times = ReadPoint.latest(lab.lake).newest_times()
         _maintained(lab)
-        found = Cut.latest(lab.lake).commits()
+        found = ReadPoint.latest(lab.lake).commits()
         assert found == rows[-left:]
         assert found[0]["position"] <= _kept(lab)[0]
-        assert Cut.latest(lab.lake).newest_times() == times
-        assert look(lab.lake, PIPELINE, files=True) == []
-        assert Cut.latest(lab.lake).commits(_kept(lab)[-2], pins=False)[-1]["position"] == lab.position
-    prepare_scratch(Cut.at(lab.lake, _kept(lab)[1]), scratch_of(lab.lake, "scratch"), PIPELINE)
+        assert ReadPoint.latest(lab.lake).newest_times() == times
+        assert find_damage(lab.lake, PIPELINE, files=True) == []
+        assert ReadPoint.latest(lab.lake).commits(_kept(lab)[-2], pins=False)[-1]["position"] == lab.position
+    prepare_scratch(ReadPoint.at(lab.lake, _kept(lab)[1]), scratch_of(lab.lake, "scratch"), PIPELINE)
 
 
 def test_which_points_are_kept_is_known_from_one_file(lab: Lab) -> None:

@@ -12,7 +12,7 @@ import pytest
 from slotlake.decoder.errors import ApplyError, LakeError
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.publish.publication import lake_position, pending, publish_batch
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from tests.spark.lake_lab import PIPELINE, HandBatch, Lab, insert, relation, truncate, update
 
 ONE = relation("one", ["id"], id="int8", v="int4")
@@ -126,7 +126,7 @@ def test_a_reader_never_sees_two_positions(lab: Lab) -> None:
 
     def read() -> None:
         while not stop.is_set():
-            cut = Cut.latest(lab.lake)
+            cut = ReadPoint.latest(lab.lake)
             seen.append((cut.position, next(cut.rows("one"))[1], next(cut.rows("two"))[1]))
 
     reader = threading.Thread(target=read)
@@ -144,7 +144,7 @@ def test_commits_tells_every_point(lab: Lab) -> None:
     lab.init({ONE: [], TWO: []})
     batch = lab.sync(insert(ONE, id="1", v="1"))
     empty = lab.sync()
-    points = Cut.latest(lab.lake).commits()
+    points = ReadPoint.latest(lab.lake).commits()
     assert [(p["kind"], p["position"]) for p in points] == [
         ("copy", 0x1000),
         ("batch", 0x1100),
@@ -152,7 +152,7 @@ def test_commits_tells_every_point(lab: Lab) -> None:
     ]
     assert [p["batch"] for p in points][1:] == [batch.name, empty.name]
     assert set(points[0]["tables"]) == {"shop.one", "shop.two"}
-    cut = Cut.at(lab.lake, 0x1100)
+    cut = ReadPoint.at(lab.lake, 0x1100)
     assert points[1]["tables"] == {f"shop.{table}": cut.snapshot_id(table) for table in ("one", "two")}
     assert points[1]["changed"] == {"shop.one": 1}
     assert points[1]["commit_time"].isoformat() == "2024-05-01T12:00:00+00:00"

@@ -17,14 +17,14 @@ from slotlake.spark.catalog import tags as catalog_tags
 from slotlake.spark.catalog.open import check_lake, open_catalog
 from slotlake.spark.catalog.rest import RestPointers
 from slotlake.spark.catalog.rest_changes import COPYING
-from slotlake.spark.copy.initial import InitialCopy, initialised
+from slotlake.spark.copy.initial import InitialCopy, is_initialised
 from slotlake.spark.lake import KeepPoints, LakeSettings
 from slotlake.spark.maintenance.expiry import Grace
 from slotlake.spark.maintenance.removal import drop_tables
 from slotlake.spark.maintenance.rewrite import Care, maintain_table, tables_to_maintain
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.swap import load
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.read.query import query
 from slotlake.spark.tables.schema import TableSchema
 from tests.catalogs import postgres_uri
@@ -79,17 +79,17 @@ def test_a_life_on_each_kind_of_catalog(anywhere: Lab) -> None:
         commits = load(pointers, LakeName(lab.lake.namespace, "commits")).metadata
         assert len(commits["snapshots"]) == 3
         assert "stage" not in one["refs"]
-    rows = Cut.latest(lab.lake).commits()
+    rows = ReadPoint.latest(lab.lake).commits()
     assert [row["kind"] for row in rows] == ["copy", *["batch"] * 2, "copy", *["batch"] * 4]
     assert len(rows[-1]["tables"]) == 3
     with pytest.raises(LakeError, match="keeps nothing as old as"):
-        Cut.at(lab.lake, 0x1000)
+        ReadPoint.at(lab.lake, 0x1000)
     joined = "SELECT max(one.v) FROM one JOIN late USING (id)"
     old = query(lab.session, lab.lake, joined, lab.position - 0x100)
     assert old.rows == [("1",)]
     _maintained(lab)
     assert drop_tables(lab.lake, PIPELINE)
-    assert not initialised(lab.lake, PIPELINE)
+    assert not is_initialised(lab.lake, PIPELINE)
 
 
 def _maintained(lab: Lab) -> None:
@@ -97,7 +97,7 @@ def _maintained(lab: Lab) -> None:
     rows = {
         (at, table): lab.rows(table, at) for at in kept for table in ("one", "late", '"Odd schema"."Two"')
     }
-    commits = Cut.latest(lab.lake).commits()
+    commits = ReadPoint.latest(lab.lake).commits()
     now = Care(Grace(unused=0.0, orphan=3600.0))
     done = [
         maintain_table(lab.session, lab.lake, name, PIPELINE, now)
@@ -108,7 +108,7 @@ def _maintained(lab: Lab) -> None:
     assert sum(table.expired_snapshots for table in done) >= 2
     assert all(table.removed.files for table in done if table.expired_snapshots)
     assert {(at, table): lab.rows(table, at) for at, table in rows} == rows
-    assert Cut.latest(lab.lake).commits() == commits
+    assert ReadPoint.latest(lab.lake).commits() == commits
     lab.sync(insert(ONE, id="9", n="9", v="9"))
     assert ("9", "9", "9") in lab.rows("one")
 
@@ -119,7 +119,7 @@ def _a_table_joins(lab: Lab) -> None:
         write_rows(copy.target(schema), LATE, [{"id": "1", "v": "7"}])
         copy.register(schema)
         with pytest.raises(KeyError):
-            Cut.latest(lab.lake).find("late")
+            ReadPoint.latest(lab.lake).find("late")
         copy.publish(lab.point("copy", "late"))
     assert lab.rows("late") == [("1", "7")]
     lab.sync(update(LATE, id="1", v="8"))
@@ -129,10 +129,10 @@ def _a_table_joins(lab: Lab) -> None:
 def test_a_copy_shows_all_tables_or_none(anywhere: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = anywhere
     with pytest.raises(LakeError, match="the lake lacks a table"):
-        Cut.latest(lab.lake)
+        ReadPoint.latest(lab.lake)
 
     def fails(name: str) -> None:
-        assert not initialised(lab.lake, PIPELINE)
+        assert not is_initialised(lab.lake, PIPELINE)
         raise RuntimeError(name)
 
     monkeypatch.setattr("slotlake.spark.copy.initial.reach", fails)
@@ -140,7 +140,7 @@ def test_a_copy_shows_all_tables_or_none(anywhere: Lab, monkeypatch: pytest.Monk
         lab.init(FIRST)
     monkeypatch.undo()
     with pytest.raises(LakeError, match="the lake lacks a table"):
-        Cut.latest(lab.lake)
+        ReadPoint.latest(lab.lake)
     lab.init(FIRST)
     assert lab.rows("one") == [("1", "1.5", "0")]
 
@@ -158,7 +158,7 @@ def test_what_a_crash_left_of_a_copy_on_rest_is_not_there_and_goes(
         commit(self, changes)
 
     monkeypatch.setattr(RestPointers, "_commit", killed)
-    monkeypatch.setattr(InitialCopy, "_abandon", lambda self: None)
+    monkeypatch.setattr(InitialCopy, "_drop_all", lambda self: None)
     with pytest.raises(KeyboardInterrupt):
         lab.init(FIRST)
     monkeypatch.undo()
@@ -167,7 +167,7 @@ def test_what_a_crash_left_of_a_copy_on_rest_is_not_there_and_goes(
         assert left.metadata.properties[COPYING] == "true"
         assert left.metadata.snapshots == []
         assert LakeName(lab.lake.namespace, "one") not in catalog.pointers()
-    assert not initialised(lab.lake, PIPELINE)
+    assert not is_initialised(lab.lake, PIPELINE)
     lab.init(FIRST)
     assert lab.rows("one") == [("1", "1.5", "0")]
 
@@ -234,7 +234,7 @@ def test_tables_on_rest_are_asked_for_at_once(on_rest: Lab, monkeypatch: pytest.
         return asked(self, name)
 
     monkeypatch.setattr(RestPointers, "location", waits_for_another)
-    assert len(Cut.latest(on_rest.lake).tables()) == 2
+    assert len(ReadPoint.latest(on_rest.lake).tables()) == 2
 
 
 def test_secrets_are_not_told(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slotlake.decoder.errors import LakeError
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.read.query import query
 from tests.spark.lake_lab import Lab, delete, insert, relation, update
 
@@ -37,7 +37,7 @@ def test_rows_are_postgresql_text(lab: Lab) -> None:
     lab.init({KINDS: [ROW]})
     lab.sync(insert(KINDS, **STRANGE))
     assert lab.rows("kinds") == [tuple(ROW.values()), tuple(STRANGE.values())]
-    cut = Cut.latest(lab.lake)
+    cut = ReadPoint.latest(lab.lake)
     assert sorted(cut.rows("public.kinds", ["n", "id"])) == [("-0.50", "1"), ("NaN", "2")]
     names = next(cut.arrow_batches("kinds", ["id", "n"])).schema.names
     assert names == ["id", "n", "n__exact"]
@@ -52,12 +52,12 @@ def test_positions_of_the_past(lab: Lab) -> None:
     lab.sync(delete(KINDS, id="1"), insert(KINDS, **STRANGE))
     assert lab.rows("kinds", at=0x1000) == [tuple(ROW.values())]
     assert lab.rows("kinds", at=0x11FF)[0][-1] == "second"
-    assert Cut.at(lab.lake, 0x11FF).position == 0x1100
+    assert ReadPoint.at(lab.lake, 0x11FF).position == 0x1100
     assert [row[0] for row in lab.rows("kinds")] == ["2"]
     with pytest.raises(LakeError, match="nothing as old as 0/FFF"):
-        Cut.at(lab.lake, 0xFFF)
+        ReadPoint.at(lab.lake, 0xFFF)
     with pytest.raises(LakeError, match="has not reached 0/1201"):
-        Cut.at(lab.lake, 0x1201)
+        ReadPoint.at(lab.lake, 0x1201)
 
 
 def test_deleted_rows_stay_deleted_over_many_batches(lab: Lab) -> None:

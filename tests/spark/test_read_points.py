@@ -14,7 +14,7 @@ from slotlake.spark.lake import KeepPoints
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish import points
 from slotlake.spark.publish.swap import load
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.tables.metadata import Metadata
 from tests.spark.lake_lab import Lab, delete, insert, relation, truncate, update
 
@@ -67,12 +67,12 @@ def test_a_row_of_commits_pins_every_table(lab: Lab) -> None:
     lab.sync(update(ONE, id="1", v="1"), insert(ONE, id="2", v="1"))
     lab.sync()
     lab.sync(insert(TWO, id="7", v="2"))
-    rows = Cut.latest(lab.lake).commits()
+    rows = ReadPoint.latest(lab.lake).commits()
     assert [row["changed"] for row in rows] == [
         {"shop.one": 1, "shop.two": 0}, {"shop.one": 2}, {}, {"shop.two": 1},
     ]  # fmt: skip
     for row in rows:
-        cut = Cut.at(lab.lake, row["position"])
+        cut = ReadPoint.at(lab.lake, row["position"])
         assert row["tables"] == {f"shop.{t}": cut.snapshot_id(t) for t in ("one", "two")}
 
 
@@ -88,7 +88,7 @@ def test_points_beyond_the_count_are_let_go_in_the_same_publish(lab: Lab) -> Non
     assert (lab.rows("one", at=0x1500), lab.rows("two", at=0x1500)) == ([("1", "3")], [("1", "0")])
     assert lab.rows("one", at=0x1A00) == [("1", "5")]
     with pytest.raises(LakeError, match="keeps nothing as old as 0/14FF: its oldest point is 0/1500"):
-        Cut.at(lab.lake, 0x14FF)
+        ReadPoint.at(lab.lake, 0x14FF)
     lab.sync(update(TWO, id="1", v="9"))
     assert list(_tags(lab, "two")) == [0x1700, 0x1900, 0x1B00]
 
@@ -100,7 +100,7 @@ def test_points_beyond_the_age_are_let_go(lab: Lab) -> None:
     lab.sync(update(ONE, id="1", v="2"))
     assert list(_tags(lab, "one")) == list(_tags(lab, "commits")) == [0x1200]
     with pytest.raises(LakeError, match="its oldest point is 0/1200"):
-        Cut.at(lab.lake, 0x1100)
+        ReadPoint.at(lab.lake, 0x1100)
 
 
 def test_expiry_takes_nothing_that_a_kept_point_needs(lab: Lab) -> None:
@@ -133,10 +133,10 @@ def test_a_compaction_is_part_of_the_table_and_commits_can_be_compacted_too(lab:
             f"CALL lake.system.rewrite_data_files(table => 'lake.shop.{table}', "
             "options => map('rewrite-all', 'true'))"
         ).collect()
-    assert Cut.latest(lab.lake).position == 0x1300
+    assert ReadPoint.latest(lab.lake).position == 0x1300
     assert lab.rows("one", at=0x1200) == [("1", "2")]
     lab.sync(update(ONE, id="1", v="4"))
-    rows = Cut.latest(lab.lake).commits()
+    rows = ReadPoint.latest(lab.lake).commits()
     assert [row["position"] for row in rows] == [0x1000, 0x1100, 0x1200, 0x1300, 0x1400]
     assert set(rows[-1]["tables"]) == {"shop.one"}
     assert lab.rows("one", at=0x1300) == [("1", "3")]
@@ -145,7 +145,7 @@ def test_a_compaction_is_part_of_the_table_and_commits_can_be_compacted_too(lab:
 def test_a_moment_is_the_newest_point_committed_by_then(lab: Lab) -> None:
     lab.init({ONE: [{"id": "1", "v": "0"}]})
     with open_catalog(lab.lake) as catalog:
-        copied = points.kept_points(load(catalog.pointers(), LakeName("shop", "commits")).metadata)[-1]
+        copied = points.readable_points(load(catalog.pointers(), LakeName("shop", "commits")).metadata)[-1]
     times = [copied.committed + timedelta(seconds=s) for s in (10, 20, 20)]
     for number, moment in enumerate(times, 1):
         batch = lab.batch(update(ONE, id="1", v=str(number)))
@@ -164,12 +164,12 @@ def test_a_moment_is_the_newest_point_committed_by_then(lab: Lab) -> None:
             return points.choose(load(catalog.pointers(), name).metadata, name, moment)
 
     now = datetime.now(UTC)
-    assert Cut.of(lab.lake, now).position == 0x1000  # the others are, by their clock, not there yet
+    assert ReadPoint.of(lab.lake, now).position == 0x1000  # the others are, by their clock, not there yet
     assert [seen(s) for s in (0, 9.999, 10, 19, 20, 50)] == [0x1000, 0x1000, 0x1100, 0x1100, 0x1400, 0x1400]
     with pytest.raises(LakeError, match="keeps nothing as old as 2020-01-01"):
-        Cut.of(lab.lake, datetime(2020, 1, 1, tzinfo=UTC))
+        ReadPoint.of(lab.lake, datetime(2020, 1, 1, tzinfo=UTC))
     with pytest.raises(LakeError, match="in the future"):
-        Cut.of(lab.lake, now + timedelta(days=1))
+        ReadPoint.of(lab.lake, now + timedelta(days=1))
 
 
 @pytest.mark.parametrize(

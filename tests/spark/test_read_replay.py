@@ -11,7 +11,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.errors import ChangeLogError, LakeError
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
 
@@ -77,7 +77,7 @@ def test_replayed_in_batches_of_any_size(database: Database, session: Any, tmp_p
 def _contents(pipeline: Any, namespace: str, at: str | None = None) -> dict[str, Counter[Any]]:
     from slotlake.spark.publish.points import parse_at
 
-    cut = Cut.of(replace(pipeline.lake, namespace=namespace), parse_at(at or "latest"))
+    cut = ReadPoint.of(replace(pipeline.lake, namespace=namespace), parse_at(at or "latest"))
     return {table: Counter(cut.rows(table)) for table in TABLES}
 
 

@@ -7,7 +7,7 @@ import pytest
 from slotlake.decoder.errors import ApplyError, LakeError
 from slotlake.spark.copy.replace import Replacement
 from slotlake.spark.publish.commits import Point
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.tables.schema import TableSchema
 from tests.spark.lake_lab import PIPELINE, Lab, insert, relation, update, write_rows
 
@@ -33,7 +33,7 @@ def test_the_rows_are_replaced(lab: Lab) -> None:
     assert not list(lab.lake.warehouse_path.glob("_slotlake/backfill/*/*"))
     lab.sync(update(WIDER, id="2", v="8.00", since=None))
     assert lab.rows("items") == [("2", "8.00", None)]
-    points = Cut.latest(lab.lake).commits()
+    points = ReadPoint.latest(lab.lake).commits()
     assert [p["kind"] for p in points] == ["copy", "batch", "backfill", "backfill", "batch"]
     assert [list(p["changed"].values()) for p in points[1:]] == [[1], [1], [1], [1]]
 
@@ -51,7 +51,7 @@ def test_a_table_that_lost_its_key(lab: Lab) -> None:
         write_rows(replacement.target, KEYLESS, [{"id": "1", "v": "1.00"}] * 2)
         replacement.publish(point(lab))
     assert lab.rows("items") == [("1", "1.00")] * 2
-    assert Cut.latest(lab.lake).schema("items").key == ()
+    assert ReadPoint.latest(lab.lake).schema("items").key == ()
 
 
 def test_not_at_another_position_and_not_of_others(lab: Lab) -> None:

@@ -26,7 +26,7 @@ from slotlake.decoder.types.table import column_type, to_text
 from slotlake.infra.config.pipeline_file import PipelineFile
 from slotlake.infra.local.postgres import EmbeddedPostgres
 from slotlake.infra.selection.tables import SelectedTable, selected
-from slotlake.spark.row_filter.selection import taken
+from slotlake.spark.row_filter.selection import select_changes
 from slotlake.spark.tables import shapes
 from tests.conftest import Database, drop_database
 from tests.e2e.scenarios import big
@@ -143,7 +143,7 @@ def test_the_server_filters_the_same(
     end = _position(database)
     folder = tmp_path_factory.mktemp("stream")
     whole = _versions(_pulled(database, folder, WHOLE, start, end))
-    chosen = {table: taken(selections[table], changes).changes for table, changes in whole.items()}
+    chosen = {table: select_changes(selections[table], changes).changes for table, changes in whole.items()}
     by_server = _versions(_pulled(database, folder, FILTERED, start, end))
     assert _by_table(chosen) == _by_table(by_server)
     for table, versions in by_server.items():
@@ -169,7 +169,7 @@ def test_operations(database: Database, tmp_path: Path, operations: str) -> None
     end = _position(database)
     whole = _versions(_pulled(database, tmp_path, WHOLE, start, end))["by_key"]
     by_server = _versions(_pulled(database, tmp_path, ("part",), start, end))
-    assert _by_table({"by_key": taken(selection, whole).changes}) == _by_table(by_server)
+    assert _by_table({"by_key": select_changes(selection, whole).changes}) == _by_table(by_server)
 
 
 def test_a_value_that_was_not_sent_is_told(database: Database, tmp_path: Path) -> None:
@@ -178,9 +178,9 @@ def test_a_value_that_was_not_sent_is_told(database: Database, tmp_path: Path) -
     start = _position(database)
     database.execute("UPDATE by_key SET k = 2")
     whole = _versions(_pulled(database, tmp_path, WHOLE, start, _position(database)))["by_key"]
-    result = taken(_selections(database)["by_key"], whole)
+    result = select_changes(_selections(database)["by_key"], whole)
     assert result.lost == {"big"}
-    assert taken("", result.changes).lost == {"big"}, "also if the server filters"
+    assert select_changes("", result.changes).lost == {"big"}, "also if the server filters"
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_table_that_no_longer_fits_its_filter(
     database.execute(f"{change}; INSERT INTO moody VALUES (1)")
     batch = _pulled(database, tmp_path, WHOLE, start, _position(database))
     with pytest.raises(ApplyError, match=told):
-        taken(selection, _versions(batch)["moody"])
+        select_changes(selection, _versions(batch)["moody"])
     database.execute("DROP TABLE moody")
 
 
@@ -215,9 +215,9 @@ def test_a_filter_fails_where_the_server_would(database: Database, tmp_path: Pat
     broken = selection.replace("((k % 2) = 0)", "((2 / k) = 0)")
     assert broken != selection
     with pytest.raises(ApplyError, match="division by zero"):
-        taken(broken, changes)
+        select_changes(broken, changes)
     guarded = selection.replace("((k % 2) = 0)", "((k <> 0) AND ((2 / k) = 2))")
-    (_, rows), *_ = taken(guarded, changes).changes
+    (_, rows), *_ = select_changes(guarded, changes).changes
     assert rows.filter(pc.equal(rows["op"], ord("I"))).num_rows == 1
 
 
@@ -225,6 +225,6 @@ def test_nothing_chosen_is_everything(database: Database, tmp_path: Path) -> Non
     start = _position(database)
     database.execute("INSERT INTO by_bag (k) VALUES (1); UPDATE by_bag SET k = 2; DELETE FROM by_bag")
     changes = _versions(_pulled(database, tmp_path, WHOLE, start, _position(database)))["by_bag"]
-    assert taken("", changes).changes == changes
+    assert select_changes("", changes).changes == changes
     empty = [(replace(relation, rows=0), rows.slice(0, 0)) for relation, rows in changes]
-    assert taken(_selections(database)["by_bag"], empty).changes[0][1].num_rows == 0
+    assert select_changes(_selections(database)["by_bag"], empty).changes[0][1].num_rows == 0

@@ -10,7 +10,7 @@ from slotlake.spark.catalog.base import load
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.maintenance.table_files import TableFiles
 from slotlake.spark.names import LakeName
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.replay.scratch import owner, prepare_scratch, scratch_of, spare_shared_files
 from slotlake.spark.tables import metadata as catalog_metadata
 from tests.spark.lake_lab import PIPELINE, Lab, delete, relation, update
@@ -29,12 +29,12 @@ def lived(lab: Lab) -> Lab:
 def _files(lab: Lab, name: str) -> set[str]:
     with open_catalog(lab.lake) as catalog:
         metadata = load(catalog.pointers(), LakeName.parse(name)).metadata
-    return set(TableFiles().reached(metadata["snapshots"]))
+    return set(TableFiles().referenced_files(metadata["snapshots"]))
 
 
 def test_dropping_a_scratch_table_spares_the_live_one(lived: Lab) -> None:
     before, live = lived.rows("items"), _files(lived, "shop.items")
-    prepare_scratch(Cut.latest(lived.lake), scratch_of(lived.lake, "scratch"), PIPELINE)
+    prepare_scratch(ReadPoint.latest(lived.lake), scratch_of(lived.lake, "scratch"), PIPELINE)
     shared = live & _files(lived, "scratch.items")
     assert {Path(file).suffix for file in shared} == {".parquet", ".puffin"}
     scratch = "SELECT count(*) FROM lake.scratch.items"
@@ -53,7 +53,7 @@ def test_dropping_a_scratch_table_spares_the_live_one(lived: Lab) -> None:
 
 def test_scratch_tables_of_earlier_versions_are_protected_when_a_replay_goes_on(lived: Lab) -> None:
     scratch = scratch_of(lived.lake, "scratch")
-    prepare_scratch(Cut.latest(lived.lake), scratch, PIPELINE)
+    prepare_scratch(ReadPoint.latest(lived.lake), scratch, PIPELINE)
     with open_catalog(scratch) as catalog:
         table = load(catalog.pointers(), LakeName("scratch", "items"))
         assert table.metadata["properties"]["slotlake.pipeline"] == owner(PIPELINE)

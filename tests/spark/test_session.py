@@ -12,10 +12,10 @@ from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableI
 
 from slotlake.decoder.errors import LakeError, SetupError
 from slotlake.infra.local.postgres import EmbeddedPostgres
-from slotlake.spark.copy.initial import initialised
+from slotlake.spark.copy.initial import is_initialised
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.publish.publication import lake_position
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.read.query import query
 from slotlake.spark.session import open_session
 from tests.spark.lake_lab import PIPELINE, UNCHANGED, Lab, delete, insert, relation, truncate, update
@@ -137,8 +137,10 @@ def test_a_catalog_that_cannot_be_reached(pg: EmbeddedPostgres, tmp_path: Path) 
         ),
     ):
         with pytest.raises(LakeError, match=what) as caught:
-            initialised(LakeSettings("lake", uri, f"file://{tmp_path}", "shop"), PIPELINE)
+            is_initialised(LakeSettings("lake", uri, f"file://{tmp_path}", "shop"), PIPELINE)
         assert "s3cret" not in str(caught.value)
     (tmp_path / "garbage.db").write_text("this is no database" * 100)
     with pytest.raises(LakeError, match="cannot be used: file is not a database"):
-        Cut.latest(LakeSettings("lake", f"sqlite:///{tmp_path}/garbage.db", f"file://{tmp_path}", "shop"))
+        ReadPoint.latest(
+            LakeSettings("lake", f"sqlite:///{tmp_path}/garbage.db", f"file://{tmp_path}", "shop")
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slotlake.decoder.errors import ApplyError
-from slotlake.spark.read.point import Cut
+from slotlake.spark.read.point import ReadPoint
 from tests.spark.lake_lab import Lab, insert, relation, truncate, update
 
 V1 = relation("items", ["id"], id="int4", name="text", price="numeric(10,2)")
@@ -28,7 +28,7 @@ def test_a_column_that_is_new(lab: Lab) -> None:
         ("2", "b", "2.00", None),
         ("3", "c", "3.00", "infinity"),
     ]
-    assert [column.name for column in Cut.latest(lab.lake).schema("items").live] == [
+    assert [column.name for column in ReadPoint.latest(lab.lake).schema("items").live] == [
         "id",
         "name",
         "price",

@@ -16,12 +16,12 @@ from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.fields import field_types
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.publication import publish_batch
-from slotlake.spark.publish.sidecar import Annex, Copied
-from slotlake.spark.read.point import Cut
+from slotlake.spark.publish.sidecar import BatchSidecar, TableCopy
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.read.query import query
-from slotlake.spark.tables.change import promotes, replaced
+from slotlake.spark.tables.change import can_widen, schema_after_copy
 from slotlake.spark.tables.schema import LakeColumn, TableSchema
-from slotlake.spark.tables.settle import settled
+from slotlake.spark.tables.settle import settle
 from tests.spark.lake_lab import PIPELINE, Change, Lab, insert, relation, update, write_rows
 
 FIRST = relation("items", ["id"], id="int4", v="int4", w="text")
@@ -35,9 +35,9 @@ def numbered(table: Any, numbers: Mapping[str, int]) -> TableSchema:
     return replace(schema, columns=tuple(replace(c, number=numbers[c.name]) for c in schema.columns))
 
 
-def sync(lab: Lab, annex: Annex, *changes: Change) -> None:
+def sync(lab: Lab, annex: BatchSidecar, *changes: Change) -> None:
     batch = lab.batch(*changes)
-    apply_batch(lab.session, lab.lake, batch, PIPELINE, annex=annex)
+    apply_batch(lab.session, lab.lake, batch, PIPELINE, sidecar=annex)
     lab.position = publish_batch(lab.lake, batch, PIPELINE, annex).position
 
 
@@ -53,17 +53,17 @@ def _settles(lab: Lab, folder: Path) -> None:
         write_rows(copy.target(schema), FIRST, [{"id": "1", "v": "10", "w": "a"}])
         copy.register(schema)
         copy.publish(lab.point("copy"))
-    told = Annex({0: NUMBERS["first"], 1: NUMBERS["renamed"]})
+    told = BatchSidecar({0: NUMBERS["first"], 1: NUMBERS["renamed"]})
     sync(lab, told, update(FIRST, id="1", v="11", w="b"), insert(RENAMED, id="2", w="20", v="c"))
     assert _seen(lab) == (["id", "w", "v"], [("1", "11", "b"), ("2", "20", "c")])
-    copied = Copied(numbered(RETYPED, NUMBERS["renamed"]), folder / "copy", 1, "rewritten")
+    copied = TableCopy(numbered(RETYPED, NUMBERS["renamed"]), folder / "copy", 1, "rewritten")
     copied.directory.mkdir()
     write_rows(copied.target, RETYPED, [{"id": "3", "w": "now text", "v": "d"}])
-    sync(lab, Annex(copies=(copied,)), insert(RENAMED, id="4", w="40", v="e"))
+    sync(lab, BatchSidecar(copies=(copied,)), insert(RENAMED, id="4", w="40", v="e"))
     assert _seen(lab) == (["id", "w", "v"], [("3", "now text", "d")])
-    sync(lab, Annex(), insert(RETYPED, id="5", w="five", v="f"))
+    sync(lab, BatchSidecar(), insert(RETYPED, id="5", w="five", v="f"))
     name = LakeName("shop", "items")
-    metadata = Cut.latest(lab.lake).pinned[name].metadata
+    metadata = ReadPoint.latest(lab.lake).pinned[name].metadata
     assert field_types(metadata) == {"id": "int", "v": "string", "w": "string"}
     past = [lab.rows("items", at) for at in (0x1000, 0x1100, 0x1200)]
     assert past == [[("1", "10", "a")], [("1", "11", "b"), ("2", "20", "c")], [("3", "now text", "d")]]
@@ -78,7 +78,7 @@ def _and_back(lab: Lab) -> None:
     """To fields that the table had before: a REST server takes no schema that it has already."""
     for names in (("id", "q", "v"), ("id", "w", "v"), ("id", "q", "v")):
         shape = relation("items", ["id"], **dict(zip(names, ("int4", "text", "text"), strict=True)))
-        told = Annex({0: {name: number for number, name in enumerate(names, 1)}})
+        told = BatchSidecar({0: {name: number for number, name in enumerate(names, 1)}})
         sync(lab, told, update(shape, **dict(zip(names, ("5", names[1], "f"), strict=True))))
         assert _seen(lab)[0] == list(names)
         read = lab.session.sql(f"SELECT {names[1]} FROM lake.shop.items WHERE id = 5").collect()
@@ -89,7 +89,7 @@ def _and_back(lab: Lab) -> None:
 
 
 def _seen(lab: Lab) -> tuple[list[str], list[tuple[str | None, ...]]]:
-    return [column.name for column in Cut.latest(lab.lake).schema("items").live], lab.rows("items")
+    return [column.name for column in ReadPoint.latest(lab.lake).schema("items").live], lab.rows("items")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def _seen(lab: Lab) -> tuple[list[str], list[tuple[str | None, ...]]]:
     ],
 )
 def test_what_iceberg_widens(old: str, new: str, possible: bool) -> None:
-    assert promotes(old, new) is possible
+    assert can_widen(old, new) is possible
 
 
 def test_a_name_that_two_columns_want() -> None:
@@ -114,11 +114,11 @@ def test_a_name_that_two_columns_want() -> None:
     gone = replace(held, columns=(*held.columns[:2], replace(held.columns[2], dropped=True)))
     back = LakeColumn("w", "w__as_int", 23, -1, "int4", number=4, renamed=True)
     staged = replace(gone, columns=(*held.columns[:2], back, gone.columns[2]))
-    final = settled(staged, gone)
+    final = settle(staged, gone)
     assert [column.lake_name for column in final.schema.columns] == ["id", "v", "w", "w__dropped"]
     assert final.names["w__as_int"] == "w"
     assert final.names["w"] == "w__dropped"
-    leaner = settled(replace(staged, drop=True), gone)
+    leaner = settle(replace(staged, drop=True), gone)
     assert [column.lake_name for column in leaner.schema.columns] == ["id", "v", "w"]
     assert "w" in leaner.gone
 
@@ -126,7 +126,7 @@ def test_a_name_that_two_columns_want() -> None:
 def test_what_a_copy_keeps() -> None:
     held = numbered(FIRST, NUMBERS["first"])
     wider = relation("items", ["id"], id="int8", v="text", x="text")
-    shape = replaced(held, numbered(wider, {"id": 1, "v": 2, "x": 4}))
+    shape = schema_after_copy(held, numbered(wider, {"id": 1, "v": 2, "x": 4}))
     assert [(c.name, c.lake_name, c.dropped, c.renamed) for c in shape.columns] == [
         ("id", "id", False, False),
         ("v", "v__as_string", False, True),

@@ -13,7 +13,7 @@ from slotlake.spark.catalog.base import load
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.commits import commits_name
-from slotlake.spark.publish.rewind_tables import take_back
+from slotlake.spark.publish.rewind_tables import rewind_tables
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import LSN, MAIN
 from tests.spark.lake_lab import PIPELINE, Lab, insert, relation, update
@@ -35,9 +35,9 @@ def test_what_commits_does_not_know_of_is_taken_back(lab: Lab) -> None:
     other = lab.batch(update(ONE, id="1", v="7"), update(TWO, id="1", v="7"), size=0x150)
     with pytest.raises(ApplyError, match="ahead of the lake's"):
         lab.apply(other)
-    assert [name.table for name in take_back(lab.lake, PIPELINE)] == ["one", "two"]
+    assert [name.table for name in rewind_tables(lab.lake, PIPELINE)] == ["one", "two"]
     assert (lab.rows("one"), lab.rows("two")) == rows
-    assert take_back(lab.lake, PIPELINE) == []
+    assert rewind_tables(lab.lake, PIPELINE) == []
     lab.apply(other)
     lab.publish(other)
     assert (lab.rows("one"), lab.rows("two")) == ([("1", "7")], [("1", "7")])
@@ -58,7 +58,7 @@ def test_what_is_not_there_any_more_counts_as_of_the_position(lab: Lab) -> None:
         tags = {"main": two.metadata["refs"]["main"]}
         catalog.move([catalog.prepared(two, {**two.metadata, "snapshots": only, "refs": tags})])
     lab.position = position
-    assert [name.table for name in take_back(lab.lake, PIPELINE)] == ["two"]
+    assert [name.table for name in rewind_tables(lab.lake, PIPELINE)] == ["two"]
     assert lab.rows("two") == [("1", "1"), ("2", "2")]
     other = lab.batch(update(TWO, id="2", v="9"), size=0x150)
     lab.apply(other)

@@ -19,13 +19,13 @@ from slotlake.spark.catalog.base import Loaded, load
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.fields import field_types
-from slotlake.spark.merge.represented import as_kept
+from slotlake.spark.merge.representation import in_representation
 from slotlake.spark.merge.run import run
 from slotlake.spark.names import quote
 from slotlake.spark.tables.schema import LakeColumn, TableSchema
 
 
-def forget(
+def delete_rows(
     session: SparkSession, lake: LakeSettings, table: Loaded, schema: TableSchema, keys: pa.Table
 ) -> None:
     """Delete the rows with these keys.
@@ -45,14 +45,14 @@ def forget(
     names = [(c.lake_name, c.exact_name if c.exact_name in present else None) for c in columns]
     directory = lake_files.control_directory(lake, "copy", table.name.namespace, table.name.table)
     try:
-        with named(session, directory, columns, keys, names) as found:
-            run(session, table, f"DELETE FROM {table.name.sql(lake.catalog)} AS t WHERE {found}")
+        with key_condition(session, directory, columns, keys, names) as condition:
+            run(session, table, f"DELETE FROM {table.name.sql(lake.catalog)} AS t WHERE {condition}")
     finally:
         lake_files.remove_tree(directory)
 
 
 @contextmanager
-def named(
+def key_condition(
     session: SparkSession,
     directory: Path,
     columns: Sequence[LakeColumn],
@@ -64,29 +64,29 @@ def named(
     Args:
         directory: for a file with the keys, which the caller removes.
         columns: of the key.
-        keys: as `forget` takes them.
+        keys: as `delete_rows` takes them.
         names: how ``t`` calls the columns, and those with their exact text, if it has them.
     """
-    rows = as_kept(columns, keys)
-    given = rows.column_names
+    rows = in_representation(columns, keys)
+    columns_of_view = rows.column_names
     view = f"stale_{uuid.uuid4().hex}"
     path = lake_files.write_parquet(rows, directory / f"{view}.parquet")
-    session.read.schema(_ddl(columns, given)).parquet(path.as_uri()).createOrReplaceTempView(view)
-    conditions = [each for i, name in enumerate(names) for each in _same(i, *name, given)]
+    session.read.schema(_ddl(columns, columns_of_view)).parquet(path.as_uri()).createOrReplaceTempView(view)
+    conditions = [each for i, name in enumerate(names) for each in _same(i, *name, columns_of_view)]
     try:
         yield f"EXISTS (SELECT 1 FROM {quote(view)} AS s WHERE {' AND '.join(conditions)})"
     finally:
         session.catalog.dropTempView(view)
 
 
-def _same(i: int, name: str, companion: str | None, given: Collection[str]) -> list[str]:
+def _same(i: int, name: str, companion: str | None, columns_of_view: Collection[str]) -> list[str]:
     """A key's typed value is null only where its exact text is not."""
     if companion is None:
         return [f"t.{quote(name)} = s.n{i}"]
-    exact = f"s.xn{i}" if f"xn{i}" in given else "NULL"
+    exact = f"s.xn{i}" if f"xn{i}" in columns_of_view else "NULL"
     return [f"t.{quote(name)} <=> s.n{i}", f"t.{quote(companion)} <=> {exact}"]
 
 
 def _ddl(columns: Sequence[LakeColumn], names: Sequence[str]) -> str:
-    kinds = {f"n{i}": column.kept.spark for i, column in enumerate(columns)}
+    kinds = {f"n{i}": column.spark_type for i, column in enumerate(columns)}
     return ", ".join(f"{name} {kinds.get(name, 'string')}" for name in names)

@@ -1,11 +1,11 @@
-"""May an analyst's SQL run? Its parsed plan is judged, node by node, by the list of query_allowed.py.
+"""Decides whether an analyst's SQL may run: checks each node of the parsed plan against query_allowed.py.
 
-Invariant: what passes is one query whose every table is a table of the cut (or a name the query itself
-defines), whose every function is a harmless one, and in which nothing is left to be decided later (no
-``IDENTIFIER(…)``, no parameter, no statement in a string).  What it cannot judge it refuses.
+Invariant: what passes is one query whose every table is a table of the read point (or a name that the query
+itself defines), whose every function is harmless, and in which nothing is decided later (no
+``IDENTIFIER(…)``, no parameter, no statement in a string).  A node that is not in the lists is refused.
 
-Every field of every node is looked at, not only what Spark calls its children: a subquery, a common table
-expression or a window stands in a field.
+The check looks at every field of every node, not only at what Spark calls its children: a subquery, a common
+table expression or a window is in a field.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from slotlake.spark.session_errors import SPARK_ERRORS, message
 _GLOBAL = ("global_temp", "spark_catalog", "session", "system")
 _COMMENT = r"(?:\s|--[^\n]*(?:\n|$)|/\*(?!\+)(?:(?!/\*).)*?\*/)*"
 _FIRST_WORD = re.compile(rf"{_COMMENT}(\(|\w+)?", re.DOTALL)
-_SHOWN = re.compile(
+_EXPLAIN = re.compile(
     rf"{_COMMENT}(?P<words>EXPLAIN(?:\s+(?:EXTENDED|FORMATTED|COST|CODEGEN))?"
     r"|DESC(?:RIBE)?\s+QUERY|DESC(?:RIBE)?(?=\s+(?:SELECT|WITH|VALUES)\b))(?=[\s(])",
     re.DOTALL | re.IGNORECASE,
 )
-_DESCRIBED = re.compile(
+_DESCRIBE = re.compile(
     rf"{_COMMENT}DESC(?:RIBE)?(?:\s+TABLE)?(?:\s+(?P<more>EXTENDED|FORMATTED))?\s+(?P<table>.+?)[\s;]*$",
     re.DOTALL | re.IGNORECASE,
 )
@@ -66,10 +66,10 @@ class Readable:
     is_catalog: Callable[[str], bool] = lambda name: False
 
     def find(self, parts: tuple[str, ...]) -> bool:
-        """Does a name mean one of the tables, one of its metadata tables, or it at another of its points?
+        """Return whether a name is a table of the lake, also at another point, or one of its metadata tables.
 
         Raises:
-            LakeError: the name means nothing in the lake.
+            LakeError: the lake has no table of that name.
         """
         full = self._full(parts)
         if full is None:
@@ -90,46 +90,53 @@ class Readable:
             return (self.namespace, *parts)
         if parts[0] == self.catalog:
             return parts[1:] if len(parts) > 2 else None
-        known = any(namespace == parts[0] for namespace, _ in self.tables)
-        return parts if known and parts[0] not in _GLOBAL and not self.is_catalog(parts[0]) else None
+        is_namespace = any(namespace == parts[0] for namespace, _ in self.tables)
+        return parts if is_namespace and parts[0] not in _GLOBAL and not self.is_catalog(parts[0]) else None
 
 
-def judged(java: Any, sql: str, readable: Readable) -> str:
-    """The statement to run: the given one, or one that says the same.
+def checked_statement(java: Any, sql: str, readable: Readable) -> str:
+    """Return the statement to run: the given one, or an equivalent one.
+
+    Args:
+        java: the Java that parses (`query_parser.java_view`).
+        sql: the analyst's statement.
+        readable: the tables that it may read.
 
     Raises:
         LakeError: it is no query, or one that may not run; or it is not SQL.
     """
-    shown = _SHOWN.match(sql)
-    if shown:
-        return f"{' '.join(shown['words'].split())} {judged(java, sql[shown.end() :], readable)}"
-    described = _DESCRIBED.match(sql)
-    if described:
+    explain = _EXPLAIN.match(sql)
+    if explain:
+        return (
+            f"{' '.join(explain['words'].split())} {checked_statement(java, sql[explain.end() :], readable)}"
+        )
+    describe = _DESCRIBE.match(sql)
+    if describe:
         # What stands for a table is judged as one, and must be nothing more.
-        _judge(java, f"TABLE {described['table']}", readable)
-        return f"DESCRIBE TABLE {described['more'] or ''} {described['table']}"
-    _judge(java, sql, readable)
+        _check(java, f"TABLE {describe['table']}", readable)
+        return f"DESCRIBE TABLE {describe['more'] or ''} {describe['table']}"
+    _check(java, sql, readable)
     return sql
 
 
-def _judge(java: Any, sql: str, readable: Readable) -> None:
+def _check(java: Any, sql: str, readable: Readable) -> None:
     try:
         plan = parse(java, sql)
     except SPARK_ERRORS as error:
         raise _not_parsed(sql, message(error)) from None
     if plan is None:
         raise _refused_statement(sql)
-    judge = _Judge(java, readable, sql)
-    waiting = [(plan, _NO_NAMES)]
-    while waiting:  # not by recursion: a condition of a thousand parts is a thousand nodes deep
-        waiting += judge.inside(*waiting.pop())
+    plan_check = _PlanCheck(java, readable, sql)
+    unchecked = [(plan, _NO_NAMES)]
+    while unchecked:  # not by recursion: a condition of a thousand parts is a thousand nodes deep
+        unchecked += plan_check.children(*unchecked.pop())
 
 
 _NO_NAMES: frozenset[str] = frozenset()
-_Held = tuple[Any, frozenset[str]]  # what a node holds, and the names of queries that can be used there
+_Child = tuple[Any, frozenset[str]]  # what a node holds, and the names of queries that can be used there
 
 
-class _Judge:
+class _PlanCheck:
     """Judges one value of a plan at a time, and says what it holds."""
 
     def __init__(self, java: Any, readable: Readable, sql: str) -> None:
@@ -137,7 +144,7 @@ class _Judge:
         self._is_a = java.py4j.reflection.TypeUtil.isInstanceOf
         self._kinds: dict[str, str] = {}
 
-    def inside(self, value: Any, names: frozenset[str]) -> Iterator[_Held]:
+    def children(self, value: Any, names: frozenset[str]) -> Iterator[_Child]:
         """What a value holds that is to be judged too.
 
         Raises:
@@ -158,10 +165,10 @@ class _Judge:
 
     def _kind(self, class_name: str, value: Any) -> str:
         if class_name not in self._kinds:
-            self._kinds[class_name] = self._judged_kind(class_name, value)
+            self._kinds[class_name] = self._checked_kind(class_name, value)
         return self._kinds[class_name]
 
-    def _judged_kind(self, class_name: str, value: Any) -> str:
+    def _checked_kind(self, class_name: str, value: Any) -> str:
         if self._is_a(_TREE, value):
             if _plain(class_name) not in NODES:
                 raise _refused_node(self.sql, _short(class_name))
@@ -172,7 +179,7 @@ class _Judge:
             return "many"
         return "product" if self._is_a("scala.Product", value) else "word"
 
-    def _node(self, name: str, value: Any, names: frozenset[str]) -> Iterator[_Held]:
+    def _node(self, name: str, value: Any, names: frozenset[str]) -> Iterator[_Child]:
         if name in _TABLE_NODES:
             self._table(name, value, names)
         elif name == "UnresolvedNamespace":
@@ -184,11 +191,11 @@ class _Judge:
                 self._function(_function_name(name, value), value)
             yield from self._fields(value, names)
 
-    def _fields(self, value: Any, names: frozenset[str]) -> Iterator[_Held]:
+    def _fields(self, value: Any, names: frozenset[str]) -> Iterator[_Child]:
         for number in range(value.productArity()):
             yield value.productElement(number), names
 
-    def _with(self, value: Any, names: frozenset[str]) -> Iterator[_Held]:
+    def _with(self, value: Any, names: frozenset[str]) -> Iterator[_Child]:
         """WITH: each query sees those before it, and itself if it is recursive; the body sees all."""
         named, recursive = value.cteRelations().iterator(), value.allowRecursion()
         while named.hasNext():
@@ -285,5 +292,5 @@ _QUERY_WORDS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(")
 
 
 def _first_word(sql: str) -> str:
-    found = _FIRST_WORD.match(sql)
-    return (found[1] or "")[:20] if found else ""
+    match = _FIRST_WORD.match(sql)
+    return (match[1] or "")[:20] if match else ""

@@ -12,12 +12,14 @@ import pyarrow.compute as pc
 from slotlake.decoder.changelog.batches import BatchColumn
 from slotlake.decoder.types.table import from_text
 from slotlake.spark.fold.columns import Part
-from slotlake.spark.publish.sidecar import Annex
-from slotlake.spark.tables.change import follow, with_types
+from slotlake.spark.publish.sidecar import BatchSidecar
+from slotlake.spark.tables.change import schema_after_change, with_types
 from slotlake.spark.tables.schema import LakeColumn, TableSchema
 
 
-def followed(schema: TableSchema, changes: Sequence[Part], annex: Annex) -> tuple[list[Part], TableSchema]:
+def follow_schema_changes(
+    schema: TableSchema, changes: Sequence[Part], sidecar: BatchSidecar
+) -> tuple[list[Part], TableSchema]:
     """The changes, and the table's shape after them.
 
     Args:
@@ -27,16 +29,16 @@ def followed(schema: TableSchema, changes: Sequence[Part], annex: Annex) -> tupl
     Raises:
         CannotFollowError: the lake's table cannot become what the source's is.
     """
-    schema = replace(schema, drop=schema.source_name in annex.drops)
-    promoted = annex.promoted.get(schema.source_name, {})
+    schema = replace(schema, drop=schema.source_name in sidecar.drops)
+    promoted = sidecar.promoted.get(schema.source_name, {})
     for relation, _ in changes:
-        numbers = annex.numbers.get(relation.ordinal, {})
-        schema = follow(schema, relation, numbers, same_values=bool(promoted))
+        numbers = sidecar.numbers.get(relation.ordinal, {})
+        schema = schema_after_change(schema, relation, numbers, same_values=bool(promoted))
     schema = with_types(schema, promoted)
-    schema = replace(schema, mark=annex.marks.get(schema.source_name, schema.mark))
+    schema = replace(schema, fingerprint=sidecar.fingerprints.get(schema.source_name, schema.fingerprint))
     names = {column.number: column.name for column in schema.columns[::-1] if column.number}
-    parts = [(_renamed(r, annex.numbers.get(r.ordinal, {}), names), rows) for r, rows in changes]
-    for constant in constants(schema, annex):
+    parts = [(_renamed(r, sidecar.numbers.get(r.ordinal, {}), names), rows) for r, rows in changes]
+    for constant in constants(schema, sidecar):
         parts = [_filled(part, constant) for part in parts]
     return parts, schema
 
@@ -49,13 +51,13 @@ class Constant:
     value: pa.Array
 
 
-def constants(schema: TableSchema, annex: Annex) -> list[Constant]:
+def constants(schema: TableSchema, sidecar: BatchSidecar) -> list[Constant]:
     """Those of the columns that join a table in a batch; ``schema``: after it."""
-    known = annex.constants.get(schema.source_name, {})
+    texts = sidecar.constants.get(schema.source_name, {})
     return [
-        Constant(column, from_text(pa.array([known[column.number]]), column.type, column=column.name)[0])
+        Constant(column, from_text(pa.array([texts[column.number]]), column.type, column=column.name)[0])
         for column in schema.live
-        if column.number in known
+        if column.number in texts
     ]
 
 
@@ -69,19 +71,19 @@ def _filled(part: Part, constant: Constant) -> Part:
     if any(each.name == column.name for each in relation.columns):
         return part
     added = BatchColumn(column.name, column.type_oid, column.typmod, column.type_name, in_key=False)
-    shown = pc.is_in(rows["op"], pa.array([ord("I"), ord("U")], pa.int8()))
-    value = pc.if_else(shown, constant.value[0], pa.scalar(None, constant.value.type))
+    has_new_row = pc.is_in(rows["op"], pa.array([ord("I"), ord("U")], pa.int8()))
+    value = pc.if_else(has_new_row, constant.value[0], pa.scalar(None, constant.value.type))
     columns = (*relation.columns, added)
     return replace(relation, columns=columns), rows.append_column(f"n{len(relation.columns)}", value)
 
 
 def _renamed(relation: Any, numbers: Mapping[str, int], names: Mapping[int, str]) -> Any:
     """The relation version as if its columns had had their present names when its rows were changed."""
-    now = {old: names.get(number, old) for old, number in numbers.items()}
-    if all(old == new for old, new in now.items()):
+    new_names = {old: names.get(number, old) for old, number in numbers.items()}
+    if all(old == new for old, new in new_names.items()):
         return relation
     return replace(
         relation,
-        columns=tuple(replace(c, name=now.get(c.name, c.name)) for c in relation.columns),
-        key=tuple(now.get(name, name) for name in relation.key),
+        columns=tuple(replace(c, name=new_names.get(c.name, c.name)) for c in relation.columns),
+        key=tuple(new_names.get(name, name) for name in relation.key),
     )

@@ -13,7 +13,7 @@ import pyarrow as pa
 from slotlake.spark.tables.schema import LakeColumn
 
 
-def as_kept(columns: Sequence[LakeColumn], rows: pa.Table) -> pa.Table:
+def in_representation(columns: Sequence[LakeColumn], rows: pa.Table) -> pa.Table:
     """The same rows with the columns ``n<i>``/``xn<i>`` and ``m<i>``/``xm<i>`` in their columns' forms."""
     for i, column in enumerate(columns):
         if column.form:
@@ -25,10 +25,10 @@ def as_kept(columns: Sequence[LakeColumn], rows: pa.Table) -> pa.Table:
 def _converted(column: LakeColumn, rows: pa.Table, name: str) -> pa.Table:
     if name not in rows.column_names:
         return rows
-    beside = f"x{name}"
-    given = rows[beside] if beside in rows.column_names else None
-    typed, exact = column.kept.keep(rows[name], given)
+    exact_name = f"x{name}"
+    exact_texts = rows[exact_name] if exact_name in rows.column_names else None
+    typed, exact = column.representation.keep(rows[name], exact_texts)
     rows = rows.set_column(rows.column_names.index(name), name, typed)
-    if given is not None:
-        rows = rows.drop_columns([beside])
-    return rows if exact is None else rows.append_column(beside, exact)
+    if exact_texts is not None:
+        rows = rows.drop_columns([exact_name])
+    return rows if exact is None else rows.append_column(exact_name, exact)
