@@ -241,7 +241,7 @@ def _readable(place: str, name: str, url: URL) -> str:
 
 def _refused(url: URL, what: str, way_out: str) -> LakeError:
     return LakeError(
-        f"Spark's connection to the catalog cannot be made so: Java's driver has no {what}",
+        f"Spark cannot connect to the catalog: Java's driver does not support {what}",
         where=_without_secrets(url),
         way_out=way_out,
     )

@@ -102,7 +102,7 @@ class LakeSettings:
         """The catalog as SQLAlchemy and pyiceberg take it, with waiting times set.
 
         Raises:
-            LakeError: this version does not serve such a catalog.
+            LakeError: this version does not support such a catalog.
         """
         url = _supported(self)
         if url.get_backend_name() == "sqlite":
@@ -116,7 +116,7 @@ class LakeSettings:
         """Properties of the catalog for Spark, without the ``spark.sql.catalog.<name>`` prefix.
 
         Raises:
-            LakeError: this version does not serve such a catalog or warehouse.
+            LakeError: this version does not support such a catalog or warehouse.
         """
         if self.is_rest:
             limits = {
@@ -154,7 +154,7 @@ def _supported(lake: LakeSettings) -> URL:
 
 def _not_served(place: str) -> LakeError:
     return LakeError(
-        "this version does not serve such a catalog",
+        "this version does not support such a catalog",
         where=place,
         way_out="give lake.uri as sqlite:////absolute/path.db or "
         "postgresql+psycopg://user:password@host/database, or as https://… of a REST catalog",
@@ -192,7 +192,7 @@ def _warehouse_path(warehouse: str) -> Path:
     path = Path(unquote(parts.path))
     if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
         raise LakeError(
-            "this version keeps a warehouse on this machine's file system only",
+            "this version supports a warehouse on this machine's file system only",
             where=warehouse.partition("?")[0],
             way_out="give lake.warehouse as file:///absolute/path; object stores come in a later version",
         )

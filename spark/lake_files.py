@@ -77,7 +77,7 @@ def write_new(location: str, content: bytes) -> None:
         raise LakeError(
             f"a file of the lake cannot be written: {error.strerror}",
             where=location,
-            way_out="give the warehouse room and the right to write; nothing was published",
+            way_out="free space in the warehouse and let this user write there; nothing was published",
         ) from error
 
 
@@ -188,6 +188,6 @@ def write_parquet(rows: pa.Table, path: Path) -> Path:
         raise LakeError(
             f"the warehouse cannot be written: {error.strerror or error}",
             where=str(path),
-            way_out="make room in the warehouse; nothing was published",
+            way_out="free space in the warehouse; nothing was published",
         ) from error
     return path

@@ -140,7 +140,7 @@ def lossy_value_error(schema: str, table: str, column: str, what: str) -> ApplyE
         f"{what} has a value that the lake's column {column!r} cannot hold, and on_lossy is fail there; "
         "nothing was staged",
         where=f"table {postgres_name(schema, table)}, column {column!r}",
-        way_out="on_lossy: quarantine for this column keeps such values as text beside it (then run again); "
+        way_out="on_lossy: quarantine for this column stores them as text next to it (then run again); "
         "on_lossy: text makes the column text (then slotlake backfill); see docs/types.md",
     ).of(schema, table)
     error.choice = "on_lossy"

@@ -137,7 +137,7 @@ def moved_by_another(name: LakeName, lake: LakeSettings) -> PointerMovedError:
     return PointerMovedError(
         "a lake table was changed by someone else meanwhile; nothing was published",
         where=f"table {name} in {lake.place}",
-        way_out="run again; if it comes back, find out what else writes to this lake's tables",
+        way_out="run again; if it fails again, find out what else writes to this lake's tables",
     )
 
 
@@ -178,8 +178,8 @@ def load_one(catalog: Catalog, name: LakeName) -> Loaded:
 def _loaded(name: LakeName, location: str | None) -> Loaded:
     if location is None:
         raise LakeError(
-            "the lake lacks a table",
+            "the lake has no such table",
             where=f"table {name}",
-            way_out="run `slotlake init` first, or see that lake.namespace is the one it was run with",
+            way_out="run `slotlake init` first, or check that lake.namespace is the one that `init` ran with",
         )
     return Loaded(name, location, catalog_metadata.load(location))

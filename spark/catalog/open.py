@@ -34,7 +34,7 @@ def open_catalog(lake: LakeSettings) -> Iterator[Catalog]:
         raise LakeError(
             f"the REST catalog failed or refused: {type(error).__name__}",
             where=lake.place,
-            way_out="see that the server runs, and that this user may read and write there",
+            way_out="check that the server runs, and that this user may read and write there",
         ) from None
     finally:
         catalog.close()

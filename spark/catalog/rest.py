@@ -250,11 +250,11 @@ class RestPointers(Catalog):
             raise moved_by_another(names[0], self.lake)
         kind = UnansweredError if status >= _SERVERS_FAULT else LakeError
         raise kind(
-            f"the catalog did not take the change: {status} {_error_type(answer)}".rstrip(),
+            f"the catalog did not accept the change: {status} {_error_type(answer)}".rstrip(),
             where=f"{len(names)} tables, {names[0]} first, in {self.lake.place}",
-            way_out="run again: what was made is found, and the rest is made"
+            way_out="run again: it completes what is missing"
             if status >= _SERVERS_FAULT
-            else "see that this user may change these tables there",
+            else "check that this user may change these tables there",
         )
 
 
@@ -294,20 +294,20 @@ def _explained(lake: LakeSettings) -> Iterator[None]:
         raise UnansweredError(
             f"the REST catalog has not answered for {ANSWER_SECONDS} s",
             where=lake.place,
-            way_out="see to the server, then run again: what was made is found, and the rest is made",
+            way_out="check the server, then run again: it completes what is missing",
         ) from None
     except RequestException as error:
         raise LakeError(
             f"the catalog cannot be reached: {type(error).__name__}",
             where=lake.place,
-            way_out="see that lake.uri is right and the server runs",
+            way_out="check that lake.uri is right and that the server runs",
         ) from None
     except (RESTError, ValidationError, NotImplementedError, ValueError) as error:
         raise LakeError(
             f"the catalog refused: {type(error).__name__}",
             where=lake.place,
-            way_out="see that lake.rest has what this server asks for (token, credential, warehouse …), and "
-            "that this user may read and write there",
+            way_out="check that lake.rest has what this server requires (token, credential, warehouse …), "
+            "and that this user may read and write there",
         ) from None
 
 

@@ -216,13 +216,13 @@ def explained(lake: LakeSettings) -> Iterator[None]:
             raise UnansweredError(
                 f"the catalog cannot be reached: {_reason(error, lake)}",
                 where=lake.place,
-                way_out="see that the server runs and can be reached from here, then run again",
+                way_out="check that the server runs and can be reached from here, then run again",
             ) from None
         done = "reached" if isinstance(error, OperationalError) else "used"
         raise LakeError(
             f"the catalog cannot be {done}: {_reason(error, lake)}",
             where=lake.place,
-            way_out="see that lake.uri is right, the server runs, and this user may read and write there",
+            way_out="check that lake.uri is right, the server runs, and this user may read and write there",
         ) from None
 
 

@@ -89,9 +89,9 @@ def with_files(
         _write_list(snapshot, [*_manifest(with_schema, snapshot, added), *_manifests(before)])
     except OSError as error:
         raise LakeError(
-            f"the copied files cannot be made a table's content: {error.strerror or error}",
+            f"the copied files cannot be added to the table: {error.strerror or error}",
             where=metadata["location"],
-            way_out="give the warehouse room and the right to write, then run the same command again",
+            way_out="free space in the warehouse, let this user write there, then run the same command again",
         ) from error
     grown = {
         **with_schema,
@@ -241,7 +241,7 @@ def with_own_manifests(snapshot: Metadata, location: str) -> Metadata:
         raise LakeError(
             f"a table's manifests cannot be copied: {error.strerror or error}",
             where=location,
-            way_out="give the warehouse room and the right to write, then run the same command again",
+            way_out="free space in the warehouse, let this user write there, then run the same command again",
         ) from error
     return own
 

@@ -244,6 +244,6 @@ def _linked(files: Sequence[Path], location: str) -> list[Path]:
         raise LakeError(
             f"the copied files cannot be put into the table's folder: {error.strerror or error}",
             where=location,
-            way_out="give the warehouse room and the right to write, then run the same command again",
+            way_out="free space in the warehouse, let this user write there, then run the same command again",
         ) from error
     return links

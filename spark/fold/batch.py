@@ -202,7 +202,7 @@ def _require_inserts(merged: Merged) -> None:
             where=f"table {merged.table}",
             way_out="give the table a primary key, or a unique index on NOT NULL columns and "
             "ALTER TABLE … REPLICA IDENTITY USING INDEX …, or REPLICA IDENTITY FULL (of a partitioned "
-            "table: its own and its partitions'), then take it anew with `slotlake backfill`",
+            "table: its own and its partitions'), then copy it again with `slotlake backfill`",
         )
 
 
@@ -235,7 +235,7 @@ def _require_identity(merged: Merged, positions: list[int]) -> None:
             "an update or delete does not carry the columns that identify its row",
             where=f"table {merged.table}",
             way_out="ALTER TABLE … REPLICA IDENTITY FULL (or DEFAULT, with a primary key), "
-            "then take the table anew with `slotlake backfill`",
+            "then copy the table again with `slotlake backfill`",
         )
 
 

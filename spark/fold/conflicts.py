@@ -91,7 +91,7 @@ def conflict_error(table: str, conflicts: Conflicts) -> ApplyError:
     error = ApplyError(
         f"the batch meets rows in the lake that the source did not have, or lacks some: {counts_text}",
         where=f"table {table}, on_conflict: fail",
-        way_out=f"take the table anew: slotlake backfill --table '{table}' after setting on_conflict: apply "
+        way_out=f"copy the table again: slotlake backfill --table '{table}' after setting on_conflict: apply "
         "(or skip) for it, which lets this batch pass; nothing of the batch was applied",
     )
     error.choice = "on_conflict"

@@ -146,5 +146,5 @@ class _explained:  # noqa: N801 - used as a function: `with _explained(…):`
             raise LakeError(
                 "a metadata file of a lake table cannot be read; nothing was removed",
                 where=self._where,
-                way_out="a table that lost files: slotlake backfill --table takes it anew",
+                way_out="if the table lost files, copy it again: slotlake backfill --table",
             ) from error

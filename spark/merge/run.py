@@ -331,7 +331,7 @@ def within_bounds(session: SparkSession, table: str) -> Iterator[None]:
             raise StatementTooLongError(
                 f"a Spark statement took longer than {interrupted[0] / 3600:g} h and was ended",
                 where=f"table {table}",
-                way_out="see what Spark waits for (log, memory, locks of the catalog), then run again; "
+                way_out="find out what Spark waits for (log, memory, locks of the catalog), then run again; "
                 "nothing was published",
             ) from None
 
@@ -345,7 +345,7 @@ def _explained(table: Loaded) -> Iterator[None]:
         raise kind(
             f"Spark could not change the table: {reason(error)}",
             where=f"table {table.name}",
-            way_out="run again; if it comes back, Spark's own log says more. Nothing was published",
+            way_out="run again; if it fails again, Spark's own log says more. Nothing was published",
         ) from error
 
 

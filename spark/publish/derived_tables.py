@@ -42,9 +42,9 @@ def load_derived_tables(pointers: Mapping[LakeName, str], mirror: LakeName) -> d
         if table.metadata.get("properties", {}).get(MODE_PROPERTY) != mode:
             raise LakeError(
                 "a table is not what its name says",
-                where=f"table {table.name}, which should be the {mode} beside {mirror}",
-                way_out="move it to another namespace; or, if an earlier version of slotlake made it of a "
-                "source table of that name, make the lake anew",
+                where=f"table {table.name}, which should be the {mode} table of {mirror}",
+                way_out="move it to another namespace; or, if an earlier version of slotlake made it from a "
+                "source table of that name, make a new lake",
             )
     return tables
 

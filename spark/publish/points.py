@@ -184,5 +184,5 @@ def _require_past(moment: datetime) -> None:
         raise LakeError(
             f"{moment.isoformat()} is in the future",
             where=f"now it is {datetime.now(UTC).isoformat(timespec='seconds')}",
-            way_out="ask for 'latest', or for a time that has been; a time without a zone is UTC",
+            way_out="ask for 'latest', or for a time in the past; a time without a zone is UTC",
         )

@@ -133,7 +133,7 @@ def read(batch: Any) -> BatchSidecar:
         return BatchSidecar(numbers, content["marks"], copies, drops, left, constants, promoted)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ChangeLogError(
-            f"what belongs to a batch cannot be read ({type(error).__name__})",
+            f"a batch's sidecar cannot be read ({type(error).__name__})",
             where=str(place(path)),
             way_out="remove this directory if the batch is not published yet, then run: slotlake sync",
         ) from None

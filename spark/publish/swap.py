@@ -138,7 +138,7 @@ def _has_reached(table: Loaded, point: Point, start: int) -> bool:
             f"a table is at {summary[LSN]} already, ahead of the lake's {format_lsn(start)}",
             where=f"table {table.name}, batch {summary.get(BATCH)}",
             way_out="that batch was published in part, and is not the one that follows now: put it back into "
-            "the change log, or take the table anew with `slotlake backfill --table`",
+            "the change log, or copy the table again with `slotlake backfill --table`",
         )
     return False
 

@@ -106,7 +106,7 @@ def _local_java(java: str) -> JavaGateway:
         )
     except (OSError, ValueError, Py4JError, Py4JNetworkError) as error:
         raise SetupError(
-            "a query must be parsed before a Spark Connect server may run it, and no Java is here for it",
+            "a query must be parsed before a Spark Connect server may run it, but there is no Java here",
             where=f"{java}: {type(error).__name__}",
             way_out="set JAVA_HOME to a Java 17 or 21",
         ) from None

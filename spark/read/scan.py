@@ -104,8 +104,8 @@ def _sources(present: pa.Schema, columns: Sequence[ScanColumn]) -> list[str | No
         raise LakeError(
             "a data file has no field ids",
             where=f"columns {', '.join(present.names[:5])}",
-            way_out="only files that slotlake or Spark wrote can be read; `slotlake recover` takes "
-            "others' back",
+            way_out="only files that slotlake or Spark wrote can be read; `slotlake recover` "
+            "undoes other writes",
         )
     return [by_id.get(column.field_id) for column in columns]
 

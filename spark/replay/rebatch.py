@@ -105,7 +105,7 @@ def rebatched(batches: Sequence[Batch], transactions: int | None) -> Iterator[Ba
     for before, after in itertools.pairwise(batches):
         if before.end_lsn != after.start_lsn:
             raise ChangeLogError(
-                f"the change log lacks what is between {format_lsn(before.end_lsn)} "
+                f"the change log has no batch between {format_lsn(before.end_lsn)} "
                 f"and {format_lsn(after.start_lsn)}",
                 where=str(after.path.parent),
                 way_out="replay a range that is archived as a whole; changelog.keep_days says for how long",

@@ -94,7 +94,9 @@ class Selection:
             return cls(**{**fields, **lists, "inputs": inputs})
         except (ValueError, TypeError, KeyError) as error:
             raise LakeError(
-                "what a table takes of its source cannot be read", where=text[:80], way_out=LAKE_ALTERED
+                "the selection of a table's rows and columns is damaged",
+                where=text[:80],
+                way_out=LAKE_ALTERED,
             ) from error
 
 
@@ -190,7 +192,7 @@ def _satisfied(
             f"the row filter fails on a row: {error}",
             where=f"table {relation.schema}.{relation.table}",
             way_out="correct the filter in the pipeline file (PostgreSQL would stop at this row, too), then "
-            "take the table anew with `slotlake backfill`",
+            "copy the table again with `slotlake backfill`",
         ) from None
     return result
 
@@ -288,9 +290,9 @@ def _columns(chosen: Selection, relation: BatchRelation, rows: pa.Table) -> Chan
     )
     if chosen.identified and set(fold_key(relation)) - set(names):
         raise ApplyError(
-            "the columns taken lack one of those that identify a row",
+            "the selected columns lack one of those that identify a row",
             where=f"table {relation.schema}.{relation.table}",
-            way_out="add it to the table's columns in the pipeline file, then take the table anew with "
+            way_out="add it to the table's columns in the pipeline file, then copy the table again with "
             "`slotlake backfill`",
         )
     numbers = {str(i): number for number, i in enumerate(indices)}
@@ -340,8 +342,8 @@ def _unfit(relation: BatchRelation, what: str) -> ApplyError:
     return ApplyError(
         what,
         where=f"table {name}",
-        way_out="change the filter in the pipeline file, or the table's REPLICA IDENTITY, then take the "
-        f"table anew: slotlake backfill --table '{name}'; nothing was published",
+        way_out="change the filter in the pipeline file, or the table's REPLICA IDENTITY, then copy the "
+        f"table again: slotlake backfill --table '{name}'; nothing was published",
     )
 
 

@@ -230,5 +230,5 @@ def _cannot_follow(schema: TableSchema, what: str) -> CannotFollowError:
     return CannotFollowError(
         f"the source table's columns changed in a way that the lake cannot follow: {what}",
         where=f"table {schema.source_name}",
-        way_out=f"take it anew: slotlake backfill --table '{schema.source_name}'; nothing was published",
+        way_out=f"copy it again: slotlake backfill --table '{schema.source_name}'; nothing was published",
     )

@@ -37,7 +37,7 @@ def connected(connect: str, lake: LakeSettings) -> Iterator[Lab]:
 @pytest.mark.parametrize("failpoint", ["init.mid_copy", "init.mid_copy:2", "init.before_publish"])
 def test_a_copy_that_was_killed(connected: Lab, connect: str, failpoint: str) -> None:
     _killed("copy", connected.lake, connect, failpoint)
-    with pytest.raises(LakeError, match="the lake lacks a table"):
+    with pytest.raises(LakeError, match="the lake has no such table"):
         ReadPoint.latest(connected.lake)
     crash_child.copy(connected)
     assert len(connected.rows("items")) == 2000

@@ -25,7 +25,7 @@ ODD = relation('sales "x".Odd/Näme', ["the id"], **{"the id": "int4", "A.b/`c":
 def test_all_tables_appear_at_once(lab: Lab) -> None:
     assert not is_initialised(lab.lake, PIPELINE)
     with lab.init({ONE: [{"id": "1", "v": "a"}, {"id": "2", "v": None}], EMPTY: []}, publish=False) as copy:
-        with pytest.raises(LakeError, match="the lake lacks a table"):
+        with pytest.raises(LakeError, match="the lake has no such table"):
             ReadPoint.latest(lab.lake)
         copy.publish(lab.point("copy"))
     assert is_initialised(lab.lake, PIPELINE)

@@ -128,7 +128,7 @@ def _a_table_joins(lab: Lab) -> None:
 
 def test_a_copy_shows_all_tables_or_none(anywhere: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = anywhere
-    with pytest.raises(LakeError, match="the lake lacks a table"):
+    with pytest.raises(LakeError, match="the lake has no such table"):
         ReadPoint.latest(lab.lake)
 
     def fails(name: str) -> None:
@@ -139,7 +139,7 @@ def test_a_copy_shows_all_tables_or_none(anywhere: Lab, monkeypatch: pytest.Monk
     with pytest.raises(RuntimeError, match="before_publish"):
         lab.init(FIRST)
     monkeypatch.undo()
-    with pytest.raises(LakeError, match="the lake lacks a table"):
+    with pytest.raises(LakeError, match="the lake has no such table"):
         ReadPoint.latest(lab.lake)
     lab.init(FIRST)
     assert lab.rows("one") == [("1", "1.5", "0")]

@@ -63,6 +63,6 @@ def test_not_at_another_position_and_not_of_others(lab: Lab) -> None:
         replacement.publish(Point(PIPELINE, 0x2000, "backfill-again", "", "backfill"))
     with pytest.raises(LakeError, match="belongs to pipeline test"):
         Replacement.begin(lab.session, lab.lake, "other", TableSchema.of(ITEMS))
-    with pytest.raises(LakeError, match="the lake lacks a table"):
+    with pytest.raises(LakeError, match="the lake has no such table"):
         Replacement.begin(lab.session, lab.lake, PIPELINE, TableSchema.of(relation("none", [], id="int4")))
     assert lab.rows("items") == [("1", "1.00")]

@@ -113,9 +113,9 @@ def test_a_server_that_does_not_answer() -> None:
 @pytest.mark.parametrize(
     ("uri", "warehouse", "what"),
     [
-        ("mysql://user:s3cret@catalog.example/api", "/w", "does not serve such a catalog"),
+        ("mysql://user:s3cret@catalog.example/api", "/w", "does not support such a catalog"),
         ("sqlite:///relative.db", "/w", "must be an absolute path"),
-        ("nonsense", "/w", "does not serve such a catalog"),
+        ("nonsense", "/w", "does not support such a catalog"),
         ("sqlite:////c.db", "s3://bucket/w", "file system only"),
         ("sqlite:////c.db", "relative/w", "must be an absolute path"),
     ],
