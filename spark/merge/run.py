@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import threading
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from slotlake.decoder.compiled.arrays import python_values
 from slotlake.decoder.errors import LakeError
-from slotlake.decoder.failpoints import reach
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
@@ -26,6 +23,7 @@ from slotlake.spark.fold.conflicts import Conflicts, OnConflict, conflict_error
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.bag_sql import bag_statements
 from slotlake.spark.merge.bounds import Markers
+from slotlake.spark.merge.during_statements import failpoint_during_merge, temporary_settings
 from slotlake.spark.merge.fields import field_changes, field_types
 from slotlake.spark.merge.probe import changed_as_expected, counts_on_the_lake, lake_rows_query
 from slotlake.spark.merge.representation import in_representation
@@ -48,7 +46,6 @@ from slotlake.spark.tables.settle import STAGED_FIELDS_PROPERTY, settle
 
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 _GATHERED = {"spark.sql.iceberg.distribution-mode": "hash"}
-_MID_MERGE_SECONDS = 0.05
 _NOTHING: Mapping[str, str] = {}
 _NO_MARKERS = Markers()
 
@@ -250,7 +247,7 @@ def run_statements(
     _run_with_properties(work, sql[:-1], {}, markers)
     steps = 1 if len(sql) == 1 and nothing_staged else 1 + _steps_so_far(work)
     properties_of_last = {**work.point.summary, STEPS: str(steps), **properties}
-    with _mid_merge():
+    with failpoint_during_merge():
         _run_with_properties(work, sql[-1:], properties_of_last, markers)
 
 
@@ -288,7 +285,7 @@ def _run_with_properties(
 ) -> None:
     """Run statements whose snapshots say whose they are, and this."""
     settings = {_SNAPSHOT_PROPERTY + key: value for key, value in {RUN: work.run, **properties}.items()}
-    with _set(work.session, settings | (_GATHERED if work.gathers else {})):
+    with temporary_settings(work.session, settings | (_GATHERED if work.gathers else {})):
         for statement in sql:
             run(work.session, work.table, statement, markers)
 
@@ -397,29 +394,3 @@ def view_of(work: Work, rows: pa.Table, schema: str) -> Iterator[str]:
 def _steps_so_far(work: Work) -> int:
     with open_catalog(work.lake) as catalog:
         return steps_staged(load_one(catalog, work.table.name).metadata)
-
-
-@contextmanager
-def _set(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Settings for the statements meanwhile; they would stick to all later ones."""
-    for key, value in settings.items():
-        session.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key in settings:
-            session.conf.unset(key)
-
-
-@contextmanager
-def _mid_merge() -> Iterator[None]:
-    """Where a test can end the process while Spark is at work."""
-    if not os.environ.get("SLOTLAKE_FAILPOINT"):
-        yield
-        return
-    timer = threading.Timer(_MID_MERGE_SECONDS, reach, ["apply.mid_merge"])
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

@@ -1,0 +1,40 @@
+"""What holds while Spark runs the statements of a table: settings of the session, and a failpoint for tests."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from slotlake.decoder.failpoints import reach
+
+_MID_MERGE_SECONDS = 0.05
+
+
+@contextmanager
+def temporary_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set properties of the session for the time of the context; they would stay for all later statements."""
+    for key, value in settings.items():
+        session.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in settings:
+            session.conf.unset(key)
+
+
+@contextmanager
+def failpoint_during_merge() -> Iterator[None]:
+    """Reach the failpoint ``apply.mid_merge`` while Spark is at work, so that a test can end the process."""
+    if not os.environ.get("SLOTLAKE_FAILPOINT"):
+        yield
+        return
+    timer = threading.Timer(_MID_MERGE_SECONDS, reach, ["apply.mid_merge"])
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
