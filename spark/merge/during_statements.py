@@ -1,4 +1,4 @@
-"""What holds while Spark runs the statements of a table: settings of the session, and a failpoint for tests."""
+"""What holds while Spark runs the statements of a table: session settings, and a failpoint for tests."""
 
 from __future__ import annotations
 
