@@ -1,9 +1,10 @@
 """One copy of tables, from an exported snapshot to what readers see: ranges, registration, one publication.
 
 Ranges of all tables are read in parallel, in the tables' order; a table is registered, out of sight, when its
-last range is there.  An `Attempt` (at an initial copy, or at tables that join: `infra.joining.joining`) has a
-record, so that one that was cut off is continued: ranges that are recorded and whole stay, and are brought
-forward to the snapshot at hand (`infra.copy.forward`).  Invariant: all tables are published together, each
+last range is there.  An `Attempt` (at an initial copy, or at tables that join:
+`infra.joining.joining_tables`) has a record, so that one that was cut off is continued: ranges that are
+recorded and whole stay, and are brought forward to the snapshot at hand (`infra.copy.forward`).
+Invariant: all tables are published together, each
 exactly as the snapshot shows it.
 """
 

@@ -1,6 +1,7 @@
 """The record of joining tables on disk, between the syncs over which they are copied.
 
-To the lines of `infra.copy.record`, in one file for all joining tables (`infra.joining.joining`), come these:
+One file has the lines of all joining tables (`infra.joining.joining_tables`): those of
+`infra.copy.record`, and these:
 
     {"table": oid, "since": {…}}             begins the table again: earlier lines of it are void
     {"table": oid, "noted": [start, end], "keys": file or null, "lost": whether keys cannot tell what changed}

@@ -6,12 +6,12 @@ noted before the batch is removed.  When all ranges are there, the lake is broug
 rows with a noted key are read again there, and the table is published at its LSN (docs/adr/0025).
 
 There are two kinds of snapshots.  A table begins, and ends, under one at a position of the lake, and begins
-only when nobody is open who may have written to it before it was published (`infra.joining.settled`): so
+only when nobody is open who may have written to it before it was published (`infra.joining.settling`): so
 whatever commits behind it is in the stream.  Between, any snapshot will do that shows all that the first one
 did.
 
-`CopyKind` says what differs between tables that join (`infra.joining.joining`) and those that the lake has
-and that are copied again (`infra.joining.recopying`).
+`CopyKind` says what differs between tables that join (`infra.joining.joining_tables`) and those that the lake
+has and that are copied again (`infra.joining.recopying`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
 from slotlake.infra.copy.copying import Attempt
 from slotlake.infra.copy.joining_record import CopyStart, JoiningRecord, JoiningTable, KeyedBy
-from slotlake.infra.joining.settled import open_writers_by_table, settled_snapshot
+from slotlake.infra.joining.settling import open_writers_by_table, settled_snapshot
 from slotlake.infra.source.history import server_origin
 from slotlake.spark.names import lake_table, postgres_name
 

@@ -97,9 +97,9 @@ def lake_row_count(pipeline: OpenPipeline, name: Name) -> int:
 
 def give_up_all(pipeline: OpenPipeline) -> list[str]:
     """Remove what all half copied tables have left, also those that join; return the tables."""
-    from slotlake.infra.joining import joining
+    from slotlake.infra.joining import joining_tables
 
-    return joining.give_up(pipeline) + over_syncs.give_up(pipeline, RECOPIED_TABLES)
+    return joining_tables.give_up(pipeline) + over_syncs.give_up(pipeline, RECOPIED_TABLES)
 
 
 def _copy(

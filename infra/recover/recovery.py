@@ -259,7 +259,7 @@ def _copy_or_compare(
     pipeline: OpenPipeline, diagnosis: Diagnosis, broken: Collection[LakeName], progress: Progressing
 ) -> list[TableRepair]:
     """Compare all tables at a new slot if one is needed; else copy those that cannot be read."""
-    from slotlake.infra.joining.joining import add_new_tables
+    from slotlake.infra.joining.joining_tables import add_new_tables
     from slotlake.infra.recover.copy import copy_again
     from slotlake.infra.recover.renew import renew
 

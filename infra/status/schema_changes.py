@@ -97,7 +97,7 @@ def _pending(pipeline: OpenPipeline, cut: ReadPoint) -> list[SchemaChange]:
 
 def _joining(pipeline: OpenPipeline, fresh: Sequence[str]) -> Iterator[tuple[str, str]]:
     """What becomes of tables that the lake does not have."""
-    from slotlake.infra.joining.joining import progress_by_table
+    from slotlake.infra.joining.joining_tables import progress_by_table
 
     half = progress_by_table(pipeline)
     for name in fresh:

@@ -15,7 +15,7 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.position import source_position
 from slotlake.infra.advance.advance import next_batch, pull_report, require_fit
 from slotlake.infra.advance.steps import Totals, apply_and_publish
-from slotlake.infra.joining.joining import add_new_tables, progress_by_table
+from slotlake.infra.joining.joining_tables import add_new_tables, progress_by_table
 from slotlake.infra.joining.recopying import give_up_stale, reasons
 from slotlake.infra.reports import PullReport, SyncReport
 from slotlake.infra.selection import known_tables

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slotlake import Pipeline
-from slotlake.infra.joining import joining, settled
+from slotlake.infra.joining import joining_tables, settling
 from slotlake.infra.joining.over_syncs import shows_all
 from tests.conftest import Database
 from tests.e2e.joins import (
@@ -57,7 +57,7 @@ def test_the_others_go_on(database: Database, connect: str, tmp_path: Path) -> N
                 assert list(pipeline.verify().tables) == [SMALL]
                 (pending,) = pipeline.schema_changes().pending
                 assert pending.change.startswith(
-                    f"is published: {joining.progress_by_table(pipeline)[BIG]} are copied"
+                    f"is published: {joining_tables.progress_by_table(pipeline)[BIG]} are copied"
                 )
         assert number > 3
         assert done.added_tables == [BIG]
@@ -80,7 +80,7 @@ def test_leaves_while_half_copied(database: Database, connect: str, tmp_path: Pa
             assert ranges(pipeline) == 1
             assert place.is_dir()
             what()
-            assert joining.progress_by_table(pipeline) == {}
+            assert joining_tables.progress_by_table(pipeline) == {}
             assert not place.exists()
             assert not (pipeline.file.state_dir / "joining").exists()
 
@@ -155,7 +155,7 @@ def test_open_and_prepared_transactions(
         assert done.joining[BIG].startswith("0 ranges (open transactions wrote to it before it was published")
         assert_equal(database, pipeline, ["small"])
         database.execute("UPDATE small SET v = 2")
-        monkeypatch.setattr(settled, "WRITERS_WAIT_SECONDS", 900.0)  # who is known is not waited for again
+        monkeypatch.setattr(settling, "WRITERS_WAIT_SECONDS", 900.0)  # who is known is not waited for again
         assert pipeline.sync().joining == done.joining
         writer.commit()
         pipeline.sync()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from slotlake.decoder.errors import SlotlakeError
-from slotlake.infra.joining import joining
+from slotlake.infra.joining import joining_tables
 from slotlake.infra.local.postgres import temporary_postgres
 from tests import catalogs
 from tests.catalogs import lake_options
@@ -142,11 +142,11 @@ def test_gone(database: Database, connect: str, tmp_path: Path) -> None:
         made.half()
         made.database.execute("ALTER TABLE big RENAME TO renamed; UPDATE small SET v = -1")
         made.pipeline.sync()
-        assert joining.progress_by_table(made.pipeline).keys() == {"public.renamed"}
+        assert joining_tables.progress_by_table(made.pipeline).keys() == {"public.renamed"}
         made.database.execute("DROP TABLE renamed; UPDATE small SET v = -2")
         made.pipeline.sync()
         made.equal("small")
-        assert joining.progress_by_table(made.pipeline) == {}
+        assert joining_tables.progress_by_table(made.pipeline) == {}
         assert {path.name for path in (tmp_path / "warehouse/shop").iterdir()} == {"small", "commits"}
 
 

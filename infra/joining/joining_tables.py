@@ -15,7 +15,7 @@ from slotlake.infra.copy.joining_record import JOINING_FOLDER
 from slotlake.infra.copy.tables import copy_all
 from slotlake.infra.joining import over_syncs
 from slotlake.infra.joining.over_syncs import CopyKind, copy_some, give_up_stale
-from slotlake.infra.joining.settled import PLACE, note_publications
+from slotlake.infra.joining.settling import PLACE, note_publications
 from slotlake.infra.schema.large_tables import resumable_by_size
 from slotlake.infra.selection.aside import require_columns
 from slotlake.infra.selection.tables import newly_published
