@@ -156,7 +156,7 @@ def resume(pipeline: OpenPipeline, table: str, progress: Progressing) -> ResumeR
         raise PipelineFileError(f"{table!r} is not a table name", where="resume", way_out=_NAMES) from None
     entry = tables_aside(pipeline).get(name)
     if entry is None:
-        return _report_of_followed(pipeline, name)
+        return _report_of_followed(pipeline, table, name)
     state = _catalog_state(pipeline, entry)
     if state is None:
         raise SourceError(
@@ -170,7 +170,7 @@ def resume(pipeline: OpenPipeline, table: str, progress: Progressing) -> ResumeR
     return replace(report, seconds=round(time.monotonic() - started, 3))
 
 
-def _report_of_followed(pipeline: OpenPipeline, name: Name) -> ResumeReport:
+def _report_of_followed(pipeline: OpenPipeline, table: str, name: Name) -> ResumeReport:
     """The report on a table that is not set aside.
 
     Raises:
@@ -181,7 +181,7 @@ def _report_of_followed(pipeline: OpenPipeline, name: Name) -> ResumeReport:
     if name not in {(mirror.schema, mirror.table) for mirror in ReadPoint.latest(pipeline.lake).tables()}:
         listed = ", ".join(entry.source_name for entry in tables_aside(pipeline).values()) or "none"
         raise PipelineFileError(
-            f"the lake has no table {postgres_name(*name)}",
+            f"the lake has no table {table}",
             where="resume",
             way_out=f"name a table that is set aside: {listed}",
         )
