@@ -87,7 +87,7 @@ def prepare(
 
     Args:
         own_stream: a stream of the caller reads the slot now, so it is not looked at.
-        ask: called with the connection and the slot, once both are found fit.
+        ask: called with the connection and the slot, once both are found fit; may raise, too.
 
     Returns:
         The batch, if nothing is to be read: one that is on disk already, or an empty one; else the plan.
@@ -120,7 +120,7 @@ def look_at_source(
 
     Args:
         own_stream: a stream of the caller reads the slot and writes to the change log: both are left alone.
-        ask: called with the connection and the slot, once both are found fit.
+        ask: called with the connection and the slot, once both are found fit; may raise, too.
 
     Raises:
         SourceError, SlotError: the server or the slot does not serve, each with its way out.
@@ -132,9 +132,9 @@ def look_at_source(
     options = negotiate(source, server.server_version) if source.plugin == "pgoutput" else None
     with source_session(source.dsn, "looking at the slot") as connection:
         slot = None if own_stream else check_slot(connection, source, position=request.start)
-        check_publications(connection, source.publications)
         if ask is not None and slot is not None:
             ask(connection, slot)
+        check_publications(connection, source.publications)
         return SourceState(server, options, slot, settled_position(connection))
     raise AssertionError("unreachable")
 

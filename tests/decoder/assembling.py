@@ -13,8 +13,8 @@ from slotlake.decoder.assembly.assembler import Assembler
 from slotlake.decoder.assembly.prepared import PreparedStore
 from slotlake.decoder.assembly.spool import SpoolRoom
 from slotlake.decoder.columnar.buffer import MessageBuffer
-from slotlake.decoder.protocol.transactions import Result, Transaction
 from tests.decoder.agreement import Stream
+from tests.decoder.reference import Result, Transaction
 
 
 def assembled(

@@ -15,9 +15,9 @@ from slotlake.decoder.protocol.messages import (
     Value,
 )
 from slotlake.decoder.protocol.relations import Column, Relation
-from slotlake.decoder.protocol.transactions import Result, TransactionChange
 from slotlake.decoder.types.binary.values import binary_text
 from slotlake.decoder.types.table import type_name
+from tests.decoder.reference import Result, TransactionChange
 
 
 def comparable(results: Iterable[Result]) -> list[Result]:

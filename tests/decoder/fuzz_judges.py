@@ -13,12 +13,12 @@ from slotlake.decoder.columnar.buffer import MessageBuffer
 from slotlake.decoder.columnar.decoder import Decoder
 from slotlake.decoder.errors import ChangeLogError, ProtocolError
 from slotlake.decoder.protocol.relations import Relation
-from slotlake.decoder.protocol.transactions import Result, Transaction, reference_transactions
 from tests.decoder import fuzz_frames, fuzz_plugins
 from tests.decoder.agreement import Stream, columnar, plain
 from tests.decoder.assembling import assembled, scratch, without_names
 from tests.decoder.fuzz_cases import Asked, Copied, CopiedChanges, Framed
 from tests.decoder.histories import Options
+from tests.decoder.reference import Result, Transaction, reference_transactions
 
 T = TypeVar("T")
 _NOT_HERE = re.compile("its changes are not here any more")

@@ -43,8 +43,8 @@ from slotlake.decoder.protocol.messages import (
     Value,
 )
 from slotlake.decoder.protocol.relations import Column, Relation
-from slotlake.decoder.protocol.transactions import Result, Transaction, TransactionChange
 from slotlake.decoder.types.table import type_name
+from tests.decoder.reference import Result, Transaction, TransactionChange
 from tests.decoder.streams import TEXTS, TIME
 from tests.decoder.wire import encode
 

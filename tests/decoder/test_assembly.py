@@ -26,8 +26,8 @@ from slotlake.decoder.protocol.messages import (
     StreamStop,
 )
 from slotlake.decoder.protocol.relations import Column, Relation
-from slotlake.decoder.protocol.transactions import reference_transactions
 from tests.decoder.assembling import assembled
+from tests.decoder.reference import reference_transactions
 from tests.decoder.wire import encode
 
 pytestmark = pytest.mark.fast

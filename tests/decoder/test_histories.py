@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slotlake.decoder.protocol.reader import StreamReader
-from slotlake.decoder.protocol.transactions import reference_transactions
 from tests.decoder.agreement import columnar
 from tests.decoder.agreement import plain as plain_meaning
 from tests.decoder.assembling import assembled, random_cuts, scratch, without_names
 from tests.decoder.histories import random_options, serve
+from tests.decoder.reference import reference_transactions
 
 pytestmark = pytest.mark.fast
 

@@ -16,12 +16,12 @@ import psycopg
 import pytest
 
 from slotlake.decoder.protocol.messages import Insert
-from slotlake.decoder.protocol.transactions import Result, Transaction, reference_transactions
 from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
 from tests.conftest import Database, drop_database, seed_of_the_run
 from tests.decoder.assembling import assembled, scratch
 from tests.decoder.comparing import comparable
 from tests.decoder.live import IMMEDIATE, SMALL, VARIANTS, History, LiveSlot, live_slots, meaning_of
+from tests.decoder.reference import Result, Transaction, reference_transactions
 from tests.decoder.sessions import random_history
 from tests.vectors.histories import HISTORIES, SETUP
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from slotlake.decoder.changelog.batches import batches
+from slotlake.decoder.changelog.batches import Batch, batches
 from slotlake.decoder.errors import ChangeLogError, SourceError, UnsendableError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.decoder.plugins.live import read_slot
@@ -409,6 +409,29 @@ def test_the_server_is_behind_the_lake(database: Database, tmp_path: Path) -> No
         pulled(source, tmp_path, start + (1 << 40))
     with pytest.raises(SourceError, match="WAL ends at"):
         pulled(source, tmp_path, start, until=start + (1 << 40))
+    standing = StandingStream(PullSettings(source, "test", tmp_path, None, 1 << 20))
+    with pytest.raises(SourceError, match="WAL ends at"):
+        standing.batch(start + (1 << 40), None)
+
+
+def test_a_standing_stream_takes_a_batch_on_disk_and_removes_nothing_of_its_own(
+    database: Database, tmp_path: Path
+) -> None:
+    """What comes before a pull leaves alone what this very process is reading and writing."""
+    database.execute(TABLE)
+    source, start = slotted(database)
+    standing = StandingStream(PullSettings(source, "test", tmp_path, None, 1 << 20))
+    batches: list[Batch] = []
+    try:
+        for first in (1, 11, 21):
+            database.execute(inserted(first, first + 9))
+            batches.append(standing.batch(batches[-1].end_lsn if batches else start, None))
+        assert standing.connected
+        assert [batch.changes for batch in batches] == [10, 10, 10]
+        again = standing.batch(start, None)
+        assert again.digest == batches[0].digest
+    finally:
+        standing.end()
 
 
 CHILD = """

@@ -35,7 +35,7 @@ from slotlake.decoder.protocol.messages import (
 )
 from slotlake.decoder.protocol.reader import NEXT, State, StreamReader, read_message
 from slotlake.decoder.protocol.relations import Column, Relation
-from slotlake.decoder.protocol.transactions import Transaction, reference_transactions
+from tests.decoder.reference import Transaction, reference_transactions
 from tests.decoder.wire import encode
 
 pytestmark = pytest.mark.fast

@@ -13,11 +13,11 @@ from slotlake.decoder.errors import ProtocolError
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.decoder.protocol.messages import Streamed
 from slotlake.decoder.protocol.reader import State, StreamReader, read_message
-from slotlake.decoder.protocol.transactions import reference_transactions
 from tests.decoder.agreement import Stream
 from tests.decoder.assembling import assembled
 from tests.decoder.comparing import comparable
 from tests.decoder.live import VARIANTS, meaning_of
+from tests.decoder.reference import reference_transactions
 from tests.decoder.wire import encode
 from tests.vectors.capture import as_json
 from tests.vectors.capture_streams import KEPT

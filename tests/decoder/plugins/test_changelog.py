@@ -151,6 +151,8 @@ def test_what_does_not_fit_the_catalog_is_refused(server: EmbeddedPostgres, tmp_
         source = SourceSettings(server.dsn(), ("z",), "z", plugin="test_decoding")
         with pytest.raises(ChangeLogError, match="its columns are not what the catalog has now") as raised:
             pull_rows(source, "test", tmp_path, start=parse_lsn(row[0]))
+        with pytest.raises(SourceError, match="WAL ends at"):  # the server was restored to an earlier moment
+            pull_rows(source, "test", tmp_path, start=parse_lsn(row[0]) + (1 << 40))
         assert "public.z; in callback change, transaction " in raised.value.where
         assert list(tmp_path.iterdir()) == []
         connection.execute("ALTER PUBLICATION z SET (publish = 'insert')")

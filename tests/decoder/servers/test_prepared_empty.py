@@ -18,7 +18,6 @@ from slotlake.decoder.errors import ChangeLogError
 from slotlake.decoder.plugins.pgoutput import PgoutputReader
 from slotlake.decoder.protocol.messages import BeginPrepare, Prepare
 from slotlake.decoder.protocol.reader import StreamReader
-from slotlake.decoder.protocol.transactions import Transaction, reference_transactions
 from slotlake.decoder.server.source import SourceSettings
 from slotlake.decoder.slots.confirm import confirm
 from slotlake.decoder.slots.slot import create_slot
@@ -26,6 +25,7 @@ from slotlake.decoder.stream.pull import pull
 from slotlake.decoder.stream.receive import Stream
 from slotlake.infra.local.postgres import Version
 from tests.conftest import Database
+from tests.decoder.reference import Transaction, reference_transactions
 from tests.decoder.sources import replayed
 
 EMPTY = "SELECT * FROM t FOR UPDATE"
