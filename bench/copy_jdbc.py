@@ -1,6 +1,6 @@
 """Spark's JDBC reader as the peer of the copy: a process of its own, warm, that reads when it is told to.
 
-It has PostgreSQL's driver, which nothing else here needs: fetched for this benchmark only, pinned by
+It has PostgreSQL's driver, which nothing else here needs: fetched_jars for this benchmark only, pinned by
 ``jdbc.lock`` beside this file.
 """
 
@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.decoder.server.closing import Closes
-from slotlake.infra.local.jars import fetched, locked_jars
+from slotlake.infra.local.jars import fetched_jars, locked_jars
 from slotlake.infra.local.java import find_java
 from slotlake.infra.local.runtime import spark_runtime
 
@@ -37,7 +37,7 @@ class Reader(Closes):
     def __init__(self, url: str, table: str, rows: int, folder: Path) -> None:
         parts: dict[str, Any] = dict(conninfo_to_dict(url))
         asked = {
-            "jar": str(fetched(locked_jars(_LOCK_FILE), find_java)[0]),
+            "jar": str(fetched_jars(locked_jars(_LOCK_FILE), find_java)[0]),
             "folder": str(folder / "jdbc"),
             "rows": rows,
             "options": {

@@ -1,12 +1,12 @@
-"""The DAG files as a package, for who has slotlake installed and no checkout.
+"""The DAG files as a package, for users who have installed slotlake and have no checkout.
 
 Two files of one line each in a DAGs folder make all DAGs (docs/airflow.md)::
 
     from slotlake.dags import *  # DAGs for Airflow
     import slotlake.dags.cdc_pipeline_files  # DAGs for Airflow: which pipeline files are wrong
 
-Python imports the modules that ``__all__`` names, and each makes its DAGs as its own file would.
-``cdc_pipeline_files`` is not among them: its import error would switch off all DAGs of the file that has it.
+Python imports the modules that ``__all__`` names, and each module makes the same DAGs as its file would.
+``cdc_pipeline_files`` is not one of them: its import error would switch off all DAGs of the importing file.
 """
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""cdc_backfill_<name>: tables, or some rows of them, read again from the source; by hand, with a form."""
+"""cdc_backfill_<name>: read tables, or some of their rows, again from the source; by hand, with a form."""
 
 from typing import Any
 
@@ -9,21 +9,22 @@ from slotlake.infra.airflow import scheduling
 from slotlake.infra.config.pipeline_file import PipelineFile
 
 DOCS = """
-### Read tables, or some rows of them, again from the source
+### Read tables, or some of their rows, again from the source
 
-**Trigger** opens a form. The chosen rows are read under an exact LSN and replace what the lake holds, while
-the stream goes on; an older image never beats a newer one. All tables are published in one point.
+**Trigger** opens a form. The task reads the chosen rows from the source at an exact LSN and replaces them in
+the lake. The micro-batches continue, and an older image of a row never replaces a newer one. The task
+publishes all tables together, as one consistency point.
 
-- **tables**: one or several.
-- **where**: an SQL condition over their columns, as behind WHERE. Rows count that satisfy it in the source
-  *or* in the lake. Empty: the whole tables.
-- **key_range**: `A..B` of the key's first column, ends included; `A..` or `..B`.
-- **dry_run**: changes nothing; the task's XCom says how many rows would change, and the keys of the first
-  hundred.
+- **tables**: one or several tables.
+- **where**: an SQL condition on columns of the tables, as after WHERE. The task reads a row again if it
+  matches the condition in the source *or* in the lake. Leave it empty for whole tables.
+- **key_range**: a range of the key's first column. Write `A..B` (A and B are included), `A..` or `..B`.
+- **dry_run**: changes nothing. The task's XCom says how many rows would change, and gives the keys of the
+  first hundred rows.
 
-A wrong condition fails the task at once, with PostgreSQL's own words.
+If a condition is wrong, the task fails at once with the error message of PostgreSQL.
 
-**Clearing `backfill`** is safe: it does the same once more, at a new LSN.
+**Clearing `backfill`** is safe: the task does the same work again, at a new LSN.
 """
 
 
@@ -32,8 +33,8 @@ def cdc_backfill(pipeline: PipelineFile) -> None:
     def backfill(pipeline_file: str, *, params: Any = None) -> dict[str, Any]:
         return scheduling_backfill.backfill(pipeline_file, params)
 
-    known = scheduling_backfill.table_names(pipeline)
-    text = ["null", "string"]
+    table_names = scheduling_backfill.table_names(pipeline)
+    optional_text = ["null", "string"]
     with DAG(
         f"cdc_backfill_{pipeline.name}",
         schedule=None,
@@ -43,17 +44,23 @@ def cdc_backfill(pipeline: PipelineFile) -> None:
                 [],
                 type="array",
                 title="Tables",
-                description="As PostgreSQL writes them; if there is no list to choose from, one a line.",
-                **({"examples": known} if known else {}),
+                description="Names in PostgreSQL's form: public.orders. Without a list here: one per line.",
+                **({"examples": table_names} if table_names else {}),
             ),
             "where": Param(
-                None, type=text, title="WHERE", description="An SQL condition; empty: the whole tables."
+                None, type=optional_text, title="WHERE", description="SQL condition. Empty: the whole tables."
             ),
             "key_range": Param(
-                None, type=text, title="Key range", description="A..B of the key's first column."
+                None,
+                type=optional_text,
+                title="Key range",
+                description="Range of the key's first column: A..B, A.. or ..B.",
             ),
             "dry_run": Param(
-                False, type="boolean", title="Dry run", description="Only say what would change."
+                False,
+                type="boolean",
+                title="Dry run",
+                description="Change nothing; only report what would change.",
             ),
         },
         **scheduling.start_options(pipeline, scheduling.BY_HAND),

@@ -1,4 +1,4 @@
-"""cdc_bootstrap_<name>: make publication, slot and lake tables, and copy what the source holds; by hand."""
+"""cdc_bootstrap_<name>: create publication, slot and lake tables, and copy all rows; started by hand."""
 
 from typing import Any
 
@@ -8,16 +8,18 @@ from slotlake.infra.airflow import scheduling
 from slotlake.infra.config.pipeline_file import PipelineFile
 
 DOCS = """
-### Make the pipeline, once
+### Create the pipeline, once
 
-Makes publication, replication slot and lake tables, copies what the source holds now, and publishes all
-tables at one LSN. Writers are not held up. Switch on **cdc_sync** when this has succeeded.
+This DAG creates the publication, the replication slot and the lake tables. It copies all rows of the source
+and publishes all tables at one LSN. Applications can write to the source meanwhile. When this DAG has
+succeeded, switch on **cdc_sync**.
 
-The task's log says, whenever a table's state changes and every ten seconds, how far each table is: state,
-rows, bytes, rate and time left. The task returns each table's rows, ranges and state.
+The task's log shows the progress of each table: state, rows, bytes, rows per second and the time that is
+left. It writes a line when a table's state changes, and every ten seconds. The task returns the rows, the
+ranges and the state of each table.
 
-**Clearing `bootstrap`** is safe: what is already made is left as it is, and an initial copy that was
-cut off goes on with what is left; its half-made tables were never visible to readers.
+**Clearing `bootstrap`** is safe. The task keeps what exists already. If an initial copy was interrupted, it
+copies the rest; readers never saw the unfinished tables.
 """
 
 

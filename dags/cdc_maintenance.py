@@ -1,4 +1,4 @@
-"""cdc_maintenance_<name>: keeps the lake's tables quick to read and small, on the file's schedule."""
+"""cdc_maintenance_<name>: keep the lake's tables small and fast; on the schedule of the pipeline file."""
 
 from typing import Any
 
@@ -8,15 +8,16 @@ from slotlake.infra.airflow import scheduling
 from slotlake.infra.config.pipeline_file import PipelineFile
 
 DOCS = """
-### Keep the tables quick to read and small
+### Keep the tables small and fast to read
 
-Packs small files, writes files with many deleted rows without them, packs manifests, expires snapshots that
-no kept point needs, and removes files that nothing leads to. No row changes, readers go on.
+This DAG packs small files and rewrites files with many deleted rows. It packs manifests, expires the
+snapshots that no kept point needs, and removes files that no table uses. It changes no row, and readers can
+continue.
 
-It shares the pipeline's pool with the micro-batches, so neither is ever in the other's way; a table with a
-batch staged is left for the next run. It begins no further table after `maintenance.minutes_max`.
+It uses the same pool as the micro-batches, so the two never run at the same time. It skips a table while a
+batch is being applied to it. After `maintenance.minutes_max` minutes it starts no further table.
 
-**Clearing `maintain`** is safe, also after a crash: each step is whole on its own.
+**Clearing `maintain`** is safe, also after a crash: each step either happens completely or not at all.
 """
 
 

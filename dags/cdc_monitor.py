@@ -1,4 +1,4 @@
-"""cdc_monitor_<name>: does the slot hold back more than the source can bear; on the file's schedule."""
+"""cdc_monitor_<name>: check whether the pipeline needs a person; on the schedule of the pipeline file."""
 
 from typing import Any
 
@@ -8,15 +8,17 @@ from slotlake.infra.airflow import scheduling
 from slotlake.infra.config.pipeline_file import PipelineFile
 
 DOCS = """
-### Does anything need somebody?
+### Does the pipeline need a person?
 
-Looks at lag, retained WAL, the time until the server invalidates the slot, transactions that hold it back,
-and other slots that nobody reads. Sends gauges (`slotlake.<name>.…`) where Airflow sends its own metrics,
-and **fails when somebody is needed**: the log says why and what to do. Thresholds: section `monitor` of the
-pipeline file.
+This DAG checks the lag, the retained WAL, and the time until the server invalidates the slot. It looks for
+transactions that hold the slot back, and for other slots that nobody reads. It sends gauges
+(`slotlake.<name>.…`) to the place where Airflow sends its own metrics. **It fails when a person is needed**:
+the log says why and what to do. The thresholds are in the section `monitor` of the pipeline file.
 
-It changes nothing, takes no place in the pipeline's pool, and goes on while **cdc_sync** is paused; then it
-tells that the slot goes on holding WAL. **Clearing `watch`** looks again.
+It changes nothing and takes no slot of the pipeline's pool. It also runs while **cdc_sync** is paused, and
+then it reports that the slot retains WAL.
+
+**Clearing `watch`** is safe: it checks again.
 """
 
 
@@ -28,7 +30,7 @@ def cdc_monitor(pipeline: PipelineFile) -> None:
         on_failure_callback=scheduling.on_warning(pipeline),
     )
     def watch(pipeline_file: str, *, ti: Any = None) -> dict[str, Any]:
-        from slotlake.infra.airflow import monitoring  # what it needs is slow to import
+        from slotlake.infra.airflow import monitoring  # here, because its imports are slow
 
         return monitoring.watch(pipeline_file, ti)
 

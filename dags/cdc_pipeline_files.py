@@ -1,7 +1,7 @@
-"""No DAG of its own: an Airflow import error that tells which pipeline files are wrong, and why.
+"""Defines no DAG. It raises an Airflow import error that lists the wrong pipeline files and their errors.
 
-It is a file of its own because Airflow switches off all DAGs of a file with an import error; so the other
-pipelines go on.
+Airflow switches off all DAGs of a file with an import error. Because this is a separate file, the DAGs of
+the other pipelines continue.
 """
 
 from airflow.sdk.exceptions import AirflowException

@@ -1,4 +1,4 @@
-"""cdc_recover_<name>: what is wrong with the pipeline, and the cheapest way back; by hand, with a form."""
+"""cdc_recover_<name>: show what is wrong with the pipeline and repair it; started by hand, with a form."""
 
 from typing import Any
 
@@ -8,16 +8,16 @@ from slotlake.infra.airflow import scheduling
 from slotlake.infra.config.pipeline_file import PipelineFile
 
 DOCS = """
-### Recover after a bad day
+### Recover the pipeline
 
-Looks at both sides and at the change log. If all is well it says so and changes nothing. Else its XCom has
-the `findings`, the `plan` with what each step costs, and what is `lost` for good.
+This DAG checks the source, the lake and the change log. If nothing is wrong, it says so and changes nothing.
+Otherwise its XCom holds the `findings`, the `plan` with the cost of each step, and what is `lost` for good.
 
-- **dry_run** (on by default): only show the plan. Trigger it again without, to carry it out.
+- **dry_run** (on by default): only show the plan. To carry out the plan, trigger the DAG again without it.
 
-Readers find the tables all the time. What docs/runbook does with `slotlake recover` can be done here.
+Readers can use the tables all the time. This DAG does the same as `slotlake recover` in docs/runbook.
 
-**Clearing `recover`** is safe: it judges anew, and finds nothing to do if it was done.
+**Clearing `recover`** is safe: it checks again, and has nothing to do if the work is already done.
 """
 
 
@@ -32,7 +32,10 @@ def cdc_recover(pipeline: PipelineFile) -> None:
         doc_md=DOCS,
         params={
             "dry_run": Param(
-                True, type="boolean", title="Dry run", description="Only show what is wrong, and the plan."
+                True,
+                type="boolean",
+                title="Dry run",
+                description="Change nothing; only show what is wrong, and the plan.",
             )
         },
         **scheduling.start_options(pipeline, scheduling.BY_HAND),

@@ -1,4 +1,4 @@
-"""cdc_sync_<name>: one micro-batch from the source's WAL to the published lake, on the file's schedule."""
+"""cdc_sync_<name>: one micro-batch from the source's WAL to the published lake; on the file's schedule."""
 
 from typing import Any
 
@@ -11,26 +11,28 @@ from slotlake.infra.config.pipeline_file import PipelineFile
 DOCS = """
 ### One micro-batch: pull → apply → publish → confirm
 
-- **pull** writes the changes up to the source's WAL position now as a batch of the change log; nothing is
-  confirmed to the server. *Cleared:* it finds the batch that is on disk, or writes the next one.
-- **apply** folds the batch and merges it into the tables' `stage` branch, which readers do not see.
-  *Cleared:* it throws `stage` away and does it again; a batch that is published already is left alone.
-- **publish** moves all tables to the batch in one catalog transaction, and tells `cdc_verify` by an asset
-  event. *Cleared:* nothing changes when the batch is published already.
-- **confirm** lets the server forget WAL up to the lake's position, never further. *Cleared:* harmless.
+- **pull** writes the changes up to the source's current WAL position as a batch of the change log. It
+  confirms nothing to the server. *Cleared:* it uses the batch that is on disk, or writes the next one.
+- **apply** folds the batch and merges it into the branch `stage` of each table. Readers do not see this
+  branch. *Cleared:* it discards `stage` and applies the batch again. If the batch is already published, it
+  does nothing.
+- **publish** publishes the batch in all tables with one catalog transaction, and starts `cdc_verify` by an
+  asset event. *Cleared:* it does nothing if the batch is already published.
+- **confirm** tells the server that it may remove WAL up to the lake's position, and never further.
+  *Cleared:* it confirms the same position again.
 
-Where the lake is, is read from the lake and never from Airflow, so any task may be cleared at any time, in
-any order, with or without those after it. A task that fails because something is busy or away is tried
-again by itself; one that fails at once tells in its log what to do.
+The tasks read the position from the lake and never from Airflow. So you can clear any task at any time, in
+any order, with or without the later tasks. If a server is busy or cannot be reached, the task fails and
+Airflow tries it again. If a new attempt cannot help, the task fails at once, and its log says what to do.
 
-Nothing new: `apply` and `publish` are skipped, `confirm` still runs, so that an idle slot holds no WAL back.
-Two runs at once: the pool has one place per replication slot, the second waits.
+Without new changes, `apply` and `publish` are skipped. `confirm` still runs, so an idle slot retains no WAL.
+Two runs never work at once: the pool has one place per replication slot, and the second run waits.
 
-**The Backfill button** never touches the live tables: its runs skip these tasks, and `replay` applies the
-archived change log of their logical dates to tables in **scratch_namespace** (a field of the form;
-tick *Override parameters on existing runs*, or Airflow does not send it). Runs for
-neighbouring dates go on where the one before has ended; the same range twice gives the same. To read rows
-again from the source, use **cdc_backfill**.
+**The Backfill button** never changes the live tables. In its runs, the tasks above are skipped, and `replay`
+applies the archived change log of the run's logical date to tables in **scratch_namespace**. This is a field
+of the form. Tick *Override parameters on existing runs*; otherwise Airflow does not send the field. A run for
+the next date continues where the run before it ended. The same range gives the same result again. To read
+rows again from the source, use **cdc_backfill**.
 """
 
 
@@ -56,7 +58,7 @@ def cdc_sync(pipeline: PipelineFile) -> None:
     def confirm(pipeline_file: str, pulled: dict[str, Any]) -> dict[str, Any]:
         return scheduling.run_step("confirm", pipeline_file, pulled["batch"])
 
-    # Only after a pull that was skipped, which is one of a backfill; no process is started to find that out.
+    # It runs only when `pull` was skipped, as in a backfill. Airflow decides this without a new process.
     @task(trigger_rule="all_skipped", multiple_outputs=False)
     def replay(pipeline_file: str, *, params: Any = None, dag_run: Any = None) -> dict[str, Any]:
         return scheduling_backfill.replay(pipeline_file, params["scratch_namespace"], pipeline, dag_run)
@@ -71,7 +73,7 @@ def cdc_sync(pipeline: PipelineFile) -> None:
                 f"{pipeline.lake.namespace}_replay",
                 type="string",
                 title="Scratch namespace",
-                description="Of the Backfill button only: where the archived change log is replayed.",
+                description="Only for the Backfill button: namespace of the tables that the replay writes.",
             )
         },
         **scheduling.start_options(pipeline),

@@ -1,4 +1,4 @@
-"""cdc_verify_<name>: is the lake equal to the source, at an exact LSN; after published batches or by hand."""
+"""cdc_verify_<name>: check that the lake is equal to the source; on a schedule, after batches, or by hand."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from slotlake.infra.config.pipeline_file import PipelineFile
 DOCS = """
 ### Is the lake equal to the source?
 
-Takes a snapshot of the source at an exact LSN, brings the lake to that LSN, and compares row counts and
-hashes of all rows, while writers go on. Fails when a single value differs; `slotlake verify` on the
-pipeline file then lists the keys.
+This DAG takes a snapshot of the source at an exact LSN and brings the lake to this LSN. It compares the
+number of rows and the hashes of all rows. Applications can write to the source meanwhile. The DAG fails if a
+single value differs; `slotlake verify` with the pipeline file then lists the keys.
 
-It runs once a day, or as `airflow.verify` in the pipeline file says. It reads all rows and keeps the pipeline
-meanwhile. With `every_batch` it runs after published batches: each is an event of the asset, with its LSN
-range, and events that come while a verification runs share the next one.
+It runs once a day, or as `airflow.verify` in the pipeline file says. It reads all rows, and the micro-batches
+wait meanwhile. With `every_batch` it runs after published batches. Each published batch is an event of the
+asset, with its LSN range. Events that arrive while a verification runs share the next verification.
 
 **Clearing `verify`** is safe: it verifies again, at a new LSN.
 """

@@ -1,4 +1,4 @@
-"""Spark for a pipeline: the Connect server it names, or one inside this process."""
+"""Spark for a pipeline: the Connect server of the file, or a Spark inside this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 def open_engine(
     file: PipelineFile, lake: LakeSettings, remote: str | None, closing: ExitStack
 ) -> SparkSession:
-    """Open a session; what is started here is put on ``closing``.
+    """Open a Spark session.
+
+    Args:
+        file: the pipeline file, with Spark's memory and cores.
+        lake: catalog and warehouse for the session.
+        remote: address of a Spark Connect server; None: a Spark inside this process.
+        closing: gets the callback that stops the session, unless the session existed before.
 
     Raises:
         SetupError: no Java, no jars, or the Connect server does not answer.
@@ -31,7 +37,7 @@ def open_engine(
 
 
 def _stop(session: SparkSession) -> None:
-    """End it; a server that is gone, or was started anew, has ended it already."""
+    """Stop a session; a server that has ended, or was started again, has ended the session already."""
     from slotlake.spark.session_errors import SPARK_ERRORS
 
     with suppress(*SPARK_ERRORS, OSError):
@@ -45,7 +51,7 @@ def _in_process(file: PipelineFile, lake: LakeSettings, closing: ExitStack) -> S
     from slotlake.infra.local.runtime import spark_runtime
     from slotlake.spark.session import open_session
 
-    # A session of the program's own is not ours to stop.
+    # If the program has a session of its own, slotlake must not stop it.
     running = SparkContext._active_spark_context is not None  # noqa: SLF001 - there is no public question
     runtime = spark_runtime()
     os.environ.update(runtime.environment())

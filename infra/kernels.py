@@ -1,11 +1,11 @@
-"""Compiles every loop of the decoder, the fold and the verification beforehand: no batch waits for it.
+"""Compiles all numba kernels of the decoder, the fold and the verification, so that no batch waits for it.
 
-numba compiles a function for the types of its arguments when it is first called.  These types are in
-``kernels.json`` (full name of the function: its signatures, as numba writes them); functions that only other
-compiled functions call come with these.  ``python -m tests.kernel_signatures`` writes that file again; a test
-fails when a pull, a fold or a verification still compiles something.
+numba compiles a function for the types of its arguments at the first call.  ``kernels.json`` lists these
+types (full name of the function: its signatures, as numba writes them). Functions that only other kernels
+call are compiled with these.  ``python -m tests.kernel_signatures`` writes this file; a test fails if a
+pull, a fold or a verification still compiles something.
 
-Run by the launcher when an environment is made, and when these sources are new (`infra.launch.kernels`):
+The launcher runs it for a new environment and for new sources (`infra.launch.kernels`):
 ``python -m slotlake.infra.kernels``.
 """
 
@@ -25,36 +25,37 @@ SIGNATURES = Path(__file__).with_suffix(".json")
 
 
 def compile_all(part: int = 0, parts: int = 1) -> None:
-    """Compile, or find in the cache, all functions for their signatures.
+    """Compile all kernels for their signatures, or load them from the cache.
 
     Args:
-        part: every ``parts``-th function from this one on: so several processes share the work.
+        part: number of this process, from 0.
+        parts: how many processes share the work; each compiles every ``parts``-th kernel.
     """
     names: dict[str, list[str]] = json.loads(SIGNATURES.read_text())
-    wanted = dict(list(names.items())[part::parts])
-    for name in wanted:
+    signatures_by_name = dict(list(names.items())[part::parts])
+    for name in signatures_by_name:
         importlib.import_module(name.rpartition(".")[0])
-    for name, signatures in wanted.items():
+    for name, signatures in signatures_by_name.items():
         for signature in signatures:
             kernels[name].compile(_types(signature))
 
 
 def compiled_for() -> dict[str, list[str]]:
-    """The signatures that this process has compiled or loaded, without those of no meaning to Python."""
-    found = {
+    """Return the signatures that this process has compiled or loaded, except those Python cannot pass."""
+    signatures_by_name = {
         name: sorted({repr(types_) for types_ in kernel.signatures if _is_plain(types_)})
         for name, kernel in sorted(kernels.items())
     }
-    return {name: signatures for name, signatures in found.items() if signatures}
+    return {name: signatures for name, signatures in signatures_by_name.items() if signatures}
 
 
 def misses() -> list[str]:
-    """The functions that this process has compiled because no cache had them."""
+    """Return the kernels that this process has compiled because the cache did not have them."""
     return sorted(name for name, kernel in kernels.items() if kernel.stats.cache_misses)
 
 
 def _is_plain(signature: tuple[Any, ...]) -> bool:
-    """Can Python pass such arguments? Not plain memory (`decoder.compiled.memory`), nor constants."""
+    """Return whether Python can pass such arguments: no memory (`decoder.compiled.memory`), no constants."""
     try:
         return _types(repr(signature)) == signature
     except (SyntaxError, NameError):
@@ -62,9 +63,9 @@ def _is_plain(signature: tuple[Any, ...]) -> bool:
 
 
 def _types(signature: str) -> tuple[Any, ...]:
-    """Types as numba writes them; the text is our own file's."""
-    found: tuple[Any, ...] = eval(signature, {"__builtins__": {}}, vars(types))  # noqa: S307
-    return found
+    """Parse types as numba writes them; the text comes from our own file."""
+    argument_types: tuple[Any, ...] = eval(signature, {"__builtins__": {}}, vars(types))  # noqa: S307
+    return argument_types
 
 
 if __name__ == "__main__":

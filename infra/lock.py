@@ -1,7 +1,7 @@
-"""One run at a time per pipeline on this machine, without leftovers after a crash.
+"""The lock of a pipeline: one run at a time on this machine, and nothing to clean up after a crash.
 
-The lock is the kernel's (flock): it ends with the process, however that ends.  Runs on different
-machines are kept apart by PostgreSQL (one reader per slot) and by the catalog's compare-and-set.
+The lock belongs to the kernel (flock): it ends with the process, however that ends.  On different machines,
+PostgreSQL (one reader per slot) and the catalog's compare-and-set separate the runs.
 """
 
 from __future__ import annotations
@@ -20,8 +20,13 @@ from slotlake.decoder.errors import BusyError, ChangeLogError
 def exclusive(folder: Path, pipeline: str, wait_seconds: float = 0.0) -> Iterator[None]:
     """Hold the pipeline's lock.
 
+    Args:
+        folder: the state folder, which holds the lock file.
+        pipeline: its name, for the error.
+        wait_seconds: how long to wait for another process.
+
     Raises:
-        BusyError: another process holds it, also after ``wait_seconds``.
+        BusyError: another process still holds the lock after ``wait_seconds``.
         ChangeLogError: the state folder cannot be written.
     """
     try:
@@ -50,11 +55,11 @@ def _acquire(handle: int, pipeline: str, deadline: float) -> None:
                 raise BusyError(
                     f"another run of pipeline {pipeline!r} is at work",
                     where=f"process {holder}",
-                    way_out="wait for it to end, then run again; nothing was changed",
+                    way_out="wait until it has ended, then run the command again; nothing has changed",
                 ) from None
             time.sleep(0.05)
         else:
-            with suppress(OSError):  # for people; the lock itself needs no room on a full disk
+            with suppress(OSError):  # for users; the lock itself needs no room on a full disk
                 os.ftruncate(handle, 0)
                 os.pwrite(handle, str(os.getpid()).encode(), 0)
             return

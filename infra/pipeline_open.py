@@ -1,7 +1,7 @@
-"""A pipeline that is open: its settings, its Spark session, its lock, and where its lake is.
+"""An open pipeline: its settings, its Spark session, its lock, and its lake.
 
-Owns what lives as long as the pipeline is open, and lets go of it at the end; the steps are in
-infra/pipeline.py.  Spark starts when the first step needs it.
+It owns what exists while the pipeline is open, and closes it at the end. The steps are in infra/pipeline.py.
+Spark starts when the first step needs it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Self
 from slotlake.decoder.catalog.ddl_trigger import is_installed
 from slotlake.decoder.errors import LakeError, PipelineFileError
 from slotlake.decoder.server.source import SourceSettings
-from slotlake.infra.config.in_the_clear import tell_once
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.config.private_files import privately, tighten
-from slotlake.infra.full_disk import Places, told_if_full
+from slotlake.infra.config.unencrypted import warn_once
+from slotlake.infra.full_disk import Places, explain_full_disk
 from slotlake.infra.lock import exclusive
 from slotlake.infra.standing import PullSettings, StandingStream
 from slotlake.spark.lake import KeepPoints, LakeSettings
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class OpenPipeline:
-    """A pipeline file and what it takes to run it. Use as a context manager.
+    """A pipeline file with the connections that its steps need. Use it as a context manager.
 
     Attributes:
         file: the checked pipeline file.
@@ -61,11 +61,11 @@ class OpenPipeline:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, remote: str | None = None) -> Self:
-        """Read and check a pipeline file; nothing is connected to yet.
+        """Read and check a pipeline file; this opens no connection.
 
         Args:
             path: the pipeline file.
-            remote: a Spark Connect server (``sc://host:port``), before the file's or this process's own.
+            remote: a Spark Connect server (``sc://host:port``); it replaces the server of the file.
 
         Raises:
             PipelineFileError: the file is not a pipeline file.
@@ -81,7 +81,7 @@ class OpenPipeline:
         self.close()
 
     def close(self) -> None:
-        """Let go of the slot; end the Spark session, if this pipeline started one."""
+        """Close the connection to the slot; end the Spark session if this pipeline started it."""
         if "stream" in vars(self):
             self.stream.end()
         self._let_go_of_session()
@@ -96,23 +96,23 @@ class OpenPipeline:
 
     @cached_property
     def pulling(self) -> PullSettings:
-        """What its pulls have in common; logical messages are asked for if an event trigger writes some.
+        """The settings of its pulls. They ask for logical messages if an event trigger writes some.
 
         Raises:
-            SourceError: the source cannot be asked.
+            SourceError: the source cannot be reached.
         """
         source, file = self.source, self.file
-        told = source.messages or (source.plugin == "pgoutput" and is_installed(source.dsn))
+        messages = source.messages or (source.plugin == "pgoutput" and is_installed(source.dsn))
         return PullSettings(
-            replace(source, messages=told),
+            replace(source, messages=messages),
             self.name,
             file.changelog_dir,
             batch_bytes_max=file.changelog.batch_bytes_max,
             memory_bytes=file.source.memory_mb << 20,
-            noted=self._noted,
+            waiting_prepared=self._waiting_prepared,
         )
 
-    def _noted(self) -> set[tuple[str, int]]:
+    def _waiting_prepared(self) -> set[tuple[str, int]]:
         """Prepared transactions with changes whose outcome the lake waits for: gid and xid."""
         from slotlake.spark.catalog.base import load_one
         from slotlake.spark.catalog.open import open_catalog
@@ -124,17 +124,17 @@ class OpenPipeline:
 
     @cached_property
     def stream(self) -> StandingStream:
-        """The connection to the slot that is kept while a transaction stays open, if any."""
+        """The connection to the slot that stays open while a transaction stays open."""
         return StandingStream(self.pulling)
 
     @property
     def remote(self) -> str | None:
-        """The Spark Connect server that is used; None for a Spark inside this process."""
+        """The address of the Spark Connect server; None for a Spark inside this process."""
         return self._remote
 
     @property
     def session(self) -> SparkSession:
-        """The Spark session, started on first use, and anew if its Spark was (a Connect server's restart)."""
+        """The Spark session. It starts on first use, and again after a restart of the Connect server."""
         if self._session is not None:
             from slotlake.spark.session import is_alive
 
@@ -149,7 +149,10 @@ class OpenPipeline:
 
     @contextmanager
     def exclusively(self, wait_seconds: float = 0.0) -> Iterator[None]:
-        """Keep other runs of this pipeline away; a full disk within is told in full.
+        """Hold the pipeline's lock; an error of a full disk gets a full explanation.
+
+        Args:
+            wait_seconds: how long to wait while another run holds the lock.
 
         Raises:
             BusyError: another run is at work.
@@ -157,11 +160,11 @@ class OpenPipeline:
         tighten(self.file.state_dir, self.file)
         with (
             privately(self.file),
-            told_if_full(Places(self.file, self.lake, self.source, self.position)),
+            explain_full_disk(Places(self.file, self.lake, self.source, self.position)),
             exclusive(self.file.state_dir, self.name, wait_seconds),
         ):
-            tell_once(self.file)
-            with _told_of_spark():
+            warn_once(self.file)
+            with _spark_errors_as_ours():
                 yield
 
     def position(self) -> int:
@@ -187,8 +190,8 @@ class OpenPipeline:
 
 
 @contextmanager
-def _told_of_spark() -> Iterator[None]:
-    """What Spark raises where no statement of ours is named, as an error of ours: its server may be gone."""
+def _spark_errors_as_ours() -> Iterator[None]:
+    """Turn an error of Spark outside of our statements into a `SparkGoneError`: its server may have ended."""
     try:
         yield
     except Exception as error:
@@ -199,25 +202,29 @@ def _told_of_spark() -> Iterator[None]:
         raise SparkGoneError(
             f"Spark failed: {reason(error)}",
             where="the Spark session of this run",
-            way_out="run again, which opens a new session; if it comes back, Spark's own log says more",
+            way_out="run the same command again: it opens a new session; if that fails too, read Spark's log",
         ) from error
 
 
 class SparkGoneError(LakeError):
-    """Spark, or its server, failed outside of a statement."""
+    """Spark or its server failed outside of a statement."""
 
     retryable = True
 
 
 def lake_settings(file: PipelineFile) -> LakeSettings:
-    """Where a pipeline file's lake is."""
+    """Return the settings of a pipeline file's lake.
+
+    Raises:
+        PipelineFileError: a key is only for REST catalogs, and the catalog is not one.
+    """
     lake, uri = file.lake, file.lake_uri()
-    beyond = [name for name in ("rest", "publish") if name in lake.model_fields_set]
-    if beyond and not uri.startswith("http"):  # known only now, if the file says env:NAME
+    rest_only = [name for name in ("rest", "publish") if name in lake.model_fields_set]
+    if rest_only and not uri.startswith("http"):  # only known here, if the file says env:NAME
         raise PipelineFileError(
-            f"lake.{' and lake.'.join(beyond)} can be given for a REST catalog (https://…) only",
+            f"lake.{' and lake.'.join(rest_only)} can be given for a REST catalog (https://…) only",
             where=str(file.path),
-            way_out="leave it out, or let lake.uri name a REST catalog",
+            way_out="remove it, or set lake.uri to a REST catalog",
         )
     return LakeSettings(
         lake.catalog,

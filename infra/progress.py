@@ -1,4 +1,4 @@
-"""What long work tells of itself while it runs."""
+"""How long work reports its progress."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ from typing import Protocol
 
 
 class Progressing(Protocol):
-    """What long work tells of itself: ``(step, done, total)``; total None when unknown."""
+    """Called with a step's name, how much of it is done, and the total; None if the total is unknown."""
 
     def __call__(self, step: str, done: int, total: int | None = None) -> None: ...
 
 
 def silent(step: str, done: int, total: int | None = None) -> None:
-    """Progress that nobody watches."""
+    """Report nothing.
+
+    Args:
+        step: ignored.
+        done: ignored.
+        total: ignored.
+    """

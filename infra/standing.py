@@ -1,9 +1,9 @@
-"""A stream that outlives its batch, so that transactions that stay open are decoded once.
+"""A connection to the slot that stays open between batches: the server decodes open transactions only once.
 
-Each START_REPLICATION makes the server decode again from where the oldest open transaction began: 20
-micro-batches beside an open transaction of 70 MB cost it 21 s of CPU, over one connection 3 s
-(docs/adr/0007).  Invariant: a stream is used only where the lake's position says so; if it stands elsewhere
-or has broken off, it is begun anew there.
+Each START_REPLICATION makes the server decode again from the start of the oldest open transaction. For 20
+micro-batches next to an open transaction of 70 MB, this cost the server 21 s of CPU. With one connection, it
+cost 3 s (docs/adr/0007).  Invariant: a stream is used only at the lake's position. If it is at another
+position, or if it has ended, a new stream begins at the lake's position.
 """
 
 from __future__ import annotations
@@ -37,17 +37,32 @@ from slotlake.decoder.stream.puller import Puller
 
 @dataclass(frozen=True)
 class PullSettings:
-    """What a pipeline's pulls have in common; sizes in bytes."""
+    """The settings that all pulls of a pipeline share.
+
+    Attributes:
+        source: connection and slot.
+        pipeline: its name, which the manifests hold.
+        changelog: the folder of the batches.
+        batch_bytes_max: a batch ends after so many bytes; None: no limit.
+        memory_bytes: memory for the rows of one batch.
+        waiting_prepared: returns the prepared transactions whose outcome the lake waits for.
+    """
 
     source: SourceSettings
     pipeline: str
     changelog: Path
     batch_bytes_max: int | None
     memory_bytes: int
-    noted: Noted = tuple  # as of a `Puller`
+    waiting_prepared: Noted = tuple
 
     def pull(self, position: int, until: int | None, progress: Progress | None) -> Batch:
-        """The batch that follows a position, over a connection of its own."""
+        """Write the batch that follows a position, over a connection of its own.
+
+        Args:
+            position: the lake's position.
+            until: where the batch ends; None: at the source's current position.
+            progress: is called with the number of bytes while the batch is read.
+        """
         return pull(
             self.source,
             self.pipeline,
@@ -58,23 +73,35 @@ class PullSettings:
             memory_bytes=self.memory_bytes,
             pass_over=True,
             stream_by_need=True,
-            noted=self.noted,
+            noted=self.waiting_prepared,
             progress=progress,
         )
 
 
+@dataclass(frozen=True)
+class _StreamRequest:
+    """A batch to write: LSNs of its start and its end."""
+
+    position: int
+    until: int
+    progress: Progress | None
+
+
 class StandingStream:
-    """At most one connection to the slot, kept between batches.
+    """At most one connection to the slot, which stays open between batches.
 
     Args:
-        told: called with a line of text for each event.
+        settings: the pipeline's.
+        report_line: called with a line of text for each event.
     """
 
-    def __init__(self, settings: PullSettings, told: Callable[[str], None] = lambda line: None) -> None:
-        self._settings, self._told = settings, told
+    def __init__(
+        self, settings: PullSettings, report_line: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self._settings, self._report_line = settings, report_line
         self._puller: Puller | None = None
         self._streaming = True
-        self._asked = 0
+        self._batches_requested = 0
 
     @property
     def wait_seconds(self) -> float:
@@ -83,18 +110,20 @@ class StandingStream:
 
     @property
     def connected(self) -> bool:
+        """Whether the connection is open."""
         return self._puller is not None
 
     def worth_it(self) -> bool:
-        """Is a stream held, or is this not the first batch and a transaction open?
+        """Return whether the next batch should come over this stream.
 
-        A process that pulls once would have it decoded once in any case.
+        It should if the connection is open, or from the second batch on if a transaction is open. A process
+        that pulls only once would make the server decode such a transaction once in any case.
         """
-        self._asked += 1
-        return self._puller is not None or (self._asked > 1 and self.worth_keeping())
+        self._batches_requested += 1
+        return self._puller is not None or (self._batches_requested > 1 and self.worth_keeping())
 
     def worth_keeping(self) -> bool:
-        """Is a transaction open that has written, which the next connection would decode again?"""
+        """Return whether an open transaction has written: the next connection would decode it again."""
         source = self._settings.source
         with source_session(source.dsn, "looking for open transactions") as connection:
             return writers_open(connection)
@@ -102,78 +131,82 @@ class StandingStream:
     def batch(
         self, position: int, until: int | None, progress: Progress | None = None, *, whole: bool = False
     ) -> Batch:
-        """The batch that follows the lake's position; one that is on disk is taken as it is.
+        """Return the batch that follows the lake's position; a batch that is on disk is used again.
 
         Args:
-            whole: all up to ``until``, however much that is.
+            position: the lake's position.
+            until: where the batch ends; None: at the source's current position.
+            progress: is called with the number of bytes while the batch is read.
+            whole: read everything up to ``until``, even if it is more than ``batch_bytes_max``.
         """
         self._check_plugin()
         plan = prepare(self._request(position, until), own_stream=self._puller is not None)
         if isinstance(plan, Batch):
             return plan
-        usual = self._settings
-        try:
-            self._settings = replace(usual, batch_bytes_max=None) if whole else usual
-            made = self._cut(position, plan.until, progress)
-        finally:
-            self._settings = usual
-        self._told(f"{made.name}: {made.transactions} transactions, {made.changes} changes")
-        return made
+        settings = self._settings
+        limited = replace(settings, batch_bytes_max=None) if whole else settings
+        batch = self._write_batch(_StreamRequest(position, plan.until, progress), limited)
+        self._report_line(f"{batch.name}: {batch.transactions} transactions, {batch.changes} changes")
+        return batch
 
-    def _cut(self, position: int, until: int, progress: Progress | None) -> Batch:
-        held = self._puller is not None
-        if not held and until - position >= BULK_MIN_BYTES:
-            return self._catch_up(position, until, progress)
+    def _write_batch(self, request: _StreamRequest, settings: PullSettings) -> Batch:
+        if self._puller is None and request.until - request.position >= BULK_MIN_BYTES:
+            return self._catch_up(request, settings)
         try:
-            return self._cut_once(position, until, progress)
+            return self._stream_batch_again(request, settings)
+        except UnsendableError:  # a pull over its own connection can also read through SQL
+            return settings.pull(request.position, request.until, request.progress)
+
+    def _stream_batch_again(self, request: _StreamRequest, settings: PullSettings) -> Batch:
+        """Stream a batch; try once more without streaming, or over a new connection, where that helps."""
+        was_connected = self._puller is not None
+        try:
+            return self._stream_batch(request, settings)
         except StreamingError as error:
-            self._told(f"{error.what}; read without streaming from now on")
+            self._report_line(f"{error.what}; this process reads without streaming from now on")
             self._streaming = False
         except SourceUnavailableError as error:
-            if not held:
+            if not was_connected:
                 raise
-            self._told(f"{error.what}; begun again")
-        except UnsendableError:
-            return self._settings.pull(position, until, progress)  # which knows another way
-        try:
-            return self._cut_once(position, until, progress)
-        except UnsendableError:
-            return self._settings.pull(position, until, progress)
+            self._report_line(f"{error.what}; connecting again")
+        return self._stream_batch(request, settings)
 
     def _check_plugin(self) -> None:
         source = self._settings.source
         if source.plugin != "pgoutput":
             raise SourceError(
-                f"a standing puller reads pgoutput only, and the slot is of {source.plugin}",
+                f"a standing puller reads only pgoutput, but the slot's plugin is {source.plugin}",
                 where=redact(source.dsn),
-                way_out="run slotlake sync without it",
+                way_out="run slotlake sync without a standing puller",
             )
 
-    def _catch_up(self, position: int, until: int, progress: Progress | None) -> Batch:
-        """A backlog: read through SQL where that is possible; the stream begins behind it.
+    def _catch_up(self, request: _StreamRequest, settings: PullSettings) -> Batch:
+        """Pull a backlog over its own connection, which may use SQL; then open the stream behind it.
 
-        At once, so that what stays open is decoded once more and not with every backlog.
+        The stream opens at once: the server decodes open transactions once more now, not after every backlog.
         """
-        made = self._settings.pull(position, until, progress)
-        self.at(made.end_lsn)
-        return made
+        batch = settings.pull(request.position, request.until, request.progress)
+        self.at(batch.end_lsn)
+        return batch
 
-    def _cut_once(self, position: int, until: int, progress: Progress | None) -> Batch:
-        limit = self._settings.batch_bytes_max
+    def _stream_batch(self, request: _StreamRequest, settings: PullSettings) -> Batch:
         try:
-            return self.at(position).next_batch(until, max_bytes=limit, progress=progress)
+            puller = self.at(request.position)
+            return puller.next_batch(
+                request.until, max_bytes=settings.batch_bytes_max, progress=request.progress
+            )
         except BaseException:
             self.end()
             raise
 
     def at(self, position: int) -> Puller:
-        """The stream, where the lake stands."""
+        """Return the stream at the lake's position; open it there if it is somewhere else."""
         if self._puller is None or self._puller.position != position:
             self.end()
-            self._puller = self._opened(position)
+            self._puller = self._open_puller(position)
         return self._puller
 
-    def _opened(self, position: int) -> Puller:
+    def _open_puller(self, position: int) -> Puller:
         settings = self._settings
         source = settings.source
         state = look_at_source(self._request(position, None))
@@ -186,9 +219,9 @@ class StandingStream:
             position,
             memory_bytes=settings.memory_bytes,
             pass_over=True,
-            noted=settings.noted,
+            noted=settings.waiting_prepared,
         )
-        self._told(f"following {source.slot} from {format_lsn(position)}")
+        self._report_line(f"following {source.slot} from {format_lsn(position)}")
         return puller
 
     def _request(self, position: int, until: int | None) -> PullRequest:
@@ -196,7 +229,7 @@ class StandingStream:
         return PullRequest(settings.source, settings.pipeline, settings.changelog, position, until)
 
     def confirm(self, position: int) -> bool:
-        """Confirm over the stream; False when there is none that stands there."""
+        """Confirm a position over the stream; return False if no stream is at that position."""
         if self._puller is None or self._puller.position != position:
             return False
         try:
@@ -207,16 +240,16 @@ class StandingStream:
         return True
 
     def keep_alive(self) -> None:
-        """Nothing is received between batches: the server waits, and is told that this reader lives."""
+        """Tell the server that this reader lives; it does nothing else between batches."""
         try:
             if self._puller is not None:
                 self._puller.answer()
         except SlotlakeError as error:
             self.end()
-            self._told(f"the stream ended: {error.what}; it is begun again at the next request")
+            self._report_line(f"the stream ended: {error.what}; the next request opens it again")
 
     def end(self) -> None:
-        """Let go of the slot."""
+        """Close the connection, if it is open."""
         puller, self._puller = self._puller, None
         if puller is not None:
             puller.close()

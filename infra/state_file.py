@@ -1,4 +1,4 @@
-"""A note of a pipeline in its state folder: one JSON value in one file, there whole or not at all."""
+"""A note of a pipeline in its state folder: one JSON value in one file, complete or missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class StateFile:
-    """One note.  A note that is missing or damaged is read as None: no note holds what cannot be found again.
+    """One note. A missing or damaged note is read as None: slotlake can find the content again.
 
     Args:
         path: the file; its folder is made by the first `write`.
@@ -19,14 +19,14 @@ class StateFile:
         self.path = path
 
     def read(self) -> Any:
-        """The value; None without a note."""
+        """Return the value; None without a note."""
         try:
             return json.loads(self.path.read_text())
         except (OSError, ValueError):
             return None
 
     def mapping(self) -> dict[str, Any]:
-        """The value where it is an object; empty without a note."""
+        """Return the value if it is a JSON object, else an empty dictionary."""
         value = self.read()
         return value if isinstance(value, dict) else {}
 
@@ -34,11 +34,11 @@ class StateFile:
         """Replace the note.
 
         Args:
-            value: what JSON can hold.
-            durable: it outlives a crash of the machine.
+            value: a value that JSON can hold.
+            durable: sync it to the disk, so that it survives a crash of the machine.
 
         Raises:
-            OSError: it cannot be written; the note of before stays.
+            OSError: it cannot be written; the earlier note stays.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         incoming = self.path.with_name(f"{self.path.name}.{os.getpid()}")
@@ -49,7 +49,7 @@ class StateFile:
                 os.fsync(file.fileno())
         incoming.replace(self.path)
         if durable:
-            from slotlake.decoder.changelog.writer import sync_path  # a form in Airflow only reads
+            from slotlake.decoder.changelog.writer import sync_path  # here: Airflow's forms only read notes
 
             sync_path(self.path.parent)
 

@@ -22,7 +22,7 @@ from hypothesis import settings
 from psycopg import sql
 
 from slotlake.infra.local.postgres import EmbeddedPostgres, Version, temporary_postgres
-from slotlake.infra.local.postgres_archives import ARCHIVED_ONLY, is_here
+from slotlake.infra.local.postgres_archives import ARCHIVED_ONLY, is_fetched
 from slotlake.infra.local.runtime import SparkRuntime
 from slotlake.infra.local.runtime import spark_runtime as find_runtime
 
@@ -135,7 +135,7 @@ class Servers:
 
     def __call__(self, version: Version) -> EmbeddedPostgres:
         if version not in self._running:
-            absent = version in ARCHIVED_ONLY and not is_here(version)
+            absent = version in ARCHIVED_ONLY and not is_fetched(version)
             if absent and os.environ.get("SLOTLAKE_OFFLINE"):
                 pytest.skip(f"SLOTLAKE_OFFLINE is set, and PostgreSQL {version} has not been fetched")
             running = temporary_postgres(version=version, conf=_SERVER_CONF)
@@ -228,7 +228,7 @@ def connect(spark_runtime: SparkRuntime, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="session")
 def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an Iceberg REST catalog."""
-    from slotlake.infra.local.rest_catalog import LocalRestCatalog
+    from tests.spark.rest_catalog import LocalRestCatalog
 
     with LocalRestCatalog(tmp_path_factory.mktemp("rest")) as server:
         yield server.uri

@@ -25,7 +25,7 @@ from slotlake.decoder.server.source import redact, source_session
 from slotlake.decoder.server.timeline import HistoryError, require_history
 from slotlake.decoder.slots.slot import check_slot, inspect_slot
 from slotlake.decoder.stream.overlap import contradiction
-from slotlake.infra.process_marks import is_marked, set_mark, unset_mark
+from slotlake.infra.process_lock import is_process_alive, release_process_lock, take_process_lock
 from slotlake.infra.reports import Report
 from slotlake.infra.source import standing_puller
 from slotlake.infra.source.fingerprints import CatalogFingerprint, fingerprints_at
@@ -143,12 +143,12 @@ def note_recovery_begun(pipeline: OpenPipeline, batch: str | None) -> None:
         batch: the batch whose publication ends the recovery; None if that is not known yet.
     """
     StateFile(recovery_note(pipeline)).write({"batch": batch})
-    set_mark(_lock_path(pipeline))
+    take_process_lock(_lock_path(pipeline))
 
 
 def note_recovery_ended(pipeline: OpenPipeline) -> None:
     """Note that this process has ended or given up its recovery, though it may live on."""
-    unset_mark(_lock_path(pipeline))
+    release_process_lock(_lock_path(pipeline))
 
 
 def _lock_path(pipeline: OpenPipeline) -> Path:
@@ -176,7 +176,7 @@ def _recovery_findings(pipeline: OpenPipeline) -> list[Finding]:
 
 def _recovery_findings_for_status(pipeline: OpenPipeline) -> list[Finding]:
     """As :func:`_recovery_findings`, but a recovery that is under way is not a finding."""
-    if _unfinished_note(pipeline) is None or is_marked(_lock_path(pipeline)):
+    if _unfinished_note(pipeline) is None or is_process_alive(_lock_path(pipeline)):
         return []
     return [Finding("unfinished", _UNFINISHED, "renew")]
 

@@ -1,1 +1,1 @@
-"""What the files in dags/ share: which pipelines there are, and how a step runs as a task."""
+"""What the files in dags/ share: the list of pipelines, and how a task runs a step."""

@@ -1,11 +1,12 @@
-"""What the DAGs of a backfill share: the form's fields, and what a logical date of `cdc_sync` stands for.
+"""What the backfill DAGs share: the fields of the form, and the time range of a logical date of `cdc_sync`.
 
-Reading a DAG file must cost no network, so the tables to choose from come from the pipeline file and from a
-note that `init` and `sync` leave in the state folder (infra/selection/known_tables.py).
+Airflow must be able to read a DAG file without a network. So the list of tables in the form comes from the
+pipeline file and from a note that `init` and `sync` write to the state folder
+(infra/selection/known_tables.py).
 
-A backfill of `cdc_sync` (Airflow's own button) never touches the live tables.  A logical date stands for the
-interval that begins with it and ends with the next one of the schedule; runs for neighbouring dates go on
-where the one before has ended, so N runs are one replay.
+A backfill of `cdc_sync` (Airflow's own button) never changes the live tables.  A logical date means the time
+from this date to the next date of the schedule. The run for the next date continues where the run before it
+ended, so N runs are one replay.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ BACKFILL = "backfill"
 
 
 def table_names(pipeline: PipelineFile) -> list[str]:
-    """The tables that the form offers; empty if none is known yet."""
+    """Return the tables that the form offers; empty before `init` if the pipeline file names no tables."""
     return sorted({*known_tables.read_note(pipeline), *pipeline.tables})
 
 
 def backfill(pipeline_file: str, form: Mapping[str, Any]) -> dict[str, Any]:
-    """The step ``backfill``, with what a form holds: ``tables``, ``where``, ``key_range``, ``dry_run``.
+    """Run the step ``backfill`` with the fields of the form: tables, where, key_range, dry_run.
 
     Raises:
-        AirflowFailException: a table or the condition is wrong; nothing was done.
+        AirflowFailException: a table or the condition is wrong; nothing has changed.
     """
     tables = [name.strip() for name in form.get("tables") or () if name.strip()]
     where, key_range = ((form.get(name) or "").strip() or None for name in ("where", "key_range"))
@@ -38,39 +39,47 @@ def backfill(pipeline_file: str, form: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_backfill(run: Any) -> bool:
-    """Was a run of `cdc_sync` made by Airflow's Backfill button?"""
+    """Return whether Airflow's Backfill button made this run."""
     return str(getattr(run.run_type, "value", run.run_type)) == BACKFILL
 
 
 def skip_in_a_backfill(run: Any) -> None:
-    """End the task here in such a run: it must not touch the live tables.
+    """Skip the task in a run of the Backfill button: it must not change the live tables.
 
     Raises:
-        AirflowSkipException: it is one.
+        AirflowSkipException: the Backfill button made the run.
     """
     from slotlake.infra.airflow.versions import AirflowSkipException
 
     if is_backfill(run):
-        raise AirflowSkipException("a backfill replays the archived change log instead, into scratch tables")
+        raise AirflowSkipException(
+            "this run is a backfill: it replays the archived change log into scratch tables instead"
+        )
 
 
 def replay(pipeline_file: str, scratch_namespace: str, pipeline: PipelineFile, run: Any) -> dict[str, Any]:
-    """The step ``replay`` of the interval that a run's logical date stands for.
+    """Run the step ``replay`` for the time range of a run's logical date.
+
+    Args:
+        pipeline_file: its path.
+        scratch_namespace: where the replayed tables are.
+        pipeline: the file's content, with the schedule.
+        run: Airflow's DAG run.
 
     Raises:
-        AirflowSkipException: the lake has nothing of that time.
+        AirflowSkipException: the lake has no point of that time.
     """
     from slotlake.infra.airflow.versions import AirflowSkipException
 
     start, end = interval(pipeline, run)
     report = run_step("replay", pipeline_file, scratch_namespace, start.isoformat(), end.isoformat())
     if not report["covered"]:
-        raise AirflowSkipException(f"the lake has no point between {start} and {end}, or keeps none that old")
+        raise AirflowSkipException(f"the lake has no kept point between {start} and {end}")
     return report
 
 
 def interval(pipeline: PipelineFile, run: Any) -> tuple[datetime, datetime]:
-    """Start and end of what a run's logical date stands for."""
+    """Return start and end of the time range of a run's logical date, in UTC."""
     start, end = run.data_interval_start, run.data_interval_end
     if start is None or end is None or end <= start:
         start = run.logical_date or run.run_after

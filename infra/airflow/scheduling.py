@@ -1,12 +1,12 @@
-"""What the files in dags/ share: which pipelines there are, when they run, how a step is run as a task.
+"""What the files in dags/ share: the list of pipelines, their schedules, and how a task runs a step.
 
-``SLOTLAKE_PIPELINES`` names pipeline files, or folders with ``*.yaml`` or ``*.yml`` in them, separated as
-in PATH.  Reading them costs no network and imports neither Spark nor numba, because Airflow does it each
-time it parses a DAG file; what a task needs is imported when it runs.
+``SLOTLAKE_PIPELINES`` lists pipeline files, or folders with ``*.yaml`` or ``*.yml`` files, separated as in
+PATH.  Airflow reads them each time it parses a DAG file, so this needs no network and imports neither Spark
+nor numba; a task imports what it needs when it runs.
 
-Invariants: a pipeline file that is wrong takes away its own DAGs and no others (dags/cdc_pipeline_files.py
-then says what is wrong); what a task returns holds batch names, LSNs, counts and table names only; a
-password never reaches a task's log, XCom or rendered fields.
+Invariants: a wrong pipeline file removes its own DAGs and no others (dags/cdc_pipeline_files.py says what is
+wrong). A task returns only batch names, LSNs, counts and table names. A password never reaches a task's log,
+XCom or rendered fields.
 """
 
 from __future__ import annotations
@@ -24,27 +24,28 @@ from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 
 VARIABLE = "SLOTLAKE_PIPELINES"
 _SUFFIXES = (".yaml", ".yml")
-# What copies whole databases, by hand; and a look.
+# The longest run of a DAG that is started by hand and may copy a whole database; and of the monitor.
 BY_HAND, LOOK = timedelta(days=14), timedelta(minutes=10)
 _PULLED = ("batch", "start_lsn", "end_lsn", "transactions", "changes", "set_aside", "resumed")
 
 
 def pipelines() -> list[PipelineFile]:
-    """The pipelines whose files are right and that have not been dropped, by name."""
+    """Return the pipelines with a correct file, except dropped ones, ordered by name."""
     return _read()[0]
 
 
 def problems() -> list[PipelineFileError]:
-    """What is wrong with the other files, one error each."""
+    """Return one error for each wrong pipeline file."""
     return _read()[1]
 
 
 def start_options(pipeline: PipelineFile, longest: timedelta | None = None) -> dict[str, Any]:
-    """What all DAGs of a pipeline have in common, as keyword arguments of ``DAG``.
+    """Return the keyword arguments of ``DAG`` that all DAGs of a pipeline share.
 
     Args:
-        longest: how long a run may take before Airflow ends it, so that one that hangs does not keep all
-            later ones from the pool; the pipeline file's ``airflow.run_hours_max``, when not given.
+        pipeline: the DAG's pipeline.
+        longest: after this time, Airflow ends a run, so a run that hangs does not block the pool for ever;
+            None: ``airflow.run_hours_max`` of the pipeline file.
     """
     return {
         "dagrun_timeout": longest or timedelta(hours=pipeline.airflow.run_hours_max),
@@ -53,7 +54,7 @@ def start_options(pipeline: PipelineFile, longest: timedelta | None = None) -> d
         "max_active_runs": 1,
         "tags": ["slotlake", pipeline.name],
         "default_args": {
-            # One place per replication slot: PostgreSQL lets one reader at a time near it.
+            # The pool has one place per replication slot: PostgreSQL allows one reader at a time.
             "pool": pipeline.pool,
             "retries": 4,
             "retry_delay": timedelta(seconds=5),
@@ -64,32 +65,37 @@ def start_options(pipeline: PipelineFile, longest: timedelta | None = None) -> d
 
 
 def schedule(pipeline: PipelineFile) -> str | timedelta | None:
-    """When cdc_sync runs: a cron expression, a time between runs, or None for by hand only."""
+    """Return when cdc_sync runs: a cron expression, the time between two runs, or None (only by hand)."""
     return schedule_of(pipeline.airflow.schedule)
 
 
 def verification(pipeline: PipelineFile, batches: Any) -> Any:
-    """When cdc_verify runs: a schedule, each event of ``batches`` (the asset), or None for by hand only."""
+    """Return when cdc_verify runs: a schedule, each event of the asset ``batches``, or None (by hand)."""
     when = pipeline.airflow.verify
     return {"every_batch": [batches], "daily": "@daily", "manual": None}.get(str(when), schedule_of(when))
 
 
 def schedule_of(when: str | int | None) -> str | timedelta | None:
-    """A schedule of the pipeline file as Airflow takes it."""
+    """Return a schedule of the pipeline file in Airflow's form."""
     return timedelta(seconds=when) if isinstance(when, int) else when
 
 
 def asset_uri(pipeline: PipelineFile) -> str:
-    """The asset of which each published batch is an event."""
+    """Return the URI of the pipeline's asset; each published batch is an event of it."""
     return f"slotlake://{pipeline.name}"
 
 
 def run_step(step: str, pipeline_file: str, *arguments: Any) -> dict[str, Any]:
     """Run one function of ``infra.airflow.steps`` as an Airflow task.
 
+    Args:
+        step: the function's name.
+        pipeline_file: its first argument.
+        arguments: its other arguments.
+
     Raises:
-        AirflowFailException: waiting cannot help; the task fails at once, with the step's own message.
-        AirflowException: the task may be tried again.
+        AirflowFailException: a new attempt cannot help; the task fails at once, with the step's message.
+        AirflowException: a new attempt can help.
     """
     from slotlake.infra.airflow.versions import AirflowException, AirflowFailException
 
@@ -104,16 +110,16 @@ def run_step(step: str, pipeline_file: str, *arguments: Any) -> dict[str, Any]:
 
 
 def pull(pipeline_file: str) -> dict[str, Any]:
-    """The step ``pull``; only what the next steps need is kept, and which tables are set aside or back."""
+    """Run the step ``pull``; return what the next steps need, and tables that are set aside or resumed."""
     pulled = run_step("pull", pipeline_file)
     return {name: pulled[name] for name in _PULLED}
 
 
 def batch_of(pulled: Mapping[str, Any]) -> str:
-    """The batch that was pulled.
+    """Return the name of the batch that was pulled.
 
     Raises:
-        AirflowSkipException: nothing was new; what would work on a batch is skipped.
+        AirflowSkipException: there was nothing new; tasks that work on a batch are skipped.
     """
     from slotlake.infra.airflow.versions import AirflowSkipException
 
@@ -124,11 +130,15 @@ def batch_of(pulled: Mapping[str, Any]) -> str:
 
 
 def verify(pipeline_file: str, ranges: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The step ``verify``, at or after what the given asset events' extras tell of.
+    """Run the step ``verify``, at or after the batches of the asset events.
+
+    Args:
+        pipeline_file: its path.
+        ranges: the extras of the asset events, with ``start_lsn`` and ``end_lsn``.
 
     Raises:
         AirflowFailException: lake and source differ, or the step failed.
-        AirflowException: a table was locked, and all others are equal: tried again.
+        AirflowException: a table was locked, and all others are equal; a new attempt can help.
     """
     from slotlake.expectations.results import LOCKED
     from slotlake.infra.airflow.versions import AirflowException, AirflowFailException
@@ -144,7 +154,7 @@ def verify(pipeline_file: str, ranges: Iterable[Mapping[str, Any]]) -> dict[str,
 
 
 def maintain(pipeline_file: str) -> dict[str, Any]:
-    """The step ``maintain``; of its tables only those to which something was done."""
+    """Run the step ``maintain``; return only those tables that it changed."""
     report = run_step("maintain", pipeline_file)
     counts = ("rewritten_files", "expired_snapshots", "removed_files")
     tables = [table for table in report["tables"] if any(table[count] for count in counts)]
@@ -152,11 +162,11 @@ def maintain(pipeline_file: str) -> dict[str, Any]:
 
 
 def on_warning(pipeline: PipelineFile) -> Callable[[Any], None] | None:
-    """What Airflow is to call when the monitor warns: the file's ``monitor.on_warning``, imported then."""
-    named = pipeline.monitor.on_warning
-    if named is None:
+    """Return a callback that imports and calls the file's ``monitor.on_warning``; None without one."""
+    callback_path = pipeline.monitor.on_warning
+    if callback_path is None:
         return None
-    module, _, function = named.partition(":")
+    module, _, function = callback_path.partition(":")
 
     def call(context: Any) -> None:
         getattr(importlib.import_module(module), function)(context)
@@ -165,18 +175,18 @@ def on_warning(pipeline: PipelineFile) -> Callable[[Any], None] | None:
 
 
 def covered(ranges: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """The range from the first start to the last end of several batches; empty when there are none."""
-    known = [(parse_lsn(r["start_lsn"]), parse_lsn(r["end_lsn"])) for r in ranges if "end_lsn" in r]
-    if not known:
+    """Return the range from the first start to the last end of several batches; empty without batches."""
+    positions = [(parse_lsn(r["start_lsn"]), parse_lsn(r["end_lsn"])) for r in ranges if "end_lsn" in r]
+    if not positions:
         return {}
     return {
-        "start_lsn": format_lsn(min(start for start, _ in known)),
-        "end_lsn": format_lsn(max(end for _, end in known)),
+        "start_lsn": format_lsn(min(start for start, _ in positions)),
+        "end_lsn": format_lsn(max(end for _, end in positions)),
     }
 
 
 def _hide_secrets(pipeline_file: str) -> None:
-    """Let Airflow mask the pipeline's passwords and tokens in whatever any library might log."""
+    """Let Airflow mask the pipeline's passwords and tokens in all log lines, also those of libraries."""
     from airflow.sdk.log import mask_secret
 
     from slotlake.infra.config.secrets import secrets_of
@@ -186,22 +196,22 @@ def _hide_secrets(pipeline_file: str) -> None:
 
 
 def _read() -> tuple[list[PipelineFile], list[PipelineFileError]]:
-    right: dict[str, PipelineFile] = {}
-    wrong: list[PipelineFileError] = []
+    correct: dict[str, PipelineFile] = {}
+    errors: list[PipelineFileError] = []
     for file in _files():
         try:
             pipeline = load_pipeline(file)
-            if pipeline.name in right:
+            if pipeline.name in correct:
                 raise PipelineFileError(
-                    f"name: the pipeline {pipeline.name!r} is also in {right[pipeline.name].path}",
+                    f"name: the pipeline {pipeline.name!r} is also in {correct[pipeline.name].path}",
                     where=str(file),
-                    way_out="give each pipeline a name of its own",
+                    way_out="give each pipeline its own name",
                 )
             if not pipeline.dropped_note.exists():
-                right[pipeline.name] = pipeline
+                correct[pipeline.name] = pipeline
         except PipelineFileError as error:
-            wrong.append(error)
-    return [right[name] for name in sorted(right)], wrong
+            errors.append(error)
+    return [correct[name] for name in sorted(correct)], errors
 
 
 def _files() -> list[Path]:

@@ -1,9 +1,9 @@
-"""The steps a scheduler runs, one function each, with JSON in and JSON out.
+"""The steps that a scheduler runs: one function per step, with JSON-able arguments and results.
 
-Every step may be repeated, cleared, or run twice at once: what is already so is left as it is, and
-whoever comes second is refused (`BusyError`, which a scheduler may retry).  Progress is read from
-the lake, never from what an earlier step returned; the batch name passed along only makes sure that
-a step works on the batch its predecessor meant.
+A scheduler may repeat a step, clear it, or run it twice at once. A step keeps what is already done, and a
+second run at the same time gets a `BusyError`, which the scheduler may retry.  A step reads the position from
+the lake, never from the result of an earlier step; the batch name only makes sure that a step works on the
+batch that the step before it wrote.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 from datetime import datetime
 from typing import Any
 
-from slotlake.infra.cli.output import lines
+from slotlake.infra.cli.progress_display import progress_lines
 from slotlake.infra.pipeline import Pipeline
 from slotlake.infra.reports import ApplyReport, PullReport
 
@@ -20,40 +20,40 @@ _log = logging.getLogger(__name__)
 
 
 def bootstrap(pipeline_file: str) -> dict[str, Any]:
-    """Make publication, slot and lake tables, and copy what the source holds. Idempotent."""
+    """Create publication, slot and lake tables, and copy all rows of the source. Idempotent."""
     with Pipeline.open(pipeline_file) as pipeline:
-        return pipeline.init(progress=lines(_log.info)).as_dict()
+        return pipeline.init(progress=progress_lines(_log.info)).as_dict()
 
 
 def pull(pipeline_file: str) -> dict[str, Any]:
-    """Write the next change log batch, or find the one already written. Confirms nothing."""
+    """Write the next batch of the change log, or use the one on disk. Confirms nothing."""
     with Pipeline.open(pipeline_file) as pipeline:
-        return _told(pipeline.pull())
+        return _logged_report(pipeline.pull())
 
 
 def apply(pipeline_file: str, batch: str) -> dict[str, Any]:
-    """Stage the batch: one fold and one MERGE per touched table, invisible to readers."""
+    """Write the batch to the branch `stage`: one fold and one MERGE per table. Readers do not see it."""
     with Pipeline.open(pipeline_file) as pipeline:
-        return _told(pipeline.apply(batch))
+        return _logged_report(pipeline.apply(batch))
 
 
 def publish(pipeline_file: str, batch: str) -> dict[str, Any]:
-    """Move all tables to the staged batch in one catalog transaction."""
+    """Publish the staged batch in all tables with one catalog transaction."""
     with Pipeline.open(pipeline_file) as pipeline:
         return pipeline.publish(batch).as_dict()
 
 
 def confirm(pipeline_file: str, batch: str | None = None) -> dict[str, Any]:
-    """Let the server forget WAL up to the lake's position (never further, whatever ``batch`` says)."""
+    """Confirm the lake's position to the server; ``batch`` does not change this position."""
     with Pipeline.open(pipeline_file) as pipeline:
         return pipeline.confirm().as_dict()
 
 
 def verify(pipeline_file: str, expect: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Compare lake and source at an exact LSN, at or after the range ``expect`` names.
+    """Compare lake and source at an exact LSN, at or after the end of the range ``expect``.
 
     Raises:
-        LakeError: the lake is behind the position that the caller was told it has.
+        LakeError: the lake is behind the end of that range.
     """
     with Pipeline.open(pipeline_file) as pipeline:
         report = pipeline.verify(at_least=(expect or {}).get("end_lsn"))
@@ -61,19 +61,19 @@ def verify(pipeline_file: str, expect: dict[str, Any] | None = None) -> dict[str
 
 
 def maintain(pipeline_file: str) -> dict[str, Any]:
-    """Compact the lake's tables, and let go of what no kept point needs."""
+    """Pack the files of the lake's tables, and remove what no kept point needs."""
     with Pipeline.open(pipeline_file) as pipeline:
         return pipeline.maintain(wait_seconds=60.0).as_dict()
 
 
 def recover(pipeline_file: str, carry_out: bool = False) -> dict[str, Any]:
-    """What is wrong and what would mend it; with ``carry_out`` do so. Idempotent."""
+    """Say what is wrong and how to repair it; with ``carry_out``, repair it. Idempotent."""
     with Pipeline.open(pipeline_file) as pipeline:
         return pipeline.recover(carry_out=carry_out).as_dict()
 
 
 def status(pipeline_file: str) -> dict[str, Any]:
-    """Where the pipeline stands; changes nothing, waits for nobody."""
+    """Return the pipeline's status; changes nothing and waits for no other run."""
     with Pipeline.open(pipeline_file) as pipeline:
         return pipeline.status().as_dict()
 
@@ -85,14 +85,29 @@ def backfill(
     key_range: str | None = None,
     dry_run: bool = False,
 ) -> dict[str, Any]:
-    """Read tables, or some rows of them, again from the source, at an exact LSN, while the stream goes on."""
+    """Read tables, or some of their rows, again from the source at an exact LSN.
+
+    Args:
+        pipeline_file: its path.
+        table: one or several, as PostgreSQL writes them.
+        where: an SQL condition; None: all rows.
+        key_range: ``A..B`` of the key's first column; None: all keys.
+        dry_run: change nothing, only report.
+    """
     with Pipeline.open(pipeline_file) as pipeline:
         report = pipeline.backfill(table, where=where, key_range=key_range, dry_run=dry_run)
         return report.as_dict()
 
 
 def replay(pipeline_file: str, namespace: str, start: str, end: str) -> dict[str, Any]:
-    """Bring a scratch namespace to what the lake held at the end of a range of time."""
+    """Bring the tables of a scratch namespace to the lake's content at the end of a time range.
+
+    Args:
+        pipeline_file: its path.
+        namespace: of the scratch tables.
+        start: begin of the range, ISO 8601.
+        end: end of the range, ISO 8601.
+    """
     from slotlake.infra.backfill.replay import extend
 
     with Pipeline.open(pipeline_file) as pipeline:
@@ -100,8 +115,8 @@ def replay(pipeline_file: str, namespace: str, start: str, end: str) -> dict[str
         return extend(pipeline, namespace, begin, last).as_dict()
 
 
-def _told(report: PullReport | ApplyReport) -> dict[str, Any]:
-    """A step's report; tables that are set aside stand in its log too, for the run stays green."""
+def _logged_report(report: PullReport | ApplyReport) -> dict[str, Any]:
+    """Return a report as JSON; log the tables that are set aside, because the task itself succeeds."""
     for table, reason in report.set_aside.items():
         _log.warning("table %s is set aside: %s", table, reason)
     return report.as_dict()

@@ -1,4 +1,4 @@
-"""What Airflow 3.1, 3.2 and 3.3 call by different names; imported when a task runs, as all of Airflow is."""
+"""Names that differ between Airflow 3.1, 3.2 and 3.3; imported when a task runs, as all of Airflow is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ __all__ = ["AirflowException", "AirflowFailException", "AirflowSkipException", "
 
 
 def gauge(name: str, value: float, tags: dict[str, str]) -> None:
-    """Send a gauge to where Airflow sends its own (StatsD, OpenTelemetry)."""
+    """Send a gauge to where Airflow sends its own (StatsD, OpenTelemetry).
+
+    Args:
+        name: with dots, as StatsD writes it.
+        value: of now.
+        tags: for OpenTelemetry; StatsD gets them if Airflow is configured so.
+    """
     _metrics().gauge(name, value, tags=tags)
 
 

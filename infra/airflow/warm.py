@@ -1,8 +1,8 @@
-"""What every task needs, loaded once: the local scheduler imports this module before it forks its workers.
+"""Imports everything that a task needs: the local scheduler loads this module before it forks its workers.
 
-Importing these libraries, and bringing up numba's own, takes four seconds of a core; a task that inherits
-them begins to work after a fifth of one.  Nothing here may open a connection or start a thread, which do not
-survive a fork; the few that OpenBLAS and Arrow start are theirs to make again, and they do.
+The imports and the start of numba take four seconds of a processor. A task that inherits them starts within a
+fifth of a second.  Nothing here may open a connection or start a thread, because these do not survive a fork.
+OpenBLAS and Arrow start a few threads, and start them again after a fork.
 """
 
 from __future__ import annotations
@@ -42,6 +42,6 @@ LOADED = (
     sqlalchemy.dialects.sqlite,
 )
 
-# The first compiled function that runs brings up the rest of numba.
+# The first call of a compiled function loads the rest of numba.
 _INT4 = 23
 from_text(pa.array(["1"]), column_type(_INT4, -1))

@@ -17,7 +17,7 @@ from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.errors import ChangeLogError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.infra.config.conflicts import on_conflict
-from slotlake.infra.config.private_files import kept_private
+from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.lock import exclusive
 from slotlake.infra.progress import Progressing, silent
 from slotlake.infra.reports import Report
@@ -90,7 +90,7 @@ class Range:
     transactions: int | None
 
 
-@kept_private
+@with_private_files
 def replay(
     pipeline: OpenPipeline, namespace: str, chosen_range: Range, progress: Progressing
 ) -> ReplayReport:
@@ -130,7 +130,7 @@ def replay(
     )
 
 
-@kept_private
+@with_private_files
 def extend(
     pipeline: OpenPipeline, namespace: str, start: datetime, end: datetime, progress: Progressing = silent
 ) -> ExtendReport:

@@ -1,9 +1,9 @@
-"""The end of a pipeline: its slot is let go of, its DAGs end, its lake stays unless asked for otherwise.
+"""The end of a pipeline: drop its slot and end its DAGs; the lake stays unless the user says otherwise.
 
-Invariant: each part is dropped by itself and may be gone already, so a second run ends what the first could
-not (killed, or a side out of reach), and says what is left to be done by hand.  Only what this pipeline made
-is touched: a slot of its name that something else made stays.  The note ``dropped.json`` in the state folder
-is what ends the DAGs (infra/airflow/scheduling.py); `init` and `recover` take it away.
+Invariant: each part is dropped by itself, and may be missing already. So a second run completes the first one
+(which was killed, or could not reach a side), and reports what the user must do by hand.  It drops only what
+this pipeline created: a slot of its name that something else created stays.  The note ``dropped.json`` in the
+state folder ends the DAGs (infra/airflow/scheduling.py); `init` and `recover` remove it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DropReport(Report):
-    """What was removed, and what is left to be done by hand, a line each.
+    """What was removed (``done``), and what the user must do by hand (``left``), one line each.
 
-    ``exit_code``: 0, or that of the side that could not be reached.
+    ``exit_code``: 0, or the exit code for the side that could not be reached.
     """
 
     pipeline: str
@@ -43,8 +43,8 @@ class DropReport(Report):
     exit_code: int = 0
 
 
-class _Doing:
-    """What was done so far; a side that is out of reach leaves its part to be done by hand."""
+class _Progress:
+    """What was done so far, and what the user must do because a side could not be reached."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -52,83 +52,84 @@ class _Doing:
         self.exit_code = 0
 
     @contextmanager
-    def or_by_hand(self, told: str) -> Iterator[None]:
+    def or_by_hand(self, instruction: str) -> Iterator[None]:
+        """If source or lake fails inside, add the instruction for the user instead."""
         try:
             yield
         except (SourceError, LakeError) as error:
-            self.left.append(f"{told}  [{error.what}]")
+            self.left.append(f"{instruction}  [{error.what}]")
             self.exit_code = self.exit_code or error.exit_code
 
 
 def drop(pipeline: OpenPipeline, *, lake: bool) -> DropReport:
-    """Drop the slot, and what else `init` made; with ``lake`` the tables and the change log.
+    """Drop the slot and the other objects that `init` created; with ``lake``, also the tables and change log.
 
     Raises:
-        SlotBusyError: something reads from the slot now.
+        SlotBusyError: another process reads from the slot now.
     """
     if "stream" in vars(pipeline):
         pipeline.stream.end()
-    doing = _Doing()
-    doing.done += ["ended the standing puller"] if standing_puller.stop(pipeline) else []
-    noted = _noted(pipeline)
-    if not noted.get("source"):
-        _source(pipeline, doing)
-    StateFile(pipeline.file.dropped_note).write({**noted, "source": not doing.left})
+    work = _Progress()
+    work.done += ["stopped the standing puller"] if standing_puller.stop(pipeline) else []
+    earlier = _drop_note(pipeline)
+    if not earlier.get("source"):
+        _drop_source(pipeline, work)
+    StateFile(pipeline.file.dropped_note).write({**earlier, "source": not work.left})
     reach("drop.source")
-    if lake or noted.get("files"):
-        _lake(pipeline, doing)
-    done = doing.done or ["nothing was there to drop"]
-    if "source" not in noted:
-        done.append(f"its DAGs end ({pipeline.file.dropped_note} says so; init brings them back)")
-    return DropReport(pipeline.name, done, doing.left, doing.exit_code)
+    if lake or earlier.get("files"):
+        _drop_lake(pipeline, work)
+    done = work.done or ["nothing was there to drop"]
+    if "source" not in earlier:
+        done.append(f"its DAGs end, because of the note {pipeline.file.dropped_note}; init brings them back")
+    return DropReport(pipeline.name, done, work.left, work.exit_code)
 
 
 def begin_again(pipeline: OpenPipeline) -> None:
-    """The pipeline lives: its DAGs are made again."""
+    """Remove the note of a drop, so that the pipeline has DAGs again."""
     pipeline.file.dropped_note.unlink(missing_ok=True)
 
 
-def _source(pipeline: OpenPipeline, doing: _Doing) -> None:
+def _drop_source(pipeline: OpenPipeline, work: _Progress) -> None:
     source = pipeline.source
     at = redact(source.dsn)
-    with doing.or_by_hand(f"at {at}: SELECT pg_drop_replication_slot('{source.slot}')"):
-        _slot(pipeline, doing)
-    for name in _made(pipeline).get("publications", []):
+    with work.or_by_hand(f"at {at}: SELECT pg_drop_replication_slot('{source.slot}')"):
+        _drop_slot(pipeline, work)
+    for name in _created_objects(pipeline).get("publications", []):
         statement = sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name))
-        with doing.or_by_hand(f"at {at}: {statement.as_string(None)}"):
+        with work.or_by_hand(f"at {at}: {statement.as_string(None)}"):
             with source_session(source.dsn, "dropping the publication") as connection:
                 connection.execute(statement)
-            doing.done.append(f"dropped the publication {name}")
-    with doing.or_by_hand(f"at {at}: {' '.join(ddl_trigger.REMOVE.split())}"):
-        doing.done += ddl_trigger.remove(pipeline)
-    with doing.or_by_hand(f"files of an unfinished copy in {pipeline.lake.place}"):
-        doing.done += give_up(pipeline)
-        doing.done += [f"removed what was copied of {table}" for table in give_up_all(pipeline)]
-    if not doing.left:
+            work.done.append(f"dropped the publication {name}")
+    with work.or_by_hand(f"at {at}: {' '.join(ddl_trigger.REMOVE.split())}"):
+        work.done += ddl_trigger.remove(pipeline)
+    with work.or_by_hand(f"files of an unfinished copy in {pipeline.lake.place}"):
+        work.done += give_up(pipeline)
+        work.done += [f"removed the unfinished copy of {table}" for table in give_up_all(pipeline)]
+    if not work.left:
         for note in ("made.json", "making.json"):
             (pipeline.file.state_dir / note).unlink(missing_ok=True)
 
 
-def _slot(pipeline: OpenPipeline, doing: _Doing) -> None:
+def _drop_slot(pipeline: OpenPipeline, work: _Progress) -> None:
     source = pipeline.source
     with source_session(source.dsn) as connection:
         if inspect_slot(connection, source.slot) is None:
             return
     if not _is_ours(pipeline):
-        doing.left.append(
-            f"the replication slot {source.slot}: this pipeline did not make it, so it is left; if nothing "
+        work.left.append(
+            f"the replication slot {source.slot}: this pipeline did not make it, so it stays; if nothing "
             f"needs it: SELECT pg_drop_replication_slot('{source.slot}')"
         )
         return
     if drop_slot(source):
-        doing.done.append(f"dropped the replication slot {source.slot}")
+        work.done.append(f"dropped the replication slot {source.slot}")
 
 
 def _is_ours(pipeline: OpenPipeline) -> bool:
-    """Did `init` note that it made the slot; or, the notes being lost, is the lake this pipeline's?"""
+    """Return whether `init` noted that it made the slot; without notes, whether the lake is ours."""
     from slotlake.spark.copy.initial import is_initialised
 
-    if _made(pipeline).get("slot") == pipeline.source.slot:
+    if _created_objects(pipeline).get("slot") == pipeline.source.slot:
         return True
     try:
         return is_initialised(pipeline.lake, pipeline.name)
@@ -136,35 +137,37 @@ def _is_ours(pipeline: OpenPipeline) -> bool:
         return False
 
 
-def _made(pipeline: OpenPipeline) -> dict[str, Any]:
-    """What `init` noted of what it made, also one that was cut off."""
+def _created_objects(pipeline: OpenPipeline) -> dict[str, Any]:
+    """Return the note of `init` about the objects that it created, also of an interrupted `init`."""
     for name in ("made.json", "making.json"):
         if note := StateFile(pipeline.file.state_dir / name).mapping():
             return note
     return {}
 
 
-def _noted(pipeline: OpenPipeline) -> dict[str, Any]:
-    """What an earlier `drop` noted: whether the source is done, and files that it was about to remove."""
+def _drop_note(pipeline: OpenPipeline) -> dict[str, Any]:
+    """Return the note of an earlier `drop`: whether the source is done, and the files to remove."""
     return StateFile(pipeline.file.dropped_note).mapping()
 
 
-def _lake(pipeline: OpenPipeline, doing: _Doing) -> None:
+def _drop_lake(pipeline: OpenPipeline, work: _Progress) -> None:
     from slotlake.spark.maintenance.removal import drop_tables, remove_files
 
     file = pipeline.file
 
     def note(locations: list[str]) -> None:
-        known = _noted(pipeline)
-        known["files"] = sorted({*known.get("files", []), *locations})
-        StateFile(file.dropped_note).write(known)
+        note_content = _drop_note(pipeline)
+        note_content["files"] = sorted({*note_content.get("files", []), *locations})
+        StateFile(file.dropped_note).write(note_content)
 
-    told = f"the tables of pipeline {pipeline.name} in {pipeline.lake.place}, namespace {file.lake.namespace}"
-    with doing.or_by_hand(told):
+    instruction = (
+        f"the tables of pipeline {pipeline.name} in {pipeline.lake.place}, namespace {file.lake.namespace}"
+    )
+    with work.or_by_hand(instruction):
         dropped = drop_tables(pipeline.lake, pipeline.name, before_removal=note)
-        doing.done += [f"dropped the lake table {name}" for name in dropped]
-        remove_files(_noted(pipeline).get("files", []))
-        StateFile(file.dropped_note).write({"source": _noted(pipeline).get("source", False)})
+        work.done += [f"dropped the lake table {name}" for name in dropped]
+        remove_files(_drop_note(pipeline).get("files", []))
+        StateFile(file.dropped_note).write({"source": _drop_note(pipeline).get("source", False)})
     if file.changelog_dir.exists():
         shutil.rmtree(file.changelog_dir)
-        doing.done.append("removed the change log")
+        work.done.append("removed the change log")

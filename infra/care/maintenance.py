@@ -1,7 +1,7 @@
-"""`slotlake maintain`: each table in turn, under the pipeline's lock, for a limited time.
+"""`slotlake maintain`: one table after the other, under the pipeline's lock, for a limited time.
 
-The lock is given back after each table, so that a micro-batch waits for one table at most; and no table is
-begun when the time that the pipeline file gives is over: the next run goes on with those that were left.
+The lock is released after each table, so a micro-batch waits for one table at most. When the time limit of
+the pipeline file is over, no further table begins; the next run starts with the waiting tables.
 """
 
 from __future__ import annotations
@@ -18,34 +18,42 @@ if TYPE_CHECKING:
     from slotlake.spark.maintenance.rewrite import Care, Maintained
     from slotlake.spark.names import LakeName
 
-_LAST_LEFT = "maintained-last"
+_WAITING_FILE = "maintained-last"
 
 
 def maintain(
     pipeline: OpenPipeline, table: str | None, progress: Progressing, wait_seconds: float
 ) -> MaintainReport:
-    """Compact, expire, remove: all tables of the pipeline, or one (as PostgreSQL writes it).
+    """Pack files, expire snapshots and remove files of all tables or of one.
+
+    Args:
+        pipeline: the pipeline.
+        table: one table, as PostgreSQL writes it; None: all.
+        progress: is called before each table.
+        wait_seconds: how long to wait for another run, for each table.
 
     Raises:
-        BusyError: another run was at work for longer than ``wait_seconds``; tables before are maintained.
+        BusyError: another run worked for longer than ``wait_seconds``; the tables before are maintained.
         LakeError: see `spark.maintenance.rewrite.maintain_table`.
     """
     from slotlake.spark.maintenance.rewrite import maintain_table
 
     started = time.monotonic()
-    pipeline.position()  # that there is a lake is told before Spark is started
-    names = _turn(pipeline, _names(pipeline, table))
-    done: list[Maintained] = []
+    pipeline.position()  # raises a clear error if there is no lake, before Spark starts
+    names = _waiting_first(pipeline, _lake_names(pipeline, table))
+    maintained: list[Maintained] = []
     for name in names:
-        if done and time.monotonic() - started > pipeline.file.maintenance.minutes_max * 60:
+        if maintained and time.monotonic() - started > pipeline.file.maintenance.minutes_max * 60:
             break
-        progress("maintain: tables", len(done) + 1, len(names))
+        progress("maintain: tables", len(maintained) + 1, len(names))
         with pipeline.exclusively(wait_seconds):
-            done.append(maintain_table(pipeline.session, pipeline.lake, name, pipeline.name, _care(pipeline)))
-    left = [str(name) for name in names[len(done) :]]
-    _remember(pipeline, left)
+            maintained.append(
+                maintain_table(pipeline.session, pipeline.lake, name, pipeline.name, _care(pipeline))
+            )
+    waiting = [str(name) for name in names[len(maintained) :]]
+    _remember(pipeline, waiting)
     return MaintainReport(
-        pipeline.name, [_reported(each) for each in done], left, round(time.monotonic() - started, 3)
+        pipeline.name, [_reported(each) for each in maintained], waiting, round(time.monotonic() - started, 3)
     )
 
 
@@ -58,7 +66,7 @@ def _care(pipeline: OpenPipeline) -> Care:
     return Care(grace, section.target_file_mb << 20)
 
 
-def _names(pipeline: OpenPipeline, table: str | None) -> list[LakeName]:
+def _lake_names(pipeline: OpenPipeline, table: str | None) -> list[LakeName]:
     from slotlake.spark.maintenance.rewrite import tables_to_maintain
     from slotlake.spark.names import lake_table, parse_postgres_name
 
@@ -66,30 +74,30 @@ def _names(pipeline: OpenPipeline, table: str | None) -> list[LakeName]:
     if table is None:
         return names
     try:
-        wanted = lake_table(pipeline.lake.namespace, *parse_postgres_name(table))
-        return [names[names.index(wanted)]]
+        name = lake_table(pipeline.lake.namespace, *parse_postgres_name(table))
+        return [names[names.index(name)]]
     except (KeyError, ValueError):
         raise PipelineFileError(
             f"the lake has no table {table}",
             where="--table",
-            way_out="name one as PostgreSQL writes it; slotlake status lists them",
+            way_out="write a table's name as PostgreSQL does; slotlake status lists the tables",
         ) from None
 
 
-def _turn(pipeline: OpenPipeline, names: list[LakeName]) -> list[LakeName]:
-    """Those first that the last run had no time for."""
+def _waiting_first(pipeline: OpenPipeline, names: list[LakeName]) -> list[LakeName]:
+    """Put the tables first for which the last run had no time."""
     try:
-        left = (pipeline.file.state_dir / _LAST_LEFT).read_text().splitlines()
+        waiting = (pipeline.file.state_dir / _WAITING_FILE).read_text().splitlines()
     except OSError:
-        left = []
-    turn = {name: number for number, name in enumerate(left)}
-    return sorted(names, key=lambda name: turn.get(str(name), len(left)))
+        waiting = []
+    turn = {name: number for number, name in enumerate(waiting)}
+    return sorted(names, key=lambda name: turn.get(str(name), len(waiting)))
 
 
-def _remember(pipeline: OpenPipeline, left: list[str]) -> None:
-    place = pipeline.file.state_dir / _LAST_LEFT
-    if left:
-        place.write_text("\n".join(left))
+def _remember(pipeline: OpenPipeline, waiting: list[str]) -> None:
+    place = pipeline.file.state_dir / _WAITING_FILE
+    if waiting:
+        place.write_text("\n".join(waiting))
     else:
         place.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""Proof of equality: source and lake at one exact LSN, as a reconciliation and as Data Docs."""
+"""Verification: compare source and lake at one exact LSN, and write the result also as Data Docs."""
 
 from __future__ import annotations
 
@@ -26,49 +26,55 @@ if TYPE_CHECKING:
 
 
 def verify_at_exact_lsn(pipeline: OpenPipeline, slot_timeout_seconds: float, progress: Progressing) -> Report:
-    """Bring the lake to a snapshot's LSN, compare all tables there, and write the Data Docs."""
+    """Bring the lake to a snapshot's LSN, compare all tables there, and write the Data Docs.
+
+    Args:
+        pipeline: the pipeline.
+        slot_timeout_seconds: how long to wait for transactions that are open at the start.
+        progress: is called while tables are compared.
+    """
     from slotlake.expectations.suite import validate
 
     refuse_changed(pipeline)
     while True:
         with at_nonblocking_snapshot(pipeline, slot_timeout_seconds, progress) as snapshot:
             if not has_unfilled_columns(pipeline):
-                report = _compared(pipeline, snapshot, progress)
+                report = _compare(pipeline, snapshot, progress)
                 break
         fill_added_columns(pipeline, progress)
     validate(report, pipeline.file.state_dir / "expectations", pipeline.name)
     return report
 
 
-def _compared(pipeline: OpenPipeline, snapshot: ExportedSnapshot, progress: Progressing) -> Report:
+def _compare(pipeline: OpenPipeline, snapshot: ExportedSnapshot, progress: Progressing) -> Report:
     from slotlake.expectations.reconcile import reconcile
     from slotlake.spark.read.point import ReadPoint
 
-    cut = ReadPoint.at(pipeline.lake, snapshot.lsn)
-    tables = comparable(published_tables(pipeline))  # those that are set aside are not among them
-    held = {(table.schema, table.table) for table in cut.tables()}
-    absent = {(table.schema, table.table) for table in tables} - held
+    point = ReadPoint.at(pipeline.lake, snapshot.lsn)
+    tables = comparable(published_tables(pipeline))  # without those that are set aside
+    lake_names = {(table.schema, table.table) for table in point.tables()}
+    absent = {(table.schema, table.table) for table in tables} - lake_names
     awaited = absent if pipeline.file.new_tables == "ignore" else absent & joining_table_names(pipeline)
     tables = [table for table in tables if (table.schema, table.table) not in awaited]
-    tables = _there(pipeline, snapshot, tables, absent)
+    tables = _comparable_at(pipeline, snapshot, tables, absent)
     report = reconcile(
         pipeline.source.dsn,
         snapshot.snapshot,
         tables,
-        cut,
+        point,
         lsn=snapshot.lsn,
         progress=progress,
-        history=cut.open_versions,
+        history=point.open_versions,
     )
-    return replace(report, tables=report.tables | _aside(pipeline, cut))
+    return replace(report, tables=report.tables | _aside(pipeline, point))
 
 
-def _aside(pipeline: OpenPipeline, cut: ReadPoint) -> dict[str, TableResult]:
-    """Tables that are set aside are what they were at another LSN: not equal, and not compared."""
+def _aside(pipeline: OpenPipeline, point: ReadPoint) -> dict[str, TableResult]:
+    """Return the results of tables that are set aside: they show another LSN, so they are not compared."""
     from slotlake.expectations.results import ASIDE, Difference, TableResult
 
     source = pipeline.source
-    if not cut.aside:
+    if not point.aside:
         return {}
     with source_session(source.dsn, "reading the publications") as connection:
         published = published_names(connection, source.publications)
@@ -81,29 +87,36 @@ def _aside(pipeline: OpenPipeline, cut: ReadPoint) -> dict[str, TableResult]:
             {ASIDE: 1},
             (Difference(ASIDE, reason=each.reason_with(ranges.get(each.source_name))),),
         )
-        for name, each in cut.aside.items()
+        for name, each in point.aside.items()
         if name in published
     }
 
 
-def _there(
+def _comparable_at(
     pipeline: OpenPipeline,
     snapshot: ExportedSnapshot,
     tables: Sequence[SourceTable],
     absent: Collection[tuple[str, str]],
 ) -> list[SourceTable]:
-    """Without tables made after the snapshot, and those that were dropped before the lake had them."""
+    """Return the tables without those created after the snapshot, or dropped before the lake had them.
+
+    Args:
+        pipeline: the pipeline.
+        snapshot: the source's snapshot of the comparison.
+        tables: all published tables.
+        absent: schema and name of those that the lake does not have.
+    """
     dsn, oids = pipeline.source.dsn, [table.relation_id for table in tables]
     with snapshot_session(dsn, snapshot.snapshot) as connection:
         rows = connection.execute("SELECT oid::bigint FROM pg_catalog.pg_class WHERE oid = ANY (%s)", (oids,))
-        shown = {int(oid) for (oid,) in rows.fetchall()}
-    lacking = [t.relation_id for t in tables if (t.schema, t.table) in absent]
-    shown -= vanished(dsn, lacking)
-    return [table for table in tables if table.relation_id in shown]
+        visible_oids = {int(oid) for (oid,) in rows.fetchall()}
+    absent_oids = [t.relation_id for t in tables if (t.schema, t.table) in absent]
+    visible_oids -= vanished(dsn, absent_oids)
+    return [table for table in tables if table.relation_id in visible_oids]
 
 
 def summary(report: Report) -> dict[str, Any]:
-    """The verdict and counts, without keys or values."""
+    """Return the verdict and the counts, without keys or values."""
     return {
         "equal": report.equal,
         "lsn": report.lsn,

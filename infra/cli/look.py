@@ -1,4 +1,4 @@
-"""Commands that look and change nothing (decode only if asked): validate, status, query, decode."""
+"""Commands that look and change nothing: validate, status, query, decode (except with --consume)."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from typing import Annotated
 import typer
 
 from slotlake.decoder.errors import LakeError, SlotError, SourceError
-from slotlake.infra.cli import output
 from slotlake.infra.cli.options import LOOK, JsonOption, PipelineArgument, open_pipeline
+from slotlake.infra.cli.output import show, show_rows
+from slotlake.infra.cli.texts import look as texts
 
 commands = typer.Typer()
 
 
 @commands.command(rich_help_panel=LOOK)
 def validate(pipeline: PipelineArgument, as_json: JsonOption = False) -> None:
-    """Check the pipeline file, the source, the lake and this machine; change nothing. Exit code 1: an error.
+    """Check the pipeline file, the source, the lake and this machine. It changes nothing.
 
-    One line per check: ok, warning or error, with what to do. The checks are those that init and sync make.
+    Each check prints one line: ok, warning or error, and what to do. init and sync make the same checks.
+    The exit code is 1 if there is an error.
     """
-    from slotlake.infra.cli.output_validation import validation_text
     from slotlake.infra.status.validation import validate
 
     report = validate(pipeline)
-    output.show(report, as_json, validation_text)
+    show(report, as_json, texts.validation_text)
     if not report.valid:
         raise typer.Exit(1)
 
@@ -34,25 +35,30 @@ def validate(pipeline: PipelineArgument, as_json: JsonOption = False) -> None:
 @commands.command(rich_help_panel=LOOK)
 def status(
     pipeline: PipelineArgument,
-    types: Annotated[bool, typer.Option("--types", help="What became of each column's type.")] = False,
+    types: Annotated[
+        bool, typer.Option("--types", help="Show the lake's type of each column instead.")
+    ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Exit with 12 if something needs attention (docs/operations.md).")
+        bool, typer.Option("--check", help="Exit with 12 if there is an alarm (docs/operations.md).")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Lag, retained WAL, what holds it back and what is ahead, the tables, the last consistent LSN."""
+    """Show the lag, the WAL that the slot retains, warnings, the tables, and the last consistent LSN."""
     with open_pipeline(pipeline) as opened:
-        report = opened.types() if types else opened.status()
-    output.show(report, as_json, output.types_text if types else output.status_text)
-    if not types and report.state == _NO_LAKE:
+        if types:
+            show(opened.types(), as_json, texts.types_text)
+            return
+        report = opened.status()
+    show(report, as_json, texts.status_text)
+    if report.state == _NO_LAKE:
         raise typer.Exit(LakeError.exit_code)
-    if check and not types:
+    if check:
         raise typer.Exit(_CODES.get(report.state, 0) or (ATTENTION if report.alarms else 0))
 
 
-# A monitor outside of Airflow asks with --check; what cannot go on has its error's own code.
+# A monitor outside of Airflow uses --check. A pipeline that cannot continue has the exit code of its error.
 ATTENTION = 12
-_NO_LAKE = "lake unreachable"  # an error also without --check: half of what was asked for is missing
+_NO_LAKE = "lake unreachable"  # an error also without --check, because half of the report is missing
 _CODES = {
     "source unreachable": SourceError.exit_code,
     "slot missing": SlotError.exit_code,
@@ -66,46 +72,52 @@ _CODES = {
 @commands.command(rich_help_panel=LOOK)
 def query(
     pipeline: PipelineArgument,
-    sql: Annotated[str, typer.Argument(metavar='"SELECT …"', help="Spark SQL over the lake's tables.")],
+    sql: Annotated[str, typer.Argument(metavar='"SELECT …"', help="A Spark SQL query on the lake's tables.")],
     at: Annotated[
-        str, typer.Option(help="An LSN, a time ('2024-05-01 12:00:00+00'; UTC without a zone), or 'latest'.")
+        str, typer.Option(help="An LSN, a time ('2024-05-01 12:00:00+00'; without a zone: UTC), or 'latest'.")
     ] = "latest",
     as_json: JsonOption = False,
 ) -> None:
-    """Query the lake; all tables are read at one position of the source."""
+    """Query the lake. The query sees all tables at one position of the source."""
     with open_pipeline(pipeline) as opened:
         result = opened.query(sql, at=at)
-    output.show_rows(result, as_json)
+    show_rows(result, as_json)
 
 
 @commands.command(rich_help_panel=LOOK)
 def decode(  # noqa: PLR0913, PLR0917 - one argument an option
-    dsn: Annotated[str | None, typer.Option(help="postgresql://…, or env:NAME.")] = None,
-    slot: Annotated[str | None, typer.Option(help="The slot to read; its position is not moved.")] = None,
-    file: Annotated[Path | None, typer.Option(help="Read this recording instead of a slot.")] = None,
+    dsn: Annotated[
+        str | None, typer.Option(help="Source: postgresql://…, or env:NAME for a variable.")
+    ] = None,
+    slot: Annotated[str | None, typer.Option(help="The slot to read. Its position does not move.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Read this recording (from --record) instead of a slot.")
+    ] = None,
     publication: Annotated[
-        list[str] | None, typer.Option(help="Publications to read; may be repeated. Default: all.")
+        list[str] | None, typer.Option(help="Publication to read; you can repeat the option. Default: all.")
     ] = None,
     plugin: Annotated[
         str, typer.Option(help="The slot's output plugin: pgoutput, test_decoding, wal2json, decoderbufs.")
     ] = "pgoutput",
     option: Annotated[
-        list[str] | None, typer.Option(help="An option of the plugin, name=value; may be repeated.")
+        list[str] | None, typer.Option(help="Option of the plugin, as name=value; you can repeat it.")
     ] = None,
     record: Annotated[Path | None, typer.Option(help="Also write the raw messages to this file.")] = None,
     consumer: Annotated[
-        str | None, typer.Option(help="Give the changes to module:Class, see docs/plugins.md.")
+        str | None,
+        typer.Option(help="Pass the changes to this Python class, module:Class (docs/plugins.md)."),
     ] = None,
     consume: Annotated[
-        bool, typer.Option("--consume", help="Move the slot on behind what was shown.")
+        bool, typer.Option("--consume", help="At the end, move the slot past the changes that were printed.")
     ] = False,
 ) -> None:
-    """Print a slot's pending changes as JSON lines, without consuming them."""
-    from slotlake.infra.cli.decode import Wanted, lines
+    """Print the pending changes of a slot as JSON lines. The slot keeps them, except with --consume."""
+    from slotlake.infra.cli.decode import DecodeArguments, decoded_lines
     from slotlake.infra.config.secrets import run_without_password
 
     if dsn is not None:
         run_without_password(dsn)
     publications, options = tuple(publication or ()), tuple(option or ())
-    for line in lines(Wanted(dsn, slot, file, publications, plugin, options, record, consumer, consume)):
+    arguments = DecodeArguments(dsn, slot, file, publications, plugin, options, record, consumer, consume)
+    for line in decoded_lines(arguments):
         sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -1,8 +1,8 @@
 """The `slotlake` command: arguments in, one report out, every error as one clear message.
 
-Exit codes are those of decoder/errors.py, listed in docs/errors.md; 1 means "verified, and not
-equal".  Heavy parts (Spark, numba, Great Expectations) are imported by the command that needs them,
-so that help and mistakes answer at once.
+decoder/errors.py defines the exit codes, and docs/errors.md lists them; 1 means "verified, and not
+equal".  Each command imports the heavy parts that it needs (Spark, numba, Great Expectations), so that
+`--help` and wrong arguments are answered at once.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="""PostgreSQL's committed changes in an Apache Iceberg lake: in commit order, exactly once,
-    provably equal to the source.
+    help="""slotlake copies the committed changes of PostgreSQL to an Apache Iceberg lake: in commit order,
+    each change exactly once. [bold]verify[/bold] proves that the lake is equal to the source.
 
-    New here?  [bold]slotlake demo[/bold] runs everything on this machine, on real parts.
+    Are you new?  [bold]slotlake demo[/bold] runs everything on this machine, with real servers.
 
-    The usual order:  write a pipeline file (docs/pipeline-file.md), then [bold]init[/bold] once,
-    [bold]sync[/bold] as often as you like (or let Airflow do it), [bold]verify[/bold] whenever you
-    want proof, and [bold]query[/bold] to look at the tables.""",
-    epilog=f"The pages that are named docs/… lie in {escape(str(CHECKOUT / 'docs'))}",
+    The usual order:  write a pipeline file (docs/pipeline-file.md). Run [bold]init[/bold] once. Run
+    [bold]sync[/bold] as often as you like, or let Airflow run it. Run [bold]verify[/bold] when you want
+    a proof, and [bold]query[/bold] to read the tables.""",
+    epilog=f"The texts name pages as docs/…: these pages are in {escape(str(CHECKOUT / 'docs'))}",
 )
 
 
@@ -56,21 +56,25 @@ def _version(asked: bool) -> None:
 @app.callback()
 def begin(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Which version this is.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """What is asked of no command."""
+    """Accept the options that stand before a command."""
 
 
 @app.command(rich_help_panel=START)
 def demo(
-    scale: Annotated[int, typer.Option(help="pgbench scale; 10 is 1 M accounts.")] = 10,
-    transactions: Annotated[int, typer.Option(help="pgbench transactions while syncing.")] = 20_000,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running.")] = False,
-    stop: Annotated[bool, typer.Option("--stop", help="End a demo left running by --keep.")] = False,
-    folder: Annotated[Path | None, typer.Option("--dir", help="Where the demo lives.")] = None,
+    scale: Annotated[int, typer.Option(help="Scale factor of pgbench; 10 gives 1,000,000 accounts.")] = 10,
+    transactions: Annotated[
+        int, typer.Option(help="Number of transactions that pgbench writes while the syncs run.")
+    ] = 20_000,
+    keep: Annotated[bool, typer.Option("--keep", help="Do not stop the servers at the end.")] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="Stop the servers of a demo that was started with --keep.")
+    ] = False,
+    folder: Annotated[Path | None, typer.Option("--dir", help="The folder of the demo.")] = None,
 ) -> None:
-    """The whole chain on this machine: PostgreSQL, Airflow, Spark, Iceberg, live writes, verified."""
+    """Run PostgreSQL, Airflow, Spark and Iceberg on this machine, write to PostgreSQL, verify the lake."""
     require("demo")
     from slotlake.infra.demo.demo import run_demo, stop_demo
 
@@ -84,31 +88,36 @@ develop = typer.Typer()
 
 @develop.command(rich_help_panel=DEVELOP)
 def bench(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME…]")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures here.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME…]", help="The benchmarks to run; all of them if you name none."),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the figures to this file, as JSON.")
+    ] = None,
 ) -> None:
-    """Paired timings against a peer or a limit, in one run, as ratios."""
+    """Compare slotlake's speed with another program or with a limit of this machine; print the ratios."""
     require("bench")
     from slotlake.bench import run
-    from slotlake.infra.cli import output
+    from slotlake.infra.cli.progress_display import progress_shown
 
-    with output.progress(silent=False) as progress:
+    with progress_shown(quiet=False) as progress:
         raise typer.Exit(run(names or [], json_file, progress))
 
 
 @develop.command(rich_help_panel=DEVELOP)
 def test() -> None:
-    r"""Run the tests (by the launcher: ./slotlake test \[pytest arguments]).
+    r"""Run the tests. Use the launcher of a checkout: ./slotlake test \[pytest arguments].
 
-    Without a path all tests run, in two processes. Options and paths go to pytest.
-    All of pytest's options: [bold]./slotlake test tests --help[/bold].
+    Without a path, all tests run, in two processes. slotlake passes options and paths to pytest.
+    This command lists all options of pytest: [bold]./slotlake test tests --help[/bold].
     """
     raise typer.Exit(_only_by_launcher("test"))
 
 
 @develop.command(rich_help_panel=DEVELOP)
 def check() -> None:
-    """Format, lint, types, import rules and the fast tests (by the launcher: ./slotlake check)."""
+    """Check format, lint, types and imports, and run the fast tests. Use the launcher: ./slotlake check."""
     raise typer.Exit(_only_by_launcher("check"))
 
 
@@ -121,22 +130,24 @@ def _usage_error(error: Any) -> int:
     if not message:
         return 0 if type(error).__name__ == "NoArgsIsHelpError" else 2
     command = error.ctx.command_path if getattr(error, "ctx", None) else "slotlake"
-    sys.stderr.write(f"slotlake: {message}\n  what to do: see {command} --help\n")
+    sys.stderr.write(f"slotlake: {message}\n  what to do: read {command} --help\n")
     return 2
 
 
 def _only_by_launcher(name: str) -> int:
-    sys.stderr.write(f"slotlake: `{name}` is run by the launcher: ./slotlake {name}\n")
+    sys.stderr.write(
+        f"slotlake: only the launcher in a checkout can run `{name}`\n  what to do: ./slotlake {name}\n"
+    )
     return 2
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return its exit code. A user's mistake never ends in a traceback."""
+    """Run the command; return its exit code. A mistake of the user never causes a traceback."""
     try:
         code = _run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read the output has seen enough. What is left of it would fail again when Python ends.
+        # The reader closed the pipe. Without this, Python would try to write the rest when it ends, and fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     return code
@@ -148,7 +159,7 @@ def _run(arguments: list[str] | None) -> int:
     except SlotlakeError as error:
         if isinstance(error.__cause__, BrokenPipeError):  # a consumer's own
             raise error.__cause__ from None
-        return _say(str(error), error.exit_code)
+        return _report_error(str(error), error.exit_code)
     except SystemExit as ended:  # typer ends so when a pipe is closed
         if isinstance(ended.__context__, BrokenPipeError):
             raise ended.__context__ from None
@@ -156,16 +167,16 @@ def _run(arguments: list[str] | None) -> int:
     except TyperException as error:
         return _usage_error(error)
     except (KeyboardInterrupt, typer.Abort):
-        return _say("interrupted; running the same command again is safe", INTERRUPTED)
+        return _report_error("interrupted; you can safely run the same command again", INTERRUPTED)
     except BrokenPipeError:
         raise
     except Exception:  # noqa: BLE001 - the last resort of the command
         traceback.print_exc()
-        return _say("this is a defect of slotlake itself; nothing was confirmed to the server", DEFECT)
+        return _report_error("this is a defect of slotlake; it confirmed nothing to the server", DEFECT)
     return outcome if isinstance(outcome, int) else 0
 
 
-def _say(message: str, exit_code: int) -> int:
+def _report_error(message: str, exit_code: int) -> int:
     sys.stderr.write(f"slotlake: {message}\n")
     return exit_code
 

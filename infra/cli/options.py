@@ -1,43 +1,46 @@
-"""What the files of commands share: their common options, the panels of the help, the open pipeline."""
+"""What all commands share: common options, the panels of the help, and how to open the pipeline."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slotlake.decoder.errors import PipelineFileError
 
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline import Pipeline
+
 PipelineArgument = Annotated[Path, typer.Argument(metavar="PIPELINE.yaml", help="The pipeline file.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document, for machines.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document for programs.")]
 START = "Start here"
 WORK = "Run a pipeline"
-LOOK = "Look"
+LOOK = "Look, without changes"
 CARE = "Repair and remove"
 DEVELOP = "Develop slotlake"
 
 
 def pipeline_and_tables(arguments: list[str]) -> tuple[Path, list[str]]:
-    """The pipeline file, which is named first or last, and the tables.
+    """Return the pipeline file, which is the first or the last argument, and the names of the tables.
 
     Raises:
-        PipelineFileError: no file is named, or no table.
+        PipelineFileError: the arguments hold no table.
     """
-    places = [i for i in (0, len(arguments) - 1) if arguments[i].lower().endswith((".yaml", ".yml"))]
-    place = places[0] if places else 0
-    tables = [each for i, each in enumerate(arguments) if i != place]
+    file_indexes = [i for i in (0, len(arguments) - 1) if arguments[i].lower().endswith((".yaml", ".yml"))]
+    file_index = file_indexes[0] if file_indexes else 0
+    tables = [argument for i, argument in enumerate(arguments) if i != file_index]
     if not tables:
         raise PipelineFileError(
-            "a pipeline file and a table are to be named",
+            "the command needs a pipeline file and at least one table",
             where=f"resume {' '.join(arguments)}",
-            way_out="slotlake resume PIPELINE.yaml public.orders (status says which tables are set aside)",
+            way_out="slotlake resume PIPELINE.yaml public.orders (`status` lists the tables set aside)",
         )
-    return Path(arguments[place]), tables
+    return Path(arguments[file_index]), tables
 
 
-def open_pipeline(path: Path) -> Any:
-    """The pipeline of that file; Spark and the source are not touched yet."""
+def open_pipeline(path: Path) -> Pipeline:
+    """Open the pipeline of that file; this does not start Spark and does not connect to the source."""
     from slotlake.infra.pipeline import Pipeline
 
     return Pipeline.open(path)

@@ -1,27 +1,38 @@
-"""`slotlake resume` of several tables: one that cannot be followed yet keeps none of the others from it."""
+"""`slotlake resume` of several tables: a table that cannot be resumed yet does not stop the others."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from slotlake.decoder.errors import PipelineFileError, SlotlakeError
-from slotlake.infra.cli.output_aside import resume_text
+from slotlake.infra.cli.output import print_json
+from slotlake.infra.cli.texts.care import resume_text
 
 if TYPE_CHECKING:
+    from slotlake.infra.pipeline import Pipeline
     from slotlake.infra.progress import Progressing
     from slotlake.infra.reports import ResumeReport
 
 
-def each_resumed(
-    opened: Any, tables: Sequence[str], progress: Progressing
+def resume_tables(
+    opened: Pipeline, tables: Sequence[str], progress: Progressing
 ) -> tuple[list[ResumeReport], dict[str, SlotlakeError]]:
-    """What became of each table, and of those that stay set aside the error; what stops all ends it."""
+    """Resume one table after the other.
+
+    Args:
+        opened: the pipeline.
+        tables: names as PostgreSQL writes them; a name may come twice.
+        progress: is called while rows are copied.
+
+    Returns:
+        The reports of the resumed tables, and the error of each table that stays set aside. An error that
+        concerns the whole pipeline ends the work: the tables after it are in neither.
+    """
     reports: list[ResumeReport] = []
     refusals: dict[str, SlotlakeError] = {}
     for table in dict.fromkeys(tables):
@@ -37,12 +48,19 @@ def each_resumed(
 def show_resumed(
     reports: Sequence[ResumeReport], refusals: dict[str, SlotlakeError], as_json: bool, *, one: bool
 ) -> None:
-    """Reports on standard output (of one table its report, of several a list), refusals on standard error."""
+    """Print the reports to standard output and the errors to standard error.
+
+    Args:
+        reports: of the resumed tables.
+        refusals: the error by table.
+        as_json: print JSON instead of text.
+        one: the user named one table: its JSON is the report itself, not a list.
+    """
     documents = [asdict(report) for report in reports]
     if as_json and not one:
-        sys.stdout.write(json.dumps(documents, ensure_ascii=False) + "\n")
+        print_json(documents)
     elif as_json and documents:
-        sys.stdout.write(json.dumps(documents[0], ensure_ascii=False) + "\n")
+        print_json(documents[0])
     else:
         console = Console(highlight=False)
         for report in reports:

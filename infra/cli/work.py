@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from slotlake.infra.cli import output
 from slotlake.infra.cli.options import WORK, JsonOption, PipelineArgument, open_pipeline
+from slotlake.infra.cli.output import show
+from slotlake.infra.cli.progress_display import progress_shown
+from slotlake.infra.cli.texts import work as texts
 
 commands = typer.Typer()
 
@@ -19,25 +21,32 @@ def init(
     pipeline: PipelineArgument,
     as_json: JsonOption = False,
     ddl_trigger: Annotated[
-        bool, typer.Option("--ddl-trigger", help="Also install the optional event trigger (docs/schema.md).")
+        bool,
+        typer.Option(
+            "--ddl-trigger", help="Also install the event trigger, which is optional (docs/schema.md)."
+        ),
     ] = False,
     print_sql: Annotated[
-        bool, typer.Option("--print-sql", help="Only print what a DBA runs first: grants, publication.")
+        bool,
+        typer.Option(
+            "--print-sql", help="Only print the SQL that a DBA runs before init: grants and publication."
+        ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Install the event trigger without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Install the event trigger without a question.")] = False,
 ) -> None:
-    """Make publication, slot and lake tables, and copy what the source holds now.
+    """Create the publication, the slot and the lake tables, and copy all rows of the source.
 
-    The role of source.dsn needs REPLICATION and SELECT, and a publication that is there; --print-sql prints
-    the SQL that gives it these (with --ddl-trigger also the event trigger), to be run by a superuser.
+    The role in source.dsn needs REPLICATION and SELECT, and the publication must exist if the role cannot
+    create it. --print-sql prints the SQL for this; a superuser runs it. With --ddl-trigger, the SQL also
+    installs the event trigger.
     """
     if print_sql:
         _print_sql(pipeline, ddl_trigger)
         return
-    with open_pipeline(pipeline) as opened, output.progress(as_json) as progress:
+    with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
         trigger = _trigger(opened, as_json, yes=yes) if ddl_trigger else None
         report = replace(opened.init(progress=progress), ddl_trigger=trigger)
-    output.show(report, as_json, output.init_text)
+    show(report, as_json, texts.init_text)
 
 
 def _print_sql(pipeline: Path, ddl_trigger: bool) -> None:
@@ -49,7 +58,7 @@ def _print_sql(pipeline: Path, ddl_trigger: bool) -> None:
 
 
 def _trigger(pipeline: Any, as_json: bool, *, yes: bool) -> str:
-    """Show it, ask, install it; what state it is in then."""
+    """Show the event trigger, ask the user, install it; return its state."""
     from slotlake.infra.source.ddl_trigger import INSTALL
 
     typer.echo(INSTALL, err=as_json)
@@ -62,12 +71,12 @@ def _trigger(pipeline: Any, as_json: bool, *, yes: bool) -> str:
 def sync(
     pipeline: PipelineArgument,
     as_json: JsonOption = False,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for another run to end.")] = 0.0,
+    wait: Annotated[float, typer.Option(help="Seconds to wait while another run works.")] = 0.0,
 ) -> None:
-    """One micro-batch: catch up with the source's WAL position now, apply, publish, confirm."""
-    with open_pipeline(pipeline) as opened, output.progress(as_json) as progress:
+    """Run one micro-batch: pull the changes up to the source's current position, apply, publish, confirm."""
+    with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
         report = opened.sync(progress=progress, wait_seconds=wait)
-    output.show(report, as_json, output.sync_text)
+    show(report, as_json, texts.sync_text)
 
 
 @commands.command(rich_help_panel=WORK)
@@ -75,22 +84,27 @@ def pull(
     pipeline: PipelineArgument,
     as_json: JsonOption = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Stay connected, and give the pipeline's runs their batches.")
+        bool,
+        typer.Option(
+            "--follow", help="Stay connected, and write the batches for all later runs of the pipeline."
+        ),
     ] = False,
-    stop: Annotated[bool, typer.Option("--stop", help="End the one that follows.")] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="Stop the process that was started with --follow.")
+    ] = False,
 ) -> None:
-    """Only the first step of sync: write the next change log batch; nothing is applied or confirmed.
+    """Run only the first step of sync: write the next batch of the change log. Apply and confirm nothing.
 
-    With --follow, one connection serves all later runs: transactions that stay open over many
-    micro-batches are then sent and decoded once.
+    With --follow, one connection serves all later runs. If a transaction stays open during many
+    micro-batches, the server then sends it only once, and slotlake decodes it only once.
     """
     with open_pipeline(pipeline) as opened:
         if follow or stop:
             _follow(opened, stop)
             return
-        with output.progress(as_json) as progress:
+        with progress_shown(as_json) as progress:
             report = opened.pull(progress=progress)
-    output.show(report, as_json, output.pull_text)
+    show(report, as_json, texts.pull_text)
 
 
 def _follow(pipeline: Any, stop: bool) -> None:
@@ -98,7 +112,10 @@ def _follow(pipeline: Any, stop: bool) -> None:
 
     if stop:
         ended = standing_puller.stop(pipeline)
-        typer.echo("ended" if ended else f"no standing puller serves {pipeline.name!r}", err=True)
+        typer.echo(
+            "the standing puller has stopped" if ended else f"no standing puller serves {pipeline.name!r}",
+            err=True,
+        )
         return
     with standing_puller.ended_by_signals():
         standing_puller.serve(pipeline, lambda line: typer.echo(line, err=True))
@@ -109,12 +126,13 @@ def verify(
     pipeline: PipelineArgument,
     as_json: JsonOption = False,
     slot_timeout: Annotated[
-        float, typer.Option(help="Seconds to wait for transactions that are open at the start.")
+        float,
+        typer.Option(help="Seconds to wait for the end of the transactions that are open at the start."),
     ] = 60.0,
 ) -> None:
-    """Compare lake and source at an exact LSN; exit code 1 and the differing keys if not equal."""
-    with open_pipeline(pipeline) as opened, output.progress(as_json) as progress:
+    """Compare the lake with the source at an exact LSN. If they differ: print the keys and exit with 1."""
+    with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
         report = opened.verify(progress=progress, slot_timeout_seconds=slot_timeout)
-    output.show(report, as_json, output.verify_text)
+    show(report, as_json, texts.verify_text)
     if not report.equal:
         raise typer.Exit(1)

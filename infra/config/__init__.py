@@ -1,1 +1,1 @@
-"""The pipeline file: its grammar, its defaults, its secrets, and what it selects of the source."""
+"""The pipeline file: its grammar, its defaults, its secrets, and its choices for tables."""

@@ -1,4 +1,4 @@
-"""What the pipeline file says is done with a change that meets a conflict, for all tables and for each."""
+"""The pipeline file's choices for conflicts, for all tables and for single ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def on_conflict(file: PipelineFile) -> Choices:
-    """The choice for all tables, and those of single tables, by schema and name."""
+    """Return the choice for all tables, and the choices of single tables by schema and name."""
     from slotlake.spark.fold.conflicts import Choices
     from slotlake.spark.names import parse_postgres_name
 

@@ -1,4 +1,4 @@
-"""Which tables the pipeline file asks for beside the mirrors: histories and change logs."""
+"""Which derived tables the pipeline file asks for: histories and change logs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ if TYPE_CHECKING:
     from slotlake.infra.config.pipeline_file import PipelineFile
 
 
-def wanted_modes(file: PipelineFile, tables: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """What is asked for beside the mirrors of these tables (schema, table), by source name."""
+def derived_modes(file: PipelineFile, tables: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the modes of the derived tables, by source name.
+
+    Args:
+        file: the pipeline file.
+        tables: mirrors by schema and table.
+    """
     own = {parse_postgres_name(name): section.mode for name, section in file.tables.items()}
-    found: dict[str, list[str]] = {}
+    modes_by_table: dict[str, list[str]] = {}
     for table in tables:
-        beside: list[str] = [mode for mode in own.get(table) or file.mode if mode != "mirror"]
-        if beside:
-            found[postgres_name(*table)] = beside
-    return found
+        modes: list[str] = [mode for mode in own.get(table) or file.mode if mode != "mirror"]
+        if modes:
+            modes_by_table[postgres_name(*table)] = modes
+    return modes_by_table

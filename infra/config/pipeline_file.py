@@ -1,9 +1,9 @@
-"""The pipeline file: its grammar, its defaults, and what to say when it is wrong.
+"""The pipeline file: its grammar, its defaults, and the error messages for a wrong file.
 
-One YAML file describes one pipeline (DESIGN: the shape is fixed, other programs write these files).
-Every key is checked, unknown ones are refused with the nearest known name, and an option that this
-version cannot honour is refused rather than ignored.  Loading touches neither the network nor the
-disk beyond the file itself, so that Airflow can do it each time it parses a DAG file.
+One YAML file describes one pipeline. Its shape is fixed, because other programs write such files.  Every
+key is checked; an unknown key is refused, with the nearest correct name, and so is a value that this
+version does not support.  Loading reads only this file and uses no network, so Airflow can do it each time
+it parses a DAG file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PIPELINE_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
 
 
 class PipelineFile(Section):
-    """One pipeline as its file describes it. ``path`` is the file's own absolute path."""
+    """One pipeline, as its file describes it. ``path``: the absolute path of the file."""
 
     name: str
     source: SourceSection
@@ -63,7 +63,7 @@ class PipelineFile(Section):
     @classmethod
     def _name(cls, name: str) -> str:
         if not _PIPELINE_NAME.match(name):
-            raise ValueError("letters, digits, - and _, starting with a letter, at most 63")
+            raise ValueError("a name has at most 63 letters, digits, - and _, and starts with a letter")
         return name
 
     @field_validator("mode", mode="before")
@@ -85,19 +85,19 @@ class PipelineFile(Section):
     @model_validator(mode="before")
     @classmethod
     def _empty_sections(cls, data: Any) -> Any:
-        """``airflow:`` with nothing below is YAML null; it means the defaults."""
+        """Take an empty section (YAML null, as ``airflow:`` without keys) as the defaults."""
         if isinstance(data, dict):
             return {k: v for k, v in data.items() if not (v is None and k in _OPTIONAL_SECTIONS)}
         return data
 
     @property
     def state_dir(self) -> Path:
-        """The folder with what can be derived again: lock, change log, reports."""
+        """The folder of the lock, the change log, the notes and the reports."""
         return self.path.parent / ".slotlake" / self.name
 
     @property
     def dropped_note(self) -> Path:
-        """Its being there means that the pipeline has been dropped: no DAGs are made for it."""
+        """If this file exists, the pipeline has been dropped and has no DAGs."""
         return self.state_dir / "dropped.json"
 
     @property
@@ -109,40 +109,40 @@ class PipelineFile(Section):
 
     @property
     def copy_workers(self) -> int:
-        """How many ranges of tables are copied at once."""
+        """How many ranges of tables are copied at the same time."""
         return self.source.copy_workers or min(8, max(2, os.cpu_count() or 1))
 
     @property
     def pool(self) -> str:
-        """The Airflow pool (one place) that lets one puller at a time near the slot."""
+        """The Airflow pool; it has one place, so one task at a time uses the slot."""
         return f"slotlake_{self.source.slot}"
 
     def dsn(self) -> str:
-        """The source's connection string, its indirection (env:, airflow:) followed."""
+        """Return the source's connection string; ``env:`` and ``airflow:`` are resolved."""
         return resolve_secret(self.source.dsn.get_secret_value(), f"{self.path.name}, source.dsn")
 
     def lake_uri(self) -> str:
-        """The catalog's URI with its indirection followed and a relative SQLite path made absolute."""
+        """Return the catalog's URI; ``env:`` is resolved, and a relative SQLite path becomes absolute."""
         uri = resolve_secret(self.lake.uri.get_secret_value(), f"{self.path.name}, lake.uri")
         if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
             return f"sqlite:///{(self.path.parent / uri.removeprefix('sqlite:///')).resolve()}"
         return uri
 
     def lake_rest(self) -> dict[str, str]:
-        """What the REST server is told, indirections followed."""
+        """Return the properties for the REST catalog; ``env:`` and ``airflow:`` are resolved."""
         return {
             key: resolve_secret(value.get_secret_value(), f"{self.path.name}, lake.rest.{key}")
             for key, value in self.lake.rest.items()
         }
 
     def remote(self) -> str | None:
-        """The Spark Connect server's address, its indirection followed; it may hold a token."""
+        """Return the Spark Connect server's address, resolved; it may hold a token."""
         remote = self.spark.remote
         where = f"{self.path.name}, spark.remote"
         return None if remote is None else resolve_secret(remote.get_secret_value(), where)
 
     def warehouse(self) -> str:
-        """The warehouse as a URI; a plain path is taken relative to the pipeline file."""
+        """Return the warehouse as a URI; a plain path is relative to the pipeline file."""
         if "://" in self.lake.warehouse:
             return self.lake.warehouse.rstrip("/")
         return (self.path.parent / self.lake.warehouse.removeprefix("file:")).resolve().as_uri()
@@ -157,17 +157,17 @@ _OPTIONAL_SECTIONS = frozenset(
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML keeps the last of two equal keys; here two equal keys are a mistake worth saying."""
+    """Refuses a key that a mapping has twice; plain YAML would silently take the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
+        keys: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if key in seen:
+            if key in keys:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                    None, None, f"the key {key!r} is there twice", key_node.start_mark
                 )
-            seen.add(key)
+            keys.add(key)
         return dict(super().construct_mapping(node, deep))
 
 
@@ -175,7 +175,7 @@ def load_pipeline(path: str | os.PathLike[str]) -> PipelineFile:
     """Read and check a pipeline file.
 
     Raises:
-        PipelineFileError: the file is missing, not YAML, or says something it may not.
+        PipelineFileError: the file is missing, is not YAML, or has a wrong key or value.
     """
     file = Path(path).expanduser().resolve()
     data = _read_yaml(file)
@@ -203,8 +203,8 @@ def _read_yaml(file: Path) -> Any:
             f"the file cannot be read: {error}", where=str(file), way_out="make it a readable file in UTF-8"
         ) from None
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark is not None else ""
+        problem_place = getattr(error, "problem_mark", None)
+        line = f", line {problem_place.line + 1}" if problem_place is not None else ""
         reason = getattr(error, "problem", None) or "not YAML"
         raise PipelineFileError(
             f"the file is not valid YAML: {reason}", where=f"{file}{line}", way_out=_SHAPE
@@ -228,13 +228,17 @@ def _suggestion(location: tuple[Any, ...]) -> str:
         section = (
             TableSection if section is not None and field is None else getattr(field, "annotation", None)
         )
-    known = list(getattr(section, "model_fields", {}))
-    close = difflib.get_close_matches(str(location[-1]), known, n=1)
+    keys = list(getattr(section, "model_fields", {}))
+    close = difflib.get_close_matches(str(location[-1]), keys, n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
 def resolve_secret(value: str, where: str) -> str:
-    """Follow ``env:NAME`` and ``airflow:CONN_ID``; anything else is the value itself."""
+    """Resolve ``env:NAME`` and ``airflow:CONN_ID``; return any other value unchanged.
+
+    Raises:
+        PipelineFileError: the variable or the connection does not exist, or cannot be read.
+    """
     if value.startswith("env:"):
         name = value.removeprefix("env:")
         if not os.environ.get(name):

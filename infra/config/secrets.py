@@ -1,7 +1,7 @@
-"""What of a pipeline file must be seen nowhere: passwords, tokens, and what holds them.
+"""The secrets of a pipeline file: passwords, tokens, and the texts that contain them.
 
-Whoever hands text on, as Airflow does with every line that any library logs, is told these beforehand.
-A command line is read by everybody on the machine, so a password does not stay there.
+Airflow passes on every line that a library logs, so it gets these secrets beforehand and masks them.
+Every user of a machine can read command lines, so a password does not stay in one.
 """
 
 from __future__ import annotations
@@ -23,60 +23,64 @@ _SECRET_KEY = re.compile(
     "password|passphrase|token|secret|credential|authorization|header|access.?key|api.?key", re.IGNORECASE
 )
 _HIDDEN = "SLOTLAKE_DECODE_DSN"
-_LENGTH_MIN = 3  # hiding each "a" would hide the rest of the log too
+_LENGTH_MIN = 3  # masking each "a" would make the log unreadable
 _VARIABLES = ("SPARK_CONNECT_AUTHENTICATE_TOKEN", "PGPASSWORD")
 
 
 def secrets_of(file: PipelineFile) -> set[str]:
-    """Every secret text of a pipeline, as it stands in the file and as it may come back written otherwise.
+    """Return every secret text of a pipeline, as in the file and in URL encoding.
 
-    What cannot be resolved (a variable that is not set) is left out: the step that needs it says so.
+    Secrets that cannot be resolved (a variable that is not set) are left out: the step that needs them fails.
     """
-    found = {os.environ.get(name, "") for name in _VARIABLES} | {_resolved(file.dsn)}
-    for told in (file.dsn, file.lake_uri, file.remote):
-        found.update(_of_address(_resolved(told)))
+    secrets = {os.environ.get(name, "") for name in _VARIABLES} | {_resolved(file.dsn)}
+    for address_of in (file.dsn, file.lake_uri, file.remote):
+        secrets.update(_of_address(_resolved(address_of)))
     with suppress(PipelineFileError):
         for name, value in file.lake_rest().items():
             if _SECRET_KEY.search(name):
-                found.update((value, value.partition(":")[2], value.rpartition(" ")[2]))
-    forms = {form for secret in found for form in (secret, quote(secret, safe=""), quote_plus(secret))}
-    return {form for form in forms if len(form) >= _LENGTH_MIN}
+                secrets.update((value, value.partition(":")[2], value.rpartition(" ")[2]))
+    spellings = {
+        spelling for secret in secrets for spelling in (secret, quote(secret, safe=""), quote_plus(secret))
+    }
+    return {spelling for spelling in spellings if len(spelling) >= _LENGTH_MIN}
 
 
-def _resolved(told: Callable[[], str | None]) -> str:
+def _resolved(address_of: Callable[[], str | None]) -> str:
     with suppress(PipelineFileError):
-        return told() or ""
+        return address_of() or ""
     return ""
 
 
 def _of_address(address: str) -> Iterator[str]:
-    """The address itself, if it holds a secret, and the secrets in it."""
+    """Yield the secrets in an address, and the address itself if it has some."""
     with suppress(ValueError):
         parts = urlsplit(address)
         parameters = [*parse_qsl(parts.query), *(p.partition("=")[::2] for p in parts.path.split(";")[1:])]
-        held = [unquote(parts.password or ""), *(v for name, v in parameters if _SECRET_KEY.search(name))]
-        if any(held):
+        secrets = [unquote(parts.password or ""), *(v for name, v in parameters if _SECRET_KEY.search(name))]
+        if any(secrets):
             yield address
-            yield from held
+            yield from secrets
     with suppress(ProgrammingError):
-        given = conninfo_to_dict(address)
-        held = [str(value) for name, value in given.items() if value and name in ("password", "sslpassword")]
-        if held:
+        settings = conninfo_to_dict(address)
+        secrets = [
+            str(value) for name, value in settings.items() if value and name in ("password", "sslpassword")
+        ]
+        if secrets:
             yield address
-            yield from held
+            yield from secrets
 
 
 def run_without_password(dsn: str) -> None:
-    """Begin this command again if its arguments hold a password: whoever is on the machine can read them.
+    """Start this command again if its arguments hold a password, because all users of the machine see them.
 
-    The connection string goes into the environment, which its user alone can read.  It stood in the list of
-    processes for a moment; that is said.
+    The new process gets the connection string in an environment variable, which only its user can read. The
+    password was in the list of processes for a moment; a warning says so.
     """
     if not any(dsn in argument for argument in sys.orig_argv) or not any(_of_address(dsn)):
         return
     sys.stderr.write(
-        "slotlake: --dsn holds a password, which other users of this machine could read for a moment\n"
-        "  what to do: give --dsn env:NAME, or leave the password to PGPASSWORD or ~/.pgpass\n"
+        "slotlake: --dsn holds a password; other users of this machine could read it for a moment\n"
+        "  what to do: give --dsn env:NAME, or put the password into PGPASSWORD or ~/.pgpass\n"
     )
     sys.stderr.flush()
     arguments = [argument.replace(dsn, f"env:{_HIDDEN}") for argument in sys.orig_argv]

@@ -1,6 +1,6 @@
-"""The sections of the pipeline file: their keys, defaults, and what of each can be told wrong by itself.
+"""The sections of the pipeline file: their keys, their defaults, and the checks of single sections.
 
-A new key goes here, and a line of it into docs/pipeline-file.md.
+Add a new key here, and a line about it to docs/pipeline-file.md.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from slotlake.infra.config.types import Kept, Lossy, one_form
+from slotlake.infra.config.types import Lossy, Representation, one_representation
 
 _SLOT_NAME = re.compile(r"^[a-z0-9_]{1,63}$")
 Operation = Literal["insert", "update", "delete", "truncate"]
@@ -26,13 +26,13 @@ _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 
 
 class Section(BaseModel):
-    """A part of the pipeline file: unknown keys and values of another type are refused."""
+    """A part of the pipeline file; it refuses unknown keys and values of a wrong type."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def one_or_several(value: object) -> object:
-    """A single word for a list of one; nothing for an empty list."""
+    """Return a list: a single word becomes a list of one, None an empty list."""
     return [value] if isinstance(value, str) else [] if value is None else value
 
 
@@ -68,27 +68,27 @@ class SourceSection(Section):
 
     @model_validator(mode="after")
     def _only_pgoutput(self) -> Self:
-        asked = {
+        pgoutput_options = {
             "streaming": self.streaming not in (None, "off"),
             "two_phase": self.two_phase,
             "binary": self.binary,
             "origin": self.origin == "none" and self.plugin == "wal2json",
         }
-        beyond = [name for name in asked if asked[name]]
-        if self.plugin != "pgoutput" and beyond:
-            raise ValueError(f"{self.plugin} cannot do what is asked for with {', '.join(beyond)}")
+        refused = [name for name in pgoutput_options if pgoutput_options[name]]
+        if self.plugin != "pgoutput" and refused:
+            raise ValueError(f"the plugin {self.plugin} does not support {', '.join(refused)}")
         return self
 
 
 class KeepPointsSection(Section):
-    """How much of the past can be read: the newest ``count`` points, none older than ``days``."""
+    """How many points readers can query: the newest ``count`` ones, none older than ``days``."""
 
     count: Annotated[int, Field(ge=1)] = 100
     days: Annotated[float, Field(gt=0, strict=False)] = 7.0
 
 
 class LakeSection(Section):
-    """Where the tables live: an Iceberg catalog, a warehouse folder, a namespace."""
+    """Where the tables are: an Iceberg catalog, a warehouse folder, a namespace."""
 
     catalog: str = "lake"
     uri: SecretStr
@@ -102,26 +102,26 @@ class LakeSection(Section):
     @classmethod
     def _identifier(cls, value: str) -> str:
         if not _NAMESPACE.match(value):
-            raise ValueError("letters, digits and underscores, not starting with a digit")
+            raise ValueError("a name has letters, digits and underscores, and does not start with a digit")
         return value
 
     @model_validator(mode="after")
     def _only_rest(self) -> Self:
-        asked = [name for name in ("rest", "publish") if name in self.model_fields_set]
-        if asked and self.uri.get_secret_value().startswith(("sqlite", "postgres")):
-            raise ValueError(f"{' and '.join(asked)} can be given for a REST catalog (https://…) only")
+        rest_keys = [name for name in ("rest", "publish") if name in self.model_fields_set]
+        if rest_keys and self.uri.get_secret_value().startswith(("sqlite", "postgres")):
+            raise ValueError(f"{' and '.join(rest_keys)} can be given for a REST catalog (https://…) only")
         return self
 
 
 class TableSection(Section):
-    """What one table does differently from the default, an exact mirror of all of it."""
+    """The settings of one table; the default is an exact mirror of the whole table."""
 
     mode: Annotated[tuple[Mode, ...], Field(min_length=1, strict=False)] | None = None
     on_conflict: Literal["apply", "skip", "fail"] | None = None
     on_trouble: Literal["set_aside", "stop"] | None = None
     on_drop: Literal["keep", "drop"] | None = None
     on_lossy: Lossy | dict[str, Lossy] | None = None
-    types: dict[str, Kept] = Field(default_factory=dict)
+    types: dict[str, Representation] = Field(default_factory=dict)
     filter: Annotated[tuple[str, ...], Field(strict=False)] = ()
     columns: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
     operations: Annotated[tuple[Operation, ...], Field(min_length=1, strict=False)] | None = None
@@ -135,19 +135,19 @@ class TableSection(Section):
     @classmethod
     def _conditions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if not all(each.strip() for each in value):
-            raise ValueError("a SQL condition, or a list of them, none empty")
+            raise ValueError("write an SQL condition or a list of conditions; a condition must not be empty")
         return tuple(each.strip() for each in value)
 
     @model_validator(mode="after")
-    def _one_form(self) -> Self:
-        one_form(self.types, self.on_lossy)
+    def _one_representation(self) -> Self:
+        one_representation(self.types, self.on_lossy)
         return self
 
     @field_validator("columns", "operations", "mode")
     @classmethod
     def _once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value is not None and len(set(value)) < len(value):
-            raise ValueError("each only once")
+            raise ValueError("a value is there twice")
         return value
 
 
@@ -161,16 +161,18 @@ class ChangeLogSection(Section):
     @field_validator("path")
     @classmethod
     def _folder(cls, path: str | None) -> str | None:
-        """An address of another kind would become a folder of that name, beside the pipeline file."""
+        """Refuse other addresses: they would become a folder of that name next to the pipeline file."""
         if _SCHEME.match(path or "") and not _FILE_URI.match(path or ""):
-            raise ValueError("a folder, or file:///…: this version keeps change logs on this machine only")
+            raise ValueError(
+                "write a folder or file:///…: this version stores change logs on this machine only"
+            )
         return path
 
 
 class AirflowSection(Section):
-    """When the DAGs run. ``schedule``: a cron expression, a number of seconds, or null for by hand.
+    """When the DAGs run. ``schedule``: a cron expression, a number of seconds, or null (only by hand).
 
-    A verification reads all rows of both sides, and no batch passes meanwhile: hence once a day.
+    A verification reads all rows of both sides, and batches wait meanwhile. So it runs only once a day.
     """
 
     schedule: str | int | None = 60
@@ -184,19 +186,19 @@ class AirflowSection(Section):
         words = (*_VERIFY_WORDS, None)
         scheduled = value > 0 if isinstance(value, int) else value in words or bool(_CRON.match(value or ""))
         if not scheduled:
-            raise ValueError(f"{', '.join(_VERIFY_WORDS)}, a cron expression, or a number of seconds")
+            raise ValueError(f"write {', '.join(_VERIFY_WORDS)}, a cron expression, or a number of seconds")
         return value
 
     @field_validator("schedule", "maintenance")
     @classmethod
     def _positive(cls, value: str | int | None) -> str | int | None:
         if isinstance(value, int) and value < 1:
-            raise ValueError("a number of seconds, 1 or more")
+            raise ValueError("write a number of seconds, 1 or more")
         return value
 
 
 class MaintenanceSection(Section):
-    """How the tables are kept quick to read and small (docs/maintenance.md)."""
+    """How maintenance keeps the tables small and fast to read (docs/maintenance.md)."""
 
     target_file_mb: Annotated[int, Field(ge=8, le=4096)] = 128
     minutes_max: Annotated[float, Field(gt=0, strict=False)] = 15.0
@@ -205,9 +207,9 @@ class MaintenanceSection(Section):
 
 
 class MonitorSection(Section):
-    """When `cdc_monitor` looks, and what it warns of (docs/operations.md); null: never.
+    """When `cdc_monitor` runs, and the thresholds of its alarms (docs/operations.md); null: no alarm.
 
-    ``on_warning``: a function (``package.module:function``) that Airflow calls when it does.
+    ``on_warning``: a function (``package.module:function``) that Airflow calls for an alarm.
     """
 
     schedule: str | int | None = 300
@@ -221,19 +223,19 @@ class MonitorSection(Section):
     @classmethod
     def _positive(cls, value: str | int | None) -> str | int | None:
         if isinstance(value, int) and value < 1:
-            raise ValueError("a number of seconds, 1 or more")
+            raise ValueError("write a number of seconds, 1 or more")
         return value
 
     @field_validator("on_warning")
     @classmethod
     def _function(cls, value: str | None) -> str | None:
         if value is not None and not _FUNCTION.match(value):
-            raise ValueError("a function as package.module:function")
+            raise ValueError("write a function as package.module:function")
         return value
 
 
 class SparkSection(Section):
-    """Which Spark does the work: a Connect server (``sc://…``), or one inside this process."""
+    """Which Spark does the work: a Connect server (``sc://…``), or a Spark inside this process."""
 
     remote: SecretStr | None = None
     driver_memory: str = "2g"
@@ -243,7 +245,7 @@ class SparkSection(Section):
     @classmethod
     def _connect(cls, remote: SecretStr | None) -> SecretStr | None:
         if remote is not None and not remote.get_secret_value().startswith(("sc://", "env:")):
-            raise ValueError("a Spark Connect server as sc://host:port, or env:NAME")
+            raise ValueError("write a Spark Connect server as sc://host:port, or env:NAME")
         return remote
 
     @field_validator("master")
@@ -251,7 +253,7 @@ class SparkSection(Section):
     def _inside(cls, master: str) -> str:
         if not _MASTER.match(master):
             raise ValueError(
-                "local, local[4] or local[*]; a cluster is reached through a Connect server, spark.remote"
+                "write local, local[4] or local[*]; for a cluster, set spark.remote to its Connect server"
             )
         return master
 
@@ -259,11 +261,11 @@ class SparkSection(Section):
     @classmethod
     def _memory(cls, memory: str) -> str:
         if not _MEMORY.match(memory):
-            raise ValueError("a size as Spark writes it, like 2g or 1500m")
+            raise ValueError("write a size as Spark does, for example 2g or 1500m")
         return memory
 
     @property
     def cores(self) -> str:
-        """How many cores the Spark inside this process takes: a number, or ``*`` for all."""
-        found = _MASTER.match(self.master)
-        return (found[2] if found else None) or "1"
+        """How many cores the Spark inside this process uses: a number, or ``*`` for all."""
+        match = _MASTER.match(self.master)
+        return (match[2] if match else None) or "1"

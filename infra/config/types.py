@@ -1,4 +1,4 @@
-"""The pipeline file's words about types: what of it is a mistake can be told without a source."""
+"""The part of the pipeline file about types, and the mistakes in it that show without the source."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, field_validator
 
 Lossy = Literal["text", "quarantine", "fail"]
-Kept = Literal["text", "list", "struct"]
+Representation = Literal["text", "list", "struct"]
 
 
 class TypesSection(BaseModel):
-    """What becomes of columns of types that Iceberg has no scalar for (docs/types.md)."""
+    """The representation of types for which Iceberg has no scalar type (docs/types.md)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -29,9 +29,17 @@ class TypesSection(BaseModel):
         return value
 
 
-def one_form(types: Mapping[str, Kept], lossy: object) -> None:
-    """Raises ValueError if a column is to be text and something else."""
-    chosen = lossy if isinstance(lossy, dict) else {}
+def one_representation(types: Mapping[str, Representation], lossy: object) -> None:
+    """Check that no column has two representations.
+
+    Args:
+        types: the representation by column, of one table.
+        lossy: the table's ``on_lossy``: one word, or a word by column.
+
+    Raises:
+        ValueError: a column is text by ``on_lossy`` and something else by ``types``.
+    """
+    choices = lossy if isinstance(lossy, dict) else {}
     for column, word in types.items():
-        if word != "text" and chosen.get(column) == "text":
+        if word != "text" and choices.get(column) == "text":
             raise ValueError(f"column {column} cannot be text (on_lossy) and a {word} (types)")

@@ -20,7 +20,7 @@ from typing import Any
 from slotlake.decoder.copy.table import CopyJob
 from slotlake.decoder.lsn import format_lsn
 from slotlake.infra.copy.steps import CopyStep
-from slotlake.infra.process_marks import is_marked, set_mark, unset_mark
+from slotlake.infra.process_lock import is_process_alive, release_process_lock, take_process_lock
 from slotlake.infra.reports import TableCopy
 from slotlake.infra.state_file import StateFile
 from slotlake.spark.names import postgres_name
@@ -148,7 +148,7 @@ class CopyStates:
             StateFile(self._file).write(content)
         except OSError:
             return  # nobody depends on it
-        set_mark(self._file.with_name(_LOCK_FILE))
+        take_process_lock(self._file.with_name(_LOCK_FILE))
 
 
 def _name(job: CopyJob) -> str:
@@ -164,7 +164,7 @@ def _total(entry: TableProgress) -> int | None:
 
 def unmark_process(folder: Path) -> None:
     """Note that the copy ended, though the process lives on."""
-    unset_mark(folder / _LOCK_FILE)
+    release_process_lock(folder / _LOCK_FILE)
 
 
 def read(folder: Path) -> Mapping[str, Any] | None:
@@ -172,4 +172,4 @@ def read(folder: Path) -> Mapping[str, Any] | None:
     content = StateFile(folder / FILE).mapping()
     if "process" not in content:
         return None
-    return {**content, "process": content["process"] if is_marked(folder / _LOCK_FILE) else None}
+    return {**content, "process": content["process"] if is_process_alive(folder / _LOCK_FILE) else None}

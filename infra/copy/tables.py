@@ -14,7 +14,7 @@ from slotlake.decoder.copy.table import CopiedFile, copy_table
 from slotlake.decoder.server.privileges import require_readable
 from slotlake.decoder.server.source import source_errors, source_session
 from slotlake.decoder.slots.slot import ExportedSnapshot
-from slotlake.infra.config.modes import wanted_modes
+from slotlake.infra.config.modes import derived_modes
 from slotlake.infra.copy.states import unmark_process
 from slotlake.infra.reports import TableCopy
 from slotlake.infra.selection.aside import require_columns, tables_aside
@@ -136,7 +136,7 @@ def _initial_copy(
         pipeline.lake,
         pipeline.name,
         list(schemas.values()),
-        wanted_modes(pipeline.file, names),
+        derived_modes(pipeline.file, names),
         None if attempt is None else attempt.recorded_files(schemas, pipeline.lake.namespace),
     )
 

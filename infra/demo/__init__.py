@@ -1,1 +1,1 @@
-"""`slotlake demo`: the whole chain on this machine, with a proof at the end."""
+"""`slotlake demo`: everything on this machine, with a proof at the end."""

@@ -1,7 +1,7 @@
-"""The demo's source: pgbench's bank, and the invariant that TPC-B gives it.
+"""The demo's source: pgbench's bank, and the invariant of TPC-B.
 
-Every transaction of pgbench adds one amount to an account, a teller and a branch, and writes it to the
-history.  So at any position of the source, and at no point between, the four sums are equal.
+Every transaction of pgbench adds an amount to an account, a teller and a branch, and writes it to the
+history.  So the four sums are equal at every position of the source, and are not equal within a transaction.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PROCESSED = re.compile(rb"actually processed: ([0-9]+)")
 
 @dataclass(frozen=True)
 class Point:
-    """One consistency point of the lake, and the four sums there."""
+    """A consistency point of the lake with the four sums at this point."""
 
     lsn: str
     kind: str
@@ -47,12 +47,12 @@ class Point:
 
     @property
     def holds(self) -> bool:
-        """Are the four sums equal?"""
+        """Return whether the four sums are equal."""
         return len(set(self.sums.values())) == 1
 
 
 class Bank:
-    """The database in a running server."""
+    """The bank's database in a running server."""
 
     def __init__(self, server: EmbeddedPostgres, folder: Path) -> None:
         self.server = server
@@ -60,46 +60,49 @@ class Bank:
         self.running: subprocess.Popen[bytes] | None = None
 
     def fill(self, scale: int) -> None:
-        """Make the database and load pgbench's tables; blocks."""
+        """Create the database and load pgbench's tables; returns when all rows are there."""
         with psycopg.connect(self.server.dsn(), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {DATABASE}")
         log = self.folder / "pgbench-init.log"
         self._run(["--initialize", "--quiet", f"--scale={scale}"], log)
         self._finish(log)
 
-    def write(self, transactions: int, rate: float, tell: Callable[[int], None]) -> None:
-        """Let pgbench run, rate-limited; blocks until it has committed the last transaction.
+    def write(self, transactions: int, rate: float, report_done: Callable[[int], None]) -> None:
+        """Let pgbench write with a limited rate; returns after the last commit.
 
         Args:
-            tell: called about once a second with the number of transactions done.
+            transactions: how many in total.
+            rate: transactions per second.
+            report_done: called about once a second with the number of finished transactions.
         """
         log = self.folder / "pgbench.log"
-        each = -(-transactions // CLIENTS)
+        per_client = -(-transactions // CLIENTS)
         self._run(
             [
                 *("--no-vacuum", "--progress=1", f"--client={CLIENTS}", "--jobs=1"),
-                *(f"--transactions={each}", f"--rate={rate:g}"),
+                *(f"--transactions={per_client}", f"--rate={rate:g}"),
             ],
             log,
         )
         while self.running is not None and self.running.poll() is None:
-            tell(_done(log))
+            report_done(_transactions_done(log))
             time.sleep(0.5)
         self._finish(log)
 
     def command(self) -> str:
-        """A shell command that writes more; the password stays in its file."""
-        known = self.server.client_environment(DATABASE)
-        options = f"-n -h 127.0.0.1 -p {known['PGPORT']} -U {known['PGUSER']} -c {CLIENTS} -t 1000 {DATABASE}"
-        return f"PGPASSFILE={known['PGPASSFILE']} {self.server.program('pgbench')} {options}"
+        """Return a shell command that writes more transactions; it reads the password from a file."""
+        variables = self.server.client_environment(DATABASE)
+        server = f"-h 127.0.0.1 -p {variables['PGPORT']} -U {variables['PGUSER']}"
+        options = f"-n {server} -c {CLIENTS} -t 1000 {DATABASE}"
+        return f"PGPASSFILE={variables['PGPASSFILE']} {self.server.program('pgbench')} {options}"
 
     def stop(self) -> None:
-        """End a pgbench that still runs."""
+        """Stop pgbench, if it is running."""
         if self.running is not None and self.running.poll() is None:
             process.end_group(self.running.pid)
 
     def position(self) -> int:
-        """A position behind everything committed so far."""
+        """Return a position after all commits so far."""
         from slotlake.decoder.server.position import settled_position
 
         with psycopg.connect(self.server.dsn(DATABASE), autocommit=True) as connection:
@@ -118,25 +121,25 @@ class Bank:
         assert self.running is not None
         if self.running.wait() != 0:
             end = log.read_text(errors="replace").strip()[-800:]
-            raise SetupError("pgbench failed", where=str(log), way_out=f"it says:\n{end}")
+            raise SetupError("pgbench failed", where=str(log), way_out=f"its log ends with:\n{end}")
         self.running = None
 
 
 def transactions_of(log: Path) -> int:
-    """How many transactions a finished pgbench says it has done."""
-    found = _PROCESSED.search(log.read_bytes())
-    return int(found[1]) if found else 0
+    """Return how many transactions a finished pgbench has processed, from its log."""
+    match = _PROCESSED.search(log.read_bytes())
+    return int(match[1]) if match else 0
 
 
 def points(lake: LakeSettings) -> Iterator[Point]:
-    """Every consistency point of the lake, oldest first, with the four sums read there."""
+    """Yield every consistency point of the lake, oldest first, with the four sums."""
     from slotlake.decoder.lsn import parse_lsn
     from slotlake.spark.read.point import ReadPoint
 
-    known: dict[tuple[str, int], int] = {}
+    sums_by_snapshot: dict[tuple[str, int], int] = {}
     for row in ReadPoint.latest(lake).commits():
-        cut = ReadPoint.at(lake, parse_lsn(row["lsn"]))
-        sums = {table: _sum(cut, table, column, known) for table, column in SUMS.items()}
+        read_point = ReadPoint.at(lake, parse_lsn(row["lsn"]))
+        sums = {table: _sum(read_point, table, column, sums_by_snapshot) for table, column in SUMS.items()}
         yield Point(
             lsn=row["lsn"],
             kind=row["kind"],
@@ -147,25 +150,27 @@ def points(lake: LakeSettings) -> Iterator[Point]:
         )
 
 
-def _sum(cut: Any, table: str, column: str, known: dict[tuple[str, int], int]) -> int:
-    """The sum of a column at a cut; read once per snapshot of the table."""
+def _sum(read_point: Any, table: str, column: str, sums_by_snapshot: dict[tuple[str, int], int]) -> int:
+    """Return the sum of a column at a read point; each snapshot of a table is read once."""
     import pyarrow.compute as pc
 
-    key = (table, cut.snapshot_id(table))
-    if key not in known:
-        known[key] = sum(pc.sum(batch.column(0)).as_py() or 0 for batch in cut.arrow_batches(table, [column]))
-    return known[key]
+    key = (table, read_point.snapshot_id(table))
+    if key not in sums_by_snapshot:
+        sums_by_snapshot[key] = sum(
+            pc.sum(batch.column(0)).as_py() or 0 for batch in read_point.arrow_batches(table, [column])
+        )
+    return sums_by_snapshot[key]
 
 
 def _lag_seconds(row: dict[str, Any]) -> float | None:
-    """From the commit of a batch's last transaction to the moment it can be queried."""
+    """Return the seconds from the last commit of a batch to its publication."""
     if row["commit_time"] is None or not row["transactions"]:
         return None
     return float((row["published_at"] - row["commit_time"]).total_seconds())
 
 
-def _done(log: Path) -> int:
-    """Transactions so far, from what pgbench says each second."""
+def _transactions_done(log: Path) -> int:
+    """Return the number of transactions so far, from pgbench's line of each second."""
     total = previous = 0.0
     for moment, rate in _PROGRESS.findall(log.read_bytes()):
         total += (float(moment) - previous) * float(rate)

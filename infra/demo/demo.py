@@ -1,8 +1,9 @@
-"""`slotlake demo`: the whole chain on this machine, on real parts, with a proof at the end.
+"""`slotlake demo`: PostgreSQL, Spark and Airflow on this machine, from the initial copy to a proof.
 
-PostgreSQL 18 with pgbench's bank, a warm Spark, a real Airflow.  The initial copy and all batches are
-Airflow's doing, through the same DAGs that a user runs; the demo only writes to the source, watches, and
-checks.  Invariant: whatever was started is ended, by its id, however the demo ends; unless ``--keep``.
+It runs PostgreSQL 18 with pgbench's bank, a Spark Connect server and a real Airflow.  Airflow makes the
+initial copy and all batches, with the same DAGs that a user runs. The demo only writes to the source,
+watches, and checks.  Invariant: the demo stops every process that it started, by its id, however it ends;
+except with ``--keep``.
 """
 
 from __future__ import annotations
@@ -38,52 +39,58 @@ SCHEDULE_SECONDS = 10
 WRITE_SECONDS_MAX = 50.0
 RATE_MIN = 300.0  # a second, so that few transactions do not take long
 WATCH_SECONDS = 2.0
-_MARK = "demo.json"
+_DEMO_FILE = "demo.json"
 _BOOTSTRAP, _SYNC, _VERIFY = "cdc_bootstrap_demo", "cdc_sync_demo", "cdc_verify_demo"
 
 
 def run_demo(*, scale: int, transactions: int, keep: bool, folder: Path | None) -> int:
-    """Run the demo; 0 when the lake is equal to the source and every point holds, else 1.
+    """Run the demo; return 0 if the lake equals the source and the sums are equal at every point, else 1.
+
+    Args:
+        scale: pgbench's scale factor; 1 is 100,000 accounts.
+        transactions: how many pgbench writes.
+        keep: do not stop the servers at the end.
+        folder: of the demo; None: in slotlake's cache folder.
 
     Raises:
-        SetupError: a part does not start, or a DAG run fails; the message has its reason.
+        SetupError: a server does not start, or a DAG run fails; the message says why.
     """
     demo = Demo(_folder(folder), scale=scale, transactions=transactions, keep=keep)
-    with _signals(), Screen() as screen:
+    with _signals_interrupt(), Screen() as screen:
         demo.prepare()
         try:
             outcome = demo.run(screen)
         except BaseException:
-            with _undisturbed():
-                screen.note("ending what was started …")
+            with _signals_ignored():
+                screen.note("stopping the servers …")
                 demo.stop()
             raise
         if not keep:
-            with _undisturbed():
-                ending = screen.step("end")
+            with _signals_ignored():
+                ending = screen.step("stop")
                 demo.stop()
                 demo.forget_servers()
-                ending.end("everything that was started is ended")
+                ending.end("all servers have stopped")
     sys.stdout.write("\n" + page(outcome))
     sys.stdout.flush()
     return 0 if outcome.good else 1
 
 
 def stop_demo(folder: Path | None) -> int:
-    """End a demo that ``--keep`` left running; 0 also when none runs."""
+    """Stop the servers of a demo with ``--keep``; return 0, also if none runs."""
     place = _folder(folder)
-    if not (place / _MARK).exists():
-        sys.stdout.write(f"no demo has run in {place}\n")
+    if not (place / _DEMO_FILE).exists():
+        sys.stdout.write(f"there is no demo in {place}\n")
         return 0
     demo = Demo(place, scale=0, transactions=0, keep=True)
     running = demo.running()
     demo.stop()
-    sys.stdout.write(f"ended the demo in {place}\n" if running else f"no demo runs in {place}\n")
+    sys.stdout.write(f"stopped the demo in {place}\n" if running else f"no demo is running in {place}\n")
     return 0
 
 
 class Demo:
-    """One folder with all parts of a demo."""
+    """One folder with all servers and files of a demo."""
 
     def __init__(self, folder: Path, *, scale: int, transactions: int, keep: bool) -> None:
         self.folder = folder
@@ -91,7 +98,7 @@ class Demo:
         self.transactions = transactions
         self.keep = keep
         self.started = time.monotonic()
-        # They live as long as the demo: what dies with its parent dies with the thread that started it.
+        # The threads live as long as the demo: a server that ends with its parent ends with the thread.
         self.threads = ThreadPoolExecutor(4)
         digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]
         self.postgres = EmbeddedPostgres(postgres_folder(f"demo-{digest}"), dies_with_parent=not keep)
@@ -113,38 +120,42 @@ class Demo:
     # -- life ---------------------------------------------------------------------------------------------
 
     def running(self) -> bool:
-        """Is any part running?"""
+        """Return whether any server is running."""
         return bool(self.airflow.members()) or self.spark.pid() is not None or self.postgres.pid() is not None
 
     def prepare(self) -> None:
-        """An empty folder: what an earlier demo left there is deleted, anything else is not touched."""
+        """Make an empty folder: delete the files of an earlier demo, and nothing else.
+
+        Raises:
+            SetupError: a demo is running in the folder, or the folder holds other files.
+        """
         if self.running():
             raise SetupError(
                 "a demo is running in this folder",
                 where=str(self.folder),
-                way_out="slotlake demo --stop, or another folder with --dir",
+                way_out="stop it with slotlake demo --stop, or give another folder with --dir",
             )
-        if self.folder.exists() and any(self.folder.iterdir()) and not (self.folder / _MARK).exists():
+        if self.folder.exists() and any(self.folder.iterdir()) and not (self.folder / _DEMO_FILE).exists():
             raise SetupError(
-                "the folder is not empty, and no demo made it",
+                "the folder is not empty, and its files are not of a demo",
                 where=str(self.folder),
-                way_out="give --dir an empty or a new folder",
+                way_out="give an empty or a new folder with --dir",
             )
         self.airflow.remove()
         self.postgres.remove()
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True, mode=0o700)
-        (self.folder / _MARK).write_text(json.dumps({"postgres": str(self.postgres.folder)}))
+        (self.folder / _DEMO_FILE).write_text(json.dumps({"postgres": str(self.postgres.folder)}))
 
     def stop(self) -> None:
-        """End all parts; each by its id, in any state of things."""
+        """Stop all servers, each by its id; works in any state of the demo."""
         self._end_parts()
-        # A thread may have been about to start its part when the parts were ended.
+        # A thread may have started its server just after the first round.
         self.threads.shutdown(wait=True, cancel_futures=True)
         self._end_parts()
 
     def forget_servers(self) -> None:
-        """Delete what nobody can use once the servers are ended: their data. The lake stays, and the logs."""
+        """Delete the data of PostgreSQL and Airflow, which are of no use now. The lake and the logs stay."""
         self.postgres.remove()
         self.airflow.metadata.remove()
 
@@ -154,14 +165,14 @@ class Demo:
                 end()
 
     def _end_postgres(self) -> None:
-        """Without a last checkpoint when nobody will start it again."""
+        """Stop PostgreSQL, without a last checkpoint if nobody will start it again."""
         self.postgres.stop("fast" if self.keep else "immediate")
 
     # -- the run ------------------------------------------------------------------------------------------
 
     def run(self, screen: Screen) -> Outcome:
-        """Everything from an empty folder to the proof."""
-        screen.note(f"a demo in {self.folder}")
+        """Do everything from an empty folder to the proof."""
+        screen.note(f"the demo's folder is {self.folder}")
         client = self._start(screen, self.threads)
         pipeline = load_pipeline(self.pipeline_file)
         copied = self._bootstrap(screen, client)
@@ -172,10 +183,10 @@ class Demo:
         return self._outcome(screen, client, pipeline, copied=copied, verified=verified, rate=rate)
 
     def _start(self, screen: Screen, threads: ThreadPoolExecutor) -> AirflowClient:
-        """All slow things at once: the bank's rows, Spark, Airflow."""
+        """Start everything slow at the same time: the bank's rows, Spark, Airflow."""
         steps = {name: screen.step(name) for name in ("PostgreSQL, pgbench -i", "Spark Connect", "Airflow")}
         sparks = threads.submit(self.spark.start)
-        steps["PostgreSQL, pgbench -i"].tell("starting")
+        steps["PostgreSQL, pgbench -i"].show("starting")
         self.postgres.start()
         self._write_files()
         filled = threads.submit(self.bank.fill, self.scale)
@@ -188,33 +199,33 @@ class Demo:
         self._wait_all(waiting, steps)
         client: AirflowClient = waiting["Airflow"][0].result()
         client.wait_dags((_BOOTSTRAP, _SYNC, _VERIFY))
-        screen.note(f"watch it: {self.airflow.url}  user admin, password {self.airflow.password}")
+        screen.note(f"Airflow's UI: {self.airflow.url}  user admin, password {self.airflow.password}")
         return client
 
     def _wait_all(
         self, waiting: dict[str, tuple[Future[Any], Callable[[], str]]], steps: dict[str, Step]
     ) -> None:
-        left = set(waiting)
-        while left:
-            for name in sorted(left):
+        unfinished = set(waiting)
+        while unfinished:
+            for name in sorted(unfinished):
                 future, text = waiting[name]
                 if future.done():
                     future.result()
                     steps[name].end(text())
-                    left.discard(name)
+                    unfinished.discard(name)
                 else:
-                    steps[name].tell("starting")
+                    steps[name].show("starting")
             time.sleep(0.1)
 
     def _start_airflow(self) -> None:
-        """With the address of a Spark that is still starting: it is settled before Java runs."""
+        """Start Airflow with the address of Spark, which is known before Spark has started."""
         give_up = time.monotonic() + 60.0
         while not (self.folder / "spark" / "server.json").exists():
             if time.monotonic() > give_up:
                 raise SetupError(
                     "Spark Connect does not start",
                     where=str(self.spark.log),
-                    way_out="read that log for the cause",
+                    way_out="read this log",
                 )
             time.sleep(0.05)
         self.airflow.environment |= self.spark.client_environment()
@@ -230,7 +241,7 @@ class Demo:
         return copied
 
     def _live(self, screen: Screen, client: AirflowClient, pipeline: PipelineFile) -> float:
-        """pgbench writes, the DAG fires, until the lake has everything that was written."""
+        """Let pgbench write and the DAG sync until the lake has all rows; return transactions per second."""
         rate = max(RATE_MIN, self.transactions / WRITE_SECONDS_MAX)
         writing, syncing = screen.step("pgbench writes"), screen.step("cdc_sync")
         total = self.transactions
@@ -238,14 +249,14 @@ class Demo:
 
         watched = time.monotonic()
 
-        def tell(done: int) -> None:
+        def show_progress(done: int) -> None:
             nonlocal watched
-            writing.tell(f"{done:,} transactions", min(done, total), total)
+            writing.show(f"{done:,} transactions", min(done, total), total)
             if time.monotonic() - watched > WATCH_SECONDS:
                 _watch_syncs(client, pipeline, syncing)
                 watched = time.monotonic()
 
-        self.bank.write(total, rate, tell)
+        self.bank.write(total, rate, show_progress)
         writing.end(f"{transactions_of(self.folder / 'pgbench.log'):,} transactions, {rate:,.0f}/s")
         target = self.bank.position()
         while _watch_syncs(client, pipeline, syncing) < target:
@@ -272,16 +283,16 @@ class Demo:
         verified: dict[str, Any],
         rate: float,
     ) -> Outcome:
-        step = screen.step("TPC-B at each point")
-        found = []
+        step = screen.step("sums at each point")
+        points_read = []
         for point in points(lake_of(pipeline)):
-            found.append(point)
-            step.tell(f"{len(found)} points read")
-        step.end(f"{sum(point.holds for point in found)} of {len(found)} points hold")
+            points_read.append(point)
+            step.show(f"{len(points_read)} points read")
+        step.end(f"{sum(point.holds for point in points_read)} of {len(points_read)} points have equal sums")
         return Outcome(
             folder=self.folder,
             pipeline_file=self.pipeline_file,
-            kept=self.keep,
+            left_running=self.keep,
             airflow_url=self.airflow.url,
             airflow_password=self.airflow.password,
             write_more=self.bank.command(),
@@ -292,12 +303,12 @@ class Demo:
             copied=copied,
             sync_seconds=_sync_seconds(client),
             verified=verified,
-            points=found,
+            points=points_read,
             seconds=time.monotonic() - self.started,
         )
 
     def _write_files(self) -> None:
-        """The pipeline file, mode 0600 because it holds the password of the demo's server, and a reader."""
+        """Write the pipeline file (mode 0600: it holds a password) and a script that reads the lake."""
         (self.folder / "read.py").write_text(READER.format(folder=self.folder))
         tables = "".join(f"  {table}: {{}}\n" for table in SUMS)
         write_private(
@@ -321,7 +332,7 @@ tables:
 
 
 def lake_of(pipeline: PipelineFile) -> Any:
-    """Where a pipeline's tables are."""
+    """Return the settings of a pipeline's lake."""
     from slotlake.spark.lake import LakeSettings
 
     lake = pipeline.lake
@@ -329,32 +340,32 @@ def lake_of(pipeline: PipelineFile) -> Any:
 
 
 def _wait_run(client: AirflowClient, dag: str, run: str, step: Step) -> None:
-    """Wait for a run's success; its tasks' states are shown meanwhile."""
+    """Wait for the success of a DAG run, and show the states of its tasks."""
     while (state := client.run(dag, run)["state"]) not in ("success", "failed"):
         tasks = client.tasks(dag, run)
-        step.tell(", ".join(f"{name} {task['state'] or 'waits'}" for name, task in tasks.items()))
+        step.show(", ".join(f"{name} {task['state'] or 'waits'}" for name, task in tasks.items()))
         time.sleep(0.5)
     if state == "failed":
         raise SetupError(f"{dag} failed", where=run, way_out=client.reason(dag, run))
 
 
 def _watch_syncs(client: AirflowClient, pipeline: PipelineFile, step: Step) -> int:
-    """Show where the lake is, and return it; a run that failed ends the demo."""
+    """Show and return the lake's position; a failed run ends the demo."""
     from slotlake.spark.read.point import ReadPoint
 
     for run in client.runs(_SYNC):
         if run["state"] == "failed":
             reason = client.reason(_SYNC, run["dag_run_id"])
             raise SetupError(f"{_SYNC} failed", where=run["dag_run_id"], way_out=reason)
-    cut = ReadPoint.latest(lake_of(pipeline))
-    rows = [row for row in cut.commits() if row["transactions"]]
+    read_point = ReadPoint.latest(lake_of(pipeline))
+    rows = [row for row in read_point.commits() if row["transactions"]]
     changes = sum(row["changes"] for row in rows)
-    step.tell(f"{len(rows)} batches, {changes:,} changes, the lake is at {format_lsn(cut.position)}")
-    return cut.position
+    step.show(f"{len(rows)} batches, {changes:,} changes, the lake is at {format_lsn(read_point.position)}")
+    return read_point.position
 
 
 def _sync_seconds(client: AirflowClient) -> float:
-    """Seconds that the tasks pull, apply and publish worked, over all runs that had something to do."""
+    """Return the seconds that pull, apply and publish worked in all runs with a batch."""
     total = 0.0
     for run in client.runs(_SYNC):
         tasks = client.tasks(_SYNC, run["dag_run_id"])
@@ -368,8 +379,8 @@ def _folder(folder: Path | None) -> Path:
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the demo as Ctrl-C does: everything that was started is ended."""
+def _signals_interrupt() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the demo as Ctrl-C does, so that all servers stop."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -383,8 +394,8 @@ def _signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C must not leave processes behind."""
+def _signals_ignored() -> Iterator[None]:
+    """Ignore signals: a second Ctrl-C must not leave processes behind."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:

@@ -1,4 +1,4 @@
-"""The page of plain text that the demo ends with."""
+"""The page of plain text at the end of the demo."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from slotlake.infra.demo.bank import SUMS, Point
 from slotlake.infra.launch.folders import COMMAND
 
-READER = '''"""Read the demo's lake with pyiceberg and DuckDB; slotlake is not needed for it."""
+READER = '''"""Read the demo's lake with pyiceberg and DuckDB, without slotlake."""
 
 import importlib.util
 from pathlib import Path
@@ -23,10 +23,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 lake = SqlCatalog("lake", uri="sqlite:///{folder}/lake.db", warehouse="file://{folder}/warehouse")
 print(lake.load_table(("bank", "commits")).scan().to_arrow().sort_by("position").to_pandas())
 
-for extension in ("avro", "iceberg"):  # from their wheels: nothing is downloaded
+for extension in ("avro", "iceberg"):  # from installed packages, without a download
     package = importlib.util.find_spec(f"duckdb_extension_{{extension}}").submodule_search_locations[0]
     duckdb.execute(f"LOAD '{{next(Path(package).rglob('*.duckdb_extension'))}}'")
-duckdb.execute("SET enable_external_file_cache = false")  # DuckDB 1.5.5 reads wrong rows with it
+duckdb.execute("SET enable_external_file_cache = false")  # with this cache, DuckDB 1.5.5 reads wrong rows
 history = lake.load_table(("bank", "pgbench_history")).metadata_location
 print(duckdb.sql(f"SELECT count(*) AS rows, sum(delta) AS sum FROM iceberg_scan('{{history}}')"))
 '''
@@ -34,11 +34,11 @@ print(duckdb.sql(f"SELECT count(*) AS rows, sum(delta) AS sum FROM iceberg_scan(
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run of the demo has to tell."""
+    """The results of a run of the demo."""
 
     folder: Path
     pipeline_file: Path
-    kept: bool
+    left_running: bool
     airflow_url: str
     airflow_password: str
     write_more: str
@@ -54,12 +54,12 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        """Equal, and every point holds."""
+        """Return whether the lake is equal and the sums are equal at every point."""
         return bool(self.verified["equal"]) and all(point.holds for point in self.points)
 
 
 def page(outcome: Outcome) -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = (_verdict, _figures, _verified, _invariant, _go_on)
     return "\n\n".join("\n".join(part(outcome)) for part in parts) + "\n"
 
@@ -67,7 +67,8 @@ def page(outcome: Outcome) -> str:
 def _verdict(o: Outcome) -> Iterator[str]:
     broken = sum(not point.holds for point in o.points)
     equal = "equal" if o.verified["equal"] else "DIFFERENT"
-    hold = f"all {len(o.points)} consistency points hold" if not broken else f"{broken} points are BROKEN"
+    sums = f"the sums are equal at all {len(o.points)} consistency points"
+    hold = f"the sums DIFFER at {broken} points" if broken else sums
     yield f"slotlake demo: source and lake are {equal} at {o.verified['lsn']}; {hold}; {o.seconds:.0f} s"
 
 
@@ -81,7 +82,7 @@ def _figures(o: Outcome) -> Iterator[str]:
     yield f"  initial copy   {copied:,} rows in {seconds:.1f} s, {copied / seconds:,.0f} rows/s"
     yield (
         f"  batches        {len(batches)} with {sum(p.transactions for p in batches):,} transactions, "
-        f"{changes:,} changes applied"
+        f"{changes:,} changes"
     )
     if o.sync_seconds:
         speed, written = changes / o.sync_seconds, o.rate * len(SUMS)
@@ -99,32 +100,32 @@ def _verified(o: Outcome) -> Iterator[str]:
 
 
 def _invariant(o: Outcome) -> Iterator[str]:
-    yield "TPC-B at every consistency point: the sums over accounts, tellers, branches and history are equal"
+    yield "TPC-B: the sums of accounts, tellers, branches and history are equal at every consistency point"
     yield f"  {'LSN':<16}{'kind':<10}{'transactions':>14}{'changes':>12}{'sum':>14}  result"
     for point in o.points:
         start = f"  {point.lsn:<16}{point.kind:<10}{point.transactions:>14,}{point.changes:>12,}"
         if point.holds:
-            yield f"{start}{next(iter(point.sums.values())):>14,}  holds"
+            yield f"{start}{next(iter(point.sums.values())):>14,}  equal"
         else:
             sums = ", ".join(f"{table} {point.sums[table]:,}" for table in SUMS)
-            yield f"{start}{'':>14}  BROKEN: {sums}"
+            yield f"{start}{'':>14}  DIFFERENT: {sums}"
 
 
 def _go_on(o: Outcome) -> Iterator[str]:
-    yield f"go on, in {o.folder}"
+    yield f"what you can do now, in {o.folder}"
     file = o.pipeline_file
-    if o.kept:
+    if o.left_running:
         yield f"  Airflow        {o.airflow_url}  user admin, password {o.airflow_password}"
         yield f"  write more     {o.write_more}"
-        yield f"  where it is    {COMMAND} status {file}"
-        yield f"  prove it       {COMMAND} verify {file}"
+        yield f"  status         {COMMAND} status {file}"
+        yield f"  verify         {COMMAND} verify {file}"
     else:
-        yield f"  Airflow        {COMMAND} demo --keep leaves everything running and tells where its UI is"
+        yield f"  Airflow        {COMMAND} demo --keep lets the servers run and prints the address of the UI"
     yield f'  query          {COMMAND} query {file} "SELECT count(*) FROM pgbench_history"'
     yield f'  at a point     {COMMAND} query {file} "SELECT …" --at {o.points[0].lsn}'
-    yield f"  elsewhere      {sys.executable} {o.folder / 'read.py'}"
-    yield "                 (a few lines that read the lake with pyiceberg and DuckDB alone)"
-    if o.kept:
+    yield f"  other readers  {sys.executable} {o.folder / 'read.py'}"
+    yield "                 (this script reads the lake with pyiceberg and DuckDB only)"
+    if o.left_running:
         yield f"  stop           {COMMAND} demo --stop"
     else:
-        yield "  everything that was started is ended; the lake's files stay until the next demo"
+        yield "  all servers have stopped; the lake's files stay until the next demo"

@@ -1,7 +1,7 @@
-"""What a person sees while the demo runs: a line per part of the work, its state, and how long it took.
+"""The screen of a running demo: one line per step with its state and its time.
 
-On a terminal the lines move in place; else a line is printed when a part ends, and now and then while it
-goes on.  All of it goes to standard error.  Safe to call from several threads.
+On a terminal, the lines change in place. Elsewhere, a line is printed when a step ends, and from time to time
+while it continues.  Everything goes to standard error.  Several threads may call it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SILENCE_SECONDS_MAX = 10.0
 
 
 class Screen:
-    """All lines; a context manager, within which they are shown."""
+    """All lines; a context manager that shows them."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True)
@@ -37,15 +37,15 @@ class Screen:
         )
 
     def step(self, name: str) -> Step:
-        """A new line."""
+        """Add a line."""
         return Step(self, name, self.bar.add_task(name, total=None, text=""))
 
     def note(self, text: str) -> None:
-        """A remark above the lines."""
+        """Print a remark above the lines."""
         self.bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def line(self, name: str, text: str) -> None:
-        """One printed line, where nothing can move."""
+        """Print one line, where lines cannot change in place."""
         with self.lock:
             seconds = time.monotonic() - self.started
             self.console.print(
@@ -63,25 +63,31 @@ class Screen:
 
 
 class Step:
-    """One line: a part of the work that goes on until ``end``."""
+    """One line: a step of the work, which continues until ``end``."""
 
     def __init__(self, screen: Screen, name: str, task: TaskID) -> None:
         self._screen = screen
         self._task = task
         self._name = name
-        self._started = self._told = time.monotonic()
+        self._started = self._shown_at = time.monotonic()
         self.seconds = 0.0
 
-    def tell(self, text: str, done: float | None = None, total: float | None = None) -> None:
-        """What is going on; ``done`` of ``total`` when that is known."""
+    def show(self, text: str, done: float | None = None, total: float | None = None) -> None:
+        """Show the state of the step.
+
+        Args:
+            text: the state.
+            done: how much is done; None if unknown.
+            total: how much there is to do; None if unknown.
+        """
         self._screen.bar.update(self._task, text=escape(text), completed=done, total=total)
         now = time.monotonic()
-        if not self._screen.moving and now - self._told > _SILENCE_SECONDS_MAX:
-            self._told = now
+        if not self._screen.moving and now - self._shown_at > _SILENCE_SECONDS_MAX:
+            self._shown_at = now
             self._screen.line(self._name, f"{text} …")
 
     def end(self, text: str) -> None:
-        """The part is done."""
+        """End the step with its result."""
         self.seconds = time.monotonic() - self._started
         self._screen.bar.update(self._task, text=escape(text), completed=1, total=1)
         self._screen.bar.stop_task(self._task)

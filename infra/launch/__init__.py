@@ -1,1 +1,1 @@
-"""What runs before anything is installed: standard library only, one job, the environment."""
+"""The launcher, which runs before anything is installed: it uses only the standard library."""

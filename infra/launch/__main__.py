@@ -1,6 +1,6 @@
-"""The launcher's second half: get the environment, then become the command inside it.
+"""The second half of the launcher: make the environment, then run the command in it.
 
-``test`` and ``check`` are answered here, because they are about the checkout; all else is the command's.
+``test`` and ``check`` run here, because they need the checkout; all other commands are slotlake's own.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from slotlake.infra.launch.kernels import provide
 
 _SETUP_ERROR = 10  # the same as slotlake.decoder.errors.SetupError.exit_code, which cannot be imported yet
 _INTERRUPTED = 130
-_ONLY_ASKED = {"--help", "-h", "--version"}
+_HELP_OPTIONS = {"--help", "-h", "--version"}
 _TEST_PROCESSES = 2  # each has a Spark and several PostgreSQL servers of its own
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; returns only for ``check`` and when the environment cannot be made."""
+    """Run the command; return only for ``check``, and if the environment cannot be made."""
     try:
         cache = home()
         environment = ready_environment(cache)
@@ -29,13 +29,13 @@ def main(arguments: list[str]) -> int:
         print(f"slotlake: {error}", file=sys.stderr)
         return _SETUP_ERROR
     variables = run_variables(environment, cache)
-    if not set(arguments) & _ONLY_ASKED:
+    if not set(arguments) & _HELP_OPTIONS:
         provide(environment.python, variables, cache)
-    if arguments[:1] == ["check"] and not set(arguments[1:2]) & _ONLY_ASKED:
+    if arguments[:1] == ["check"] and not set(arguments[1:2]) & _HELP_OPTIONS:
         from slotlake.infra.launch import check
 
         return check.run(environment.python, variables, cache, arguments[1:])
-    if arguments[:1] == ["test"] and not set(arguments[1:2]) & _ONLY_ASKED:
+    if arguments[:1] == ["test"] and not set(arguments[1:2]) & _HELP_OPTIONS:
         os.chdir(CHECKOUT)
         variables["PYTHONPATH"] += f"{os.pathsep}{CHECKOUT}"  # tests start modules of tests/ in processes
         arguments = ["-P", "-m", "pytest", *_in_parallel(arguments[1:]), *arguments[1:]]
@@ -46,13 +46,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _in_parallel(arguments: list[str]) -> list[str]:
-    """Options for a whole run: each file's tests in one of two processes, which wait for servers a lot."""
+    """Return the options for a run of all tests: two processes, and each file's tests in one of them."""
     whole = all(argument.startswith("-") for argument in arguments)
     return ["-n", str(min(_TEST_PROCESSES, os.cpu_count() or 1)), "--dist", "loadfile"] if whole else []
 
 
 def run_variables(environment: Environment, cache: Path) -> dict[str, str]:
-    """The caller's variables, made to mean this environment and nothing of another Python's."""
+    """Return the caller's variables, changed so that they mean this environment and no other Python's."""
     variables = {
         name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "__PYVENV_LAUNCHER__")
     }

@@ -1,4 +1,4 @@
-"""The system's certificate authorities, for programs that bring their own and so miss a company's."""
+"""The system's certificate authorities, for programs whose own list lacks a company's authority."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BUNDLES = (
 
 
 def system_bundle() -> str | None:
-    """Path of ``SSL_CERT_FILE`` or of the system's PEM bundle; None when there is none."""
+    """Return the path of ``SSL_CERT_FILE`` or of the system's PEM bundle; None if there is none."""
     for candidate in (os.environ.get("SSL_CERT_FILE", ""), *_BUNDLES):
         if candidate and Path(candidate).is_file():
             return candidate

@@ -13,9 +13,9 @@ from slotlake.infra.launch.folders import CHECKOUT
 
 
 def steps(cache: Path) -> list[tuple[str, list[str]]]:
-    """Each step's name and its arguments to the environment's Python, the longest first.
+    """Return the name of each step and its arguments to the environment's Python, the longest step first.
 
-    Caches stay out of the checkout, which may be read-only or another user's.
+    Caches are not in the checkout, which may be read-only or belong to another user.
     """
     chosen = ["-m", "fast and not seconds", "--durations=3"]
     fast = ["-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen]
@@ -34,7 +34,17 @@ def steps(cache: Path) -> list[tuple[str, list[str]]]:
 
 
 def run(python: Path, variables: Mapping[str, str], home: Path, arguments: Sequence[str]) -> int:
-    """Run every step, two at a time; show name, time and, when it fails, what it says; 0 when all passed."""
+    """Run every step, two at a time; print name and time of each, and the output of those that fail.
+
+    Args:
+        python: the environment's interpreter.
+        variables: the environment variables of the steps.
+        home: the cache folder.
+        arguments: of the command; there must be none.
+
+    Returns:
+        The exit code: 0 if all passed.
+    """
     if arguments:
         print(f"slotlake: check takes no arguments, got {' '.join(arguments)}", file=sys.stderr)
         return 2
@@ -44,16 +54,16 @@ def run(python: Path, variables: Mapping[str, str], home: Path, arguments: Seque
             lanes.submit(_step, name, [str(python), *command], variables)
             for name, command in steps(home / "check")
         ]
-        failed = [name for name in (_shown(done) for done in as_completed(running)) if name]
+        failed = [name for name in (_print_result(finished) for finished in as_completed(running)) if name]
     verdict = f"failed: {', '.join(failed)}" if failed else "all passed"
     print(f"check {verdict} in {time.monotonic() - started:.0f} s", flush=True)
     return 1 if failed else 0
 
 
 def _step(name: str, command: list[str], variables: Mapping[str, str]) -> tuple[str, float, str, bool]:
-    """Run a step: its name, seconds, output, and whether it passed."""
+    """Run a step; return its name, its seconds, its output, and whether it passed."""
     started = time.monotonic()
-    done = subprocess.run(
+    outcome = subprocess.run(
         command,
         cwd=CHECKOUT,
         env=dict(variables),
@@ -62,11 +72,11 @@ def _step(name: str, command: list[str], variables: Mapping[str, str]) -> tuple[
         text=True,
         check=False,
     )
-    return name, time.monotonic() - started, done.stdout, done.returncode == 0
+    return name, time.monotonic() - started, outcome.stdout, outcome.returncode == 0
 
 
-def _shown(step: Future[tuple[str, float, str, bool]]) -> str:
-    """Print how a step went; its name if it failed, else nothing."""
+def _print_result(step: Future[tuple[str, float, str, bool]]) -> str:
+    """Print the result of a step; return its name if it failed, else an empty text."""
     name, seconds, output, passed = step.result()
     print(f"{name:<12}{'passed' if passed else 'FAILED'} in {seconds:.1f} s", flush=True)
     if not passed:

@@ -1,4 +1,4 @@
-"""The launcher's one error; ``decoder.errors`` cannot be imported before its environment is chosen."""
+"""The launcher's only error class; ``decoder.errors`` cannot be imported before the environment exists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class LaunchError(Exception):
 
 
 def say(text: str) -> None:
-    """A line of progress, on standard error: standard output belongs to the command."""
+    """Print a line of progress to standard error; standard output belongs to the command."""
     import sys
 
     print(f"slotlake: {text}", file=sys.stderr, flush=True)

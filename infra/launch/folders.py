@@ -1,7 +1,8 @@
-"""Where slotlake keeps what it makes for itself: one cache folder per user.
+"""The cache folder of slotlake, one per user.
 
-``SLOTLAKE_HOME``, else ``$XDG_CACHE_HOME/slotlake``, else ``~/.cache/slotlake``, else ``.slotlake/`` in
-the checkout; the first that can be written.  Everything in it can be deleted and is made again.
+It is ``SLOTLAKE_HOME``, else ``$XDG_CACHE_HOME/slotlake``, else ``~/.cache/slotlake``, else ``.slotlake/``
+in the checkout: the first that can be written.  A user may delete everything in it; slotlake makes it
+again.
 """
 
 from __future__ import annotations
@@ -9,40 +10,42 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-# Installed from a wheel, there is none: it is then the folder of the package, with dags/ and docs/ in it.
+# Without a checkout (installed from a wheel), this is the folder of the package, with dags/ and docs/.
 CHECKOUT = Path(__file__).resolve().parents[2]
-# How a person calls the command.
+# How a user calls the command.
 COMMAND = "./slotlake" if (CHECKOUT / "slotlake").is_file() else "slotlake"
 
 
 def home() -> Path:
-    """The cache folder, made if missing.
+    """Return the cache folder; make it if it is missing.
 
     Raises:
-        PermissionError: no candidate can be written; the message names them.
+        PermissionError: no candidate can be written; the message lists them.
     """
     candidates = _candidates()
     for folder in candidates:
         if _usable(folder):
             return folder
     tried = ", ".join(str(folder) for folder in candidates)
-    raise PermissionError(f"none of these folders can be written: {tried}; set SLOTLAKE_HOME to one that can")
+    raise PermissionError(
+        f"none of these folders can be written: {tried}; set SLOTLAKE_HOME to a folder that can be written"
+    )
 
 
 def _candidates() -> list[Path]:
-    wanted = os.environ.get("SLOTLAKE_HOME", "")
-    if wanted:
-        # Asked for by name: falling back elsewhere would surprise more than an error does.
-        return [Path(wanted).absolute()]
+    chosen = os.environ.get("SLOTLAKE_HOME", "")
+    if chosen:
+        # The user chose this folder, so another folder instead would be a surprise.
+        return [Path(chosen).absolute()]
     cache = os.environ.get("XDG_CACHE_HOME", "")
     user = os.environ.get("HOME", "")
-    found = [Path(cache) / "slotlake"] if cache.startswith("/") else []
-    found += [Path(user) / ".cache" / "slotlake"] if user.startswith("/") else []
-    return [*found, CHECKOUT / ".slotlake"]
+    folders = [Path(cache) / "slotlake"] if cache.startswith("/") else []
+    folders += [Path(user) / ".cache" / "slotlake"] if user.startswith("/") else []
+    return [*folders, CHECKOUT / ".slotlake"]
 
 
 def _usable(folder: Path) -> bool:
-    """True when a file can be made in it; a mode bit alone says nothing on a read-only mount."""
+    """Return whether a file can be made in it; on a read-only disk, mode bits do not show this."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe-{os.getpid()}"

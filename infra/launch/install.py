@@ -1,8 +1,8 @@
-"""How packages get into the environment: with uv if there is one, else with pip, hash-pinned either way.
+"""Installs the packages of the environment: with uv if it is there, else with pip; both check hashes.
 
-Every file that is installed has its SHA-256 in the lock file.  All packages come as wheels but Spark's, which
-exists as source only; it is built with the locked setuptools, installed first, instead of with whatever a
-build environment would fetch.
+The lock file has the SHA-256 of every file that is installed.  All packages are wheels except Spark, which
+only exists as source. The locked setuptools is installed first and builds Spark, so that no build
+environment fetches another version.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SOURCE_ONLY = "pyspark"
 _BUILDER = "setuptools"
 _PROGRESS_SECONDS = 3.0
 _SILENCE_SECONDS = 10.0
-_OUTPUT_LINES_KEPT = 25
+_OUTPUT_LINES_MAX = 25
 
 
 def make(folder: Path, requirements: Path, lock: int) -> None:
@@ -58,20 +58,24 @@ def make(folder: Path, requirements: Path, lock: int) -> None:
         where=str(folder),
         way_out="check the network; behind a proxy set HTTPS_PROXY, with a mirror PIP_INDEX_URL or "
         "UV_DEFAULT_INDEX, behind a company's certificate authority SSL_CERT_FILE and PIP_CERT; "
-        "then run the same again",
+        "then run the same command again",
     )
 
 
 def locked_lines(lock_file: str, package: str) -> str:
-    """The lines of one package in a lock file, hashes included."""
-    found = re.search(rf"^{re.escape(package)}==.*?(?=^[a-zA-Z0-9]|\Z)", lock_file, re.DOTALL | re.MULTILINE)
-    if found is None:
+    """Return the lines of one package in a lock file, with its hashes.
+
+    Raises:
+        LaunchError: the lock file does not have the package.
+    """
+    match = re.search(rf"^{re.escape(package)}==.*?(?=^[a-zA-Z0-9]|\Z)", lock_file, re.DOTALL | re.MULTILINE)
+    if match is None:
         raise LaunchError(f"the lock file does not name {package}")
-    return found[0]
+    return match[0]
 
 
 class _Installer:
-    """Makes the command line that installs a requirements file."""
+    """Builds the command line that installs a requirements file."""
 
     def __init__(self, words: list[str], options: list[str]) -> None:
         self.words, self.options = words, options
@@ -81,7 +85,7 @@ class _Installer:
 
 
 def _installers(folder: Path, lock: int) -> Iterator[tuple[str, _Installer, dict[str, str]]]:
-    """The installers to try, best first: a name, how to call it, variables for it."""
+    """Yield the installers to try, best first: name, command builder, environment variables."""
     python = str(folder / "bin" / "python")
     wheels = ["--only-binary", ":all:", "--no-binary", SOURCE_ONLY, "--no-build-isolation"]
     uv = shutil.which("uv")
@@ -97,7 +101,7 @@ def _installers(folder: Path, lock: int) -> Iterator[tuple[str, _Installer, dict
             yield "pip and the system's certificates", _Installer(pip, options), {"PIP_CERT": bundle}
     elif not uv:
         raise LaunchError(
-            "this Python cannot install packages: it has neither ensurepip nor pip, and there is no uv",
+            "this Python cannot install packages: it has no ensurepip and no pip, and this machine has no uv",
             where=sys.executable,
             way_out="install what is missing (Debian, Ubuntu: apt install python3-venv), or uv, or set "
             "SLOTLAKE_PYTHON to a Python that has pip",
@@ -105,7 +109,7 @@ def _installers(folder: Path, lock: int) -> Iterator[tuple[str, _Installer, dict
 
 
 def _pip(python: str, lock: int) -> list[str] | None:
-    """A pip for the environment: its own from ensurepip, or this Python's, told to install over there."""
+    """Return a pip for the environment: its own from ensurepip, or this Python's with ``--python``."""
     own = [python, "-I", "-m", "pip", "install"]
     if importlib.util.find_spec("ensurepip") and not _run([python, "-I", "-m", "ensurepip"], lock, {}):
         return own
@@ -121,7 +125,7 @@ def _works(command: list[str]) -> bool:
 
 
 def _run(command: list[str], lock: int, variables: dict[str, str], *, total: int = 0) -> str | None:
-    """Run an installer, showing how far it is; None when it succeeded, else the end of what it said."""
+    """Run an installer and show its progress; return None on success, else the end of its output."""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -131,12 +135,12 @@ def _run(command: list[str], lock: int, variables: dict[str, str], *, total: int
         pass_fds=(lock,),
     ) as process:
         assert process.stdout is not None
-        said = _follow(_lines(process.stdout.fileno()), total)
-    return None if process.returncode == 0 else "\n".join(f"    {line}" for line in said)
+        last_lines = _follow(_lines(process.stdout.fileno()), total)
+    return None if process.returncode == 0 else "\n".join(f"    {line}" for line in last_lines)
 
 
 def _lines(descriptor: int) -> Iterator[str]:
-    """What arrives, line by line; an empty line whenever nothing has come for a while."""
+    """Yield the output line by line; yield an empty line when there was no output for a while."""
     pending = b""
     while True:
         readable, _, _ = select.select([descriptor], [], [], _SILENCE_SECONDS)
@@ -151,27 +155,27 @@ def _lines(descriptor: int) -> Iterator[str]:
 
 
 def _follow(lines: Iterable[str], total: int) -> deque[str]:
-    """Show steps as they come, and that work goes on when nothing comes; returns the last lines."""
-    said: deque[str] = deque(maxlen=_OUTPUT_LINES_KEPT)
-    fetched, started, shown = 0, time.monotonic(), time.monotonic()
+    """Show the installer's steps, and a sign of life when there is no output; return the last lines."""
+    last_lines: deque[str] = deque(maxlen=_OUTPUT_LINES_MAX)
+    fetched, started, shown_at = 0, time.monotonic(), time.monotonic()
     for line in lines:
-        said.extend([line.rstrip()] if line else [])
+        last_lines.extend([line.rstrip()] if line else [])
         step = re.match(r"\s*(Collecting|Building|Installing|Prepared|Resolved|Installed|Bytecode)\b", line)
         collecting = bool(step and step[1] == "Collecting")
         fetched += collecting
         now = time.monotonic()
-        if not total or (line and not step) or (collecting and now - shown < _PROGRESS_SECONDS):
+        if not total or (line and not step) or (collecting and now - shown_at < _PROGRESS_SECONDS):
             continue
-        shown = now
+        shown_at = now
         if collecting:
             say(f"  fetching {fetched} of {total}: {line.split()[1].split('==')[0]}")
         else:
-            say("  " + (line.strip()[:60] if line else f"still at it after {now - started:.0f} s"))
-    return said
+            say("  " + (line.strip()[:60] if line else f"still working after {now - started:.0f} s"))
+    return last_lines
 
 
 def _variables() -> dict[str, str]:
-    """The caller's variables (mirrors, proxies, certificates) without those that would aim elsewhere."""
+    """Return the caller's variables (mirrors, proxies, certificates) without those of other environments."""
     unwanted = {
         "PYTHONPATH",
         "PYTHONHOME",

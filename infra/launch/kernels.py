@@ -1,8 +1,8 @@
-"""Machine code of the compiled loops, made when the environment is: no batch waits a minute for a compiler.
+"""Compiles the numba kernels when the environment is made, so that no batch waits a minute for the compiler.
 
-Invariant: ``<home>/numba/.compiled-<key>`` exists when all loops are there for these sources in this
-environment.  The key is of contents, so every clone of the same sources finds them.  Whatever goes wrong here
-costs time only: what is missing is compiled when it is first called.
+Invariant: ``<home>/numba/.compiled-<key>`` exists when all kernels are compiled for these sources in this
+environment.  The key depends on the content of the sources, so every clone of them uses the same code.  A
+failure here only costs time: a missing kernel is compiled at its first call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ _PROCESSES = 2
 
 
 def provide(python: Path, variables: Mapping[str, str], cache: Path) -> None:
-    """Compile what is missing for these sources; nothing where the caller chose a cache folder."""
+    """Compile the kernels of these sources, unless that is done or the caller chose another cache folder.
+
+    Args:
+        python: the environment's interpreter.
+        variables: its environment variables.
+        cache: slotlake's cache folder.
+    """
     if variables.get("NUMBA_CACHE_DIR") != str(cache / "numba"):
         return
     marker = cache / "numba" / f".compiled-{_key(python)}"
@@ -35,7 +41,7 @@ def provide(python: Path, variables: Mapping[str, str], cache: Path) -> None:
 
 
 def _compile(python: Path, variables: Mapping[str, str]) -> bool:
-    say("compiling the decoder's loops, once for this version: about a minute")
+    say("compiling the decoder's kernels, once for this version: this takes about a minute")
     running = [
         subprocess.Popen(
             [str(python), "-P", "-m", "slotlake.infra.kernels", str(part), str(_PROCESSES)],
@@ -48,20 +54,20 @@ def _compile(python: Path, variables: Mapping[str, str]) -> bool:
         for part in range(_PROCESSES)
     ]
     try:
-        said = [process.communicate()[1] for process in running]
+        errors = [process.communicate()[1] for process in running]
     except KeyboardInterrupt:
         for process in running:
             process.kill()
         raise
-    failed = [text for process, text in zip(running, said, strict=True) if process.returncode]
+    failed = [text for process, text in zip(running, errors, strict=True) if process.returncode]
     if failed:
-        last = (failed[0].strip().splitlines() or ["no reason given"])[-1]
-        say(f"they are compiled when they are first needed, because this failed: {last}")
+        reason = (failed[0].strip().splitlines() or ["no reason given"])[-1]
+        say(f"the kernels will be compiled at their first use, because this failed: {reason}")
     return not failed
 
 
 def _key(python: Path) -> str:
-    """Sixteen hexadecimal digits of the environment and of all sources that could be compiled."""
+    """Return sixteen hexadecimal digits: a digest of the environment and of all sources with kernels."""
     total = hashlib.sha256(str(python).encode())
     for place in (CHECKOUT / name for name in _SOURCES):
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:

@@ -95,7 +95,7 @@ class LocalAirflow:
     @property
     def port(self) -> int:
         """The port on 127.0.0.1; stays the same over restarts if it can."""
-        return int(self._known()["port"])
+        return int(self._process_file()["port"])
 
     @property
     def url(self) -> str:
@@ -169,7 +169,7 @@ class LocalAirflow:
         while self.members() and time.monotonic() < give_up:
             time.sleep(0.05)
         if self.members():
-            airflow_session.kill_all(self._known()["pid"])
+            airflow_session.kill_all(self._process_file()["pid"])
         if self.process is not None:
             self.process.wait()
         self.metadata.stop()
@@ -182,7 +182,7 @@ class LocalAirflow:
 
     def members(self) -> set[int]:
         """Ids of the running processes of this Airflow: the members of its session."""
-        session = self._known().get("pid")
+        session = self._process_file().get("pid")
         if session is None:
             return set()
         command = command_line(session)
@@ -277,7 +277,7 @@ class LocalAirflow:
         return "\n".join(lines) + "\n"
 
     def _choose_port(self) -> int:
-        port = int(self._known().get("port", 0))
+        port = int(self._process_file().get("port", 0))
         return port if port and port_is_free(port) else free_port()
 
     def _write_secrets(self) -> None:
@@ -295,7 +295,7 @@ class LocalAirflow:
             }
             write_private(self.folder / "secrets.json", json.dumps(values))
 
-    def _known(self) -> dict[str, int]:
+    def _process_file(self) -> dict[str, int]:
         try:
             return dict(json.loads((self.folder / "process.json").read_text()))
         except (OSError, ValueError):
@@ -303,7 +303,7 @@ class LocalAirflow:
 
     def _leader(self) -> int | None:
         """The id of the process that started the parts, if it runs and is ours: ids are used again."""
-        pid = self._known().get("pid")
+        pid = self._process_file().get("pid")
         return pid if pid is not None and str(self.folder) in command_line(pid) else None
 
     def _not_started(self, what: str) -> SetupError:

@@ -66,10 +66,10 @@ class AirflowClient:
         """The DAGs that exist now, by id."""
         return {dag["dag_id"]: dag for dag in self.call("GET", "/dags", limit=1000)["dags"]}
 
-    def wait_dags(self, wanted: Sequence[str], seconds_max: float = 60.0) -> None:
+    def wait_dags(self, dag_ids: Sequence[str], seconds_max: float = 60.0) -> None:
         """Wait until the DAG processor has found these DAGs."""
         give_up = time.monotonic() + seconds_max
-        while missing := set(wanted) - set(self.dags()):
+        while missing := set(dag_ids) - set(self.dags()):
             if time.monotonic() > give_up:
                 errors = [error["stack_trace"].strip() for error in self.import_errors()]
                 raise SetupError(
@@ -81,8 +81,8 @@ class AirflowClient:
 
     def import_errors(self) -> list[dict[str, Any]]:
         """DAG files that could not be read, and why."""
-        found: list[dict[str, Any]] = self.call("GET", "/importErrors")["import_errors"]
-        return found
+        errors: list[dict[str, Any]] = self.call("GET", "/importErrors")["import_errors"]
+        return errors
 
     def pause(self, dag: str, paused: bool) -> None:
         """Stop or let go on the schedule of a DAG."""
@@ -109,15 +109,15 @@ class AirflowClient:
 
     def run(self, dag: str, run: str) -> dict[str, Any]:
         """One run."""
-        found: dict[str, Any] = self.call("GET", f"/dags/{quote(dag)}/dagRuns/{quote(run)}")
-        return found
+        answer: dict[str, Any] = self.call("GET", f"/dags/{quote(dag)}/dagRuns/{quote(run)}")
+        return answer
 
     def runs(self, dag: str) -> list[dict[str, Any]]:
         """The newest hundred runs of a DAG, oldest first."""
-        found: list[dict[str, Any]] = self.call(
+        newest_first: list[dict[str, Any]] = self.call(
             "GET", f"/dags/{quote(dag)}/dagRuns", limit=100, order_by="-id"
         )["dag_runs"]
-        return found[::-1]
+        return newest_first[::-1]
 
     def wait_run(self, dag: str, run: str, seconds_max: float = 120.0) -> str:
         """Wait for the end of a run: ``success`` or ``failed``."""
@@ -134,8 +134,8 @@ class AirflowClient:
 
     def tasks(self, dag: str, run: str) -> dict[str, dict[str, Any]]:
         """The task instances of a run, by task id."""
-        found = self.call("GET", f"/dags/{quote(dag)}/dagRuns/{quote(run)}/taskInstances", limit=1000)
-        return {task["task_id"]: task for task in found["task_instances"]}
+        answer = self.call("GET", f"/dags/{quote(dag)}/dagRuns/{quote(run)}/taskInstances", limit=1000)
+        return {task["task_id"]: task for task in answer["task_instances"]}
 
     def clear(
         self, dag: str, run: str, tasks: Sequence[str] | None = None, *, downstream: bool = False
@@ -187,10 +187,10 @@ class AirflowClient:
 
     def asset_events(self) -> list[dict[str, Any]]:
         """The newest hundred asset events, oldest first."""
-        found: list[dict[str, Any]] = self.call("GET", "/assets/events", limit=100, order_by="-timestamp")[
-            "asset_events"
-        ]
-        return found[::-1]
+        newest_first: list[dict[str, Any]] = self.call(
+            "GET", "/assets/events", limit=100, order_by="-timestamp"
+        )["asset_events"]
+        return newest_first[::-1]
 
     # -- how ----------------------------------------------------------------------------------------------
 

@@ -130,25 +130,25 @@ def _log_to(log: Path) -> None:
 
 def _wait(parts: dict[int, str]) -> int:
     """Wait for the first part that ends or for a signal, then end the others."""
-    asked = False
+    stop_requested = False
 
-    def ask(signal_number: int, frame: object) -> None:
-        nonlocal asked
-        asked = True
+    def request_stop(signal_number: int, frame: object) -> None:
+        nonlocal stop_requested
+        stop_requested = True
 
-    signal.signal(signal.SIGTERM, ask)
-    signal.signal(signal.SIGINT, ask)
-    left = set(parts)
-    while not asked and left == set(parts):
-        left -= _ended(left)
+    signal.signal(signal.SIGTERM, request_stop)
+    signal.signal(signal.SIGINT, request_stop)
+    running = set(parts)
+    while not stop_requested and running == set(parts):
+        running -= _ended(running)
         time.sleep(0.1)
-    if not asked:
-        gone = ", ".join(parts[pid] for pid in set(parts) - left)
-        sys.stderr.write(f"{gone} ended; its log tells why; ending the rest\n")
-    _end({pid: parts[pid] for pid in left})
+    if not stop_requested:
+        ended = ", ".join(parts[pid] for pid in set(parts) - running)
+        sys.stderr.write(f"{ended} ended; its log tells why; ending the rest\n")
+    _end({pid: parts[pid] for pid in running})
     # What a scheduler that had to be killed leaves behind: its workers and their tasks.
     airflow_session.kill_all(os.getsid(0), but=os.getpid())
-    return 0 if asked else 1
+    return 0 if stop_requested else 1
 
 
 def _end(left: dict[int, str]) -> None:

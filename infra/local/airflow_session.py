@@ -14,19 +14,19 @@ from pathlib import Path
 
 def members(session: int) -> set[int]:
     """Ids of the running processes of a session; zombies do not run."""
-    found = set()
+    pids = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             fields = _stat(int(entry.name))
             if fields and fields[0] not in ("Z", "X") and int(fields[3]) == session:
-                found.add(int(entry.name))
-    return found
+                pids.add(int(entry.name))
+    return pids
 
 
 def kill_all(session: int, *, but: int | None = None) -> None:
     """SIGKILL each member until none is left; they may start others meanwhile."""
-    while left := members(session) - {but}:
-        for pid in left:
+    while running := members(session) - {but}:
+        for pid in running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)

@@ -62,36 +62,36 @@ def _jar(coordinates: str, digest: str) -> Jar:
     return Jar(organisation, module, revision, digest.removeprefix("sha256="))
 
 
-def jars(java: Java, *, say: Callable[[str], None] = lambda text: None) -> list[Path]:
+def jars(java: Java, *, report_line: Callable[[str], None] = lambda text: None) -> list[Path]:
     """Paths of all pinned jars, fetched and checked first if they are not here yet.
 
     Args:
         java: the Java that Ivy runs on.
-        say: called with one line per jar that has to be fetched.
+        report_line: called with one line per jar that must be fetched.
 
     Raises:
         SetupError: a jar cannot be fetched, or is not the pinned one.
     """
-    return fetched(locked_jars(), lambda: java, say=say)
+    return fetched_jars(locked_jars(), lambda: java, report_line=report_line)
 
 
-def fetched(
-    wanted: list[Jar], java: Callable[[], Java], *, say: Callable[[str], None] = lambda text: None
+def fetched_jars(
+    pinned: list[Jar], java: Callable[[], Java], *, report_line: Callable[[str], None] = lambda text: None
 ) -> list[Path]:
     """Paths of these jars, as `jars`; ``java`` is asked for only if something has to be fetched."""
     folder = home() / "jars"
     folder.mkdir(parents=True, exist_ok=True)
-    if not all(_kept(folder / jar.file) for jar in wanted):
+    if not all(_is_cached(folder / jar.file) for jar in pinned):
         with (folder / "fetch.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # two sessions at once: the second waits and finds them
-            for jar in wanted:
-                if not _kept(folder / jar.file):
-                    say(f"fetching {jar.file}")
+            for jar in pinned:
+                if not _is_cached(folder / jar.file):
+                    report_line(f"fetching {jar.file}")
                     _fetch(jar, folder, java())
-    return [folder / jar.file for jar in wanted]
+    return [folder / jar.file for jar in pinned]
 
 
-def _kept(path: Path) -> bool:
+def _is_cached(path: Path) -> bool:
     """True when the jar is here.  It got its name only after its digest was checked and it was on disk."""
     return path.is_file()
 
@@ -132,14 +132,14 @@ def _ivy(jar: Jar, scratch: Path, java: Java, options: list[str]) -> str | None:
         "-retrieve", str(scratch / "[artifact]-[revision].[ext]"),
     ]  # fmt: skip
     try:
-        done = subprocess.run(
+        outcome = subprocess.run(
             command, capture_output=True, text=True, timeout=_FETCH_SECONDS_MAX, check=False, cwd=scratch
         )
     except subprocess.TimeoutExpired:
         return f"no answer within {_FETCH_SECONDS_MAX} s"
-    if done.returncode == 0 and (scratch / jar.file).is_file():
+    if outcome.returncode == 0 and (scratch / jar.file).is_file():
         return None
-    return _reason(done.stdout + done.stderr)
+    return _reason(outcome.stdout + outcome.stderr)
 
 
 def _reason(output: str) -> str:
@@ -150,34 +150,34 @@ def _reason(output: str) -> str:
         r"ERRORS\s+([^\n]+)",
         r"not found[^\n]*",
     ):
-        found = re.search(pattern, output)
-        if found:
-            return " ".join(found[0].split())[:300]
+        match = re.search(pattern, output)
+        if match:
+            return " ".join(match[0].split())[:300]
     return "Ivy failed: " + " ".join(output.split())[-300:]
 
 
-def _keep(jar: Jar, fetched: Path, folder: Path) -> None:
-    digest = hashlib.sha256(fetched.read_bytes()).hexdigest()
+def _keep(jar: Jar, incoming: Path, folder: Path) -> None:
+    digest = hashlib.sha256(incoming.read_bytes()).hexdigest()
     if digest != jar.sha256:
         raise SetupError(
             f"the fetched {jar.file} is not the pinned one and was thrown away",
             where=f"SHA-256 {digest}, expected {jar.sha256}",
             way_out="find out who serves another file under this name; nothing of it was used",
         )
-    with fetched.open("rb") as file:
+    with incoming.open("rb") as file:
         os.fsync(file.fileno())
-    fetched.rename(folder / jar.file)
+    incoming.rename(folder / jar.file)
 
 
 def _proxy_options() -> list[str]:
     """Java does not read the proxy variables that all other programs read."""
-    found: list[str] = []
+    options: list[str] = []
     for scheme in ("http", "https"):
         text = os.environ.get(f"{scheme}_proxy") or os.environ.get(f"{scheme.upper()}_PROXY") or ""
         proxy = urllib.parse.urlsplit(text if "://" in text else f"//{text}")
         if proxy.hostname:
-            found += [f"-D{scheme}.proxyHost={proxy.hostname}", f"-D{scheme}.proxyPort={proxy.port or 80}"]
-    return found
+            options += [f"-D{scheme}.proxyHost={proxy.hostname}", f"-D{scheme}.proxyPort={proxy.port or 80}"]
+    return options
 
 
 def _spark_jars() -> Path:

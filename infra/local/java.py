@@ -87,13 +87,13 @@ def trust_options() -> list[str]:
 
 def environment(java: Java, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """The variables by which Spark's scripts and in-process sessions find this Java."""
-    given = (os.environ if base is None else base).get("SPARK_SUBMIT_OPTS", "")
-    options = [given] if given else []
-    options += [shlex.quote(option) for option in java.options() if option not in given]
-    found = {"JAVA_HOME": str(java.home)}
+    caller_options = (os.environ if base is None else base).get("SPARK_SUBMIT_OPTS", "")
+    options = [caller_options] if caller_options else []
+    options += [shlex.quote(option) for option in java.options() if option not in caller_options]
+    variables = {"JAVA_HOME": str(java.home)}
     if options:
-        found["SPARK_SUBMIT_OPTS"] = " ".join(options)
-    return found
+        variables["SPARK_SUBMIT_OPTS"] = " ".join(options)
+    return variables
 
 
 def _machine_programs() -> Iterator[Path]:
@@ -108,15 +108,15 @@ def _machine_programs() -> Iterator[Path]:
 def _version(program: Path) -> int | None:
     """Feature version of a java program; None when it does not run (a stub, another machine's)."""
     try:
-        done = subprocess.run(
+        outcome = subprocess.run(
             [str(program), "-version"], capture_output=True, text=True, timeout=30, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
-    if done.returncode != 0 or found is None:
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', outcome.stderr + outcome.stdout)
+    if outcome.returncode != 0 or match is None:
         return None
-    first, second = int(found[1]), int(found[2] or 0)
+    first, second = int(match[1]), int(match[2] or 0)
     return second if first == 1 else first  # Java 8 called itself 1.8
 
 
@@ -152,8 +152,8 @@ exec {shlex.quote(str(runtime / "bin" / "java"))} "$@"
 
 def _trust_store(bundle: Path) -> Path:
     """The bundle as a PKCS #12 file that Java reads, made again when the bundle has changed."""
-    found = bundle.stat()
-    store = home() / "java" / f"trust-{found.st_size:x}-{found.st_mtime_ns:x}.p12"
+    bundle_stat = bundle.stat()
+    store = home() / "java" / f"trust-{bundle_stat.st_size:x}-{bundle_stat.st_mtime_ns:x}.p12"
     if not store.exists():
         store.parent.mkdir(parents=True, exist_ok=True)
         incoming = store.with_name(f"{store.name}.incoming-{os.getpid()}")

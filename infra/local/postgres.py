@@ -86,7 +86,7 @@ class EmbeddedPostgres:
         self.process: subprocess.Popen[bytes] | None = None
         self._user: ServerUser = server_user()
         self._binaries: Binaries = binaries(version, self._user, contrib=contrib)
-        self._known = self._read_known()
+        self._server = self._read_server_file()
         self._log_start = 0
 
     @property
@@ -102,17 +102,17 @@ class EmbeddedPostgres:
     @property
     def port(self) -> int:
         """TCP port on 127.0.0.1; stays the same over restarts if it can."""
-        return int(self._known["port"])
+        return int(self._server["port"])
 
     @property
     def socket_folder(self) -> Path:
         """Folder of the Unix socket; short, because a socket's path may have 107 bytes only."""
-        return Path(self._known["socket_folder"])
+        return Path(self._server["socket_folder"])
 
     @property
     def password(self) -> str:
         """The superuser's password."""
-        return self._known["password"]
+        return self._server["password"]
 
     def dsn(self, database: str = "postgres", *, unix_socket: bool = False, user: str = USER) -> str:
         """Connection string with the password; for a connection call, never for a command line."""
@@ -193,7 +193,7 @@ class EmbeddedPostgres:
                 break
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, _STOP_SIGNALS[step])
-            if self._wait_gone(pid, seconds_max):
+            if self._wait_until_ended(pid, seconds_max):
                 break
         self._forget_socket_folder()
 
@@ -207,7 +207,7 @@ class EmbeddedPostgres:
         pid = self.pid()
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
-            self._wait_gone(pid, 30.0)
+            self._wait_until_ended(pid, 30.0)
 
     def pid(self) -> int | None:
         """The running postmaster's process id, by our own child or by the cluster's lock file."""
@@ -240,8 +240,8 @@ class EmbeddedPostgres:
         self.folder.chmod(0o711 if self._user.switch else 0o700)
         client = self.folder / "client"
         client.mkdir(mode=0o700, exist_ok=True)
-        if "password" not in self._known:
-            self._known["password"] = secrets.token_hex(16)
+        if "password" not in self._server:
+            self._server["password"] = secrets.token_hex(16)
         write_private(client / "pgpass", f"*:*:*:{USER}:{self.password}\n")
 
     def _initdb(self) -> None:
@@ -256,25 +256,25 @@ class EmbeddedPostgres:
             "--no-instructions", "--no-sync",
         ]  # fmt: skip
         try:
-            done = subprocess.run(
+            outcome = subprocess.run(
                 command, capture_output=True, text=True, check=False, cwd="/", **self._user.popen_options()
             )
         finally:
             password_file.unlink()
-        if done.returncode != 0:
-            raise SetupError("initdb failed", where=str(incoming), way_out=done.stderr.strip()[-2000:])
+        if outcome.returncode != 0:
+            raise SetupError("initdb failed", where=str(incoming), way_out=outcome.stderr.strip()[-2000:])
         incoming.rename(self.data)
 
     def _choose_address(self, *, new_port: bool) -> None:
-        port = int(self._known.get("port", 0))
+        port = int(self._server.get("port", 0))
         if new_port or not port or not port_is_free(port):
-            self._known["port"] = str(free_port())
-        folder = self._known.get("socket_folder", "")
+            self._server["port"] = str(free_port())
+        folder = self._server.get("socket_folder", "")
         if not folder or not Path(folder).is_dir():
-            self._known["socket_folder"] = tempfile.mkdtemp(prefix="slotlake-pg-")
+            self._server["socket_folder"] = tempfile.mkdtemp(prefix="slotlake-pg-")
         self.socket_folder.chmod(0o755 if self._user.switch else 0o700)
         self._user.own(self.socket_folder)
-        write_private(self.folder / "client" / "server.json", json.dumps(self._known))
+        write_private(self.folder / "client" / "server.json", json.dumps(self._server))
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         settings = {
@@ -322,7 +322,7 @@ class EmbeddedPostgres:
             time.sleep(0.02)
         return False
 
-    def _wait_gone(self, pid: int, seconds_max: float) -> bool:
+    def _wait_until_ended(self, pid: int, seconds_max: float) -> bool:
         give_up = time.monotonic() + seconds_max
         while time.monotonic() < give_up:
             if self.process is not None:
@@ -335,7 +335,7 @@ class EmbeddedPostgres:
         return False
 
     def _forget_socket_folder(self) -> None:
-        folder = self._known.pop("socket_folder", "")
+        folder = self._server.pop("socket_folder", "")
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -348,7 +348,7 @@ class EmbeddedPostgres:
         except OSError:
             return ""
 
-    def _read_known(self) -> dict[str, str]:
+    def _read_server_file(self) -> dict[str, str]:
         try:
             return dict(json.loads((self.folder / "client" / "server.json").read_text()))
         except (OSError, ValueError):

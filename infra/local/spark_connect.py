@@ -63,7 +63,7 @@ class LocalSparkConnect:
         self.cores = cores
         self.dies_with_parent = dies_with_parent
         self._process: subprocess.Popen[bytes] | None = None
-        self._known: dict[str, str] = self._read_known()
+        self._server: dict[str, str] = self._read_server_file()
 
     @property
     def log(self) -> Path:
@@ -73,17 +73,17 @@ class LocalSparkConnect:
     @property
     def remote(self) -> str:
         """The address for ``open_session(remote=…)``; the token goes by ``client_environment``."""
-        return f"sc://localhost:{self._known['port']}"
+        return f"sc://localhost:{self._server['port']}"
 
     def client_environment(self) -> dict[str, str]:
         """Variables by which a process uses this server: address and token."""
-        return {"SLOTLAKE_SPARK_REMOTE": self.remote, _TOKEN: self._known["token"]}
+        return {"SLOTLAKE_SPARK_REMOTE": self.remote, _TOKEN: self._server["token"]}
 
     def pid(self) -> int | None:
         """The running server's process id, whoever started it."""
         if self._process is not None and self._process.poll() is not None:
             self._process = None
-        pid = int(self._known.get("pid", 0))
+        pid = int(self._server.get("pid", 0))
         # The folder's own settings file on the command line tells it from another process of that id.
         return pid if pid and str(self._settings) in command_line(pid) else None
 
@@ -135,8 +135,8 @@ class LocalSparkConnect:
         """Start it where it was before, if it was: who holds the address goes on; ``anew``: elsewhere."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.folder / "scratch").mkdir(mode=0o700, exist_ok=True)
-        before = {} if anew else self._known
-        self._known = {
+        before = {} if anew else self._server
+        self._server = {
             "port": before.get("port") or str(free_port()),
             "token": before.get("token") or secrets.token_hex(24),
         }
@@ -153,15 +153,15 @@ class LocalSparkConnect:
             at_parents_end=signal.SIGTERM if self.dies_with_parent else None,
             umask=0o077,
         )
-        self._known["pid"] = str(self._process.pid)
-        write_private(self.folder / "server.json", json.dumps(self._known))
+        self._server["pid"] = str(self._process.pid)
+        write_private(self.folder / "server.json", json.dumps(self._server))
 
     def _conf(self) -> Mapping[str, str]:
         return {
             **static_conf(self.runtime.jar_paths, driver_memory=self.memory),
             "spark.master": f"local[{self.cores}]",
             "spark.connect.grpc.binding.address": "127.0.0.1",
-            "spark.connect.grpc.binding.port": self._known["port"],
+            "spark.connect.grpc.binding.port": self._server["port"],
             "spark.local.dir": str(self.folder / "scratch"),
             "spark.sql.warehouse.dir": str(self.folder / "scratch" / "warehouse"),
             "spark.sql.catalogImplementation": "in-memory",
@@ -173,7 +173,7 @@ class LocalSparkConnect:
     def _environment(self) -> dict[str, str]:
         unwanted = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "PYSPARK_SUBMIT_ARGS")
         inherited = {name: value for name, value in os.environ.items() if name not in unwanted}
-        return {**inherited, **self.runtime.environment(), _TOKEN: self._known["token"]}
+        return {**inherited, **self.runtime.environment(), _TOKEN: self._server["token"]}
 
     def _fresh_log(self) -> Path:
         self.log.unlink(missing_ok=True)
@@ -193,7 +193,7 @@ class LocalSparkConnect:
     def _answers(self) -> bool:
         """The server takes connections only after its Spark is up."""
         try:
-            socket.create_connection(("127.0.0.1", int(self._known["port"])), timeout=1.0).close()
+            socket.create_connection(("127.0.0.1", int(self._server["port"])), timeout=1.0).close()
         except (OSError, KeyError):
             return False
         return True
@@ -204,7 +204,7 @@ class LocalSparkConnect:
         except OSError:
             return ""
 
-    def _read_known(self) -> dict[str, str]:
+    def _read_server_file(self) -> dict[str, str]:
         try:
             return dict(json.loads((self.folder / "server.json").read_text()))
         except (OSError, ValueError):

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.errors import BusyError, SlotlakeError
-from slotlake.infra.config.private_files import kept_private
+from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.standing import StandingStream
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _ask(pipeline: OpenPipeline, request: dict[str, Any]) -> dict[str, Any] | No
     return answer
 
 
-@kept_private
+@with_private_files
 def serve(pipeline: OpenPipeline, notify: Callable[[str], None]) -> None:
     """Serve until stopped (by a signal, or by `stop`).
 

@@ -1,8 +1,8 @@
-"""Where a pipeline stands, asked of both sides; a side that cannot be reached is said, not fatal."""
+"""Where a pipeline is, read from both sides. If one side cannot be reached, the report says so."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.assembly.prepared import PreparedStore
@@ -15,253 +15,257 @@ from slotlake.decoder.server.position import source_position
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.slot import SlotState, inspect_slot
 from slotlake.infra.advance.findings import quick_findings
-from slotlake.infra.config.private_files import kept_private
-from slotlake.infra.joining import recopying
+from slotlake.infra.config.private_files import with_private_files
+from slotlake.infra.copy.unfinished import unfinished
 from slotlake.infra.reports import Alarm, StatusReport, TableStatus, Watched
-from slotlake.infra.selection.aside import with_resume
 from slotlake.infra.source import standing_puller
-from slotlake.infra.source.fingerprints import CatalogFingerprint
-from slotlake.infra.status import copy as overview_copy
+from slotlake.infra.status import copy as copy_status
+from slotlake.infra.status.table_states import (
+    set_aside_alarms,
+    set_aside_entries,
+    set_aside_warnings,
+    table_states,
+)
 from slotlake.infra.status.watch import watched
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from slotlake.infra.pipeline_open import OpenPipeline
-    from slotlake.spark.publish.aside import Aside
     from slotlake.spark.read.point import ReadPoint
 
-_ONE_BY_ONE = (
-    "lake.publish is per_table: where the catalog cannot publish tables together, they are published one "
-    "after another, and tables opened at `latest` can differ in position (query and --at never do)"
+_PUBLISHED_ONE_BY_ONE = (
+    "lake.publish is per_table: if the catalog cannot publish tables together, they are published one after "
+    "another, and tables opened at `latest` can have different positions (query and --at always use one)"
 )
 _SLOT_MISSING = "slot missing"
 
 
-@kept_private
+@dataclass(frozen=True)
+class _LakeSide:
+    """What the lake says.
+
+    Attributes:
+        point: its newest consistency point, None before `init`.
+        times: when the newest transaction in the lake was committed, and when it was published.
+    """
+
+    reachable: bool
+    point: ReadPoint | None = None
+    times: tuple[datetime | None, datetime | None] = (None, None)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def position(self) -> int | None:
+        return None if self.point is None else self.point.position
+
+
+@dataclass(frozen=True)
+class _SourceSide:
+    """What the source says; ``published``: schema and name of its published tables, None if not read."""
+
+    slot: SlotState | None = None
+    lsn: int | None = None
+    ddl_trigger: str | None = None
+    watched: Watched = field(default_factory=Watched)
+    published: set[tuple[str, str]] | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def reachable(self) -> bool:
+        return self.lsn is not None
+
+
+@with_private_files
 def overview(pipeline: OpenPipeline) -> StatusReport:
     """Read the lake, the slot and the change log; change nothing."""
-    warnings: list[str] = []
-    reached, cut = _lake_side(pipeline, warnings)
-    position = None if cut is None else cut.position
-    committed, published_at = (None, None) if cut is None else cut.newest_times()
-    slot, source_lsn, trigger, watch = _source_side(pipeline, (position, committed), warnings)
-    copy = overview_copy.copy_under_way(pipeline, None if slot is None else slot.retained_bytes, warnings)
-    state = _state(cut is not None, slot, source_lsn) if reached else "lake unreachable"
-    if cut is not None and slot is None and pipeline.file.dropped_note.exists():
-        state = "dropped"
-    if cut is None and reached:
-        state = overview_copy.state(copy) or state
-    published = None if cut is None or source_lsn is None else _published(pipeline, cut, warnings)
-    watch = _judge(pipeline, position, slot, watch, state)
-    watch = replace(watch, alarms=[*watch.alarms, *_alarms_aside(cut, published)])
-    warnings += [str(alarm) for alarm in watch.alarms]
-    if slot is not None and slot.wal_status == "extended":
-        warnings.append("the slot holds back more WAL than max_wal_size (wal_status extended): sync soon")
-    if cut is not None and source_lsn is not None:
-        _compare_choices(pipeline, warnings)
-    warnings += [] if cut is None else _unasked(pipeline, cut) + _copied_again(pipeline, cut)
-    if pipeline.lake.publish == "per_table":
-        warnings.append(_ONE_BY_ONE)
-    archived = batches(pipeline.file.changelog_dir)
+    lake = _lake_side(pipeline)
+    source = _source_side(pipeline, lake)
+    copy = unfinished(pipeline)
+    state = _state(pipeline, lake, source, copy)
+    alarms = _alarms(pipeline, lake, source, state)
     return StatusReport(
-        **vars(watch),
+        **vars(replace(source.watched, alarms=alarms)),
+        **_positions(lake, source),
+        **_slot_fields(source.slot),
+        **_archive(pipeline),
         pipeline=pipeline.name,
         state=state,
-        last_consistent_lsn=None if position is None else format_lsn(position),
-        last_commit_time=_iso(committed),
-        published_at=_iso(published_at),
-        source_lsn=None if source_lsn is None else format_lsn(source_lsn),
-        lag_bytes=None if position is None or source_lsn is None else max(0, source_lsn - position),
-        slot=None if slot is None else _slot_fields(slot),
-        retained_wal_bytes=None if slot is None else slot.retained_bytes,
-        wal_status=None if slot is None else slot.wal_status,
-        safe_wal_size=None if slot is None else slot.safe_wal_size,
-        changelog_batches=len(archived),
-        changelog_bytes=sum(f.stat().st_size for path in archived for f in path.iterdir()),
-        tables=overview_copy.with_copied(pipeline, _tables(pipeline, cut, published), copy),
-        prepared=_prepared(pipeline, position),
+        tables=_tables(pipeline, lake, source, copy),
+        prepared=_prepared(pipeline, lake.position),
         standing_puller=standing_puller.process_id(pipeline),
-        ddl_trigger=trigger,
+        ddl_trigger=source.ddl_trigger,
         copy=None if copy is None else {key: copy[key] for key in ("process", "lsn", "since", "slot")},
-        set_aside=[] if cut is None else _told_aside(pipeline, cut),
-        warnings=warnings,
+        set_aside=[] if lake.point is None else set_aside_entries(pipeline, lake.point),
+        warnings=_warnings(pipeline, lake, source, copy, alarms),
     )
 
 
-def _lake_side(pipeline: OpenPipeline, warnings: list[str]) -> tuple[bool, ReadPoint | None]:
-    """Whether the lake can be read, and its newest cut, if this pipeline has one."""
+def _lake_side(pipeline: OpenPipeline) -> _LakeSide:
     from slotlake.spark.copy.initial import is_initialised
     from slotlake.spark.read.point import ReadPoint
 
     try:
-        return True, ReadPoint.latest(pipeline.lake) if is_initialised(pipeline.lake, pipeline.name) else None
+        point = ReadPoint.latest(pipeline.lake) if is_initialised(pipeline.lake, pipeline.name) else None
     except LakeError as error:
-        warnings.append(str(error).replace("\n", ";"))
-        return False, None
+        return _LakeSide(False, warnings=[_one_line(error)])
+    return _LakeSide(True) if point is None else _LakeSide(True, point, point.newest_times())
 
 
-def _source_side(
-    pipeline: OpenPipeline, lake: tuple[int | None, datetime | None], warnings: list[str]
-) -> tuple[SlotState | None, int | None, str | None, Watched]:
+def _source_side(pipeline: OpenPipeline, lake: _LakeSide) -> _SourceSide:
+    committed, _ = lake.times
     try:
         with source_session(pipeline.source.dsn) as connection:
-            state = inspect_slot(connection, pipeline.source.slot)
+            slot = inspect_slot(connection, pipeline.source.slot)
             trigger = ddl_trigger.state(connection)
-        watch = watched(pipeline, state, *lake)
-        return state, source_position(pipeline.source), trigger, watch
+        measured = watched(pipeline, slot, lake.position, committed)
+        lsn = source_position(pipeline.source)
     except SourceError as error:
-        warnings.append(str(error).replace("\n", ";"))
-        return None, None, None, Watched()
+        return _SourceSide(warnings=[_one_line(error)])
+    published = None if lake.point is None else _published(pipeline)
+    return _SourceSide(slot, lsn, trigger, measured, published)
 
 
-def _judge(
-    pipeline: OpenPipeline, position: int | None, slot: SlotState | None, watch: Watched, state: str
-) -> Watched:
-    """The alarms with what only both sides together tell."""
-    if position is None:
-        return watch
-    found = [Alarm(each.kind, each.what, "slotlake recover") for each in quick_findings(pipeline)]
+def _published(pipeline: OpenPipeline) -> set[tuple[str, str]]:
+    source = pipeline.source
+    with source_session(source.dsn, "reading the publications") as connection:
+        return published_names(connection, source.publications)
+
+
+def _state(pipeline: OpenPipeline, lake: _LakeSide, source: _SourceSide, copy: dict[str, Any] | None) -> str:
+    if not lake.reachable:
+        return "lake unreachable"
+    if lake.point is None:
+        return copy_status.state(copy) or "not initialised"
+    if source.slot is None and pipeline.file.dropped_note.exists():
+        return "dropped"
+    if not source.reachable:
+        return "source unreachable"
+    if source.slot is None:
+        return _SLOT_MISSING
+    return "slot lost" if source.slot.lost else "ready"
+
+
+def _alarms(pipeline: OpenPipeline, lake: _LakeSide, source: _SourceSide, state: str) -> list[Alarm]:
+    if lake.point is None or lake.position is None:
+        return source.watched.alarms
+    alarms = [Alarm(each.kind, each.what, "slotlake recover") for each in quick_findings(pipeline)]
     if state == _SLOT_MISSING:
         what = f"the replication slot {pipeline.source.slot!r} does not exist"
-        found.append(Alarm(state, what, "slotlake recover"))
-    if slot is not None and (slot.confirmed_flush_lsn or 0) > position:
+        alarms.append(Alarm(state, what, "slotlake recover"))
+    if source.slot is not None and (source.slot.confirmed_flush_lsn or 0) > lake.position:
         what = "the slot is confirmed beyond the lake's position"
-        found.append(Alarm("slot ahead", what, "slotlake recover"))
-    return replace(watch, alarms=[*found, *watch.alarms])
+        alarms.append(Alarm("slot ahead", what, "slotlake recover"))
+    return [*alarms, *source.watched.alarms, *set_aside_alarms(lake.point, source.published)]
 
 
-def _unasked(pipeline: OpenPipeline, cut: ReadPoint) -> list[str]:
-    from slotlake.infra.sync.modes import tables_not_in_file
+def _warnings(
+    pipeline: OpenPipeline,
+    lake: _LakeSide,
+    source: _SourceSide,
+    copy: dict[str, Any] | None,
+    alarms: list[Alarm],
+) -> list[str]:
+    """Return all warnings: those of each side, the alarms, and what the pipeline file asks for in vain."""
+    slot, point = source.slot, lake.point
+    warnings = [*lake.warnings, *source.warnings]
+    warnings += copy_status.interrupted_copy_warnings(copy, None if slot is None else slot.retained_bytes)
+    if point is not None and source.published is not None:
+        warnings += _ignored_tables(pipeline, point, source.published)
+    warnings += [str(alarm) for alarm in alarms]
+    if slot is not None and slot.wal_status == "extended":
+        warnings.append("the slot retains more WAL than max_wal_size (wal_status extended): sync soon")
+    if point is not None:
+        warnings += _changed_choices(pipeline) if source.reachable else []
+        warnings += _unused_tables(pipeline, point) + set_aside_warnings(pipeline, point)
+    if pipeline.lake.publish == "per_table":
+        warnings.append(_PUBLISHED_ONE_BY_ONE)
+    return warnings
 
-    return [
-        f"{name} is fed, though the pipeline file asks for it no more: DROP TABLE ends it"
-        for name in tables_not_in_file(pipeline.file, cut)
-    ]
+
+def _ignored_tables(pipeline: OpenPipeline, point: ReadPoint, published: set[tuple[str, str]]) -> list[str]:
+    from slotlake.spark.names import postgres_name
+
+    ignored = published - {(table.schema, table.table) for table in point.tables()} - point.aside.keys()
+    if not ignored or pipeline.file.new_tables != "ignore":
+        return []
+    names = ", ".join(sorted(postgres_name(*name) for name in ignored))
+    return [f"published, and not in the lake because of new_tables: ignore: {names}"]
 
 
-def _compare_choices(pipeline: OpenPipeline, warnings: list[str]) -> None:
+def _changed_choices(pipeline: OpenPipeline) -> list[str]:
+    """Return what the pipeline file says now and the lake cannot follow."""
     from slotlake.infra.selection.tables import refuse_changed
 
     try:
         refuse_changed(pipeline)
     except SlotlakeError as error:
-        warnings.append(str(error).replace("\n", ";"))
+        return [_one_line(error)]
+    return []
 
 
-def _state(initialised: bool, slot: SlotState | None, source_lsn: int | None) -> str:
-    if not initialised:
-        return "not initialised"
-    if source_lsn is None:
-        return "source unreachable"
-    if slot is None:
-        return _SLOT_MISSING
-    return "slot lost" if slot.lost else "ready"
+def _unused_tables(pipeline: OpenPipeline, point: ReadPoint) -> list[str]:
+    from slotlake.infra.sync.modes import tables_not_in_file
 
-
-def _slot_fields(slot: SlotState) -> dict[str, Any]:
-    fields = asdict(slot)
-    for name in ("restart_lsn", "confirmed_flush_lsn"):
-        fields[name] = None if fields[name] is None else format_lsn(fields[name])
-    return fields
-
-
-def _prepared(pipeline: OpenPipeline, position: int | None) -> list[dict[str, Any]]:
-    """Transactions prepared before the lake's position, whose outcome it does not hold."""
-    if position is None:
-        return []
     return [
-        which.entry()
-        for which in PreparedStore(pipeline.file.changelog_dir, {}).waiting()
-        if which.prepare_lsn < position
+        f"slotlake still writes {name}, but the pipeline file asks for it no longer: DROP TABLE ends this"
+        for name in tables_not_in_file(pipeline.file, point)
     ]
 
 
-def _published(pipeline: OpenPipeline, cut: ReadPoint, warnings: list[str]) -> set[tuple[str, str]]:
-    """Published tables, by schema and name; those that the lake is not to have are said."""
-    from slotlake.spark.names import postgres_name
+def _positions(lake: _LakeSide, source: _SourceSide) -> dict[str, Any]:
+    committed, published_at = lake.times
+    lag_bytes = None if lake.position is None or source.lsn is None else max(0, source.lsn - lake.position)
+    return {
+        "last_consistent_lsn": _lsn_text(lake.position),
+        "last_commit_time": None if committed is None else committed.isoformat(),
+        "published_at": None if published_at is None else published_at.isoformat(),
+        "source_lsn": _lsn_text(source.lsn),
+        "lag_bytes": lag_bytes,
+    }
 
-    source = pipeline.source
-    with source_session(source.dsn, "reading the publications") as connection:
-        found = published_names(connection, source.publications)
-    ignored = found - {(table.schema, table.table) for table in cut.tables()} - cut.aside.keys()
-    if ignored and pipeline.file.new_tables == "ignore":
-        listed = ", ".join(sorted(postgres_name(*name) for name in ignored))
-        warnings.append(f"published, and not in the lake because of new_tables: ignore: {listed}")
-    return found
+
+def _slot_fields(slot: SlotState | None) -> dict[str, Any]:
+    if slot is None:
+        return {"slot": None, "retained_wal_bytes": None, "wal_status": None, "safe_wal_size": None}
+    fields = asdict(slot)
+    for name in ("restart_lsn", "confirmed_flush_lsn"):
+        fields[name] = _lsn_text(fields[name])
+    return {
+        "slot": fields,
+        "retained_wal_bytes": slot.retained_bytes,
+        "wal_status": slot.wal_status,
+        "safe_wal_size": slot.safe_wal_size,
+    }
+
+
+def _archive(pipeline: OpenPipeline) -> dict[str, int]:
+    archived = batches(pipeline.file.changelog_dir)
+    size = sum(file.stat().st_size for path in archived for file in path.iterdir())
+    return {"changelog_batches": len(archived), "changelog_bytes": size}
 
 
 def _tables(
-    pipeline: OpenPipeline, cut: ReadPoint | None, published: set[tuple[str, str]] | None
+    pipeline: OpenPipeline, lake: _LakeSide, source: _SourceSide, copy: dict[str, Any] | None
 ) -> list[TableStatus]:
-    from slotlake.infra.selection.tables import selection_report
-    from slotlake.spark.names import lake_table
-
-    if cut is None:
-        return []
-    entries = []
-    for table in cut.tables():
-        lake_name = str(lake_table(pipeline.lake.namespace, table.schema, table.table))
-        snapshot = _snapshot(cut, table.source_name)
-        takes = selection_report(table.selection)
-        met = cut.conflicts(table.source_name).counts
-        key = list(table.key)
-        beside = sorted(map(str, cut.derived_tables(table.source_name).values()))
-        mark = CatalogFingerprint.from_json(table.fingerprint)
-        name = (table.schema, table.table)
-        there = published is None or name in published
-        state = "ready" if there else "not published any more"
-        state = f"set aside since {format_lsn(cut.aside[name].lsn or 0)}" if name in cut.aside else state
-        again = "" if mark is None else mark.why
-        named = {column.name: column.lake_name for column in table.live if column.lake_name != column.name}
-        entries.append(
-            TableStatus(
-                table.source_name, lake_name, state, snapshot, key, takes, met, again, beside, columns=named
-            )
-        )
-    return entries + [_absent(pipeline, each) for each in cut.aside.values() if each.lsn is None]
+    visible = [] if lake.point is None else table_states(pipeline, lake.point, source.published)
+    return copy_status.with_copies(pipeline, visible, copy)
 
 
-def _absent(pipeline: OpenPipeline, each: Aside) -> TableStatus:
-    """A table that is set aside, of which the lake has nothing yet."""
-    from slotlake.spark.names import lake_table
-
-    lake_name = str(lake_table(pipeline.lake.namespace, *each.name))
-    return TableStatus(each.source_name, lake_name, "set aside", None, [])
-
-
-def _alarms_aside(cut: ReadPoint | None, published: set[tuple[str, str]] | None) -> list[Alarm]:
-    """One for each table that is set aside; what is published no more needs nobody."""
-    if cut is None:
+def _prepared(pipeline: OpenPipeline, position: int | None) -> list[dict[str, Any]]:
+    """Return the transactions that were prepared before the lake's position and have no outcome in it."""
+    if position is None:
         return []
     return [
-        Alarm("set aside", f"table {each.source_name} is set aside: {each.reason}", with_resume(each.way_out))
-        for each in cut.aside.values()
-        if (published is None or each.name in published) and not each.needs_nobody
+        prepared.entry()
+        for prepared in PreparedStore(pipeline.file.changelog_dir, {}).waiting()
+        if prepared.prepare_lsn < position
     ]
 
 
-def _told_aside(pipeline: OpenPipeline, cut: ReadPoint) -> list[dict[str, Any]]:
-    """The tables that are set aside; of those that are copied over several syncs how much is copied."""
-    ranges = recopying.progress_by_table(pipeline) if cut.aside else {}
-    return [{**each.as_dict(), "copied": ranges.get(each.source_name)} for each in cut.aside.values()]
+def _lsn_text(lsn: int | None) -> str | None:
+    return None if lsn is None else format_lsn(lsn)
 
 
-def _copied_again(pipeline: OpenPipeline, cut: ReadPoint) -> list[str]:
-    ranges = recopying.progress_by_table(pipeline) if cut.aside else {}
-    return [
-        f"table {each.source_name} is set aside: {each.reason_with(ranges.get(each.source_name))}"
-        for each in cut.aside.values()
-        if each.needs_nobody
-    ]
-
-
-def _snapshot(cut: ReadPoint, table: str) -> int | None:
-    try:
-        return cut.snapshot_id(table)
-    except (KeyError, SlotlakeError):
-        return None
-
-
-def _iso(moment: Any) -> str | None:
-    return None if moment is None else str(moment.isoformat())
+def _one_line(error: SlotlakeError) -> str:
+    return str(error).replace("\n", ";")

@@ -1,7 +1,7 @@
-"""What became of the tables' columns: past changes, at which LSN, and those that the next sync will meet.
+"""Changes of the tables' columns: past ones with their LSN, and those that the next sync will meet.
 
-The past is what the lake keeps with each table (the shapes it had, docs/schema.md), as far back as points are
-kept.  Pending is what the source's catalog says now and the lake does not yet.  Changes nothing.
+Past changes come from the shapes that the lake keeps with each table (docs/schema.md), back to the oldest
+kept point.  Pending changes are the differences between the source's catalog and the lake.  Changes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SchemaChange(Report):
-    """One change of one table; ``lsn``: the lake has it from there on, None while it is pending."""
+    """One change of one table; ``lsn``: the lake has the change from there on, None while it is pending."""
 
     table: str
     lsn: str | None
@@ -43,7 +43,7 @@ class SchemaReport(Report):
 
 
 class _Column(NamedTuple):
-    """A column as two shapes are compared by: its number, or its name where that is not known."""
+    """A column in a comparison of two shapes; ``identity``: its number, or its name if that is unknown."""
 
     identity: int | str
     name: str
@@ -52,79 +52,91 @@ class _Column(NamedTuple):
 
 
 def schema_changes(pipeline: OpenPipeline) -> SchemaReport:
-    """Ask lake and source.
+    """Compare lake and source, and read the lake's past shapes.
 
     Raises:
         LakeError: the pipeline has no lake yet.
-        SourceError: the source cannot be asked.
+        SourceError: the source cannot be reached.
     """
     from slotlake.spark.read.point import ReadPoint
 
-    pipeline.position()  # says so if there is none
-    cut = ReadPoint.latest(pipeline.lake)
-    past = [change for table in cut.tables() for change in _past(cut, table)]
-    return SchemaReport(pipeline.name, _pending(pipeline, cut), past[::-1])
+    pipeline.position()  # raises a clear error if there is no lake yet
+    point = ReadPoint.latest(pipeline.lake)
+    past = [change for table in point.tables() for change in _past(point, table)]
+    return SchemaReport(pipeline.name, _pending(pipeline, point), past[::-1])
 
 
-def _past(cut: ReadPoint, table: TableSchema) -> Iterable[SchemaChange]:
-    shapes = past_shapes(cut.pinned[cut.find(table.source_name)].metadata)
+def _past(point: ReadPoint, table: TableSchema) -> Iterable[SchemaChange]:
+    shapes = past_shapes(point.pinned[point.find(table.source_name)].metadata)
     for (_, before), (lsn, after) in pairwise(shapes):
-        for change in _differences(_of_lake(before), _of_lake(after)):
+        for change in _differences(_lake_columns(before), _lake_columns(after)):
             yield SchemaChange(table.source_name, lsn, change)
 
 
-def _pending(pipeline: OpenPipeline, cut: ReadPoint) -> list[SchemaChange]:
-    found_now = published_tables(pipeline, to_read=False)
-    published = {(table.schema, table.table): table for table in found_now}
-    held = {(table.schema, table.table): table for table in cut.followed()}
-    marks = fingerprints_at(pipeline, [table.relation_id for table in published.values()], None)
-    found = []
-    for name, table in held.items():
+def _pending(pipeline: OpenPipeline, point: ReadPoint) -> list[SchemaChange]:
+    published = {(table.schema, table.table): table for table in published_tables(pipeline, to_read=False)}
+    followed = {(table.schema, table.table): table for table in point.followed()}
+    fingerprints = fingerprints_at(pipeline, [table.relation_id for table in published.values()], None)
+    changes = []
+    for name, table in followed.items():
         now = published.get(name)
-        if now is None:
-            changes = ["is not published any more: the lake's table stays as it is"]
-        else:
-            mark = marks.get(now.relation_id)
-            changes = _of_one(table, now, {} if mark is None else mark.numbers)
-        found += [SchemaChange(table.source_name, None, change) for change in changes]
-    found += [
-        SchemaChange(each.source_name, None, f"is set aside: {each.what}") for each in cut.aside.values()
+        fingerprint = None if now is None else fingerprints.get(now.relation_id)
+        numbers = {} if fingerprint is None else fingerprint.numbers
+        texts = _table_changes(table, now, numbers)
+        changes += [SchemaChange(table.source_name, None, text) for text in texts]
+    changes += [
+        SchemaChange(each.source_name, None, f"is set aside: {each.what}") for each in point.aside.values()
     ]
-    fresh = [postgres_name(*name) for name in sorted(published.keys() - held.keys())]
-    found += [SchemaChange(name, None, f"is published: {how}") for name, how in _joining(pipeline, fresh)]
-    return found
+    new_tables = [postgres_name(*name) for name in sorted(published.keys() - followed.keys())]
+    return changes + [
+        SchemaChange(name, None, f"is published: {text}") for name, text in _joining(pipeline, new_tables)
+    ]
 
 
-def _joining(pipeline: OpenPipeline, fresh: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """What becomes of tables that the lake does not have."""
+def _joining(pipeline: OpenPipeline, new_tables: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each published table that the lake does not have, and what the syncs do with it."""
     from slotlake.infra.joining.joining_tables import progress_by_table
 
-    half = progress_by_table(pipeline)
-    for name in fresh:
+    copied_ranges = progress_by_table(pipeline)
+    for name in new_tables:
         if pipeline.file.new_tables != "copy":
-            yield name, "is left out (new_tables)"
-        elif name in half:
-            yield name, f"{half[name]} are copied, further syncs copy the rest"
+            yield name, "the lake does not take it (new_tables)"
+        elif name in copied_ranges:
+            yield name, f"{copied_ranges[name]} are copied, the next syncs copy the rest"
         else:
-            yield name, "is copied from the next sync on; a large table takes several"
+            yield name, "the next sync copies it; a large table takes several syncs"
 
 
-def _of_one(table: TableSchema, now: SourceTable, numbers: dict[str, int]) -> list[str]:
-    mark = CatalogFingerprint.from_json(table.fingerprint)
-    if mark is not None and mark.relation_id != now.relation_id:
-        return ["was dropped and made again: it is copied again by the next sync"]
-    known = all(column.number for column in table.columns)
+def _table_changes(table: TableSchema, now: SourceTable | None, numbers: dict[str, int]) -> list[str]:
+    """Compare a table of the lake with the source.
+
+    Args:
+        table: the lake's.
+        now: the source's; None if it is not published.
+        numbers: the numbers of the source's columns by name; empty if unknown.
+    """
+    if now is None:
+        return ["is not published any more: the lake's table stays as it is"]
+    fingerprint = CatalogFingerprint.from_json(table.fingerprint)
+    if fingerprint is not None and fingerprint.relation_id != now.relation_id:
+        return ["was dropped and created again: the next sync copies it again"]
+    has_numbers = all(column.number for column in table.columns)
     columns = [
-        _Column(numbers.get(c.name, c.name) if known else c.name, c.name, (c.type_oid, c.typmod), c.type_name)
-        for c in now.columns
+        _Column(
+            numbers.get(column.name, column.name) if has_numbers else column.name,
+            column.name,
+            (column.type_oid, column.typmod),
+            column.type_name,
+        )
+        for column in now.columns
     ]
-    return _differences(_of_lake(table), columns)
+    return _differences(_lake_columns(table), columns)
 
 
-def _of_lake(table: TableSchema) -> list[_Column]:
-    known = all(column.number for column in table.columns)
+def _lake_columns(table: TableSchema) -> list[_Column]:
+    has_numbers = all(column.number for column in table.columns)
     return [
-        _Column(c.number if known else c.name, c.name, (c.type_oid, c.typmod), c.type_name)
+        _Column(c.number if has_numbers else c.name, c.name, (c.type_oid, c.typmod), c.type_name)
         for c in table.columns
         if not c.dropped
     ]
@@ -133,16 +145,20 @@ def _of_lake(table: TableSchema) -> list[_Column]:
 def _differences(before: Sequence[_Column], after: Sequence[_Column]) -> list[str]:
     old = {column.identity: column for column in before}
     new = {column.identity: column for column in after}
-    changes = [f"column {old[each].name} was dropped" for each in old.keys() - new.keys()]
+    changes = [f"column {old[identity].name} was dropped" for identity in old.keys() - new.keys()]
     for identity, column in new.items():
-        known = old.get(identity)
-        if known is None:
-            changes.append(f"column {column.name} ({column.type_name}) was added")
-            continue
-        if known.name != column.name:
-            changes.append(f"column {known.name} was renamed to {column.name}")
-        if known.type != column.type:
-            types = f"from {known.type_name} to {column.type_name}"
-            types = "in length or precision" if known.type[0] == column.type[0] else types
-            changes.append(f"column {column.name} changed its type {types}")
+        changes += _column_changes(old.get(identity), column)
+    return changes
+
+
+def _column_changes(before: _Column | None, after: _Column) -> list[str]:
+    if before is None:
+        return [f"column {after.name} ({after.type_name}) was added"]
+    changes = []
+    if before.name != after.name:
+        changes.append(f"column {before.name} was renamed to {after.name}")
+    if before.type != after.type:
+        types = f"from {before.type_name} to {after.type_name}"
+        types = "in length or precision" if before.type[0] == after.type[0] else types
+        changes.append(f"column {after.name} changed its type {types}")
     return changes

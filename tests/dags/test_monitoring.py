@@ -89,7 +89,7 @@ def test_what_may_pass_is_tried_again_and_what_is_not_there_is_skipped(look: Any
 def test_a_paused_sync_is_told_unless_something_else_syncs(look: Any) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
-    with pytest.raises(AirflowFailException, match=r"is paused.*goes on holding WAL \(1.0 MB now\)"):
+    with pytest.raises(AirflowFailException, match=r"is paused.*retains more and more WAL \(1.0 MB now\)"):
         look({**QUIET, "lag_seconds": 300.0}, paused=True)
     assert look(QUIET, paused=True)["state"] == "ready"
     assert look({**QUIET, "lag_seconds": 300.0}, paused=RuntimeError("no such question"))["ready"] == 1

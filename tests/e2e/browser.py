@@ -23,7 +23,7 @@ from urllib.request import ProxyHandler, build_opener
 
 from websockets.sync.client import connect
 
-from slotlake.infra.local.chromium import Chromium
+from tests.e2e.chromium import Chromium
 
 WIDTH, HEIGHT = 1200, 900
 _OPTIONS = (

@@ -23,10 +23,10 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import SetupError
 from slotlake.infra.launch.folders import CHECKOUT
 from slotlake.infra.local.airflow import LocalAirflow
-from slotlake.infra.local.chromium import find_chromium
 from slotlake.infra.local.postgres import EmbeddedPostgres
 from tests.e2e.airflow_stack import Stack
 from tests.e2e.browser import Browser, open_browser
+from tests.e2e.chromium import find_chromium
 
 pytestmark = pytest.mark.airflow
 
@@ -246,7 +246,7 @@ def test_the_monitor_fails_and_calls_back_while_sync_is_paused(stack: Stack) -> 
     assert (watch["try_number"], watch["pool"]) == (1, "default_pool")
     reason = stack.client.reason(MONITOR, run)
     assert "cdc_sync_shop is paused" in reason
-    assert "its slot goes on holding WAL" in reason
+    assert "its slot retains more and more WAL" in reason
     assert "is paused" in stack.warned.read_text()
     stack.client.pause(SYNC, False)
 

@@ -93,7 +93,7 @@ def test_pipeline_file(run: Command, shop: Path, tmp_path: Path) -> None:
     for bad, part in [
         (good.replace("  slot:", "  slto:"), "did you mean slot?"),
         (good + "surprise: 1\n", "surprise: unknown key"),
-        (good + "name: again\n", "'name' stands twice"),
+        (good + "name: again\n", "'name' is there twice"),
         (good.replace("publications: [shop]", "publications: 5"), "source.publications"),
         (good.replace("publications: [shop]", "publications: []"), "source.publications"),
         (good + "new_tables: perhaps\n", "new_tables"),

@@ -190,7 +190,7 @@ def _what_changed(database: Database, file: Path, capsys: pytest.CaptureFixture[
     assert told() == {
         "pending": [
             added,
-            ("public.u", "is published: is copied from the next sync on; a large table takes several"),
+            ("public.u", "is published: the next sync copies it; a large table takes several syncs"),
         ],
         "past": [],
     }

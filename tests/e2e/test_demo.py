@@ -68,8 +68,8 @@ def test_the_demo_proves_what_it_says_and_leaves_nothing_running(folder: Path) -
     out, err = demo.communicate(timeout=550)
     assert demo.returncode == 0, err
     assert "source and lake are equal at" in out
-    assert "consistency points hold" in out
-    assert "BROKEN" not in out
+    assert "the sums are equal at all" in out
+    assert "DIFFER" not in out
     assert "public.pgbench_history                 2,000           2,000  equal" in out
     assert "cdc_sync" in err
     assert _processes_of(folder) == []
@@ -121,7 +121,7 @@ def _outcome(folder: Path) -> Outcome:
     return Outcome(
         folder=folder,
         pipeline_file=folder / "demo.yaml",
-        kept=False,
+        left_running=False,
         airflow_url="http://127.0.0.1:1",
         airflow_password="unused",
         write_more="pgbench",
@@ -142,7 +142,13 @@ def _outcome(folder: Path) -> Outcome:
 
 def test_the_page_tells_figures_and_how_to_go_on(tmp_path: Path) -> None:
     text = page(_outcome(tmp_path))
-    for part in ("all 2 consistency points hold", "500 rows/s", "median 3.5 s", "2,000 changes", "read.py"):
+    for part in (
+        "equal at all 2 consistency points",
+        "500 rows/s",
+        "median 3.5 s",
+        "2,000 changes",
+        "read.py",
+    ):
         assert part in text, text
 
 
@@ -152,7 +158,7 @@ def test_a_point_that_does_not_hold_and_a_difference_are_failures(tmp_path: Path
     broken = replace(good.points[1], sums={**good.points[1].sums, "public.pgbench_tellers": 8})
     worse = replace(good, points=[good.points[0], broken])
     assert not worse.good
-    assert "BROKEN: public.pgbench_accounts 7, public.pgbench_tellers 8" in page(worse)
+    assert "DIFFERENT: public.pgbench_accounts 7, public.pgbench_tellers 8" in page(worse)
     different = replace(good, verified={**good.verified, "equal": False})
     assert not different.good
     assert "DIFFERENT" in page(different)

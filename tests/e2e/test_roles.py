@@ -15,7 +15,7 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import SourceError
 from slotlake.infra.cli.main import main
 from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
-from slotlake.infra.local.postgres_archives import is_here
+from slotlake.infra.local.postgres_archives import is_fetched
 from tests.conftest import Database
 from tests.e2e.certificates import Authority
 from tests.e2e.oracle import assert_equal, pipeline_file
@@ -36,7 +36,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="module")
 def guarded(authority: Authority) -> Iterator[Database]:
     """A database on a server (of a version whose build knows TLS) that lets `mortal` in so only."""
-    if os.environ.get("SLOTLAKE_OFFLINE") and not is_here(17):
+    if os.environ.get("SLOTLAKE_OFFLINE") and not is_fetched(17):
         pytest.skip("SLOTLAKE_OFFLINE is set, and PostgreSQL 17 has not been fetched")
     with temporary_postgres(version=17) as server:
         database = Database(server, "postgres")

@@ -285,9 +285,9 @@ def test_a_disk_that_is_full_or_too_small(shop: Path, database: Database) -> Non
         _edit(shop, f"{shop.parent}/warehouse", f"{disk.place}/warehouse")
         (found,) = _of(validate(shop), "disk")
         assert found.result == "warning", found
-        assert "to bring" in found.what
+        assert "the next run copies" in found.what
         disk.fill()
         report = validate(shop)
         assert not report.valid
-        assert any(check.result == "error" and "no room" in check.what for check in _of(report, "disk"))
+        assert any(check.result == "error" and "is full" in check.what for check in _of(report, "disk"))
         disk.free()

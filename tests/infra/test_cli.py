@@ -46,7 +46,7 @@ def test_without_the_packages_of_its_extra_a_command_says_how_to_install_them(
 def test_the_help_says_where_the_pages_lie(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     said = capsys.readouterr().out
-    place = re.search(r"lie in\s+(\S+(?:\n\s+\S+)*)", said)
+    place = re.search(r"pages are in\s+(\S+(?:\n\s+\S+)*)", said)
     assert place is not None
     assert (Path(re.sub(r"\s+", "", place[1])) / "pipeline-file.md").is_file()
 

@@ -11,7 +11,7 @@ from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.copy.files import CopiedFile
 from slotlake.decoder.copy.parts import Part
 from slotlake.decoder.copy.table import CopyJob
-from slotlake.infra.cli.output import lines
+from slotlake.infra.cli.progress_display import progress_lines
 from slotlake.infra.copy.record import CopyRecord
 from slotlake.infra.copy.states import CopyStates, TableProgress, read, unmark_process
 from slotlake.infra.copy.steps import CopyStep
@@ -101,7 +101,7 @@ def test_the_first_chunk_took_time(tmp_path: Path) -> None:
 
 def test_lines_of_a_log() -> None:
     said: list[str] = []
-    progress = lines(said.append, every_seconds=1000)
+    progress = progress_lines(said.append, every_seconds=1000)
     for state, rows in (("copying", 1_000_000), ("copying", 1_500_000), ("copied", 4_000_000)):
         progress(CopyStep.of("public.t", state, 84_100_000, rows, 10.0), rows, 4_000_000)
     progress("publish", 0)

@@ -250,7 +250,7 @@ def test_a_killed_set_up_is_waited_for_and_done_again(checkout: Checkout) -> Non
     _, err = again.communicate(timeout=60)
     assert again.returncode == 0, err
     assert "waiting for another slotlake" in err
-    assert "interrupted; starting over" in err
+    assert "interrupted; starting again" in err
     assert len(calls.read_text().split()) == 3
 
 
@@ -354,4 +354,4 @@ def test_loops_that_cannot_be_compiled_cost_time_only(quick: Checkout) -> None:
     for _ in range(2):
         code, _, err = quick.run()
         assert code == 0
-        assert "when they are first needed, because this failed: no compiler here" in err
+        assert "at their first use, because this failed: no compiler here" in err

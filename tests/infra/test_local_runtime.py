@@ -163,9 +163,9 @@ def test_a_jar_is_fetched_once_through_the_given_settings(
 
     _one_jar(monkeypatch, hashlib.sha256(b"a jar").hexdigest())
     said: list[str] = []
-    first = jars(find_java(), say=said.append)
+    first = jars(find_java(), report_line=said.append)
     (repository / "thing-1.0.jar").unlink()
-    assert jars(find_java(), say=said.append) == first
+    assert jars(find_java(), report_line=said.append) == first
     assert first[0].read_bytes() == b"a jar"
     assert said == ["fetching thing-1.0.jar"]
     assert sorted(path.name for path in first[0].parent.iterdir()) == ["fetch.lock", "thing-1.0.jar"]

@@ -39,7 +39,7 @@ def _file(folder: Path, more: str) -> Path:
         ("spark: {master: yarn}", "spark.master", "spark.remote"),
         ("spark: {master: 'local[0]'}", "spark.master", "spark.remote"),
         ("spark: {remote: 'http://host:1'}", "spark.remote", "sc://host:port"),
-        ("spark: {driver_memory: much}", "spark.driver_memory", "like 2g"),
+        ("spark: {driver_memory: much}", "spark.driver_memory", "for example 2g"),
         ("airflow: {verify: hourly}", "airflow.verify", "daily, every_batch, manual"),
         ("airflow: {verify: 0}", "airflow.verify", "daily, every_batch, manual"),
         ("permissions: 755", "permissions", "private"),

@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives import serialization
 from sqlalchemy.engine import make_url
 
 from slotlake.decoder.errors import LakeError
-from slotlake.infra.config.in_the_clear import in_the_clear
 from slotlake.infra.config.pipeline_file import load_pipeline
+from slotlake.infra.config.unencrypted import unencrypted_connections
 from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
-from slotlake.infra.local.postgres_archives import is_here
+from slotlake.infra.local.postgres_archives import is_fetched
 from slotlake.spark.jdbc import jdbc_properties
 from slotlake.spark.lake import LakeSettings
 from tests.conftest import Database
@@ -36,7 +36,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def guarded(authority: Authority) -> Iterator[EmbeddedPostgres]:
-    if os.environ.get("SLOTLAKE_OFFLINE") and not is_here(17):
+    if os.environ.get("SLOTLAKE_OFFLINE") and not is_fetched(17):
         pytest.skip("SLOTLAKE_OFFLINE is set, and PostgreSQL 17 has not been fetched")
     with temporary_postgres(version=17) as server:
         certificate, key = authority.issue("server", "127.0.0.1")
@@ -162,5 +162,5 @@ def test_a_connection_to_another_machine_without_sslmode_is_told(
         f"name: p\nsource: {{dsn: '{dsn}', publications: [p], slot: s}}\n"
         f"lake: {{catalog: lake, uri: '{uri}', warehouse: 'file://{tmp_path}/w', namespace: n}}\n"
     )
-    found = in_the_clear(load_pipeline(file))
+    found = unencrypted_connections(load_pipeline(file))
     assert [line.split(" ")[0] for line in found] == told

@@ -17,10 +17,10 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.infra.local.postgres import USER
-from slotlake.infra.local.rest_catalog import LocalRestCatalog
 from tests.catalogs import postgres_uri
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
+from tests.spark.rest_catalog import LocalRestCatalog
 
 pytestmark = pytest.mark.timeout(600)
 

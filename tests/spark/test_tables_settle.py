@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from slotlake.infra.local.rest_catalog import LocalRestCatalog
 from slotlake.spark.apply.stage import apply_batch
 from slotlake.spark.copy.initial import InitialCopy
 from slotlake.spark.lake import LakeSettings
@@ -23,6 +22,7 @@ from slotlake.spark.tables.change import can_widen, schema_after_copy
 from slotlake.spark.tables.schema import LakeColumn, TableSchema
 from slotlake.spark.tables.settle import settle
 from tests.spark.lake_lab import PIPELINE, Change, Lab, insert, relation, update, write_rows
+from tests.spark.rest_catalog import LocalRestCatalog
 
 FIRST = relation("items", ["id"], id="int4", v="int4", w="text")
 RENAMED = relation("items", ["id"], id="int4", w="int4", v="text")

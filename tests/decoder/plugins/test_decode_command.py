@@ -96,11 +96,11 @@ def test_a_consumer_of_ones_own(
     [
         (["--slot", "s"], "needs both --dsn and --slot"),
         (["--dsn", "x", "--slot", "s", "--plugin", "mine"], "'mine' is not read here"),
-        (["--dsn", "x", "--slot", "s", "--file", "f"], "instead of a slot"),
-        (["--dsn", "x", "--slot", "s", "--plugin", "wal2json", "--publication", "p"], "knows no publications"),
-        (["--dsn", "x", "--slot", "s", "--plugin", "wal2json", "--option", "a"], "an option without its value"),
+        (["--dsn", "x", "--slot", "s", "--file", "f"], "--file cannot be combined with"),
+        (["--dsn", "x", "--slot", "s", "--plugin", "wal2json", "--publication", "p"], "has no publications"),
+        (["--dsn", "x", "--slot", "s", "--plugin", "wal2json", "--option", "a"], "an option has no value"),
         (["--file", "no/such/file"], "cannot be read"),
-        (["--file", str(VECTORS / "pgoutput.slraw"), "--consumer", "json:Nothing"], "no consumer 'json:Nothing'"),
+        (["--file", str(VECTORS / "pgoutput.slraw"), "--consumer", "json:Nothing"], "the consumer 'json:Nothing' cannot be"),
     ],
 )  # fmt: skip
 def test_mistakes(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

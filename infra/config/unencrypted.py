@@ -1,7 +1,8 @@
-"""Told once: which connection to another machine nobody said how to encrypt.
+"""A warning, given once, about connections to other machines for which nobody chose an encryption.
 
-libpq's and pgjdbc's default is ``sslmode=prefer``: encrypted if the server offers it, else in the clear and
-without a word, and never sure who answers.  A choice that was made, whatever it is, is not questioned.
+The default of libpq and pgjdbc is ``sslmode=prefer``: encrypted if the server offers it, else unencrypted
+without a warning, and never with a check of the server's identity.  If the user made a choice, there is no
+warning.
 """
 
 from __future__ import annotations
@@ -20,42 +21,42 @@ from slotlake.decoder.server.source import redact
 from slotlake.infra.config.pipeline_file import PipelineFile
 
 _log = logging.getLogger(__name__)
-_TOLD = "told-in-the-clear"
+_WARNED_FILE = "told-in-the-clear"
 
 
-def tell_once(file: PipelineFile) -> None:
-    """Warn in the log, unless this pipeline's warning was given before."""
-    found = in_the_clear(file)
-    mark = file.state_dir / _TOLD
-    told = mark.read_text().splitlines() if mark.exists() else []
-    for warning in found:
-        if warning not in told:
+def warn_once(file: PipelineFile) -> None:
+    """Write the warnings to the log that were not in it before."""
+    warnings = unencrypted_connections(file)
+    warned_file = file.state_dir / _WARNED_FILE
+    earlier = warned_file.read_text().splitlines() if warned_file.exists() else []
+    for warning in warnings:
+        if warning not in earlier:
             _log.warning("warning: %s", warning)
-    if set(found) - set(told):
+    if set(warnings) - set(earlier):
         file.state_dir.mkdir(parents=True, exist_ok=True)
-        mark.write_text("".join(f"{line}\n" for line in found))
+        warned_file.write_text("".join(f"{line}\n" for line in warnings))
 
 
-def in_the_clear(file: PipelineFile) -> list[str]:
-    """The connections of a pipeline that may be unencrypted though nobody chose that."""
-    found = []
+def unencrypted_connections(file: PipelineFile) -> list[str]:
+    """Return a warning for each connection that may be unencrypted without anyone's choice."""
+    warnings = []
     if _is_open(file.dsn()):
-        found.append(_words(f"source.dsn ({redact(file.dsn())})"))
+        warnings.append(_words(f"source.dsn ({redact(file.dsn())})"))
     uri = file.lake_uri()
     parts = urlsplit(uri)
     if parts.scheme == "http" and _is_elsewhere(parts.hostname or ""):
         place = f"lake.uri (http://{parts.netloc.rpartition('@')[2]})"
-        found.append(f"{place} is another machine, reached without encryption: use https://")
+        warnings.append(f"{place} is on another machine, and the connection has no encryption: use https://")
     elif parts.scheme.startswith("postgresql") and (dsn := _libpq(uri)) and _is_open(dsn):
-        found.append(_words(f"lake.uri ({redact(dsn)})"))
-    return found
+        warnings.append(_words(f"lake.uri ({redact(dsn)})"))
+    return warnings
 
 
 def _words(place: str) -> str:
     return (
-        f"{place} leads to another machine and says no sslmode: rows and password may cross the network in "
-        "the clear, and nobody checks who answers. Add sslmode=verify-full and sslrootcert=… (sslmode=prefer "
-        "leaves it so)"
+        f"{place} is on another machine and has no sslmode: rows and password may cross the network without "
+        "encryption, and nothing checks the server's identity. Add sslmode=verify-full and sslrootcert=… "
+        "(with sslmode=prefer the connection stays as it is, without this warning)"
     )
 
 

@@ -1,6 +1,6 @@
 """A REST catalog on this machine, for tests: the fixture server of Apache Iceberg's own project.
 
-``rest.lock`` beside this file pins its jar, which is fetched, checked and kept as Spark's jars are, but
+``rest.lock`` beside this file pins its jar, which is fetched_jars, checked and kept as Spark's jars are, but
 only when a test asks for it (it is 212 MB).  Its tables are rows of a SQLite file in the folder given.
 
 It keeps to the specification but for one thing that matters here: it checks all changes of a
@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from slotlake.decoder.errors import SetupError
-from slotlake.infra.local.jars import fetched, locked_jars
+from slotlake.infra.local.jars import fetched_jars, locked_jars
 from slotlake.infra.local.java import Java, find_java
 from slotlake.infra.local.process import end_group, free_port, start
 
@@ -43,7 +43,7 @@ class LocalRestCatalog:
             SetupError: its jar cannot be had, or it does not answer in time.
         """
         java = self._java or find_java()
-        jar = fetched(locked_jars(_LOCK_FILE), lambda: java)[0]
+        jar = fetched_jars(locked_jars(_LOCK_FILE), lambda: java)[0]
         self.folder.mkdir(parents=True, exist_ok=True)
         port = free_port()
         environment = {

@@ -1,0 +1,126 @@
+"""Text of the reports of the commands that repair and remove."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+
+from slotlake.infra.cli.output import size_text
+
+if TYPE_CHECKING:
+    from slotlake.infra.backfill.replay import ReplayReport
+    from slotlake.infra.backfill.report import BackfillReport, TableBackfilled
+    from slotlake.infra.care.dropping import DropReport
+    from slotlake.infra.recover.recovery import RecoverReport
+    from slotlake.infra.reports import MaintainReport, ResumeReport, TableMaintained
+    from slotlake.infra.status.schema_changes import SchemaReport
+
+
+def backfill_text(report: BackfillReport, console: Console) -> None:
+    """Print one line per table, and the keys that a dry run lists."""
+    for table in report.tables:
+        changes = _backfill_changes(table, report.dry_run)
+        console.print(f"{escape(table.table)}: {table.rows:,} rows in the source, {changes}")
+        for entry in table.keys:
+            key = ", ".join(f"{name}={value}" for name, value in entry["key"].items())
+            console.print(f"  {entry['change']}  {escape(key)}")
+    action = "compared; nothing was changed" if report.dry_run else "published"
+    console.print(f"{action} at {report.lsn}, in {report.seconds:.1f} s")
+
+
+def _backfill_changes(table: TableBackfilled, dry_run: bool) -> str:
+    if table.inserted is None:
+        changes = "the whole lake table replaced"
+    else:
+        changes = (
+            f"{'would be: ' if dry_run else ''}{table.inserted:,} inserted, "
+            f"{table.changed:,} changed, {table.deleted:,} deleted"
+        )
+    removed = f", {table.taken:,} rows of the lake removed for this" if table.taken else ""
+    return changes + removed
+
+
+def replay_text(report: ReplayReport, console: Console) -> None:
+    """Print what was replayed, and which tables the replay cannot show completely."""
+    console.print(
+        f"{report.transactions:,} transactions, {report.changes:,} changes in {report.batches} batches "
+        f"({report.archived} archived), {report.from_lsn} to {report.lsn}, in {report.seconds:.1f} s"
+    )
+    console.print(f"{len(report.tables)} tables in namespace {report.namespace}")
+    for table in report.copied_meanwhile:
+        console.print(
+            f"{escape(table)} was copied or read again in this range; the replay does not contain that"
+        )
+
+
+def resume_text(report: ResumeReport, console: Console) -> None:
+    """Print what became of one table."""
+    name = escape(report.table)
+    if report.already:
+        console.print(f"{name} is not set aside; the syncs follow it, and the lake is at {report.lsn}")
+    elif report.copying:
+        console.print(f"{name}: {report.copying} are copied; it stays set aside, each sync copies more of it")
+    else:
+        console.print(f"{name}: {report.rows:,} rows copied; the syncs follow it again from {report.lsn}")
+
+
+def maintain_text(report: MaintainReport, console: Console) -> None:
+    """Print one line per table that maintenance changed or skipped."""
+    for table in report.tables:
+        if line := _maintained(table):
+            console.print(f"{escape(table.lake_table)}: {line}")
+    if report.left:
+        console.print(f"{len(report.left):,} tables wait for the next run")
+    console.print(f"{len(report.tables):,} tables maintained in {report.seconds:.1f} s")
+
+
+def _maintained(table: TableMaintained) -> str:
+    if table.staged:
+        return "skipped, because a batch is being applied"
+    if not (table.rewritten_files or table.expired_snapshots or table.removed_files):
+        return ""
+    return (
+        f"{table.rewritten_files:,} files became {table.written_files:,}, "
+        f"{table.expired_snapshots:,} snapshots expired, {table.removed_files:,} files removed "
+        f"({size_text(table.removed_bytes)})"
+    )
+
+
+def drop_text(report: DropReport, console: Console) -> None:
+    """Print what drop removed, and what is still to do."""
+    for line in report.done:
+        console.print(escape(line))
+    if report.left:
+        console.print("[yellow]please do this by hand[/yellow] (or run the same command again later):")
+    for line in report.left:
+        console.print(f"  {escape(line)}")
+
+
+def recover_text(report: RecoverReport, console: Console) -> None:
+    """Print what is wrong, and the plan or what was done."""
+    for line in [finding.what for finding in report.findings] or [report.diagnosis]:
+        console.print(escape(line))
+    for line in report.plan:
+        console.print(f"  {'done' if report.carried_out else 'plan'}: {escape(line)}")
+    for line in report.lost:
+        console.print(f"  lost: {escape(line)}")
+    if report.plan:
+        tables = sum(table.rows > 0 for table in report.tables)
+        size = size_text(report.bytes)
+        console.print(f"  in total: {report.rows:,} rows, about {size}, in {tables} tables")
+    if report.carried_out:
+        console.print(f"recovered at {report.lsn} in {report.seconds:.1f} s; run slotlake verify for a proof")
+    if report.plan and not report.carried_out:
+        console.print("run the command again with --yes to carry out this plan")
+
+
+def ddl_text(report: SchemaReport, console: Console) -> None:
+    """Print one line per schema change, those that wait for the next sync first."""
+    for change in report.pending:
+        console.print(f"pending: {escape(change.table)} {escape(change.change)}")
+    for change in report.past:
+        console.print(f"from {change.lsn}: {escape(change.table)} {escape(change.change)}")
+    if not report.pending and not report.past:
+        console.print("no column of any table has changed since the oldest kept point")

@@ -1,0 +1,102 @@
+"""Text of the reports of the commands that run a pipeline: init, sync, pull, verify."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from slotlake.expectations.results import ASIDE, LOCKED
+from slotlake.infra.cli.output import set_aside_lines, warning_lines
+
+if TYPE_CHECKING:
+    from slotlake.expectations.results import Report as Verification
+    from slotlake.expectations.results import TableResult
+    from slotlake.infra.reports import InitReport, PullReport, SyncReport, TableCopy
+
+
+def init_text(report: InitReport, console: Console) -> None:
+    """Print what init did, with one line per table."""
+    if report.ddl_trigger is not None:
+        console.print(f"the event trigger is {report.ddl_trigger}")
+    if report.already:
+        console.print(f"pipeline {report.pipeline} exists already; the lake is at {report.lsn}")
+    else:
+        console.print(_copied_tables(report.tables, f"{report.pipeline}: copied at {report.lsn}"))
+        console.print(f"{report.rows:,} rows in {report.seconds:.1f} s; slot {report.slot}")
+        set_aside_lines(report.set_aside, console)
+    warning_lines(report.warnings, console)
+
+
+def _copied_tables(copies: list[TableCopy], title: str) -> Table:
+    table = Table(title=title)
+    for name in ("source table", "lake table", "rows", "files"):
+        table.add_column(name, justify="right" if name in ("rows", "files") else "left")
+    for copy in copies:
+        table.add_row(escape(copy.table), escape(copy.lake_table), f"{copy.rows:,}", str(copy.files))
+    return table
+
+
+def pull_text(report: PullReport, console: Console) -> None:
+    """Print which batch pull wrote."""
+    if report.batch is None:
+        console.print(f"nothing new; the lake is at {report.end_lsn}")
+        return
+    console.print(
+        f"batch {report.batch}: {report.transactions:,} transactions, {report.changes:,} changes, "
+        f"{report.start_lsn} to {report.end_lsn}, in {report.seconds:.1f} s"
+    )
+
+
+def sync_text(report: SyncReport, console: Console) -> None:
+    """Print what sync applied; WAL without changes of published tables counts as no new changes."""
+    _joining_lines(report, console)
+    for name in report.resumed:
+        console.print(f"{escape(name)} was set aside; the syncs follow it again")
+    set_aside_lines(report.set_aside, console)
+    if report.batch is None or not report.transactions:
+        console.print(f"nothing new; the lake is at {report.lsn}")
+        return
+    console.print(
+        f"{report.transactions:,} transactions, {report.changes:,} changes in {report.seconds:.1f} s; "
+        f"the lake is at {report.lsn}"
+    )
+    for name, changes in report.tables.items():
+        console.print(f"  {escape(name)}: {changes:,} changes")
+    for name, counts in report.conflicts.items():
+        console.print(f"  {escape(name)}: conflicts: {conflict_counts(counts)}")
+
+
+def _joining_lines(report: SyncReport, console: Console) -> None:
+    for name in report.added_tables:
+        console.print(f"{escape(name)} is a new table of the lake")
+    for name, ranges in report.joining.items():
+        console.print(f"{escape(name)} is a new table: {ranges} are copied, the next sync copies more")
+
+
+def conflict_counts(counts: Mapping[str, int]) -> str:
+    """Return the number of conflicts per kind on one line."""
+    return ", ".join(f"{kind} {count:,}" for kind, count in counts.items())
+
+
+def verify_text(report: Verification, console: Console) -> None:
+    """Print one line per table, then the differences."""
+    table = Table(title=f"source and lake at {report.lsn}")
+    for name in ("table", "rows in source", "rows in lake", "result"):
+        table.add_column(name, justify="right" if name.startswith("rows") else "left")
+    for name, result in report.tables.items():
+        table.add_row(escape(name), f"{result.source_rows:,}", f"{result.lake_rows:,}", _verdict(result))
+    console.print(table)
+    for name, result in report.tables.items():
+        for difference in result.differences:
+            console.print(f"  {escape(name)}: {escape(str(difference))}")
+
+
+def _verdict(result: TableResult) -> str:
+    if result.equal:
+        return "[green]equal[/green]"
+    unequal = "set aside" if ASIDE in result.totals else "locked" if LOCKED in result.totals else "different"
+    return f"[red]{unequal}[/red]"

@@ -1,0 +1,99 @@
+"""The tables of a status report: where each is in the lake, and which are set aside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from slotlake.decoder.errors import SlotlakeError
+from slotlake.decoder.lsn import format_lsn
+from slotlake.infra.joining import recopying
+from slotlake.infra.reports import Alarm, TableStatus
+from slotlake.infra.selection.aside import with_resume
+from slotlake.infra.source.fingerprints import CatalogFingerprint
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.publish.aside import Aside
+    from slotlake.spark.read.point import ReadPoint
+    from slotlake.spark.tables.schema import TableSchema
+
+
+def table_states(
+    pipeline: OpenPipeline, point: ReadPoint, published: set[tuple[str, str]] | None
+) -> list[TableStatus]:
+    """Return the status of each table of the lake, and of those that are set aside before their first copy.
+
+    Args:
+        pipeline: says where the lake is.
+        point: the newest consistency point.
+        published: tables of the publications by schema and name; None if the source cannot be reached.
+    """
+    states = [_table_status(pipeline, point, table, published) for table in point.tables()]
+    return states + [_never_copied(pipeline, each) for each in point.aside.values() if each.lsn is None]
+
+
+def _table_status(
+    pipeline: OpenPipeline, point: ReadPoint, table: TableSchema, published: set[tuple[str, str]] | None
+) -> TableStatus:
+    from slotlake.infra.selection.tables import selection_report
+    from slotlake.spark.names import lake_table
+
+    fingerprint = CatalogFingerprint.from_json(table.fingerprint)
+    return TableStatus(
+        table=table.source_name,
+        lake_table=str(lake_table(pipeline.lake.namespace, table.schema, table.table)),
+        state=_state(point, (table.schema, table.table), published),
+        snapshot_id=_snapshot_id(point, table.source_name),
+        key=list(table.key),
+        takes=selection_report(table.selection),
+        conflicts=point.conflicts(table.source_name).counts,
+        copied_again="" if fingerprint is None else fingerprint.why,
+        beside=sorted(map(str, point.derived_tables(table.source_name).values())),
+        columns={column.name: column.lake_name for column in table.live if column.lake_name != column.name},
+    )
+
+
+def _state(point: ReadPoint, name: tuple[str, str], published: set[tuple[str, str]] | None) -> str:
+    if name in point.aside:
+        return f"set aside since {format_lsn(point.aside[name].lsn or 0)}"
+    return "ready" if published is None or name in published else "not published any more"
+
+
+def _snapshot_id(point: ReadPoint, table: str) -> int | None:
+    try:
+        return point.snapshot_id(table)
+    except (KeyError, SlotlakeError):
+        return None
+
+
+def _never_copied(pipeline: OpenPipeline, entry: Aside) -> TableStatus:
+    """Return the status of a table that is set aside and that the lake does not have yet."""
+    from slotlake.spark.names import lake_table
+
+    lake_name = str(lake_table(pipeline.lake.namespace, *entry.name))
+    return TableStatus(entry.source_name, lake_name, "set aside", None, [])
+
+
+def set_aside_alarms(point: ReadPoint, published: set[tuple[str, str]] | None) -> list[Alarm]:
+    """Return an alarm for each table that is set aside, is still published, and needs a person."""
+    return [
+        Alarm("set aside", f"table {each.source_name} is set aside: {each.reason}", with_resume(each.way_out))
+        for each in point.aside.values()
+        if (published is None or each.name in published) and not each.needs_nobody
+    ]
+
+
+def set_aside_entries(pipeline: OpenPipeline, point: ReadPoint) -> list[dict[str, Any]]:
+    """Return the tables that are set aside; ``copied``: how much of a table is copied again, or None."""
+    ranges = recopying.progress_by_table(pipeline) if point.aside else {}
+    return [{**each.as_dict(), "copied": ranges.get(each.source_name)} for each in point.aside.values()]
+
+
+def set_aside_warnings(pipeline: OpenPipeline, point: ReadPoint) -> list[str]:
+    """Return a warning for each table that is set aside and that the next syncs bring back by themselves."""
+    ranges = recopying.progress_by_table(pipeline) if point.aside else {}
+    return [
+        f"table {each.source_name} is set aside: {each.reason_with(ranges.get(each.source_name))}"
+        for each in point.aside.values()
+        if each.needs_nobody
+    ]
