@@ -29,7 +29,7 @@ def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
 
     Raises:
         AirflowSkipException: the pipeline has no published tables yet.
-        AirflowException: the source or the lake cannot be reached; Airflow may try again.
+        AirflowException: the source or the lake cannot be reached; a new attempt can help.
         AirflowFailException: a person is needed; the message says why.
     """
     file = load_pipeline(pipeline_file)

@@ -25,6 +25,7 @@ from slotlake.decoder.errors import SetupError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.demo.bank import DATABASE, SUMS, Bank, points, transactions_of
+from slotlake.infra.demo.dag_runs import SYNC, lake_of, show_position, sync_seconds, wait_run
 from slotlake.infra.demo.page import READER, Outcome, page
 from slotlake.infra.demo.screen import Screen, Step
 from slotlake.infra.launch.folders import CHECKOUT, home
@@ -40,7 +41,7 @@ WRITE_SECONDS_MAX = 50.0
 RATE_MIN = 300.0  # a second, so that few transactions do not take long
 WATCH_SECONDS = 2.0
 _DEMO_FILE = "demo.json"
-_BOOTSTRAP, _SYNC, _VERIFY = "cdc_bootstrap_demo", "cdc_sync_demo", "cdc_verify_demo"
+_BOOTSTRAP, _VERIFY = "cdc_bootstrap_demo", "cdc_verify_demo"
 
 
 def run_demo(*, scale: int, transactions: int, keep: bool, folder: Path | None) -> int:
@@ -178,7 +179,7 @@ class Demo:
         copied = self._bootstrap(screen, client)
         rate = self._live(screen, client, pipeline)
         if not self.keep:
-            client.pause(_SYNC, True)
+            client.pause(SYNC, True)
         verified = self._verify(screen, client)
         return self._outcome(screen, client, pipeline, copied=copied, verified=verified, rate=rate)
 
@@ -198,7 +199,7 @@ class Demo:
         }
         self._wait_all(waiting, steps)
         client: AirflowClient = waiting["Airflow"][0].result()
-        client.wait_dags((_BOOTSTRAP, _SYNC, _VERIFY))
+        client.wait_dags((_BOOTSTRAP, SYNC, _VERIFY))
         screen.note(f"Airflow's UI: {self.airflow.url}  user admin, password {self.airflow.password}")
         return client
 
@@ -235,7 +236,7 @@ class Demo:
         step = screen.step("initial copy")
         client.pause(_BOOTSTRAP, False)
         run = client.trigger(_BOOTSTRAP)
-        _wait_run(client, _BOOTSTRAP, run, step)
+        wait_run(client, _BOOTSTRAP, run, step)
         copied: dict[str, Any] = client.xcoms(_BOOTSTRAP, run)["bootstrap", "return_value"]
         step.end(f"{copied['rows']:,} rows at {copied['lsn']}, by {_BOOTSTRAP}")
         return copied
@@ -245,7 +246,7 @@ class Demo:
         rate = max(RATE_MIN, self.transactions / WRITE_SECONDS_MAX)
         writing, syncing = screen.step("pgbench writes"), screen.step("cdc_sync")
         total = self.transactions
-        client.pause(_SYNC, False)
+        client.pause(SYNC, False)
 
         watched = time.monotonic()
 
@@ -253,13 +254,13 @@ class Demo:
             nonlocal watched
             writing.show(f"{done:,} transactions", min(done, total), total)
             if time.monotonic() - watched > WATCH_SECONDS:
-                _watch_syncs(client, pipeline, syncing)
+                show_position(client, pipeline, syncing)
                 watched = time.monotonic()
 
         self.bank.write(total, rate, show_progress)
         writing.end(f"{transactions_of(self.folder / 'pgbench.log'):,} transactions, {rate:,.0f}/s")
         target = self.bank.position()
-        while _watch_syncs(client, pipeline, syncing) < target:
+        while show_position(client, pipeline, syncing) < target:
             time.sleep(WATCH_SECONDS)
         syncing.end(f"the lake has reached {format_lsn(target)}, the end of the writes")
         return rate
@@ -268,7 +269,7 @@ class Demo:
         step = screen.step("verify")
         client.pause(_VERIFY, False)
         run = client.trigger(_VERIFY)
-        _wait_run(client, _VERIFY, run, step)
+        wait_run(client, _VERIFY, run, step)
         verified: dict[str, Any] = client.xcoms(_VERIFY, run)["verify", "return_value"]
         step.end(f"equal at {verified['lsn']}")
         return verified
@@ -301,7 +302,7 @@ class Demo:
             schedule_seconds=SCHEDULE_SECONDS,
             written=transactions_of(self.folder / "pgbench.log"),
             copied=copied,
-            sync_seconds=_sync_seconds(client),
+            sync_seconds=sync_seconds(client),
             verified=verified,
             points=points_read,
             seconds=time.monotonic() - self.started,
@@ -329,49 +330,6 @@ airflow:
 tables:
 {tables}""",
         )
-
-
-def lake_of(pipeline: PipelineFile) -> Any:
-    """Return the settings of a pipeline's lake."""
-    from slotlake.spark.lake import LakeSettings
-
-    lake = pipeline.lake
-    return LakeSettings(lake.catalog, pipeline.lake_uri(), pipeline.warehouse(), lake.namespace)
-
-
-def _wait_run(client: AirflowClient, dag: str, run: str, step: Step) -> None:
-    """Wait for the success of a DAG run, and show the states of its tasks."""
-    while (state := client.run(dag, run)["state"]) not in ("success", "failed"):
-        tasks = client.tasks(dag, run)
-        step.show(", ".join(f"{name} {task['state'] or 'waits'}" for name, task in tasks.items()))
-        time.sleep(0.5)
-    if state == "failed":
-        raise SetupError(f"{dag} failed", where=run, way_out=client.reason(dag, run))
-
-
-def _watch_syncs(client: AirflowClient, pipeline: PipelineFile, step: Step) -> int:
-    """Show and return the lake's position; a failed run ends the demo."""
-    from slotlake.spark.read.point import ReadPoint
-
-    for run in client.runs(_SYNC):
-        if run["state"] == "failed":
-            reason = client.reason(_SYNC, run["dag_run_id"])
-            raise SetupError(f"{_SYNC} failed", where=run["dag_run_id"], way_out=reason)
-    read_point = ReadPoint.latest(lake_of(pipeline))
-    rows = [row for row in read_point.commits() if row["transactions"]]
-    changes = sum(row["changes"] for row in rows)
-    step.show(f"{len(rows)} batches, {changes:,} changes, the lake is at {format_lsn(read_point.position)}")
-    return read_point.position
-
-
-def _sync_seconds(client: AirflowClient) -> float:
-    """Return the seconds that pull, apply and publish worked in all runs with a batch."""
-    total = 0.0
-    for run in client.runs(_SYNC):
-        tasks = client.tasks(_SYNC, run["dag_run_id"])
-        if tasks["publish"]["state"] == "success":
-            total += sum(tasks[name]["duration"] or 0.0 for name in ("pull", "apply", "publish"))
-    return total
 
 
 def _folder(folder: Path | None) -> Path:
