@@ -239,7 +239,7 @@ def _slot_fields(slot: SlotState | None) -> dict[str, Any]:
     }
 
 
-def _archive(pipeline: OpenPipeline) -> dict[str, int]:
+def _archive(pipeline: OpenPipeline) -> dict[str, Any]:
     archived = batches(pipeline.file.changelog_dir)
     size = sum(file.stat().st_size for path in archived for file in path.iterdir())
     return {"changelog_batches": len(archived), "changelog_bytes": size}
