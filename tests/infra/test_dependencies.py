@@ -75,10 +75,10 @@ def _found() -> Iterator[tuple[str, str]]:
     for path in modules(*FOLDERS):
         for node in _statements(tree(path)):
             if isinstance(node, ast.Import):
-                modules = [alias.name for alias in node.names]
+                imported = [alias.name for alias in node.names]
             else:
-                modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            for top in {module.split(".")[0] for module in modules} - sys.stdlib_module_names:
+                imported = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for top in {module.split(".")[0] for module in imported} - sys.stdlib_module_names:
                 if top != "slotlake":
                     yield path.relative_to(ROOT).as_posix(), canonicalize_name(IMPORTED_AS.get(top, top))
 
