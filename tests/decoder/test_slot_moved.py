@@ -15,13 +15,13 @@ from slotlake.decoder.server.source import SourceSettings, connect, connect_repl
 from slotlake.decoder.slots import confirm
 from slotlake.decoder.slots import position as slot_held
 from slotlake.decoder.slots.slot import check_slot, drop_slot
-from slotlake.decoder.stream import bulk, pull, receive
+from slotlake.decoder.stream import bulk, preflight, receive
 from slotlake.infra import standing
 from slotlake.infra.local.postgres import Version
 from tests.conftest import Database
 from tests.decoder.sources import insert_position, pulled, slotted, through_sql
 
-PLACES = {"stream": pull, "sql": pull, "standing": standing, "decode": live}
+PLACES = {"stream": preflight, "sql": preflight, "standing": preflight, "decode": live}
 
 
 class _Noted:
