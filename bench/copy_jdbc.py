@@ -1,7 +1,7 @@
 """Spark's JDBC reader as the peer of the copy: a process of its own, warm, that reads when it is told to.
 
 It has PostgreSQL's driver, which nothing else here needs: fetched_jars for this benchmark only, pinned by
-``jdbc.lock`` beside this file.
+``jdbc.lock`` in this folder.
 """
 
 from __future__ import annotations

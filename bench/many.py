@@ -107,14 +107,14 @@ def _place(pipeline: Pipeline, model: str, others: Collection[str]) -> None:
     with open_catalog(pipeline.lake) as catalog:
         like = load_one(catalog, LakeName(NAMESPACE, model))
     tables = [table for table in published_tables(pipeline) if table.table in others]
-    marks = fingerprints_at(pipeline, [table.relation_id for table in tables], None)
+    fingerprints = fingerprints_at(pipeline, [table.relation_id for table in tables], None)
     rows = [
         {
             "catalog_name": pipeline.lake.catalog,
             "table_namespace": NAMESPACE,
             "table_name": table.table,
             "metadata_location": _metadata_of(
-                like, with_fingerprint(lake_schema(table), marks[table.relation_id])
+                like, with_fingerprint(lake_schema(table), fingerprints[table.relation_id])
             ),
         }
         for table in tables

@@ -1,19 +1,11 @@
-"""Public docstrings say what a caller must know: arguments, errors, and the shapes of arrays in kernels.
-
-What is still missing is counted per folder in docstrings_left.json; a count may only go down.
-``python -m tests.test_docstrings`` prints each place and writes lower counts.
-"""
+"""Public docstrings say what a caller must know: arguments, errors, and the shapes of arrays in kernels."""
 
 from __future__ import annotations
 
 import ast
-import json
 import re
-import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +13,6 @@ from tests.sources import ROOT, modules, tree
 
 pytestmark = pytest.mark.fast
 
-LEFT = Path(__file__).with_name("docstrings_left.json")
 FLOORS = ("decoder", "spark", "expectations", "infra", "dags", "bench")
 ARGUMENTS_THAT_NEED_WORDS = 3
 # A dtype (int64, uint8, bool) and, in the same docstring, a shape: (n,), [n], "one per row", "values", ….
@@ -39,11 +30,6 @@ class Missing:
     line: int
     function: str
     section: str  # "Args:", "Raises:", "shapes"
-
-    @property
-    def folder(self) -> str:
-        """The floor and its room, as ``spark/copy``."""
-        return "/".join(Path(self.path).parts[:2]) if self.path.count("/") > 1 else self.path.split("/")[0]
 
 
 def missing(module: ast.Module, path: str) -> Iterator[Missing]:
@@ -123,15 +109,11 @@ def everything_missing() -> list[Missing]:
     ]
 
 
-def _counts(lacks: list[Missing]) -> dict[str, int]:
-    return dict(sorted(Counter(lack.folder for lack in lacks).items()))
-
-
 def test_docstrings_say_arguments_errors_and_shapes() -> None:
     """A public function with three arguments says them, one that raises its errors, a kernel its arrays."""
-    lacks, before = everything_missing(), json.loads(LEFT.read_text())
-    more = {folder: count for folder, count in _counts(lacks).items() if count > before.get(folder, 0)}
-    assert more == {}, "\n".join(_line(lack) for lack in lacks if lack.folder in more)
+    assert [
+        f"{lack.path}:{lack.line}: {lack.function}, {lack.section}" for lack in everything_missing()
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -159,23 +141,3 @@ def test_what_is_missing_is_found(source: str, section: str) -> None:
 )
 def test_what_is_said_is_enough(source: str) -> None:
     assert list(missing(ast.parse(source), "decoder/copy/a.py")) == []
-
-
-def _line(lack: Missing) -> str:
-    return f"{lack.path}:{lack.line}: {lack.function} does not say {lack.section}"
-
-
-def _write() -> int:
-    lacks = everything_missing()
-    sys.stdout.write("".join(_line(lack) + "\n" for lack in lacks))
-    now = _counts(lacks)
-    before = json.loads(LEFT.read_text()) if LEFT.exists() else now
-    if any(count > before.get(folder, 0) for folder, count in now.items()):
-        sys.stderr.write("more than before; the counts stay\n")
-        return 1
-    LEFT.write_text(json.dumps(now, indent=1) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(_write())

@@ -58,7 +58,7 @@ class LocalAirflow:
     Args:
         folder: its AIRFLOW_HOME, made if missing; one that holds an Airflow is used as it is.
         dags: the folder with the DAG files.
-        environment: variables its processes get beside the caller's own (``SLOTLAKE_PIPELINES`` …).
+        environment: variables its processes get in addition to the caller's own (``SLOTLAKE_PIPELINES`` …).
         pools: pool name → places, made or set before the scheduler starts.
         preload: modules that the scheduler imports before it makes its workers, so that a task, which is a
             fork of a worker, need not import them again.
@@ -114,7 +114,11 @@ class LocalAirflow:
     # -- life ---------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start all parts; returns at once, ``wait_ready`` says when they answer."""
+        """Start all parts and return at once; ``wait_ready`` waits until they answer.
+
+        Raises:
+            SetupError: an Airflow runs in this folder.
+        """
         if self.members():
             raise SetupError(
                 "Airflow already runs in this folder",

@@ -43,7 +43,13 @@ class AirflowClient:
         return all((health.get(part) or {}).get("status") == "healthy" for part in parts)
 
     def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        """One call below /api/v2; lists in ``query`` become repeated parameters.
+        """Call the REST API and return its answer, read from JSON; None when it answers nothing.
+
+        Args:
+            method: the HTTP method.
+            path: the path below ``/api/v2``.
+            body: what is sent as JSON; None sends nothing.
+            query: the query's parameters; a list becomes a repeated parameter.
 
         Raises:
             SetupError: Airflow cannot be reached or refuses.
@@ -67,7 +73,11 @@ class AirflowClient:
         return {dag["dag_id"]: dag for dag in self.call("GET", "/dags", limit=1000)["dags"]}
 
     def wait_dags(self, dag_ids: Sequence[str], seconds_max: float = 60.0) -> None:
-        """Wait until the DAG processor has found these DAGs."""
+        """Wait until the DAG processor has read these DAGs.
+
+        Raises:
+            SetupError: some are not there after ``seconds_max``; import errors are its way out.
+        """
         give_up = time.monotonic() + seconds_max
         while missing := set(dag_ids) - set(self.dags()):
             if time.monotonic() > give_up:
@@ -96,7 +106,17 @@ class AirflowClient:
         return str(self.call("POST", f"/dags/{quote(dag)}/dagRuns", body)["dag_run_id"])
 
     def backfill(self, dag: str, start: datetime, end: datetime, form: Mapping[str, Any]) -> int:
-        """What the Backfill button does: a run for each logical date of a range; the backfill's id."""
+        """Make one run for each logical date of a range, as the Backfill button does.
+
+        Args:
+            dag: the DAG's id.
+            start: the first logical date.
+            end: the last logical date, included.
+            form: the values of the form's fields.
+
+        Returns:
+            The backfill's id.
+        """
         body = {
             "dag_id": dag,
             "from_date": start.isoformat(),
@@ -120,7 +140,16 @@ class AirflowClient:
         return newest_first[::-1]
 
     def wait_run(self, dag: str, run: str, seconds_max: float = 120.0) -> str:
-        """Wait for the end of a run: ``success`` or ``failed``."""
+        """Wait for the end of a run and return its state, ``success`` or ``failed``.
+
+        Args:
+            dag: the DAG's id.
+            run: the run's id.
+            seconds_max: how long to wait.
+
+        Raises:
+            SetupError: the run has not ended after ``seconds_max``.
+        """
         give_up = time.monotonic() + seconds_max
         while (state := str(self.run(dag, run)["state"])) not in _ENDED:
             if time.monotonic() > give_up:
@@ -140,7 +169,14 @@ class AirflowClient:
     def clear(
         self, dag: str, run: str, tasks: Sequence[str] | None = None, *, downstream: bool = False
     ) -> None:
-        """Let tasks of a run (all, or these) run again."""
+        """Clear tasks of a run, so that they run again.
+
+        Args:
+            dag: the DAG's id.
+            run: the run's id.
+            tasks: the ids of the tasks; None clears all.
+            downstream: also clear the tasks that depend on them.
+        """
         body: dict[str, Any] = {
             "dry_run": False,
             "dag_run_id": run,
@@ -153,7 +189,14 @@ class AirflowClient:
         self.call("POST", f"/dags/{quote(dag)}/clearTaskInstances", body)
 
     def log(self, dag: str, run: str, task: str, attempt: int = 1) -> str:
-        """What a task wrote, all lines of one attempt."""
+        """Return the log of a task as JSON text.
+
+        Args:
+            dag: the DAG's id.
+            run: the run's id.
+            task: the task's id.
+            attempt: which try, from 1.
+        """
         path = f"/dags/{quote(dag)}/dagRuns/{quote(run)}/taskInstances/{quote(task)}/logs/{attempt}"
         return json.dumps(self.call("GET", path, full_content="true"), ensure_ascii=False)
 

@@ -1,6 +1,6 @@
 """The jars every Spark session is started with (and those of postgres.lock): fetched once, checked, kept.
 
-A lock file (Spark's is ``jars.lock`` beside this file) pins each jar by Maven coordinates and SHA-256.
+A lock file (Spark's is ``jars.lock`` in this folder) pins each jar by Maven coordinates and SHA-256.
 What is missing from the cache folder is fetched by the Ivy resolver that comes with Spark, from its default
 repository or as ``SLOTLAKE_IVY_SETTINGS`` (an ivysettings.xml) says, and is kept only if its digest is the
 pinned one; all later sessions name the files with ``spark.jars`` and need no network.
@@ -78,7 +78,13 @@ def jars(java: Java, *, report_line: Callable[[str], None] = lambda text: None) 
 def fetched_jars(
     pinned: list[Jar], java: Callable[[], Java], *, report_line: Callable[[str], None] = lambda text: None
 ) -> list[Path]:
-    """Paths of these jars, as `jars`; ``java`` is asked for only if something has to be fetched."""
+    """Return the paths of jars; fetch those that this machine does not have.
+
+    Args:
+        pinned: the jars, with their digests.
+        java: gives the Java that fetches; called only when a jar is missing.
+        report_line: called with one line per jar that must be fetched.
+    """
     folder = home() / "jars"
     folder.mkdir(parents=True, exist_ok=True)
     if not all(_is_cached(folder / jar.file) for jar in pinned):

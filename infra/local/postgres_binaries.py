@@ -77,7 +77,11 @@ class ServerUser:
 
 
 def server_user() -> ServerUser:
-    """The calling user, or ``nobody`` for root (PostgreSQL refuses to run as root)."""
+    """Return the calling user, or ``nobody`` for root (PostgreSQL refuses to run as root).
+
+    Raises:
+        SetupError: the caller is root, and there is no user ``nobody``.
+    """
     if os.geteuid() != 0:
         return ServerUser(os.geteuid(), os.getegid(), switch=False)
     try:
@@ -94,8 +98,13 @@ def server_user() -> ServerUser:
 def binaries(version: int, user: ServerUser, *, contrib: bool = False) -> Binaries:
     """The binaries of a major version, in a place where ``user`` can run them.
 
-    The wheel's where it has that version and contrib modules are not wanted, else an archive's, which may
-    have to be fetched.
+    They come from the wheel where it has that version, unless contrib modules are needed; else from an
+    archive, which may have to be fetched.
+
+    Args:
+        version: PostgreSQL's major version.
+        user: who runs the server.
+        contrib: with the contrib modules.
 
     Raises:
         SetupError: the wheel is missing, or there are no binaries of that version.

@@ -33,7 +33,7 @@ SELECT c.oid FROM pg_class c
 WHERE c.oid = ANY (%(tables)s) AND c.relispartition
       AND EXISTS (SELECT FROM pg_partition_ancestors(c.oid) above WHERE above.relid = ANY (%(roots)s))
 """
-# Every batch looks at the marks of all tables.
+# Every batch reads the fingerprints of all tables.
 _READ_LATELY = 4096
 
 
