@@ -31,7 +31,8 @@ from slotlake.infra.demo.screen import Screen, Step
 from slotlake.infra.launch.folders import CHECKOUT, home
 from slotlake.infra.local.airflow import LocalAirflow
 from slotlake.infra.local.airflow_client import AirflowClient
-from slotlake.infra.local.postgres import EmbeddedPostgres, postgres_folder
+from slotlake.infra.local.postgres import EmbeddedPostgres
+from slotlake.infra.local.postgres_binaries import postgres_folder
 from slotlake.infra.local.process import write_private
 from slotlake.infra.local.runtime import spark_runtime
 from slotlake.infra.local.spark_connect import LocalSparkConnect

@@ -39,7 +39,8 @@ from slotlake.decoder.errors import SetupError
 from slotlake.infra.launch.folders import CHECKOUT
 from slotlake.infra.local import airflow_session, process
 from slotlake.infra.local.airflow_client import AirflowClient
-from slotlake.infra.local.postgres import EmbeddedPostgres, postgres_folder
+from slotlake.infra.local.postgres import EmbeddedPostgres
+from slotlake.infra.local.postgres_binaries import postgres_folder
 from slotlake.infra.local.process import command_line, free_port, port_is_free, write_private
 
 USER = "admin"

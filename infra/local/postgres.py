@@ -32,7 +32,13 @@ from typing import Literal, Self, TypeAlias
 
 from slotlake.decoder.errors import SetupError
 from slotlake.infra.local import process
-from slotlake.infra.local.postgres_binaries import Binaries, ServerUser, binaries, server_user
+from slotlake.infra.local.postgres_binaries import (
+    Binaries,
+    ServerUser,
+    binaries,
+    check_reachable,
+    server_user,
+)
 from slotlake.infra.local.process import command_line, free_port, port_is_free, write_private
 
 USER = "slotlake"
@@ -241,7 +247,7 @@ class EmbeddedPostgres:
     def _prepare_folder(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._user.switch:
-            _check_reachable(self.folder)
+            check_reachable(self.folder)
             self._user.own(self.folder)
         self.folder.chmod(0o711 if self._user.switch else 0o700)
         client = self.folder / "client"
@@ -361,16 +367,6 @@ class EmbeddedPostgres:
             return {}
 
 
-def postgres_folder(name: str) -> Path:
-    """A lasting folder for a server: in slotlake's own cache folder, or for root where ``nobody`` can go."""
-    user = server_user()
-    if not user.switch:
-        from slotlake.infra.launch.folders import home
-
-        return home() / "postgres" / name
-    return user.shared_folder() / name
-
-
 @contextlib.contextmanager
 def temporary_postgres(
     *, version: Version = 18, contrib: bool = False, conf: Mapping[str, str] | None = None
@@ -394,17 +390,6 @@ def temporary_postgres(
 def _is_postgres(pid: int, data: Path) -> bool:
     """True when ``pid`` runs and is the postmaster of ``data``: process ids are used again."""
     return str(data) in command_line(pid)
-
-
-def _check_reachable(folder: Path) -> None:
-    for parent in folder.parents:
-        if not parent.stat().st_mode & 0o001:
-            raise SetupError(
-                "PostgreSQL must not run as root, and its user here, 'nobody', cannot enter this folder",
-                where=str(parent),
-                way_out="choose a folder that everyone may enter (mode 0711 or 0755 on each parent), such as "
-                "one below /var/tmp, or run slotlake as an ordinary user",
-            )
 
 
 def _conf_text(value: str) -> str:

@@ -95,6 +95,32 @@ def server_user() -> ServerUser:
     return ServerUser(nobody.pw_uid, nobody.pw_gid, switch=True)
 
 
+def postgres_folder(name: str) -> Path:
+    """A lasting folder for a server: in slotlake's own cache folder, or for root where ``nobody`` can go."""
+    user = server_user()
+    if not user.switch:
+        from slotlake.infra.launch.folders import home
+
+        return home() / "postgres" / name
+    return user.shared_folder() / name
+
+
+def check_reachable(folder: Path) -> None:
+    """Check that everyone may enter the folders above a server's own.
+
+    Raises:
+        SetupError: one of them is closed to others.
+    """
+    for parent in folder.parents:
+        if not parent.stat().st_mode & 0o001:
+            raise SetupError(
+                "PostgreSQL must not run as root, and its user here, 'nobody', cannot enter this folder",
+                where=str(parent),
+                way_out="choose a folder that everyone may enter (mode 0711 or 0755 on each parent), such as "
+                "one below /var/tmp, or run slotlake as an ordinary user",
+            )
+
+
 def binaries(version: int, user: ServerUser, *, contrib: bool = False) -> Binaries:
     """The binaries of a major version, in a place where ``user`` can run them.
 

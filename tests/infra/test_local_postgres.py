@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from slotlake.decoder.errors import SetupError
-from slotlake.infra.local import postgres
+from slotlake.infra.local import postgres_binaries
 from slotlake.infra.local.postgres import EmbeddedPostgres, Version, temporary_postgres
 from slotlake.infra.local.postgres_archives import install
 from tests.conftest import Servers
@@ -116,7 +116,7 @@ def test_a_folder_that_nobody_cannot_enter_is_refused_up_front(tmp_path: Path) -
     closed.mkdir(mode=0o700)
     (closed / "pg").mkdir()
     with pytest.raises(SetupError, match="nobody"):
-        postgres._check_reachable(closed / "pg")
+        postgres_binaries.check_reachable(closed / "pg")
 
 
 def test_it_ends_with_the_process_that_started_it_even_a_killed_one() -> None:
