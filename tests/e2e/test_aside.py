@@ -220,7 +220,7 @@ def test_a_table_without_columns(database: Database, session: Any, tmp_path: Pat
             database.execute(f"ALTER TABLE {table} ADD id int DEFAULT 7")
         told = [each.change for each in pipeline.schema_changes().pending if each.table == "public.never"]
         assert len(told) == 1
-        assert "is set aside: the table has no column" in told[0]
+        assert "is set aside: the table has no published column" in told[0]
         report = pipeline.sync()
         assert report.set_aside == {}
         assert set(report.resumed) == none

@@ -211,7 +211,7 @@ def test_tables_that_will_be_trouble_are_a_warning(shop: Path, database: Databas
     assert any('"c"' in what and "no key" in what for what in found), found
     assert any('"d" would be set aside' in what for what in found), found
     _edit(shop, "tables:\n", "on_trouble: stop\ntables:\n")
-    _refused_alike(shop, "tables", "no column")
+    _refused_alike(shop, "tables", "no published column")
 
 
 def test_a_catalog_or_warehouse_that_cannot_be_used(shop: Path, database: Database) -> None:
