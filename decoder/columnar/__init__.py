@@ -1,1 +1,4 @@
-"""The columnar decoder: a buffer of messages in, typed Arrow tables out."""
+"""The columnar decoder: a buffer of messages in, typed Arrow tables out.
+
+Others import `buffer` and `decoder`.
+"""

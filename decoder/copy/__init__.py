@@ -1,1 +1,4 @@
-"""The initial copy of a table: COPY under an exported snapshot, range by range, into Parquet."""
+"""The initial copy of a table: COPY under an exported snapshot, range by range, into Parquet.
+
+Others import `files`, `parts` and `table`.
+"""

@@ -1,1 +1,4 @@
-"""Output plugins seen from the reading side: one change model, one interface, a reader for each plugin."""
+"""Output plugins seen from the reading side: one change model, one interface, a reader for each plugin.
+
+Others import `changelog`, `consumer`, `delivery`, `jsonlines`, `live`, `model` and `readers`.
+"""

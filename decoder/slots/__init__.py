@@ -1,1 +1,4 @@
-"""Replication slots and the snapshots that belong to them."""
+"""Replication slots and the snapshots that belong to them.
+
+Others import `capacity`, `confirm`, `failover`, `position`, `pressure`, `slot`, `visible` and `writers`.
+"""

@@ -1,1 +1,5 @@
-"""The one table of types, and every conversion between PostgreSQL's values and Arrow's."""
+"""The one table of types, and every conversion between PostgreSQL's values and Arrow's.
+
+Others import `binary`, `catalog`, `column_type`, `declarations`, `names`, `oids`, `parsing`,
+`representations`, `row_kernels`, `slices` and `table`.
+"""

@@ -1,1 +1,4 @@
-"""The step that brings the lake exactly to an LSN: pull, apply, publish, confirm."""
+"""The step that brings the lake exactly to an LSN: pull, apply, publish, confirm.
+
+Others import `advance`, `findings`, `nonblocking` and `steps`.
+"""

@@ -1,1 +1,4 @@
-"""What the files in dags/ share: the list of pipelines, and how a task runs a step."""
+"""What the files in dags/ share: the list of pipelines, and how a task runs a step.
+
+Others import `backfill`, `monitoring` and `scheduling`.
+"""

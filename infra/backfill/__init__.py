@@ -1,1 +1,4 @@
-"""Backfills: rows read again from the source; replays of archived batches."""
+"""Backfills: rows read again from the source; replays of archived batches.
+
+Others import `backfill`, `replay` and `report`.
+"""

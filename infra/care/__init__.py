@@ -1,1 +1,4 @@
-"""Proof, upkeep and the end of a pipeline: verification, maintenance, dropping."""
+"""Proof, upkeep and the end of a pipeline: verification, maintenance, dropping.
+
+Others import `dropping`, `maintenance` and `verification`.
+"""

@@ -1,1 +1,4 @@
-"""The `slotlake` command: arguments in, one report out."""
+"""The `slotlake` command: arguments in, one report out.
+
+Others import `progress_display`.
+"""

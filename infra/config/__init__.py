@@ -1,1 +1,4 @@
-"""The pipeline file: its grammar, its defaults, its secrets, and its choices for tables."""
+"""The pipeline file: its grammar, its defaults, its secrets, and its choices for tables.
+
+Others import `conflicts`, `modes`, `pipeline_file`, `private_files`, `secrets`, `sections` and `unencrypted`.
+"""

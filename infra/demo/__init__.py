@@ -1,1 +1,4 @@
-"""`slotlake demo`: everything on this machine, with a proof at the end."""
+"""`slotlake demo`: everything on this machine, with a proof at the end.
+
+Others import `demo`.
+"""

@@ -1,1 +1,4 @@
-"""Tables that join the publication later: copied over several syncs while transactions are open."""
+"""Tables that join the publication later: copied over several syncs while transactions are open.
+
+Others import `joining_tables` and `recopying`.
+"""

@@ -1,1 +1,4 @@
-"""What is wrong with a pipeline, and what mends it."""
+"""What is wrong with a pipeline, and what mends it.
+
+Others import `recovery`.
+"""

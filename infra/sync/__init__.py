@@ -1,1 +1,4 @@
-"""The sync to now: new tables, tables that come back, batch after batch until the source is reached."""
+"""The sync to now: new tables, tables that come back, batch after batch until the source is reached.
+
+Others import `catch_up`, `modes`, `refill` and `resuming`.
+"""

@@ -1,1 +1,4 @@
-"""Applies a batch: stages every table that it touches."""
+"""Applies a batch: stages every table that it touches.
+
+Others import `lossy`, `stage`, `together` and `trial`.
+"""

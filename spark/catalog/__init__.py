@@ -1,1 +1,4 @@
-"""Catalogs: SQLite and PostgreSQL, REST; pointers and the changes of many tables at once."""
+"""Catalogs: SQLite and PostgreSQL, REST; pointers and the changes of many tables at once.
+
+Others import `base`, `open`, `probe` and `tags`.
+"""

@@ -1,1 +1,4 @@
-"""Keeps tables small and quick: rewrites, expiry, integrity, removal."""
+"""Keeps tables small and quick: rewrites, expiry, integrity, removal.
+
+Others import `expiry`, `integrity`, `removal` and `rewrite`.
+"""

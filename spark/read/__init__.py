@@ -1,1 +1,4 @@
-"""Reads the lake at one point: rows, analysts' queries, and which queries are allowed."""
+"""Reads the lake at one point: rows, analysts' queries, and which queries are allowed.
+
+Others import `point`, `query` and `scan`.
+"""

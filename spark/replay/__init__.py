@@ -1,1 +1,4 @@
-"""Archived batches once more, in a scratch copy of the lake."""
+"""Archived batches once more, in a scratch copy of the lake.
+
+Others import `rebatch` and `scratch`.
+"""

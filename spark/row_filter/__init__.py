@@ -1,1 +1,4 @@
-"""Which rows, columns and operations the lake takes, evaluated as PostgreSQL would."""
+"""Which rows, columns and operations the lake takes, evaluated as PostgreSQL would.
+
+Others import `plan` and `selection`.
+"""

@@ -1,1 +1,4 @@
-"""A lake table's shape: fields, names, types, and what becomes of them when the source changes."""
+"""A lake table's shape: fields, names, types, and what becomes of them when the source changes.
+
+Others import `change`, `metadata`, `schema`, `settle`, `shapes` and `type_rules`.
+"""
