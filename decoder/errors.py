@@ -86,6 +86,10 @@ class UnsendableError(SourceError):
     """The server failed at making a message, as of a row whose text is too large; in binary it may not."""
 
 
+class UntranslatableError(SourceError):
+    """The server cannot translate a text to UTF-8; as it is stored it may be read."""
+
+
 class BulkError(SourceError):
     """The server cannot be read through SQL; as a replication connection it may."""
 

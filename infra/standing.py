@@ -20,6 +20,7 @@ from slotlake.decoder.errors import (
     SourceUnavailableError,
     StreamingError,
     UnsendableError,
+    UntranslatableError,
 )
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.position import writers_open
@@ -154,7 +155,7 @@ class StandingStream:
             return self._catch_up(request, settings)
         try:
             return self._stream_batch_again(request, settings)
-        except UnsendableError:  # a pull over its own connection can also read through SQL
+        except (UnsendableError, UntranslatableError):  # a pull over its own connection knows another way
             return settings.pull(request.position, request.until, request.progress)
 
     def _stream_batch_again(self, request: _StreamRequest, settings: PullSettings) -> Batch:

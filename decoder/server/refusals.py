@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from slotlake.decoder.errors import LockedError, SourceError, SourceUnavailableError, UnreadableRowsError
+from slotlake.decoder.errors import (
+    LockedError,
+    SourceError,
+    SourceUnavailableError,
+    UnreadableRowsError,
+    UntranslatableError,
+)
 
 OLDEST_MAJOR = 14
 _OLDEST_NUMBERED = 80000  # what is below is no version of PostgreSQL, but of something between
@@ -44,9 +50,9 @@ _STALE = Refusal(
     "same refusal comes again, the role may lack USAGE on the schema",
 )
 _CORRECT_BYTES = (
-    "correct the value where the server points at. A stream brings the changes that hold it for ever: drop "
-    "the slot (SELECT pg_drop_replication_slot(…)), then `slotlake recover --yes` compares, and writes what "
-    "differs"
+    "correct what the server points at: a value (or leave its column out, tables.<name>.columns), or a name. "
+    "If a stream ends there again, its changes hold it for ever: drop the slot "
+    "(SELECT pg_drop_replication_slot(…)), then `slotlake recover --yes` compares, and writes what differs"
 )
 _BY_STATE: dict[str, Refusal] = {
     "0A000": Refusal(
@@ -55,7 +61,7 @@ _BY_STATE: dict[str, Refusal] = {
         "docs/servers.md says which version can; another server (the primary instead of a standby) may",
     ),
     "22021": Refusal(
-        SourceError,
+        UntranslatableError,
         "the source holds bytes that are no text in its encoding",
         _CORRECT_BYTES,
     ),

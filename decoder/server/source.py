@@ -13,11 +13,13 @@ words pass through :func:`_without_secrets`.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
 
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from slotlake.decoder.errors import SourceError, SourceUnavailableError
@@ -117,16 +119,28 @@ def connect_replication(dsn: str) -> WatchedConnection:
     return _open(dsn, {"replication": "database"}, 0.0)
 
 
-def as_stored(connection: psycopg.Connection[Any]) -> bool:
+def as_stored(connection: psycopg.Connection[Any], *, always: bool = False) -> bool:
     """Have text sent as it is stored where the database knows of no encoding (SQL_ASCII); is it such a one?
 
     Such a server would check that text is UTF-8, and end everything at the first that is not, without a word
     of whose it is.  Who reads it here can say so (and psycopg gives text as bytes from then on).
+
+    Args:
+        always: also of a database that knows its encoding.
     """
-    if connection.info.parameter_status("server_encoding") != "SQL_ASCII":
+    if not always and connection.info.parameter_status("server_encoding") != "SQL_ASCII":
         return False
     connection.execute("SET client_encoding = 'SQL_ASCII'")
     return True
+
+
+def stored_texts(connection: psycopg.Connection[Any], texts: Sequence[str]) -> list[bytes]:
+    """Texts as the database stores them: what is sent after `as_stored` is not translated either."""
+    one = sql.SQL("convert_to({}, getdatabaseencoding())")
+    asked = sql.SQL("SELECT {}").format(sql.SQL(", ").join(one.format(sql.Literal(text)) for text in texts))
+    row = connection.execute(asked).fetchone()  # without parameters: a replication connection takes none
+    assert row is not None
+    return [bytes(each) for each in row]
 
 
 def identify(dsn: str) -> ServerIdentity:

@@ -30,7 +30,7 @@ import psycopg
 from psycopg import pq, sql
 
 from slotlake.decoder.compiled.jit import Bytes, Ints
-from slotlake.decoder.errors import BulkError, SlotlakeError, SourceUnavailableError
+from slotlake.decoder.errors import BulkError, SlotlakeError, SourceUnavailableError, UntranslatableError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.decoder.server.closing import Closes
 from slotlake.decoder.server.source import SourceSettings, as_stored, connect, explain, redact
@@ -87,6 +87,7 @@ class BulkStream(Closes):
     Raises:
         BulkError: the server refuses to be read this way: no slot is free, no room for a temporary file, …
         SourceError: a publication is missing.
+        UntranslatableError: a text cannot be sent in UTF-8.
         SourceUnavailableError: the connection failed.
 
     Attributes:
@@ -199,7 +200,7 @@ class BulkStream(Closes):
         """Everything that has arrived, without waiting, as the contents of replication messages.
 
         Raises:
-            BulkError, SourceUnavailableError: as when it was made.
+            BulkError, UntranslatableError, SourceUnavailableError: as when it was made.
         """
         try:
             frames = self._arrived_frames()
@@ -267,6 +268,8 @@ class BulkStream(Closes):
     def _as_bulk_error(self, error: psycopg.Error) -> Exception:
         explained = explain(error, self._source.dsn, "reading a backlog through SQL")
         no_room = (error.sqlstate or "")[:2] == _INSUFFICIENT_RESOURCES
+        if isinstance(explained, UntranslatableError):
+            return explained
         if isinstance(explained, SourceUnavailableError) and not no_room:
             return SourceUnavailableError(
                 f"the connection broke off while a backlog was read: {explained.what}",

@@ -14,7 +14,7 @@ open (None) becomes the most that the server has.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slotlake.decoder.errors import SourceError
 from slotlake.decoder.server.source import Origin, SourceSettings, Streaming, redact
@@ -31,7 +31,11 @@ _ORIGIN_SERVER = 16
 
 @dataclass(frozen=True)
 class Options:
-    """The options of one START_REPLICATION with pgoutput, each settled."""
+    """The options of one START_REPLICATION with pgoutput, each settled.
+
+    Attributes:
+        as_stored: texts come as the database stores them, and are translated here (`as_stored_options`).
+    """
 
     proto_version: int
     streaming: Streaming = "off"
@@ -39,6 +43,12 @@ class Options:
     binary: bool = False
     messages: bool = False
     origin: Origin = "any"
+    as_stored: bool = False
+
+
+def as_stored_options(options: Options) -> Options:
+    """The same, with texts as they are stored: of whole transactions, and of values in text format only."""
+    return replace(options, streaming="off", binary=False, as_stored=True)
 
 
 def newest_protocol(server_version: int) -> int:

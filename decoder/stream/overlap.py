@@ -24,7 +24,7 @@ from psycopg import sql
 from slotlake.decoder.changelog.batches import Batch, batch_positions, batches
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.protocol.cursor import EPOCH_MICROSECONDS
-from slotlake.decoder.server.source import SourceSettings, as_stored
+from slotlake.decoder.server.source import SourceSettings, as_stored, stored_texts
 from slotlake.decoder.slots.slot import SlotState
 
 PEEK_BYTES = 32 << 20
@@ -106,14 +106,15 @@ def _slot_transactions(
         options["messages"] = "true"
     if source.origin == "none" and connection.info.server_version >= _FIRST_WITH_ORIGIN:
         options["origin"] = "none"
-    stored = as_stored(connection)  # else a value that is no text ends this look, and every run with it
+    given = stored_texts(connection, [text for pair in options.items() for text in pair])
+    as_stored(connection, always=True)  # a value that cannot be translated would end every run
     rows = connection.execute(
         "SELECT substr(data, 2, 20) FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, NULL, "
-        "VARIADIC %s::text[]) WHERE get_byte(data, 0) = 66",
-        (source.slot, format_lsn(until), [text for pair in options.items() for text in pair]),
+        "VARIADIC ARRAY(SELECT convert_from(given, getdatabaseencoding()) FROM unnest(%s::bytea[]) given)) "
+        "WHERE get_byte(data, 0) = 66",
+        (source.slot, format_lsn(until), given),
         binary=True,
     ).fetchall()
-    if stored:
-        connection.execute("SET client_encoding = 'UTF8'")
+    connection.execute("SET client_encoding = 'UTF8'")
     begun = (_BEGIN.unpack(row[0]) for row in rows)
     return {(lsn, xid, time + EPOCH_MICROSECONDS) for lsn, time, xid in begun}

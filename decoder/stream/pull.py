@@ -24,6 +24,7 @@ from slotlake.decoder.errors import (
     SourceUnavailableError,
     StreamingError,
     UnsendableError,
+    UntranslatableError,
 )
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.server.position import writers_open
@@ -31,7 +32,7 @@ from slotlake.decoder.server.source import SourceSettings
 from slotlake.decoder.server.waiting import WatchedConnection
 from slotlake.decoder.slots.slot import SlotState
 from slotlake.decoder.stream.bulk import worth_bulk
-from slotlake.decoder.stream.options import Options, negotiate
+from slotlake.decoder.stream.options import Options, as_stored_options, negotiate
 from slotlake.decoder.stream.preflight import PullRequest, prepare
 from slotlake.decoder.stream.puller import Progress, Puller, PullProgress
 
@@ -110,9 +111,22 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
 
     slot = plan.state.slot
     bulk = deadline is None and slot is not None and worth_bulk(source, slot, start, plan.until)
-    batch = _first_that_works(write_batch, options, plan.until if bulk else None)
+    batch = _as_utf8_or_stored(write_batch, options, plan.until if bulk else None)
     reach("pull.renamed")
     return batch
+
+
+def _as_utf8_or_stored(write_batch: Callable[..., Batch], options: Options, bulk_until: int | None) -> Batch:
+    """In UTF-8; else as the database stores it: a value that has no UTF-8 is then found, with its table."""
+    try:
+        return _first_that_works(write_batch, options, bulk_until)
+    except UntranslatableError as error:
+        _log.warning("a batch is read as it is stored, because the server cannot translate all of it")
+        refused = error
+    try:
+        return write_batch(as_stored_options(options))
+    except UntranslatableError:  # it is no text of a change
+        raise refused from None
 
 
 def _first_that_works(write_batch: Callable[..., Batch], options: Options, bulk_until: int | None) -> Batch:

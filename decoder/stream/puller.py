@@ -41,6 +41,7 @@ from slotlake.decoder.stream.copy_data import Frames
 from slotlake.decoder.stream.framing import ENDED_EARLY, NO_LIMIT, RUNNING, Bounds, Framing
 from slotlake.decoder.stream.options import Options
 from slotlake.decoder.stream.receive import Stream
+from slotlake.decoder.translation.messages import Translation
 
 CHUNK_BYTES = 16 << 20
 _BUFFERS = 3
@@ -116,6 +117,8 @@ class Puller(Closes):
         self._decoding = _Decoding(assembler, _decoder(source, options), pass_over=pass_over)
         self._progress: Progress | None = None
         try:
+            if options.as_stored:
+                self._decoding.translation = Translation(source.dsn)
             self._stream = self._opened(options, bulk_until)
         except BaseException:
             self._decoding.stop()
@@ -281,6 +284,7 @@ class _Decoding:
         self._open = False
         self.versions: list[RelationVersion] = []
         self.unreadable: Unreadable | None = {} if pass_over else None
+        self.translation: Translation | None = None
 
     def begin(self, writer: BatchWriter) -> None:
         """The next buffers belong to a new batch."""
@@ -328,9 +332,12 @@ class _Decoding:
         """Give up: what has not begun is dropped, what has is waited for."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         self.assembler.close()
+        if self.translation is not None:
+            self.translation.close()
 
     def _work(self, buffer: MessageBuffer) -> None:
-        for plain in self.assembler.take(buffer):
+        utf8 = buffer if self.translation is None else self.translation.take(buffer)
+        for plain in self.assembler.take(utf8):
             self._decode(plain)
 
     def _decode(self, buffer: MessageBuffer) -> None:

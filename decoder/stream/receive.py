@@ -37,6 +37,7 @@ from slotlake.decoder.server.source import (
     explain,
     redact,
     source_errors,
+    stored_texts,
 )
 from slotlake.decoder.server.timeline import Origin, require_same
 from slotlake.decoder.server.waiting import no_answer, readable
@@ -98,8 +99,7 @@ class Stream(Closes):
             with source_errors(source.dsn, "starting replication"):
                 if origin is not None:
                     require_same(self._connection, origin, source.dsn)
-                as_stored(self._connection)
-                self._begin(self._command(options, plugin_options))
+                self._begin(self._prepared(self._command(options, plugin_options)))
             self._require_position()
         except BaseException:
             self._connection.close()
@@ -118,6 +118,15 @@ class Stream(Closes):
             return replication_command(self._source.slot, self._start, plugin_options)
         self._options = options or negotiate(self._source, self._pgconn.server_version)
         return start_command(self._source, self._options, self._start)
+
+    def _prepared(self, command: bytes) -> bytes:
+        """The command as the connection takes it once texts come as they are stored, if they do."""
+        if self._options is None or not self._options.as_stored:
+            as_stored(self._connection)
+            return command
+        (stored,) = stored_texts(self._connection, [command.decode()])
+        as_stored(self._connection, always=True)
+        return stored
 
     def _begin(self, command: bytes) -> None:
         timeout = _sender_timeout(self._connection)

@@ -9,7 +9,7 @@ its rows cannot be distinguished or compared.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,8 @@ from slotlake.decoder.catalog.publication_tables import LEAVES, LOCKED
 from slotlake.decoder.catalog.publications import SourceTable
 from slotlake.decoder.catalog.vanished import VanishedError
 from slotlake.decoder.changelog.difference import RowChange
-from slotlake.decoder.server.source import source_session
+from slotlake.decoder.errors import SlotlakeError, UnreadableRowsError
+from slotlake.decoder.server.source import explain, source_session
 from slotlake.expectations.differences import TableDifferences, compare_table, lake_rows, source_rows
 from slotlake.expectations.results import DIFFERENT, DUPLICATED, EXTRA, MISSING
 from slotlake.expectations.shapes import Compared
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from slotlake.spark.read.point import ReadPoint
 
 NOTHING, ROWS, WHOLE, NEW, LEFT = "nothing", "rows", "whole", "new", "left"
+_SPARED = "it cannot be read, and will be set aside: "
 _WHOLE_SHARE = 0.5
 _ALWAYS_BY_ROWS = 1000
 _BY_ROWS_MAX = 500_000
@@ -98,8 +100,9 @@ class Comparison:
         coming = by_kind.get(MISSING, {}) if "insert" in takes else {}
         old = lake_rows(point, self.difference.table, [*going, *changed], names)
         yield from (RowChange(old[key], None) for key in going)
-        for key, row in source_rows(connection, self.difference.table, [*changed, *coming], names):
-            yield RowChange(old.get(key), row)
+        with _of_its_rows(connection, self.source):
+            for key, row in source_rows(connection, self.difference.table, [*changed, *coming], names):
+                yield RowChange(old.get(key), row)
 
     def _changes_without_key(
         self,
@@ -108,14 +111,26 @@ class Comparison:
         by_kind: dict[str, dict[int, int]],
         names: Sequence[str],
     ) -> Iterator[RowChange]:
+        assert self.source is not None
         assert self.difference is not None
         going = by_kind.get(EXTRA, {}) | by_kind.get(DUPLICATED, {})
         old = lake_rows(point, self.difference.table, list(going), names)
         for key, rows in going.items():
             yield from [RowChange(old[key], None)] * rows
         coming = dict(by_kind.get(MISSING, {}))
-        for key, row in source_rows(connection, self.difference.table, list(coming), names):
-            yield from [RowChange(None, row)] * coming.pop(key, 0)
+        with _of_its_rows(connection, self.source):
+            for key, row in source_rows(connection, self.difference.table, list(coming), names):
+                yield from [RowChange(None, row)] * coming.pop(key, 0)
+
+
+@contextmanager
+def _of_its_rows(connection: psycopg.Connection[Any], table: SourceTable) -> Iterator[None]:
+    """A value at which the server fails, or which it cannot translate, is the trouble of its table."""
+    try:
+        yield
+    except psycopg.DataError as error:
+        explained = explain(error, connection.info.dsn, f"comparing {table.quoted}", rows=True)
+        raise explained.of(table.schema, table.table) from None
 
 
 def compare(
@@ -124,6 +139,7 @@ def compare(
     tables: Sequence[SourceTable],
     unreadable: Collection[LakeName],
     progress: Progressing,
+    spared: Callable[[SlotlakeError], bool] = lambda error: False,
 ) -> list[Comparison]:
     """Compare all tables as the connection's snapshot shows them with the lake.
 
@@ -133,6 +149,10 @@ def compare(
         tables: the published tables.
         unreadable: lake tables that cannot be compared, because part of them was lost.
         progress: called with the number of tables that are compared.
+        spared: says of a table's trouble whether the table is then left, and the others are compared.
+
+    Raises:
+        UnreadableRowsError: the server fails at a row of a table that is not spared; the error names it.
     """
     mirrors = {(table.schema, table.table): table for table in point.followed()}
     sizes = _sizes(connection, [table.relation_id for table in tables])
@@ -140,7 +160,13 @@ def compare(
     for done, table in enumerate(tables):
         progress("compare", done, len(tables))
         size, mirror = sizes.get(table.relation_id, (0, 0)), mirrors.pop((table.schema, table.table), None)
-        comparisons.append(_compared(connection, point, table, mirror, unreadable, size))
+        try:
+            comparisons.append(_compared(connection, point, table, mirror, unreadable, size))
+        except UnreadableRowsError as error:
+            if not spared(error):
+                raise
+            repair = TableRepair(postgres_name(table.schema, table.table), LEFT, why=_SPARED + error.what)
+            comparisons.append(Comparison(None, mirror, repair))
     progress("compare", len(tables), len(tables))
     reason = "it is not published any more: it stays as it is"
     unpublished = [(t, TableRepair(t.source_name, LEFT, why=reason)) for t in mirrors.values()]
@@ -169,7 +195,7 @@ def _compared(
     if reason:
         return Comparison(table, mirror, TableRepair(name, WHOLE, *size, why=reason))
     try:
-        with reading(connection, Compared.of(name, table, mirror)):
+        with reading(connection, Compared.of(name, table, mirror)), _of_its_rows(connection, table):
             difference = compare_table(connection, point, name, table, mirror)
     except VanishedError:
         return Comparison(None, mirror, TableRepair(name, LEFT, why="it was dropped: it stays as it is"))

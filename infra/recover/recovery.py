@@ -22,7 +22,14 @@ from slotlake.decoder.server.source import source_session
 from slotlake.infra.advance.findings import Diagnosis, Finding, judge
 from slotlake.infra.recover.compare import LEFT, NEW, NOTHING, ROWS, WHOLE, TableRepair, compare, session_now
 from slotlake.infra.reports import Report
-from slotlake.infra.selection.aside import forget_stopped, stopped_by, tables_aside, with_resume
+from slotlake.infra.selection.aside import (
+    forget_stopped,
+    is_of_one_table,
+    retry_without_troubled,
+    stopped_by,
+    tables_aside,
+    with_resume,
+)
 from slotlake.infra.source import standing_puller
 
 if TYPE_CHECKING:
@@ -84,7 +91,8 @@ def recover(pipeline: OpenPipeline, *, carry_out: bool, progress: Progressing) -
         tables = _planned(pipeline, diagnosis, progress)
     return RecoverReport(
         pipeline.name,
-        "; ".join(finding.what for finding in diagnosis.findings),
+        "; ".join(finding.what for finding in diagnosis.findings)
+        + (_set_aside_tables(pipeline) if carry_out else ""),
         _plan(pipeline, diagnosis, tables, carried_out=carry_out),
         carried_out=carry_out,
         findings=diagnosis.findings,
@@ -107,12 +115,15 @@ def _report_of_whole(pipeline: OpenPipeline, diagnosis: Diagnosis) -> RecoverRep
 def _unmended_troubles(pipeline: OpenPipeline) -> str:
     """What no recovery mends: the error that the last sync ended with, and tables set aside."""
     stopped = stopped_by(pipeline)
-    warnings = [f"the next sync will stop again at {stopped}"] if stopped else []
-    warnings += [
-        f"table {each.source_name} is set aside ({each.reason}): {with_resume(each.way_out)}"
+    warning = f"; but the next sync will stop again at {stopped}" if stopped else ""
+    return warning + _set_aside_tables(pipeline)
+
+
+def _set_aside_tables(pipeline: OpenPipeline) -> str:
+    return "".join(
+        f"; but table {each.source_name} is set aside ({each.reason}): {with_resume(each.way_out)}"
         for each in tables_aside(pipeline).values()
-    ]
-    return "".join(f"; but {each}" for each in warnings)
+    )
 
 
 def _planned(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressing) -> list[TableRepair]:
@@ -128,7 +139,14 @@ def _planned(pipeline: OpenPipeline, diagnosis: Diagnosis, progress: Progressing
             return []  # which tables, and which of their rows, nobody can tell before the publication is made
         tables = published_tables(pipeline)
         with session_now(pipeline.source.dsn) as connection:
-            comparisons = compare(connection, ReadPoint.latest(pipeline.lake), tables, broken, progress)
+            comparisons = compare(
+                connection,
+                ReadPoint.latest(pipeline.lake),
+                tables,
+                broken,
+                progress,
+                spared=lambda error: is_of_one_table(pipeline, error),
+            )
         return [each.repair for each in comparisons]
     names = {name for each in diagnosis.findings if each.repair == "copy" for name in each.tables}
     return [TableRepair(name, WHOLE, why="copied again in place") for name in sorted(names)]
@@ -264,7 +282,10 @@ def _copy_or_compare(
     from slotlake.infra.recover.renew import renew
 
     if diagnosis.needs("renew"):
-        return renew(pipeline, broken, salvage=_may_apply_waiting(diagnosis), progress=progress)
+        salvage = _may_apply_waiting(diagnosis)
+        return retry_without_troubled(
+            pipeline, lambda: renew(pipeline, broken, salvage=salvage, progress=progress)
+        )
     if not broken:
         return []
     tables = copy_again(pipeline, broken, progress)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from slotlake import Pipeline
-from slotlake.decoder.errors import ProtocolError, SourceError
+from slotlake.decoder.errors import ProtocolError
 from slotlake.infra.cli.main import main
 from slotlake.spark.catalog.rest import RestPointers
 from tests.catalogs import postgres_uri
@@ -189,14 +189,10 @@ def test_killed(bytes_database: Database, connect: str, tmp_path: Path) -> None:
         assert pipeline.verify().equal
 
 
-def _any_bytes(database: Database) -> None:
-    """Bytes that are no text, as a function written in C can leave them: nobody has checked them."""
-    database.execute("CREATE CAST (bytea AS text) WITHOUT FUNCTION")
-
-
 def test_bytes_in_a_database_of_utf8(database: Database, session: Any, tmp_path: Path) -> None:
+    """Bytes that are no text, as a function written in C can leave them: nobody has checked them."""
     file = pipeline_file(tmp_path, database, five_rows(database, "good", "bad"))
-    _any_bytes(database)
+    database.execute("CREATE CAST (bytea AS text) WITHOUT FUNCTION")
     with Pipeline.open(file) as pipeline:
         pipeline.init()
         database.execute(r"INSERT INTO bad VALUES (6, '\xfffe81'::bytea::text); UPDATE good SET v = 'x'")
@@ -220,26 +216,3 @@ def test_bytes_in_a_database_of_utf8(database: Database, session: Any, tmp_path:
         assert pipeline.sync().set_aside == {}
         assert_equal(database, pipeline, ["good"])
         assert len(list(pipeline.rows("bad"))) == 5
-
-
-@pytest.mark.parametrize("encoding", ["WIN1252", "EUC_JP"] if LONG else ["WIN1252"])
-def test_bytes_that_the_server_cannot_translate(
-    database: Database, session: Any, tmp_path: Path, encoding: str
-) -> None:
-    """The server ends the stream without a word of whose they are; the way out that is told ends that."""
-    with encoded_database(database.server, f"{database.name}_other", encoding) as other:
-        file = pipeline_file(tmp_path, other, five_rows(other, "good", "bad"))
-        _any_bytes(other)
-        with Pipeline.open(file) as pipeline:
-            pipeline.init()
-            other.execute(r"INSERT INTO bad VALUES (6, '\x81'::bytea::text); UPDATE good SET v = 'x'")
-            with pytest.raises(SourceError) as refused:
-                pipeline.sync()
-            assert "correct" in refused.value.way_out
-            assert "slotlake recover --yes" in refused.value.way_out
-            other.execute("UPDATE bad SET v = 'corrected' WHERE id = 6")
-            other.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.source.slot])
-            pipeline.recover(carry_out=True)
-            other.execute("DELETE FROM bad WHERE id = 1; UPDATE good SET v = 'y'")
-            assert pipeline.sync().set_aside == {}
-            assert_equal(other, pipeline, ["good", "bad"])
