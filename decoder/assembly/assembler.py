@@ -76,6 +76,7 @@ class Assembler:
         room: where transactions wait.
         store: prepared transactions of earlier batches, and of this one when it ends.
         streaming, two_phase, binary: as asked of the server.
+        any_bytes: values that are not UTF-8 pass, for a decoder that names their table.
 
     Attributes:
         resolved: prepared transactions whose outcome came, with the outcome, since `next_batch`.
@@ -90,9 +91,11 @@ class Assembler:
         streaming: Literal["off", "on", "parallel"] = "parallel",
         two_phase: bool = True,
         binary: bool = False,
+        any_bytes: bool = False,
     ) -> None:
         self._room, self._store = room, store
         self._parallel, self._binary = streaming == "parallel", binary
+        self._any_bytes = any_bytes
         self._refused = ("" if streaming != "off" else records.STREAMING) + (
             "" if two_phase else records.TWO_PHASE
         )
@@ -176,7 +179,16 @@ class Assembler:
                     self._session_relations.arrival, message.xid, relation.relation_id, len(relation.columns)
                 )
 
-        inspect(buffer, tags, first, lambda: block.widths, described, streamed=True, binary=self._binary)
+        inspect(
+            buffer,
+            tags,
+            first,
+            lambda: block.widths,
+            described,
+            streamed=True,
+            binary=self._binary,
+            any_bytes=self._any_bytes,
+        )
         ends = np.ascontiguousarray(buffer.ends[first : first + len(tags) + 1])
         data = np.empty(int(ends[-1] - ends[0]), dtype=np.uint8)
         start, length = np.empty(len(tags), np.int64), np.empty(len(tags), np.int32)
@@ -209,6 +221,7 @@ class Assembler:
             described,
             streamed=False,
             binary=self._binary,
+            any_bytes=self._any_bytes,
         )
 
     def _note_plain(self, buffer: MessageBuffer, tags: Tags, first: int, end: int) -> None:

@@ -5,12 +5,14 @@ confirmed to the server, which never sends it again: what is wrong with it must 
 asked for.  And damage is damage in a transaction that is rolled back, too.
 
 The compiled pass takes what is beyond doubt; the plain reader judges the rest, and says what is wrong.
-Invariant: this accepts exactly what the plain reader of the whole stream (reader.py) accepts as content.
+Invariant: this accepts exactly what the plain reader of the whole stream (reader.py) accepts as content, and
+values that are not UTF-8 if it is to leave them to the decoder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +74,7 @@ def inspect(
     *,
     streamed: bool,
     binary: bool,
+    any_bytes: bool,
 ) -> None:
     """Check the content messages from ``first`` on.
 
@@ -81,10 +84,12 @@ def inspect(
         described: called with the place of each relation and type message, and the message.
         streamed: they stand in a stream block, and begin with a transaction id.
         binary: binary values were asked for.
+        any_bytes: values that are not UTF-8 are left to the decoder, which knows their table.
 
     Raises:
         ProtocolError: with message, byte offset and position.
     """
+    judge = partial(_judge, streamed=streamed, binary=binary, any_bytes=any_bytes)
     at, end = first, first + len(tags)
     for special in [*(np.flatnonzero(~_BY_KERNEL[tags]) + first).tolist(), end]:
         while at < special:
@@ -94,17 +99,24 @@ def inspect(
             )
             if doubtful < 0:
                 break
-            _judge(buffer, at + doubtful, widths(), described, streamed=streamed, binary=binary)
+            judge(buffer, at + doubtful, widths(), described)
             at += doubtful + 1
         if special < end:
-            _judge(buffer, special, widths(), described, streamed=streamed, binary=binary)
+            judge(buffer, special, widths(), described)
         at = special + 1
 
 
 def _judge(
-    buffer: MessageBuffer, at: int, widths: Widths, described: Describe, *, streamed: bool, binary: bool
+    buffer: MessageBuffer,
+    at: int,
+    widths: Widths,
+    described: Describe,
+    *,
+    streamed: bool,
+    binary: bool,
+    any_bytes: bool,
 ) -> None:
-    message = read_at(buffer, at, in_stream=streamed, parallel=False, binary=binary)
+    message = read_at(buffer, at, in_stream=streamed, parallel=False, binary=binary, any_bytes=any_bytes)
     content = message.message if isinstance(message, Streamed) else message
     offset = 5 if streamed else 1
     loose = isinstance(content, LogicalMessage) and not content.transactional

@@ -105,7 +105,13 @@ def fault(buffer: MessageBuffer, at: int, what: str, offset: int = 0) -> Protoco
 
 
 def read_at(
-    buffer: MessageBuffer, at: int, *, in_stream: bool, parallel: bool, binary: bool = False
+    buffer: MessageBuffer,
+    at: int,
+    *,
+    in_stream: bool,
+    parallel: bool,
+    binary: bool = False,
+    any_bytes: bool = False,
 ) -> Message:
     """Read one message with the plain reader.
 
@@ -114,12 +120,15 @@ def read_at(
         in_stream: it stands in a stream block, so content begins with a transaction id.
         parallel: aborts carry position and time (streaming 'parallel').
         binary: binary values were asked for.
+        any_bytes: values may be no UTF-8.
 
     Raises:
         ProtocolError: the message breaks the grammar; with its place.
     """
     try:
         payload = payload_of(buffer, at)
-        return read_message(payload, in_stream=in_stream, parallel=parallel, binary=binary)
+        return read_message(
+            payload, in_stream=in_stream, parallel=parallel, binary=binary, any_bytes=any_bytes
+        )
     except ProtocolError as error:
         raise fault(buffer, at, error.what, error.offset) from None

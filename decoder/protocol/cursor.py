@@ -22,14 +22,18 @@ class Cursor:
         message_type: its tag, "" when it is empty.
         binary: whether binary values were asked for.
         parallel: whether an abort tells its position and time (streaming 'parallel').
+        any_bytes: whether a value may be no UTF-8: it then comes with surrogate escapes.
     """
 
-    def __init__(self, payload: bytes, *, binary: bool = False, parallel: bool = False) -> None:
+    def __init__(
+        self, payload: bytes, *, binary: bool = False, parallel: bool = False, any_bytes: bool = False
+    ) -> None:
         self.payload = payload
         self.offset = 0
         self.message_type = payload[:1].decode("latin-1")
         self.binary = binary
         self.parallel = parallel
+        self.any_bytes = any_bytes
 
     def error(self, what: str, offset: int | None = None) -> ProtocolError:
         """The refusal of what stands at ``offset``, or of what comes next."""
@@ -67,6 +71,15 @@ class Cursor:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
             raise self.error("text that is not UTF-8", offset) from None
+
+    def value(self, length: int) -> str:
+        """Return the next ``length`` bytes as a value's text.
+
+        Raises:
+            ProtocolError: the message ends too early, or the bytes are not UTF-8 and have to be.
+        """
+        start, raw = self.offset, self.take(length)
+        return raw.decode("utf-8", "surrogateescape") if self.any_bytes else self.text(raw, start)
 
     def string(self) -> str:
         """Return a string up to its zero byte.

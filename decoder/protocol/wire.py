@@ -79,7 +79,12 @@ GID_BYTES_MAX = 199  # GIDSIZE in xact.h, without the zero byte
 
 
 def read_message(
-    payload: bytes, *, in_stream: bool = False, binary: bool = False, parallel: bool = False
+    payload: bytes,
+    *,
+    in_stream: bool = False,
+    binary: bool = False,
+    parallel: bool = False,
+    any_bytes: bool = False,
 ) -> Message:
     """Read one message.
 
@@ -89,12 +94,13 @@ def read_message(
             as `Streamed`.
         binary: binary values were asked for.
         parallel: streaming 'parallel' was asked for: an abort tells its position and time.
+        any_bytes: values that are not UTF-8 are left to somebody who can name their table.
 
     Raises:
         ProtocolError: truncated, of unknown type, with left-over bytes, with a tag, flag, length,
             number or position that the grammar does not allow, or not UTF-8.
     """
-    cursor = Cursor(payload, binary=binary, parallel=parallel)
+    cursor = Cursor(payload, binary=binary, parallel=parallel, any_bytes=any_bytes)
     tag = cursor.take(1)
     message: Message
     if tag in _CONTENT:
@@ -180,9 +186,7 @@ def _value(cursor: Cursor, old: bool) -> Value:
     if kind == b"u" and not old:
         return NoValue.UNCHANGED
     if kind == b"t":
-        length = cursor.unsigned(4)
-        start = cursor.offset
-        return cursor.text(cursor.take(length), start)
+        return cursor.value(cursor.unsigned(4))
     if kind == b"b" and cursor.binary:
         return BinaryValue(cursor.take(cursor.unsigned(4)))
     # An old tuple is flattened before it is logged (heapam.c ExtractReplicaIdentity).

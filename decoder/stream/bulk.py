@@ -147,8 +147,17 @@ class BulkStream(Closes):
                 self._connection.execute(f"SET temp_file_limit = {limit_kib}".encode())
 
     def require_origin(self, origin: Origin) -> None:
-        """Raises SourceUnavailableError if the copy is not on that server."""
-        require_server_of(self._connection, self._source, self._slot, origin)
+        """Check that the copy of the slot is on that server.
+
+        Raises:
+            SourceUnavailableError: it is not.
+            BulkError, UntranslatableError: the query has failed already, so the server dropped the copy.
+        """
+        try:
+            require_server_of(self._connection, self._source, self._slot, origin)
+        except SourceUnavailableError:
+            self.drain()  # raises what the query failed at, if it did
+            raise
 
     def _copy_positions(self) -> tuple[int, int]:
         """The copy's confirmed position, and where decoding for the next window begins."""

@@ -113,7 +113,9 @@ class Puller(Closes):
         )
         room = SpoolRoom(incoming_path(changelog, f"spool-{secrets.token_hex(4)}"), memory_bytes)
         # A two-phase slot sends prepared transactions whether or not they are asked for.
-        assembler = Assembler(room, store, streaming=options.streaming, binary=options.binary)
+        assembler = Assembler(
+            room, store, streaming=options.streaming, binary=options.binary, any_bytes=pass_over
+        )
         self._decoding = _Decoding(assembler, _decoder(source, options), pass_over=pass_over)
         self._progress: Progress | None = None
         try:

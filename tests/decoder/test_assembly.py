@@ -192,3 +192,17 @@ def test_what_is_right_is_taken(tmp_path: Path) -> None:
 def test_letters_that_are_none(letters: bytes, tmp_path: Path) -> None:
     raw = encode(Streamed(701, Insert(7, ("",))))[:-4] + len(letters).to_bytes(4, "big") + letters
     assert "not UTF-8" in refused(streamed(raw), tmp_path)
+
+
+def test_values_of_any_bytes_pass_where_the_decoder_judges_them(tmp_path: Path) -> None:
+    """A value that is not UTF-8 is one table's trouble; a name, or a message that is cut short, is not."""
+    value = encode(Insert(7, ("",)))[:-4] + b"\0\0\0\2\xff\xfe"
+    in_block = value[:1] + (701).to_bytes(4, "big") + value[1:]
+    committed = encode(StreamCommit(700, 0x200, 0x240, TIME))
+    options = {**ALL, "any_bytes": True}
+    stream = list(enumerate([*streamed(in_block), committed, *prepared(value)], 1))
+    assert value in [raw for _, raw in assembled(stream, options=options, folder=tmp_path / "taken")]
+    for damaged in (in_block[:-1], LOGGED_BYTES.replace(b"p\0", b"\xe4\0")):
+        with pytest.raises(ProtocolError):
+            numbered = list(enumerate(streamed(damaged), 1))
+            assembled(numbered, options=options, folder=tmp_path / "refused")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -18,11 +19,14 @@ import pytest
 from slotlake.decoder.columnar.buffer import MessageBuffer
 from slotlake.decoder.errors import UntranslatableError
 from slotlake.decoder.server.source import connect
+from slotlake.decoder.slots.position import require_server_of
 from slotlake.decoder.slots.slot import inspect_slot
+from slotlake.decoder.stream import bulk
 from slotlake.decoder.stream import pull as pull_module
 from slotlake.decoder.stream.overlap import contradiction
 from slotlake.decoder.translation.characters import Characters
 from slotlake.decoder.translation.messages import Translation
+from slotlake.infra.standing import PullSettings, StandingStream
 from tests.conftest import Database, seed_of_the_run
 from tests.decoder.sources import pulled, slotted
 from tests.decoder.test_streaming import contents
@@ -163,6 +167,77 @@ def test_the_look_into_the_slot(encoded: Database, tmp_path: Path) -> None:
         shutil.rmtree(batch.path)
         assert contradiction(connection, source, state, tmp_path, later.end_lsn) is None
         connection.execute("SELECT 1")
+
+
+def _spoiled(database: Database, **more: Any) -> tuple[Any, int]:
+    """A slot, behind which a table gets a value of bytes that are no text."""
+    setup = "CREATE TABLE t (v text); CREATE TABLE good (v text); CREATE PUBLICATION p FOR ALL TABLES"
+    _run(database, f"{setup}; CREATE CAST (bytea AS text) WITHOUT FUNCTION")
+    source, start = slotted(database, **more)
+    _run(database, r"INSERT INTO good VALUES ('x'); INSERT INTO t VALUES ('\x81'::bytea::text)")
+    return source, start
+
+
+def test_a_backlog_that_fails_at_once(
+    encoded: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server drops the copied slot with the failed query: that is no other server."""
+    source, start = _spoiled(encoded)
+    asked: list[Any] = []
+
+    def late(reader: Any, *given: Any) -> None:
+        time.sleep(3)
+        asked.append(reader)
+        require_server_of(reader, *given)
+
+    monkeypatch.setattr(bulk, "BULK_MIN_BYTES", 0)
+    monkeypatch.setattr(bulk, "require_server_of", late)
+    batch = pulled(source, tmp_path, start, pass_over=True)
+    assert len(asked) == 1
+    assert list(batch.unreadable) == [("public", "t")]
+    assert batch.changes == 1
+
+
+def test_a_standing_stream(encoded: Database, tmp_path: Path) -> None:
+    """It reads that batch in another way, and goes on behind it."""
+    source, start = _spoiled(encoded)
+    _run(encoded, "SELECT pg_logical_emit_message(true, 'p', 'x')")
+    standing = StandingStream(PullSettings(source, "test", tmp_path, None, 1 << 20))
+    try:
+        batch = standing.batch(start, None)
+        assert list(batch.unreadable) == [("public", "t")]
+        assert batch.changes == 1
+        for position in (1, 2):
+            _run(encoded, f"INSERT INTO good VALUES ('{position}')")
+            batch = standing.batch(batch.end_lsn, None)
+            assert (batch.changes, batch.unreadable) == (1, {})
+        assert standing.connected
+        _run(encoded, r"INSERT INTO t VALUES ('\x81'::bytea::text); INSERT INTO good VALUES ('3')")
+        batch = standing.batch(batch.end_lsn, None)
+        assert (batch.changes, list(batch.unreadable)) == (1, [("public", "t")])
+    finally:
+        standing.end()
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "WIN1252"])
+def test_transactions_in_progress_and_prepared(database: Database, tmp_path: Path, encoding: str) -> None:
+    """They are checked as they arrive; whose bytes are no text is found when they come out."""
+    with encoded_database(database.server, f"{database.name}_parts", encoding) as parts:
+        source, start = _spoiled(parts, two_phase=True)
+        batch = pulled(source, tmp_path, start, pass_over=True)
+        assert list(batch.unreadable) == [("public", "t")]
+        large = r"INSERT INTO t SELECT '\x81'::bytea::text FROM generate_series(1, 3000)"
+        rows = f"{large}; INSERT INTO good VALUES ('y')"
+        with parts.connect() as connection:
+            for number, end in enumerate(("COMMIT", "PREPARE TRANSACTION 'parts'", "ROLLBACK")):
+                for each in ("BEGIN", *rows.split("; "), end):
+                    connection.execute(each.encode())
+                batch = pulled(source, tmp_path, batch.end_lsn, pass_over=True)
+                assert list(batch.unreadable) == ([] if number else [("public", "t")])
+                assert batch.changes == (0 if number else 1)
+            connection.execute("COMMIT PREPARED 'parts'")
+        batch = pulled(source, tmp_path, batch.end_lsn, pass_over=True)
+        assert (batch.changes, list(batch.unreadable)) == (1, [("public", "t")])
 
 
 def _buffer(*messages: bytes) -> MessageBuffer:

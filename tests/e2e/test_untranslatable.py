@@ -113,9 +113,9 @@ def test_changes(source: _Source, session: Any, tmp_path: Path) -> None:
                 "public.good": True,
                 "public.keys": True,
             }
-            with pytest.raises(SlotlakeError, match=r"public\.bad"):
+            with pytest.raises(SlotlakeError, match=r'"public"."bad"'):
                 pipeline.resume("bad")
-            with pytest.raises(SlotlakeError, match=r"public\.bad"):
+            with pytest.raises(SlotlakeError, match=r'"public"."bad"'):
                 pipeline.backfill(["bad"])
             source.correct()
             assert pipeline.resume("bad").rows == 6
