@@ -24,6 +24,7 @@ force are said again if they differ.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -94,8 +95,8 @@ class Assembler:
         any_bytes: bool = False,
     ) -> None:
         self._room, self._store = room, store
-        self._parallel, self._binary = streaming == "parallel", binary
-        self._any_bytes = any_bytes
+        self._parallel = streaming == "parallel"
+        self._inspect = partial(inspect, binary=binary, any_bytes=any_bytes)
         self._refused = ("" if streaming != "off" else records.STREAMING) + (
             "" if two_phase else records.TWO_PHASE
         )
@@ -179,16 +180,7 @@ class Assembler:
                     self._session_relations.arrival, message.xid, relation.relation_id, len(relation.columns)
                 )
 
-        inspect(
-            buffer,
-            tags,
-            first,
-            lambda: block.widths,
-            described,
-            streamed=True,
-            binary=self._binary,
-            any_bytes=self._any_bytes,
-        )
+        self._inspect(buffer, tags, first, lambda: block.widths, described, streamed=True)
         ends = np.ascontiguousarray(buffer.ends[first : first + len(tags) + 1])
         data = np.empty(int(ends[-1] - ends[0]), dtype=np.uint8)
         start, length = np.empty(len(tags), np.int64), np.empty(len(tags), np.int32)
@@ -213,16 +205,7 @@ class Assembler:
         def described(at: int, message: Message) -> None:
             self._session_relations.describe(payload_of(buffer, at), message, owed=True)
 
-        inspect(
-            buffer,
-            tags,
-            first,
-            lambda: self._session_relations.widths,
-            described,
-            streamed=False,
-            binary=self._binary,
-            any_bytes=self._any_bytes,
-        )
+        self._inspect(buffer, tags, first, lambda: self._session_relations.widths, described, streamed=False)
 
     def _note_plain(self, buffer: MessageBuffer, tags: Tags, first: int, end: int) -> None:
         part = tags[first:end]

@@ -1,5 +1,6 @@
 """Texts that come as they are stored: translated here they are what the server would have sent."""
 
+# ruff: noqa: E501 - statements of SQL, some to a line
 from __future__ import annotations
 
 import random
@@ -99,7 +100,7 @@ SETUP = r"""
 CREATE TYPE "mood_{x}" AS ENUM ('{x}', 'fine');
 CREATE TABLE "t_{x}" ("id_{x}" text PRIMARY KEY, "v_{x}" text, m "mood_{x}", a text[], j jsonb, b bytea, c "char", n numeric);
 CREATE TABLE plain (id int, v text); ALTER TABLE plain REPLICA IDENTITY FULL; CREATE PUBLICATION "p_{x}" FOR ALL TABLES
-"""  # noqa: E501
+"""
 CHANGED = r"""
 INSERT INTO "t_{x}" SELECT '{x}' || g, repeat('{x}', 900 * (g % 2)), '{x}', '{{"{x}",NULL}}', '["{x}"]', '\xff00', '\', g FROM generate_series(1, 200) g;
 UPDATE "t_{x}" SET n = 1 WHERE n < 20; UPDATE "t_{x}" SET "id_{x}" = 'new' WHERE n = 77; DELETE FROM "t_{x}" WHERE n = 78;
@@ -110,7 +111,7 @@ SELECT pg_replication_origin_session_setup('from_{x}'); INSERT INTO plain VALUES
 BEGIN; INSERT INTO plain VALUES (8, '{x}'); PREPARE TRANSACTION 'one {x}';
 BEGIN; INSERT INTO plain VALUES (9, '{x}'); PREPARE TRANSACTION 'two {x}';
 INSERT INTO plain VALUES (10, '{x}'); COMMIT PREPARED 'one {x}'; ROLLBACK PREPARED 'two {x}'
-"""  # noqa: E501
+"""
 
 
 def _run(database: Database, statements: str) -> None:

@@ -1,5 +1,6 @@
 """Bytes that the server cannot translate to UTF-8: their table is set aside, all others are followed."""
 
+# ruff: noqa: E501 - statements of SQL, some to a line
 from __future__ import annotations
 
 import os
@@ -33,7 +34,7 @@ CREATE TABLE bad (id int PRIMARY KEY, "v {x}" text); ALTER TABLE bad REPLICA IDE
 CREATE TABLE keys (k text PRIMARY KEY, n int);
 INSERT INTO good SELECT g, '{x}' || g, ARRAY['{x}', NULL], '{{"{x}": "{x}"}}', '\\x81ff', 'c' FROM generate_series(1, 5) g;
 INSERT INTO bad SELECT g, '{x}' FROM generate_series(1, 5) g; INSERT INTO keys SELECT '{x}' || g, g FROM generate_series(1, 5) g
-"""  # noqa: E501
+"""
 CHANGED = """
 UPDATE good SET "v {x}" = "v {x}" || '{x}' WHERE id % 2 = 1; DELETE FROM good WHERE id = 2;
 INSERT INTO good SELECT max(id) + 1, '{x}', '{{{x}}}', '["{x}"]', '\\xff' FROM good;
