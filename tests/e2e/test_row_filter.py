@@ -150,12 +150,12 @@ def test_other_words_are_refused_until_the_table_is_taken_anew(
     assert bag in other
     path.write_text(other)
     with Pipeline.open(path) as changed:
-        with pytest.raises(PipelineFileError, match="something else") as refused:
+        with pytest.raises(PipelineFileError, match="other rows, columns or operations") as refused:
             changed.sync()
         assert refused.value.where == "tables public.by_bag, public.by_key"
-        assert any("something else" in warning for warning in changed.status().warnings)
+        assert any("other rows, columns or operations" in warning for warning in changed.status().warnings)
         changed.backfill("by_key")
-        with pytest.raises(PipelineFileError, match="something else"):
+        with pytest.raises(PipelineFileError, match="other rows, columns or operations"):
             changed.sync()
         changed.backfill("by_bag")
         assert sorted(changed.rows("by_key", ["k"])) == [("6",), ("7",), ("8",), ("9",)]
