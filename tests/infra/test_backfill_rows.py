@@ -20,11 +20,11 @@ def key_hashes(keys: list[str]) -> np.ndarray:
 
 
 def difference(held: list[str], changed: list[str], deleted: list[str]) -> Any:
-    kept = SimpleNamespace(text=lambda values, exact: values, arrow=pa.string())
+    representation = SimpleNamespace(text=lambda values, exact: values, arrow=pa.string())
     return SimpleNamespace(
         escaped=False,
         chosen=SimpleNamespace(changed=key_hashes(changed), deleted=key_hashes(deleted)),
-        mirror=SimpleNamespace(column=lambda name: SimpleNamespace(name=name, kept=kept)),
+        mirror=SimpleNamespace(column=lambda name: SimpleNamespace(name=name, representation=representation)),
         table=SimpleNamespace(key=("id",), quoted='"public"."t"'),
         point=SimpleNamespace(
             arrow_batches=lambda *_: [pa.record_batch([pa.array(held)], names=["id"])] if held else []
