@@ -11,6 +11,8 @@ from pathlib import Path
 
 from slotlake.infra.launch.folders import CHECKOUT
 
+_LAKE = ("spark", "expectations")
+
 
 def steps(cache: Path) -> list[tuple[str, list[str]]]:
     """Return the name of each step and its arguments to the environment's Python, the longest step first.
@@ -21,8 +23,9 @@ def steps(cache: Path) -> list[tuple[str, list[str]]]:
     fast = ["-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen]
     ruff_cache = ["--cache-dir", str(cache / "ruff")]
     return [
+        ("other tests", [*fast, "tests", *(f"--ignore=tests/{folder}" for folder in ("decoder", *_LAKE))]),
         ("decoder", [*fast, "tests/decoder"]),
-        ("other tests", [*fast, "tests", "--ignore=tests/decoder"]),
+        ("lake", [*fast, *(f"tests/{folder}" for folder in _LAKE)]),
         ("types", ["-P", "-m", "mypy", "--cache-dir", str(cache / "mypy"), "--no-error-summary"]),
         ("format", ["-m", "ruff", "format", "--check", *ruff_cache, "."]),
         ("lint", ["-m", "ruff", "check", *ruff_cache, "."]),
