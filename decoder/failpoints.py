@@ -44,6 +44,7 @@ NAMES = frozenset(
         "recover.published",  # all is done, but the note that says that it was begun is there
         "maintain.rewritten",  # a table's files rewritten, nothing let go of
         "maintain.expired",  # snapshots gone from its metadata, their files not removed
+        "format.before_swap",  # tables in another format are written, no pointer is moved
     }
 )
 _reached: dict[str, int] = {}

@@ -19,6 +19,7 @@ from slotlake.infra.progress import Progressing, silent
 from slotlake.infra.reports import (
     ApplyReport,
     ConfirmReport,
+    FormatReport,
     InitReport,
     MaintainReport,
     PublishReport,
@@ -197,6 +198,23 @@ class Pipeline(OpenPipeline):
         from slotlake.infra.care.maintenance import maintain
 
         return maintain(self, table, progress, wait_seconds)
+
+    def change_format(
+        self, tables: Sequence[str] = (), *, progress: Progressing = silent, wait_seconds: float = 60.0
+    ) -> FormatReport:
+        """Give lake tables the Iceberg format that the pipeline file asks for, all at once.
+
+        Args:
+            tables: only these, as PostgreSQL writes them, with their derived tables.
+
+        Raises:
+            PipelineFileError: the lake has no such table.
+            LakeError: a table cannot have that format; nothing was changed.
+        """
+        from slotlake.infra.care.table_format import change_format
+
+        with self.exclusively(wait_seconds):
+            return change_format(self, tables, progress)
 
     # -- looking --------------------------------------------------------------------------------------
 

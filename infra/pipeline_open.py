@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 from slotlake.decoder.catalog.ddl_trigger import is_installed
 from slotlake.decoder.errors import LakeError, PipelineFileError
 from slotlake.decoder.server.source import SourceSettings
+from slotlake.infra.config.formats import table_formats
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.config.private_files import privately, tighten
 from slotlake.infra.config.unencrypted import warn_once
@@ -235,4 +236,6 @@ def lake_settings(file: PipelineFile) -> LakeSettings:
         publish=lake.publish,
         unused_seconds=file.maintenance.unused_minutes * 60,
         rest=file.lake_rest(),
+        table_format=lake.format,
+        table_formats=table_formats(file),
     )

@@ -124,6 +124,7 @@ class SyncReport(Report):
 
     ``conflicts``: per table, what its changes met that the source did not have.
     ``joining``, ``resumed``, ``set_aside``: as `PullReport` has them.
+    ``warnings``: what the pipeline file asks for and a sync does not do.
     """
 
     batch: str | None
@@ -139,6 +140,7 @@ class SyncReport(Report):
     joining: dict[str, str] = field(default_factory=dict)
     resumed: list[str] = field(default_factory=list)
     set_aside: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,15 @@ class MaintainReport(Report):
     pipeline: str
     tables: list[TableMaintained]
     left: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class FormatReport(Report):
+    """What `format` did: lake table → the Iceberg formats that it had and has, of those that got another."""
+
+    pipeline: str
+    tables: dict[str, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
 
 

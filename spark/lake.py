@@ -56,6 +56,8 @@ class LakeSettings:
             cannot do better.
         unused_seconds: for so long a snapshot that no kept point needs stays after it was current.
         rest: what pyiceberg and Spark are told about a REST server (token, credential, warehouse …).
+        table_format: Iceberg's format of new tables, 2 or 3.
+        table_formats: of those of some tables, by source name, where it is another.
     """
 
     catalog: str
@@ -66,6 +68,16 @@ class LakeSettings:
     publish: str = "atomic"
     unused_seconds: float = 300.0
     rest: Mapping[str, str] = field(default_factory=dict, repr=False)
+    table_format: int = 3
+    table_formats: Mapping[str, int] = field(default_factory=dict)
+
+    def format_of(self, table: str) -> int:
+        """The format that a table, and its derived tables, are to have.
+
+        Args:
+            table: as PostgreSQL writes its name.
+        """
+        return self.table_formats.get(table, self.table_format)
 
     @property
     def is_rest(self) -> bool:

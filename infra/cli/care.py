@@ -1,4 +1,4 @@
-"""Commands that repair and remove: backfill, resume, replay, maintain, drop, recover, ddl."""
+"""Commands that repair and remove: backfill, resume, replay, maintain, format, drop, recover, ddl."""
 
 from __future__ import annotations
 
@@ -92,6 +92,24 @@ def maintain(
     with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
         report = opened.maintain(table, progress=progress, wait_seconds=wait)
     show(report, as_json, texts.maintain_text)
+
+
+@commands.command("format", rich_help_panel=CARE)
+def format_tables(
+    pipeline: PipelineArgument,
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TABLE…]", help="Only these tables, in PostgreSQL's form: public.orders. Default: all."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait while another run works.")] = 60.0,
+) -> None:
+    """Give tables the Iceberg format that the pipeline file asks for (lake.format). Rewrites no rows."""
+    with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
+        report = opened.change_format(tables or (), progress=progress, wait_seconds=wait)
+    show(report, as_json, texts.format_text)
 
 
 @commands.command(rich_help_panel=CARE)

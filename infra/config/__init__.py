@@ -1,4 +1,5 @@
 """The pipeline file: its grammar, its defaults, its secrets, and its choices for tables.
 
-Others import `conflicts`, `modes`, `pipeline_file`, `private_files`, `secrets`, `sections` and `unencrypted`.
+Others import `conflicts`, `formats`, `modes`, `pipeline_file`, `private_files`, `secrets`, `sections` and
+`unencrypted`.
 """

@@ -96,6 +96,7 @@ class LakeSection(Section):
     namespace: str
     keep_points: KeepPointsSection = KeepPointsSection()
     publish: Literal["atomic", "per_table"] = "atomic"
+    format: Literal[2, 3] = 3
     rest: dict[str, SecretStr] = Field(default_factory=dict)
 
     @field_validator("catalog", "namespace")
@@ -120,6 +121,7 @@ class TableSection(Section):
     on_conflict: Literal["apply", "skip", "fail"] | None = None
     on_trouble: Literal["set_aside", "stop"] | None = None
     on_drop: Literal["keep", "drop"] | None = None
+    format: Literal[2, 3] | None = None
     on_lossy: Lossy | dict[str, Lossy] | None = None
     types: dict[str, Representation] = Field(default_factory=dict)
     filter: Annotated[tuple[str, ...], Field(strict=False)] = ()

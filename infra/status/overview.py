@@ -18,6 +18,7 @@ from slotlake.infra.advance.findings import quick_findings
 from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.copy.unfinished import unfinished
 from slotlake.infra.reports import Alarm, StatusReport, TableStatus, Watched
+from slotlake.infra.selection.formats import format_warnings
 from slotlake.infra.source import standing_puller
 from slotlake.infra.status import copy as copy_status
 from slotlake.infra.status.table_states import (
@@ -178,6 +179,7 @@ def _warnings(
     if point is not None:
         warnings += _changed_choices(pipeline) if source.reachable else []
         warnings += _unused_tables(pipeline, point) + set_aside_warnings(pipeline, point)
+        warnings += format_warnings(pipeline)
     if pipeline.lake.publish == "per_table":
         warnings.append(_PUBLISHED_ONE_BY_ONE)
     return warnings

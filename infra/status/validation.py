@@ -32,6 +32,7 @@ from slotlake.infra.full_disk import Places, full_places, room_at
 from slotlake.infra.pipeline_open import OpenPipeline
 from slotlake.infra.reports import Report
 from slotlake.infra.selection.aside import tables_aside, with_resume
+from slotlake.infra.selection.formats import FORMAT_WAY_OUT, format_differences
 from slotlake.infra.selection.tables import refuse_changed, require_published
 
 Result = Literal["ok", "warning", "error", "not checked"]
@@ -293,6 +294,8 @@ def _lake(look: _Look) -> str:
     for aside in tables_aside(look.pipeline).values():
         what = f"table {aside.source_name} is set aside: {aside.reason}"
         look.checks.add("lake", "warning", what, with_resume(aside.way_out))
+    if differences := format_differences(look.pipeline):
+        look.checks.add("lake", "warning", differences, FORMAT_WAY_OUT)
     return "nothing but slotlake has changed the tables"
 
 

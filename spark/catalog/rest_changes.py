@@ -36,6 +36,7 @@ def table_change(table: Loaded, after: Metadata) -> Change:
             *(_require_ref(name, catalog_metadata.ref(before, name)) for name in guarded),
         ],
         "updates": [
+            *_format(before, after),
             *_schemas(before, after),
             *_added_snapshots(before, after),
             *(_set_ref(name, next_refs[name]) for name in sorted(moved, key=lambda name: name != MAIN)),
@@ -110,6 +111,12 @@ def _property_updates(before: dict[str, str], after: dict[str, str]) -> list[Cha
         *([{"action": "set-properties", "updates": changed}] if changed else []),
         *([{"action": "remove-properties", "removals": removed}] if removed else []),
     ]
+
+
+def _format(before: Metadata, after: Metadata) -> list[Change]:
+    version = after["format-version"]
+    changed = before["format-version"] != version
+    return [{"action": "upgrade-format-version", "format-version": version}] if changed else []
 
 
 def _schemas(before: Metadata, after: Metadata) -> list[Change]:

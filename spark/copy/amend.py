@@ -26,6 +26,7 @@ from slotlake.spark.history.modes import MODES, with_mirror_fields
 from slotlake.spark.history.new_tables import copy_source
 from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.maintenance.table_files import count_rows
 from slotlake.spark.merge.bounds import Markers, value_range
 from slotlake.spark.merge.run import Work, apply_shape, run_statements, view_of
 from slotlake.spark.names import LakeName, quote
@@ -34,7 +35,7 @@ from slotlake.spark.publish.derived_tables import load_derived_tables
 from slotlake.spark.publish.place import CopyTarget, companions_in
 from slotlake.spark.publish.sidecar import TableCopy
 from slotlake.spark.publish.swap import require_owner, reset_stage
-from slotlake.spark.tables.metadata import STAGE, head, live_rows
+from slotlake.spark.tables.metadata import STAGE, head
 from slotlake.spark.tables.schema import LakeColumn, TableSchema, schema_of
 
 EXACT = "__exact"
@@ -205,11 +206,11 @@ def _stage_mirror(work: Work, new_rows: _Rows | None, removed: _Rows) -> None:
 
 
 def _require_fewer(work: Work, fewer: int) -> None:
-    """A MERGE does not say how many rows it deleted; the table's totals before and after do."""
+    """A MERGE does not say how many rows it deleted; what the table has before and after does."""
     with open_catalog(work.lake) as catalog:
         metadata = load_one(catalog, work.table.name).metadata
-    before, after = live_rows(head(metadata)), live_rows(head(metadata, STAGE))
-    if before is not None and after is not None and before - after != fewer:
+    before, after = count_rows(head(metadata)), count_rows(head(metadata, STAGE))
+    if before - after != fewer:
         raise LakeError(
             f"{before - after:,} rows fewer would be in the lake, and {fewer:,} fewer should be",
             where=f"table {work.table.name}",

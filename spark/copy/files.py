@@ -2,21 +2,23 @@
 
 Spark's `add_files` does the same, at half a second of a JVM's CPU for each table.  Written here are a
 manifest, the list of manifests, and metadata that knows the snapshot (Iceberg table spec, "Manifests",
-"Manifest Lists", "Snapshots", "Row Lineage"), of format 3, which pyiceberg reads and does not write.  What
-is told of each column comes from the files' footers, by pyiceberg's rules.
+"Manifest Lists", "Snapshots", "Row Lineage"), of format 3, which pyiceberg reads and does not write, or of
+format 2, which knows no numbers of rows.  What is told of each column comes from the files' footers, by
+pyiceberg's rules.
 
 Invariant: what is written is seen by nobody before the catalog is given the metadata, and is on disk then.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow.parquet as pq
 from pyiceberg.avro.file import AvroFile, AvroOutputFile
@@ -39,12 +41,13 @@ from pyiceberg.manifest import (
     ManifestEntryStatus,
     ManifestFile,
     PartitionFieldSummary,
+    construct_partition_summaries,
     data_file_with_partition,
     manifest_entry_schema_with_data_file,
 )
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record, StructProtocol
-from pyiceberg.types import StructType
 
 from slotlake.decoder.changelog.writer import sync_path
 from slotlake.decoder.errors import LakeError
@@ -53,10 +56,10 @@ from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, Metadata
 from slotlake.spark.tables.schema import COLUMNS_COUNTED
 
-_FORMAT: Final = 3
-_ENTRY = manifest_entry_schema_with_data_file(_FORMAT, data_file_with_partition(StructType(), _FORMAT))
-_LIST = MANIFEST_LIST_FILE_SCHEMAS[_FORMAT]
-_UNPARTITIONED = 0
+Format = Literal[2, 3]
+FORMATS: Final[tuple[Format, ...]] = (2, 3)
+_WITH_ROW_IDS: Final = 3
+_ROW_ID = [field.field_id for field in MANIFEST_LIST_FILE_SCHEMAS[_WITH_ROW_IDS].fields].index(520)
 _CHOSEN = "write.metadata.metrics.column."
 _NOTHING: Mapping[str, str] = {}
 _IO = load_file_io({}, "file:///")
@@ -86,7 +89,8 @@ def with_files(
         added = _data_files(with_schema, files)
         snapshot = _snapshot(with_schema, before, number, added)
         snapshot["summary"].update(entries)
-        _write_list(snapshot, [*_manifest(with_schema, snapshot, added), *_manifests(before)])
+        new = [write_manifest(with_schema, snapshot, UNPARTITIONED_PARTITION_SPEC, added)] if added else []
+        snapshot = write_list(format_of(metadata), snapshot, [*new, *manifests_of(metadata, before)])
     except OSError as error:
         raise LakeError(
             f"the copied files cannot be added to the table: {error.strerror or error}",
@@ -97,9 +101,26 @@ def with_files(
         **with_schema,
         "snapshots": [*metadata.get("snapshots", ()), snapshot],
         "last-sequence-number": snapshot["sequence-number"],
-        "next-row-id": snapshot["first-row-id"] + snapshot["added-rows"],
     }
+    if "first-row-id" in snapshot:
+        grown["next-row-id"] = snapshot["first-row-id"] + snapshot["added-rows"]
     return catalog_metadata.with_ref(grown, branch, number)
+
+
+def format_of(metadata: Metadata) -> Format:
+    """The format of a table.
+
+    Raises:
+        LakeError: it is of one that slotlake does not write.
+    """
+    for each in FORMATS:
+        if metadata["format-version"] == each:
+            return each
+    raise LakeError(
+        f"a table has Iceberg's format {metadata['format-version']}, and slotlake writes 2 and 3",
+        where=metadata["location"],
+        way_out="make the table again, with lake.format 2 or 3",
+    )
 
 
 def _without(metadata: Metadata, unused: Collection[str]) -> Metadata:
@@ -126,7 +147,7 @@ def _data_files(metadata: Metadata, files: Sequence[Path]) -> list[DataFile]:
         statistics = data_file_statistics_from_parquet_metadata(pq.read_metadata(path), plan, columns)
         data_files.append(
             DataFile.from_args(
-                _table_format_version=_FORMAT,
+                _table_format_version=format_of(metadata),
                 content=DataFileContent.DATA,
                 file_path=f"file://{path}",
                 file_format=FileFormat.PARQUET,
@@ -149,6 +170,7 @@ def _statistics_plan(schema: Schema, properties: dict[str, str]) -> dict[int, St
 
 def _snapshot(metadata: Metadata, before: Metadata | None, number: int, added: list[DataFile]) -> Metadata:
     now = int(max(time.time() * 1000, metadata["last-updated-ms"]))
+    numbered = {"first-row-id": metadata.get("next-row-id", 0)}
     return {
         "snapshot-id": number,
         **({} if before is None else {"parent-snapshot-id": before["snapshot-id"]}),
@@ -157,8 +179,7 @@ def _snapshot(metadata: Metadata, before: Metadata | None, number: int, added: l
         "summary": _summary(catalog_metadata.summary(before), added),
         "manifest-list": f"{metadata['location']}/metadata/snap-{number}-1-{uuid.uuid4()}.avro",
         "schema-id": metadata["current-schema-id"],
-        "first-row-id": metadata.get("next-row-id", 0),
-        "added-rows": sum(file.record_count for file in added),
+        **(numbered if format_of(metadata) == _WITH_ROW_IDS else {}),
     }
 
 
@@ -174,14 +195,22 @@ def _summary(before: Mapping[str, str], added: list[DataFile]) -> dict[str, str]
     return {"operation": "append", **entries}
 
 
-def _manifest(metadata: Metadata, snapshot: Metadata, added: list[DataFile]) -> list[ManifestFile]:
-    """The manifest of what is added, written; none if there is nothing."""
-    if not added:
-        return []
+def write_manifest(
+    metadata: Metadata, snapshot: Metadata, spec: PartitionSpec, added: Sequence[DataFile]
+) -> ManifestFile:
+    """Write a manifest of files that a snapshot adds; all are data files, or none is.
+
+    Args:
+        spec: what the files are partitioned by.
+        added: at least one.
+    """
+    version = format_of(metadata)
     path = f"{metadata['location']}/metadata/{uuid.uuid4()}-m0.avro"
+    schema = Schema.model_validate(_current(metadata))
+    content = ManifestContent.DATA if added[0].content == DataFileContent.DATA else ManifestContent.DELETES
     entries = [
         ManifestEntry.from_args(
-            _table_format_version=_FORMAT,
+            _table_format_version=version,
             status=ManifestEntryStatus.ADDED,
             snapshot_id=snapshot["snapshot-id"],
             data_file=file,
@@ -189,46 +218,62 @@ def _manifest(metadata: Metadata, snapshot: Metadata, added: list[DataFile]) -> 
         for file in added
     ]
     header = {
-        "schema": Schema.model_validate(_current(metadata)).model_dump_json(),
-        "partition-spec": "[]",
-        "partition-spec-id": str(_UNPARTITIONED),
-        "content": "data",
+        "schema": schema.model_dump_json(),
+        "partition-spec": json.dumps(json.loads(spec.model_dump_json())["fields"]),
+        "partition-spec-id": str(spec.spec_id),
+        "content": "data" if content == ManifestContent.DATA else "deletes",
+        "format-version": str(version),
     }
-    size = _write(path, _ENTRY, "manifest_entry", header, entries)
+    size = _write(path, entry_schema(version, schema, spec), "manifest_entry", header, entries)
     counts = {f"{kind}_{what}_count": 0 for kind in ("existing", "deleted") for what in ("files", "rows")}
-    manifest = ManifestFile.from_args(
-        _table_format_version=_FORMAT,
+    return ManifestFile.from_args(
+        _table_format_version=version,
         manifest_path=path,
         manifest_length=size,
-        partition_spec_id=_UNPARTITIONED,
-        content=ManifestContent.DATA,
+        partition_spec_id=spec.spec_id,
+        content=content,
         sequence_number=snapshot["sequence-number"],
         min_sequence_number=snapshot["sequence-number"],
         added_snapshot_id=snapshot["snapshot-id"],
         added_files_count=len(added),
-        added_rows_count=snapshot["added-rows"],
-        partitions=[],
-        first_row_id=snapshot["first-row-id"],
+        added_rows_count=sum(file.record_count for file in added),
+        partitions=construct_partition_summaries(spec, schema, [file.partition for file in added]),
         **counts,
     )
-    return [manifest]
 
 
-def _manifests(before: Metadata | None) -> list[ManifestFile]:
-    """Those that a snapshot has, with all that format 3 says of them."""
-    if before is None:
+def entry_schema(version: Format, schema: Schema, spec: PartitionSpec) -> Schema:
+    """The schema of a manifest's entries.
+
+    Args:
+        schema: the table's.
+        spec: what the manifest's files are partitioned by.
+    """
+    data_file = data_file_with_partition(spec.partition_type(schema), version)
+    return manifest_entry_schema_with_data_file(version, data_file)
+
+
+def manifests_of(metadata: Metadata, snapshot: Metadata | None) -> list[ManifestFile]:
+    """Those that a snapshot has, with all that the table's format says of them."""
+    if snapshot is None:
         return []
-    source = _IO.new_input(str(lake_files.local_path(before["manifest-list"])))
+    source = _IO.new_input(str(lake_files.local_path(snapshot["manifest-list"])))
     kinds: dict[int, Callable[..., StructProtocol]] = {-1: ManifestFile, 508: PartitionFieldSummary}
-    with AvroFile[ManifestFile](source, _LIST, kinds, {517: ManifestContent}) as manifests:
+    listed = MANIFEST_LIST_FILE_SCHEMAS[format_of(metadata)]
+    with AvroFile[ManifestFile](source, listed, kinds, {517: ManifestContent}) as manifests:
         return list(manifests)
 
 
-def with_own_manifests(snapshot: Metadata, location: str) -> Metadata:
+def with_own_manifests(metadata: Metadata, snapshot: Metadata, location: str) -> Metadata:
     """A snapshot of a table that lies elsewhere, for a clone at ``location``: its metadata files are copied.
 
     A DROP of the clone may remove manifests whatever ``gc.enabled`` says (Iceberg's `dropTableData`,
     which Trino calls); so what it shares are data files only, and these `gc.enabled` keeps.
+
+    Args:
+        metadata: of the table that has the snapshot.
+        snapshot: as that table has it.
+        location: the clone's directory, as a URI.
 
     Raises:
         LakeError: a file cannot be read, or nothing can be written.
@@ -236,7 +281,8 @@ def with_own_manifests(snapshot: Metadata, location: str) -> Metadata:
     listed = f"{location}/metadata/snap-{snapshot['snapshot-id']}-1-{uuid.uuid4()}.avro"
     own = {**snapshot, "manifest-list": listed}
     try:
-        _write_list(own, [_copy_manifest(manifest, location) for manifest in _manifests(snapshot)])
+        copies = [_copy_manifest(manifest, location) for manifest in manifests_of(metadata, snapshot)]
+        _write_list(format_of(metadata), own, copies)
     except OSError as error:
         raise LakeError(
             f"a table's manifests cannot be copied: {error.strerror or error}",
@@ -254,22 +300,46 @@ def _copy_manifest(manifest: ManifestFile, location: str) -> ManifestFile:
     return manifest
 
 
-def _write_list(snapshot: Metadata, manifests: list[ManifestFile]) -> None:
+def write_list(version: Format, snapshot: Metadata, manifests: list[ManifestFile]) -> Metadata:
+    """Write a new snapshot's list of manifests; return the snapshot, with the count of rows numbered in it.
+
+    As Iceberg's own writer: numbers go to the manifests that have none yet.  Those are the new one, and after
+    a table came from format 2, those of before.
+
+    Args:
+        version: the table's format.
+        snapshot: names the list; in format 3 it says the first new number of a row.
+        manifests: the new one, then those of before.
+    """
+    if version == _WITH_ROW_IDS:
+        following = first = snapshot["first-row-id"]
+        for manifest in manifests:
+            if manifest.content == ManifestContent.DATA and manifest[_ROW_ID] is None:
+                manifest[_ROW_ID] = following
+                following += (manifest.added_rows_count or 0) + (manifest.existing_rows_count or 0)
+        snapshot = {**snapshot, "added-rows": following - first}
+    _write_list(version, snapshot, manifests)
+    return snapshot
+
+
+def _write_list(version: Format, snapshot: Metadata, manifests: list[ManifestFile]) -> None:
     header = {
         "snapshot-id": str(snapshot["snapshot-id"]),
         "parent-snapshot-id": str(snapshot.get("parent-snapshot-id", "null")),
         "sequence-number": str(snapshot["sequence-number"]),
-        "first-row-id": str(snapshot.get("first-row-id", "null")),
+        "format-version": str(version),
     }
-    _write(snapshot["manifest-list"], _LIST, "manifest_file", header, manifests)
+    if version == _WITH_ROW_IDS:
+        header["first-row-id"] = str(snapshot.get("first-row-id", "null"))
+    listed = MANIFEST_LIST_FILE_SCHEMAS[version]
+    _write(snapshot["manifest-list"], listed, "manifest_file", header, manifests)
 
 
 def _write(location: str, schema: Schema, name: str, header: Mapping[str, str], records: list[Any]) -> int:
     """Write an Avro file; its size, when it is on disk."""
     path = lake_files.local_path(location)
-    avro_header = {**header, "format-version": str(_FORMAT)}
     output = _IO.new_output(str(path))
-    with AvroOutputFile[Any](output, schema, name, record_schema=schema, metadata=avro_header) as file:
+    with AvroOutputFile[Any](output, schema, name, record_schema=schema, metadata=dict(header)) as file:
         if records:
             file.write_block(records)
     sync_path(path)

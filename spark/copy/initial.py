@@ -31,6 +31,7 @@ from slotlake.spark.history.new_tables import (
     stage_leftover_tables,
 )
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.maintenance.table_files import count_rows
 from slotlake.spark.merge.run import run
 from slotlake.spark.names import LakeName, copying
 from slotlake.spark.publish.commits import Point, commits_name, create_commits, with_point
@@ -250,10 +251,13 @@ class InitialCopy:
         location = table_directory(self._lake, name)
         claim_directory(location, self._pipeline, reuse=bool((self._retained or {}).get(name)))
         table_place = (self._lake.catalog, self._pipeline, f"file://{location}")
-        if name in self._derived:
-            sql = self._derived[name].definition(copying(name), *table_place)
+        derived = self._derived.get(name)
+        schema = self._tables[name] if derived is None else derived.schema
+        table_format = self._lake.format_of(schema.source_name)
+        if derived is not None:
+            sql = derived.definition(copying(name), *table_place, table_format)
         else:
-            sql = create_table(copying(name), table_place[0], self._tables[name], *table_place[1:])
+            sql = create_table(copying(name), table_place[0], schema, *table_place[1:], table_format)
         run(self._session, Loaded(name, "", {}), sql)
 
     def _add_files(self, name: LakeName, files: Sequence[Path], unused: Collection[str] = ()) -> Loaded:
@@ -311,7 +315,7 @@ class InitialCopy:
 
 
 def _rows(table: Loaded) -> int:
-    return catalog_metadata.live_rows(catalog_metadata.head(table.metadata)) or 0
+    return count_rows(catalog_metadata.head(table.metadata))
 
 
 def is_initialised(lake: LakeSettings, pipeline: str) -> bool:

@@ -26,11 +26,12 @@ from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded, load, load_one
 from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.copy.files import with_files
+from slotlake.spark.copy.files import FORMATS, with_files
 from slotlake.spark.copy.replace import insert_rows, places, stage_copy
 from slotlake.spark.copy.stale_rows import key_condition
 from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.maintenance.table_files import count_rows
 from slotlake.spark.merge.fields import field_changes
 from slotlake.spark.merge.run import Work, run, run_steps
 from slotlake.spark.names import LakeName
@@ -45,7 +46,6 @@ from slotlake.spark.tables.metadata import STAGE, Metadata
 from slotlake.spark.tables.schema import TableSchema, schema_of
 
 _DATA, _KEYS = "data", "keys"
-_FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class RangedReplacement:
         work = Work(self._session, self._lake, self._point, table, table_copy.directory.with_name(_KEYS))
         content = _register_files if _can_register(table.metadata, table_copy, stale) else insert_rows
         stage_copy(work, table_copy, derived, stale, content)
-        rows = catalog_metadata.live_rows(catalog_metadata.head(self._load(name).metadata, STAGE)) or 0
+        rows = count_rows(catalog_metadata.head(self._load(name).metadata, STAGE))
         self._staged[schema.source_name] = ([*(each.name for each in derived.values()), name], rows)
         return rows
 
@@ -188,7 +188,7 @@ def _can_register(metadata: Metadata, table_copy: TableCopy, stale: pa.Table | N
     spec = next(s for s in metadata["partition-specs"] if s["spec-id"] == metadata["default-spec-id"])
     companions = companions_in(_files(target, stale), target)
     has_companions = all(target.exact_names[name] in present for name in companions)
-    return has_companions and not spec["fields"] and metadata["format-version"] == _FORMAT
+    return has_companions and not spec["fields"] and metadata["format-version"] in FORMATS
 
 
 def _files(target: CopyTarget, stale: pa.Table | None) -> list[Path]:

@@ -41,7 +41,9 @@ _SIDES = {"new": "n", "old": "o"}
 IMAGES: Sequence[str] = tuple(_SIDES)
 
 
-def definition(name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str) -> str:
+def definition(
+    name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str, table_format: int
+) -> str:
     """Return the SQL that makes the table.
 
     Args:
@@ -50,6 +52,7 @@ def definition(name: LakeName, catalog: str, schema: TableSchema, pipeline: str,
         schema: the mirror's shape.
         pipeline: the pipeline that the table belongs to.
         location: the directory of the table, as a URI.
+        table_format: Iceberg's format of the table.
     """
     inner = ", ".join(f"{quote(field.name)}: {field.kind}" for field in fields_of(schema))
     columns = [f"{quote(column)} {kind}" for column, kind in _COLUMNS.items()]
@@ -58,6 +61,7 @@ def definition(name: LakeName, catalog: str, schema: TableSchema, pipeline: str,
         "mode": "append",
         "pipeline": pipeline,
         "location": location,
+        "format": table_format,
         "partitioned": "days(commit_time)",
     }
     return create(name, catalog, columns, options)

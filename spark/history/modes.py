@@ -40,7 +40,13 @@ class Mode(Protocol):
     """
 
     def definition(
-        self, name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str
+        self,
+        name: LakeName,
+        catalog: str,
+        schema: TableSchema,
+        pipeline: str,
+        location: str,
+        table_format: int,
     ) -> str:
         """Return the SQL that makes the table.
 
@@ -50,6 +56,7 @@ class Mode(Protocol):
             schema: the mirror's shape.
             pipeline: the pipeline that the table belongs to.
             location: the directory of the table, as a URI.
+            table_format: Iceberg's format of the table.
         """
 
     IMAGES: Sequence[str]

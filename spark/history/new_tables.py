@@ -48,7 +48,9 @@ class NewDerivedTable:
     mirror: LakeName
     schema: TableSchema
 
-    def definition(self, name: LakeName, catalog: str, pipeline: str, location: str) -> str:
+    def definition(
+        self, name: LakeName, catalog: str, pipeline: str, location: str, table_format: int
+    ) -> str:
         """Return the SQL that makes it.
 
         Args:
@@ -56,8 +58,9 @@ class NewDerivedTable:
             catalog: the catalog's name in Spark.
             pipeline: the pipeline that the table belongs to.
             location: the directory of the table, as a URI.
+            table_format: Iceberg's format of the table.
         """
-        return MODES[self.mode].definition(name, catalog, self.schema, pipeline, location)
+        return MODES[self.mode].definition(name, catalog, self.schema, pipeline, location, table_format)
 
 
 def missing_derived_tables(

@@ -50,7 +50,9 @@ def _derived_schema(schema: TableSchema) -> TableSchema:
     return replace(schema, columns=tuple(map(derived_column, schema.columns)))
 
 
-def definition(name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str) -> str:
+def definition(
+    name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str, table_format: int
+) -> str:
     """Return the SQL that makes the table.
 
     Args:
@@ -59,11 +61,12 @@ def definition(name: LakeName, catalog: str, schema: TableSchema, pipeline: str,
         schema: the mirror's shape.
         pipeline: the pipeline that the table belongs to.
         location: the directory of the table, as a URI.
+        table_format: Iceberg's format of the table.
     """
     columns = [f"{quote(column)} {kind}" for column, kind in _OWN.items()]
     columns += [field.definition for field in fields_of(_derived_schema(schema))]
-    options = {"mode": "history", "pipeline": pipeline, "location": location, "partitioned": _OPEN}
-    return create(name, catalog, columns, options)
+    options = {"mode": "history", "pipeline": pipeline, "location": location, "format": table_format}
+    return create(name, catalog, columns, {**options, "partitioned": _OPEN})
 
 
 def copy_statements(metadata: Metadata, target: str, source: Source) -> list[str]:

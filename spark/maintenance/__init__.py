@@ -1,4 +1,4 @@
 """Keeps tables small and quick: rewrites, expiry, integrity, removal.
 
-Others import `expiry`, `integrity`, `removal` and `rewrite`.
+Others import `expiry`, `integrity`, `removal`, `rewrite` and `table_files`.
 """

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from slotlake.decoder.failpoints import reach
-from slotlake.spark.catalog.base import Loaded, load
+from slotlake.spark.catalog.base import Loaded, load, load_one
 from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.expiry import Grace, Removed, expire, remove_files
@@ -169,8 +169,25 @@ def _rewrite(session: SparkSession, lake: LakeSettings, table: Loaded, files: Ta
             table,
             f"CALL {system}.rewrite_data_files(table => {target}, options => map({listed}))",
         )
+    _remove_useless_deletes(session, lake, table, files)
     if options is not None or files.manifests(head) > _MANIFESTS_MAX:
         run(session, table, f"CALL {system}.rewrite_manifests(table => {target}, use_caching => false)")
+
+
+def _remove_useless_deletes(
+    session: SparkSession, lake: LakeSettings, table: Loaded, files: TableFiles
+) -> None:
+    """Remove position deletes of data files that were rewritten; deletion vectors leave with their file.
+
+    Readers ignore them, but they stay otherwise, and the snapshot's totals count them.
+    """
+    with open_catalog(lake) as catalog:
+        head = catalog_metadata.head(load_one(catalog, table.name).metadata)
+    if files.has_useless_deletes(head):
+        target = literal(table.name.sql(lake.catalog))
+        options = "options => map('rewrite-all', 'true')"
+        call = f"CALL {lake.catalog}.system.rewrite_position_delete_files(table => {target}, {options})"
+        run(session, table, call)
 
 
 def plan(files: Sequence[DataFile], old_bytes: int, care: Care) -> Mapping[str, str] | None:

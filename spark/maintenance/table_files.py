@@ -1,4 +1,6 @@
-"""Which files a table's snapshots lead to: manifest lists, manifests, data files, deletion vectors.
+"""Which files a table's snapshots lead to: manifest lists, manifests, data files, and those that delete rows.
+
+Rows are deleted by deletion vectors; in tables of format 2 by position delete files.
 
 Read without Spark.  Files of Iceberg are never changed once written, so each manifest is read once for as
 long as a :class:`TableFiles` lives.
@@ -8,9 +10,10 @@ Field numbers are those of the Iceberg specification, "Manifests".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.manifest import MANIFEST_ENTRY_SCHEMAS, ManifestEntryStatus, read_manifest_list
@@ -20,7 +23,9 @@ from pyiceberg.types import IntegerType, NestedField, StringType, StructType
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
+from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import Metadata
+from slotlake.spark.tables.position_deletes import PositionDeletes, data_file_of, rows_by_data_file
 
 # pyiceberg's own schema of an entry, and one field that it leaves out.
 _PYICEBERG_FIELDS = MANIFEST_ENTRY_SCHEMAS[2].find_field("data_file").field_type
@@ -32,9 +37,11 @@ _ENTRY = Schema(
     NestedField(2, "data_file", _DATA_FILE, required=True),
 )
 _POSITIONS = [
-    [field.field_id for field in _DATA_FILE.fields].index(number) for number in (134, 100, 103, 104, 143)
+    [field.field_id for field in _DATA_FILE.fields].index(number)
+    for number in (134, 100, 101, 103, 104, 143, 125, 128)
 ]
-_DATA = 0
+_DATA, _VECTORS = 0, "PUFFIN"
+_SEVERAL = 2
 
 
 @dataclass(frozen=True)
@@ -43,16 +50,20 @@ class ListedFile:
 
     Attributes:
         path: of this machine.
-        rows: rows of a data file; of a deletion vector, how many it takes away.
+        location: the same as the manifest has it, by which position delete files name data files.
+        rows: rows of a data file; of a deletion vector or a position delete file, how many it takes away.
         size: bytes; a file may hold several deletion vectors, each then says the size of all of it.
-        deletes_from: the data file that a deletion vector belongs to; None for a data file.
+        deletes_from: the path of the data file that a deletion vector or a position delete file belongs to;
+            None for a data file, and if there are several.
     """
 
     path: str
+    location: str
     rows: int
     size: int
     deletes_from: str | None = None
     is_data: bool = True
+    is_vector: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,15 +88,50 @@ class TableFiles:
     _lists: dict[str, list[str]] = field(default_factory=dict)
     _manifests: dict[str, list[ListedFile]] = field(default_factory=dict)
     _io: FileIO = field(default_factory=lambda: load_file_io({}, "file:///"))
+    _positions: PositionDeletes = field(default_factory=PositionDeletes)
 
     def data_files(self, snapshot: Metadata | None) -> list[DataFile]:
-        """The data files of a snapshot, each with what its deletion vector takes away."""
+        """The data files of a snapshot, each with how many of its rows are deleted."""
         listed = list(self._listed(snapshot))
-        deleted: dict[str, int] = {}
+        deletes = self._deletes(listed)
+        return [
+            DataFile(f.path, f.size, f.rows, self._deleted(f, deletes.get(f.path, ())))
+            for f in listed
+            if f.is_data
+        ]
+
+    def live_rows(self, snapshot: Metadata | None) -> int:
+        """How many rows a snapshot shows.
+
+        Its totals do not say it where a position delete file outlives its data file, or two have the same
+        row: both are counted there.
+        """
+        return sum(file.rows - file.deleted for file in self.data_files(snapshot))
+
+    def has_useless_deletes(self, snapshot: Metadata | None) -> bool:
+        """Return whether position delete files name data files that the snapshot does not have."""
+        listed = list(self._listed(snapshot))
+        data_files = {file.path for file in listed if file.is_data}
+        return not self._deletes(listed).keys() <= data_files
+
+    def _deletes(self, listed: Iterable[ListedFile]) -> dict[str, list[tuple[ListedFile, int]]]:
+        """Path of a data file → what deletes rows of it, each with how many."""
+        deletes: dict[str, list[tuple[ListedFile, int]]] = {}
         for file in listed:
             if file.deletes_from is not None:
-                deleted[file.deletes_from] = deleted.get(file.deletes_from, 0) + file.rows
-        return [DataFile(f.path, f.size, f.rows, deleted.get(f.path, 0)) for f in listed if f.is_data]
+                deletes.setdefault(file.deletes_from, []).append((file, file.rows))
+            elif not file.is_data:
+                for location, rows in rows_by_data_file(file.location).items():
+                    deletes.setdefault(_path(location), []).append((file, rows))
+        return deletes
+
+    def _deleted(self, file: ListedFile, deletes: Sequence[tuple[ListedFile, int]]) -> int:
+        """How many rows of a data file are deleted; a vector has all that other files have."""
+        vectors = [rows for each, rows in deletes if each.is_vector]
+        if vectors or len(deletes) < _SEVERAL:
+            return sum(vectors or [rows for _, rows in deletes])
+        positions = [self._positions.positions(each.location, file.location) for each, _ in deletes]
+        return len(np.unique(np.concatenate(positions)))
 
     def manifests(self, snapshot: Metadata | None) -> int:
         """How many manifests a snapshot has."""
@@ -122,10 +168,24 @@ class TableFiles:
             return [_listed_file(e[1]) for e in entries if e[0] != ManifestEntryStatus.DELETED.value]
 
 
+def count_rows(snapshot: Metadata | None) -> int:
+    """How many rows a snapshot shows, by its totals if no row of its files is deleted; 0 without a snapshot.
+
+    Raises:
+        LakeError: a manifest cannot be read.
+    """
+    totals = catalog_metadata.summary(snapshot)
+    if int(totals.get("total-position-deletes", 0)):
+        return TableFiles().live_rows(snapshot)
+    return catalog_metadata.live_rows(snapshot) or 0
+
+
 def _listed_file(file: Record) -> ListedFile:
-    content, path, rows, size, belongs_to = (file[i] for i in _POSITIONS)
-    deletes_from = None if belongs_to is None else _path(belongs_to)
-    return ListedFile(_path(path), rows, size, deletes_from, (content or _DATA) == _DATA)
+    content, path, kind, rows, size, belongs_to, lower, upper = (file[i] for i in _POSITIONS)
+    is_data = (content or _DATA) == _DATA
+    data_file = None if is_data else belongs_to or data_file_of(lower, upper)
+    deletes_from = None if data_file is None else _path(data_file)
+    return ListedFile(_path(path), path, rows, size, deletes_from, is_data, kind == _VECTORS)
 
 
 def _path(location: str) -> str:

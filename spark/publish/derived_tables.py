@@ -17,7 +17,7 @@ from slotlake.spark.catalog.base import Loaded, load
 from slotlake.spark.names import CHANGES_SUFFIX, HISTORY_SUFFIX, LakeName, derived_table_name, literal, quote
 from slotlake.spark.tables.change import can_widen
 from slotlake.spark.tables.metadata import Metadata
-from slotlake.spark.tables.schema import PIPELINE_PROPERTY, LakeColumn, TableSchema
+from slotlake.spark.tables.schema import PIPELINE_PROPERTY, WRITE_PROPERTIES, LakeColumn, TableSchema
 from slotlake.spark.tables.settle import STAGED_FIELDS_PROPERTY
 
 _SPARK_NAMES = {"long": "bigint", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
@@ -91,13 +91,11 @@ def create(name: LakeName, catalog: str, definitions: Sequence[str], options: Ma
     """The SQL that makes such a table.
 
     Args:
-        options: ``mode``, ``pipeline``, ``location``, ``partitioned`` (SQL).
+        options: ``mode``, ``pipeline``, ``location``, ``format``, ``partitioned`` (SQL).
     """
     properties = {
-        "format-version": "3",
-        "write.delete.mode": "merge-on-read",
-        "write.update.mode": "merge-on-read",
-        "write.merge.mode": "merge-on-read",
+        "format-version": str(options["format"]),
+        **WRITE_PROPERTIES,
         "write.distribution-mode": "none",
         "write.merge.distribution-mode": "none",
         "write.update.distribution-mode": "none",

@@ -115,6 +115,18 @@ def with_past_files(metadata: Metadata, oldest: int, unused_seconds: float | Non
     return _with_record(metadata, _needed(files, tags, oldest), oldest)
 
 
+def with_all_in_the_past(metadata: Metadata, position: int) -> Metadata:
+    """A table whose points before a position stand in past files only."""
+    tags = catalog_tags.tags(metadata)
+    moved = {point: id_ for point, id_ in tags.items() if point < position}
+    files = past_files(metadata)
+    if moved:
+        oldest = oldest_readable(metadata) or min(moved)
+        metadata = _with_record(metadata, _with_moved(metadata, files, moved), oldest)
+    names = {catalog_tags.tag(point) for point in moved}
+    return {**metadata, "refs": {n: ref for n, ref in metadata.get("refs", {}).items() if n not in names}}
+
+
 def without_points_above(metadata: Metadata, position: int) -> Metadata:
     """A table whose past files have no point above a position, which a later history may come to again."""
     files = []

@@ -24,6 +24,7 @@ from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.fold.conflicts import Conflicts
 from slotlake.spark.history.columns import HOLDS, derived_column
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.maintenance.table_files import count_rows
 from slotlake.spark.names import COMMITS, LakeName, belongs, lake_table, parse_postgres_name
 from slotlake.spark.publish import aside
 from slotlake.spark.publish.commits import LSN, commits_name, newest_times, position_of, read_points
@@ -192,12 +193,12 @@ class ReadPoint:
         return self._snapshot_id(self.find(table))
 
     def count(self, table: str) -> int:
-        """Rows of a table, from the metadata.
+        """Rows of a table, from the metadata and the manifests.
 
         Raises:
             KeyError: the cut has no such table.
         """
-        return catalog_metadata.live_rows(self.pinned[self.find(table)].snapshot) or 0
+        return count_rows(self.pinned[self.find(table)].snapshot)
 
     def conflicts(self, table: str) -> Conflicts:
         """What changes of a table met that the source did not have, since it was copied.

@@ -1,33 +1,32 @@
 """Reads the rows of one Iceberg snapshot as Arrow batches, without Spark, in bounded memory.
 
-pyiceberg plans (which data files, which deletion vectors); the files are read here one row group at
-a time, because pyiceberg's own reader holds a whole data file decoded in memory.  Columns are found
-by Iceberg field id, as the specification asks; a file that lacks one was written before it was added.
+pyiceberg plans (which data files, which deletion vectors or position delete files); the files are read here
+one row group at a time, because pyiceberg's own reader holds a whole data file decoded in memory.  Columns
+are found by Iceberg field id, as the specification asks; a file that lacks one was written before it was
+added.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import FileScanTask, StaticTable
-from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
-from pyiceberg.table.puffin import PuffinFile
 
 from slotlake.decoder.compiled.arrays import nulls
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
+from slotlake.spark.tables.deletion_vectors import vectors
+from slotlake.spark.tables.position_deletes import PositionDeletes, Positions
 
 BATCH_ROWS = 64 * 1024
 _ALL: BooleanExpression = AlwaysTrue()
 _FIELD_ID = b"PARQUET:field_id"
-Positions = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -52,10 +51,11 @@ def scan(
     Raises:
         LakeError: a file is missing or of a kind that this version does not read.
     """
-    table = StaticTable.from_metadata(metadata_location)
+    table, position_deletes = StaticTable.from_metadata(metadata_location), PositionDeletes()
     try:
         for task in table.scan(partitions, snapshot_id=snapshot_id).plan_files():
-            yield from _live_rows(task, columns)
+            deleted = _deleted_positions(task, position_deletes)
+            yield from _live_rows(task.file.file_path, columns, deleted)
     except OSError as error:
         raise LakeError(
             f"a file of the lake cannot be read: {error.strerror or error}",
@@ -82,10 +82,9 @@ def filled_counts(metadata_location: str, snapshot_id: int, field_ids: Collectio
     return counts
 
 
-def _live_rows(task: FileScanTask, columns: Sequence[ScanColumn]) -> Iterator[pa.RecordBatch]:
-    deleted = _deleted_positions(task)
+def _live_rows(location: str, columns: Sequence[ScanColumn], deleted: Positions) -> Iterator[pa.RecordBatch]:
     schema = pa.schema([column.field for column in columns])
-    with pq.ParquetFile(lake_files.local_path(task.file.file_path), pre_buffer=False) as file:
+    with pq.ParquetFile(lake_files.local_path(location), pre_buffer=False) as file:
         sources = _sources(file.schema_arrow, columns)
         names = list(dict.fromkeys(name for name in sources if name is not None))
         start = 0
@@ -126,22 +125,26 @@ def _without(batch: pa.RecordBatch, deleted: Positions, start: int) -> pa.Record
     return batch.filter(pa.array(live))
 
 
-def _deleted_positions(task: FileScanTask) -> Positions:
-    """Row positions that the task's deletion vectors take away, ascending."""
-    vectors = [_vector(file, task.file.file_path) for file in task.delete_files]
-    if not vectors:
+def _deleted_positions(task: FileScanTask, position_deletes: PositionDeletes) -> Positions:
+    """Row positions that the task's deletion vectors and position delete files take away, ascending.
+
+    A table that was of format 2 may have both: a vector has all that the older files had.
+    """
+    data_file = task.file.file_path
+    arrays = [_positions(file, data_file, position_deletes) for file in task.delete_files]
+    if not arrays:
         return np.empty(0, np.int64)
-    return np.unique(np.concatenate(vectors))
+    return np.unique(np.concatenate(arrays))
 
 
-def _vector(file: DataFile, data_file: str) -> Positions:
-    if file.file_format != FileFormat.PUFFIN:
-        raise LakeError(
-            "the lake holds delete files of an older kind",
-            where=file.file_path,
-            way_out="rewrite the table's data files; slotlake itself writes deletion vectors only",
-        )
-    puffin = PuffinFile(lake_files.read(file.file_path))
-    vectors = [v for v in deletion_vectors_from_puffin_file(puffin) if v.referenced_data_file == data_file]
-    arrays = [np.asarray(chunk, np.int64) for v in vectors for chunk in v.to_vector().chunks]
-    return np.concatenate(arrays) if arrays else np.empty(0, np.int64)
+def _positions(file: DataFile, data_file: str, position_deletes: PositionDeletes) -> Positions:
+    if file.file_format == FileFormat.PUFFIN:
+        return vectors(file.file_path, {data_file}).get(data_file, np.empty(0, np.int64))
+    if file.content == DataFileContent.POSITION_DELETES and file.file_format == FileFormat.PARQUET:
+        return position_deletes.positions(file.file_path, data_file)
+    raise LakeError(
+        "the lake holds delete files of a kind that slotlake does not read",
+        where=file.file_path,
+        way_out="rewrite the table's data files; slotlake itself writes deletion vectors, or position delete "
+        "files as Parquet",
+    )

@@ -117,7 +117,7 @@ def _cloned(pinned: Pinned, point: Point, location: str) -> Metadata:
     """A table whose whole history is the pinned snapshot, in the shape that it had then."""
     snapshot = pinned.snapshot or {}
     id_ = snapshot["snapshot-id"]
-    snapshot = with_own_manifests(snapshot, location)
+    snapshot = with_own_manifests(pinned.metadata, snapshot, location)
     now = int(time.time() * 1000)
     without_parent = {key: value for key, value in snapshot.items() if key != "parent-snapshot-id"}
     metadata = {

@@ -101,6 +101,7 @@ def load_top(location: str) -> Metadata:
     above = next((i for i, snapshot in enumerate(chain) if LSN in summary(snapshot)), len(chain) - 1)
     main = ref(metadata, MAIN)
     top = {
+        "format-version": metadata["format-version"],
         "properties": metadata.get("properties", {}),
         "current-snapshot-id": main,
         "refs": {} if main is None else {MAIN: {"snapshot-id": main, "type": "branch"}},

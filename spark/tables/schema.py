@@ -24,11 +24,17 @@ from slotlake.spark.tables.shapes import TableShape
 SCHEMA_PROPERTY = "slotlake.schema"
 STAGED_SCHEMA_PROPERTY = "slotlake.schema.stage"
 PIPELINE_PROPERTY = "slotlake.pipeline"
-_PROPERTIES = {
-    "format-version": "3",
+NEWEST_FORMAT = 3
+# What all tables have: rows of theirs are deleted by vectors, in format 2 by a position delete file for each
+# data file, which readers find by its bounds, and which the next MERGE replaces.
+WRITE_PROPERTIES = {
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
     "write.merge.mode": "merge-on-read",
+    "write.delete.granularity": "file",
+}
+_PROPERTIES = {
+    **WRITE_PROPERTIES,
     # Rows arrive folded: shuffling them once more before writing only costs.
     "write.distribution-mode": "none",
     "write.merge.distribution-mode": "none",
@@ -240,7 +246,14 @@ def schema_of(metadata: Metadata, name: LakeName) -> TableSchema:
     return TableSchema.from_json(text)
 
 
-def create_table(name: LakeName, catalog: str, schema: TableSchema, pipeline: str, location: str) -> str:
+def create_table(
+    name: LakeName,
+    catalog: str,
+    schema: TableSchema,
+    pipeline: str,
+    location: str,
+    table_format: int = NEWEST_FORMAT,
+) -> str:
     """Return the SQL that makes a lake table, with a companion for every column that may need one.
 
     Args:
@@ -249,10 +262,12 @@ def create_table(name: LakeName, catalog: str, schema: TableSchema, pipeline: st
         schema: the table's shape.
         pipeline: the pipeline that it belongs to.
         location: its directory, as a URI.
+        table_format: Iceberg's format of the table.
     """
     definitions = [column.definition for column in schema.columns]
     definitions += [column.exact_definition for column in schema.columns if column.representation.inexact]
-    properties = {**_PROPERTIES, SCHEMA_PROPERTY: schema.to_json(), PIPELINE_PROPERTY: pipeline}
+    properties = {"format-version": str(table_format), **_PROPERTIES}
+    properties |= {SCHEMA_PROPERTY: schema.to_json(), PIPELINE_PROPERTY: pipeline}
     if len(definitions) > COLUMNS_COUNTED:
         bounded = [schema.column(key).lake_name for key in schema.key]
         properties |= {f"write.metadata.metrics.column.{column}": "truncate(16)" for column in bounded}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slotlake.infra.backfill.report import BackfillReport, TableBackfilled
     from slotlake.infra.care.dropping import DropReport
     from slotlake.infra.recover.recovery import RecoverReport
-    from slotlake.infra.reports import MaintainReport, ResumeReport, TableMaintained
+    from slotlake.infra.reports import FormatReport, MaintainReport, ResumeReport, TableMaintained
     from slotlake.infra.status.schema_changes import SchemaReport
 
 
@@ -86,6 +86,16 @@ def _maintained(table: TableMaintained) -> str:
         f"{table.expired_snapshots:,} snapshots expired, {table.removed_files:,} files removed "
         f"({size_text(table.removed_bytes)})"
     )
+
+
+def format_text(report: FormatReport, console: Console) -> None:
+    """Print one line per table that has another format now."""
+    for table, (before, after) in report.tables.items():
+        console.print(f"{escape(table)}: format {before} became {after}")
+    if not report.tables:
+        console.print("all tables have the format that the pipeline file asks for")
+    else:
+        console.print(f"{len(report.tables):,} tables changed at once, in {report.seconds:.1f} s")
 
 
 def drop_text(report: DropReport, console: Console) -> None:

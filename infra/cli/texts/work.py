@@ -57,6 +57,7 @@ def sync_text(report: SyncReport, console: Console) -> None:
     for name in report.resumed:
         console.print(f"{escape(name)} was set aside; the syncs follow it again")
     set_aside_lines(report.set_aside, console)
+    warning_lines(report.warnings, console)
     if report.batch is None or not report.transactions:
         console.print(f"nothing new; the lake is at {report.lsn}")
         return
