@@ -133,9 +133,7 @@ def _metadata_of(like: Loaded, schema: TableSchema) -> str:
         "table-uuid": str(uuid.uuid4()),
     }
     file = f"{location}/metadata/00000-{uuid.uuid4()}.metadata.json"
-    path = lake_files.local_path(file)
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(metadata))
+    lake_files.write_new(file, json.dumps(metadata).encode())
     return file
 
 

@@ -23,6 +23,7 @@ from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.commits import STEPS, Point
 from slotlake.spark.publish.swap import publish_tables, reset_stage
+from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, STAGE
 
@@ -116,7 +117,7 @@ def publish_by_hand(
         reset_stage(catalog, [load_one(catalog, name)])
         table = load_one(catalog, name)
         before = table.metadata
-        grown = with_files(before, files)
+        grown = with_files(before, [Location(f"file://{file}") for file in files])
         staged = catalog_metadata.ref(grown, MAIN) or 0
         metadata = catalog_metadata.with_ref(grown, STAGE, staged)
         metadata = catalog_metadata.with_summary(metadata, staged, {**point.summary, STEPS: "1"})

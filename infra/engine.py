@@ -53,7 +53,7 @@ def _in_process(file: PipelineFile, lake: LakeSettings, closing: ExitStack) -> S
 
     # If the program has a session of its own, slotlake must not stop it.
     running = SparkContext._active_spark_context is not None  # noqa: SLF001 - there is no public question
-    runtime = spark_runtime()
+    runtime = spark_runtime(lake.root.scheme if lake.is_in_bucket else "")
     os.environ.update(runtime.environment())
     session = open_session(
         lake,

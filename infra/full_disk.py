@@ -85,9 +85,10 @@ def full_places(places: Places, below_bytes: int = _FULL_BELOW_BYTES) -> list[st
     places_by_name = {
         "the state folder": places.file.state_dir,
         "the change log": places.file.changelog_dir,
-        "the warehouse": Path(places.lake.warehouse_path),
         "temporary files": Path(tempfile.gettempdir()),
     }
+    if not places.lake.is_in_bucket:
+        places_by_name["the warehouse"] = places.lake.warehouse_path
     if places.lake.uri.startswith("sqlite:///"):
         places_by_name["the catalog"] = Path(places.lake.uri.removeprefix("sqlite:///")).parent
     return [

@@ -238,4 +238,6 @@ def lake_settings(file: PipelineFile) -> LakeSettings:
         rest=file.lake_rest(),
         table_format=lake.format,
         table_formats=table_formats(file),
+        storage=file.lake_storage(),
+        exchange=file.state_dir / "exchange",
     )

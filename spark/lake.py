@@ -18,9 +18,18 @@ from sqlalchemy.exc import ArgumentError
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.jdbc import CONNECT_SECONDS, SILENT_SECONDS, jdbc_properties
+from slotlake.spark.storage.location import Location
+from slotlake.spark.storage.settings import StorageSettings
 
 SQLITE_BUSY_SECONDS = 30
 ANSWER_SECONDS = 120  # of a REST server, which writes the tables' metadata files before it answers
+# By a location's scheme: what `query` pins lies in a folder of this machine.
+_FILE_IO = "org.apache.iceberg.io.ResolvingFileIO"
+_LIMITS = {
+    "http-client.urlconnection.connection-timeout-ms": str(CONNECT_SECONDS * 1000),
+    "http-client.apache.connection-timeout-ms": str(CONNECT_SECONDS * 1000),
+    "http-client.apache.socket-timeout-ms": "60000",
+}
 # A server that has gone without a word is noticed at every step; keepalives do not run while something that
 # was sent has not been acknowledged.
 _WAITS = {
@@ -49,7 +58,8 @@ class LakeSettings:
         catalog: the catalog's name, the same in every engine that reads it.
         uri: ``sqlite:////abs/catalog.db``, ``postgresql+psycopg://user:password@host/database``, or
             ``https://…`` of a REST catalog.
-        warehouse: ``file:///abs/path``; a plain absolute path is understood too.
+        warehouse: ``file:///abs/path`` or a plain absolute path; ``s3://bucket/prefix``, ``gs://…``,
+            ``abfss://…``.
         namespace: where tables of the source schema ``public`` go.
         keep: how many consistency points are kept.
         publish: ``atomic``, all tables at once; ``per_table``, one after another, for a REST server that
@@ -58,6 +68,9 @@ class LakeSettings:
         rest: what pyiceberg and Spark are told about a REST server (token, credential, warehouse …).
         table_format: Iceberg's format of new tables, 2 or 3.
         table_formats: of those of some tables, by source name, where it is another.
+        storage: how the warehouse's object store is reached.
+        exchange: a folder for files that pass between processes of this machine, where the warehouse is not a
+            folder itself.
     """
 
     catalog: str
@@ -70,6 +83,8 @@ class LakeSettings:
     rest: Mapping[str, str] = field(default_factory=dict, repr=False)
     table_format: int = 3
     table_formats: Mapping[str, int] = field(default_factory=dict)
+    storage: StorageSettings = field(default_factory=StorageSettings)
+    exchange: Path | None = None
 
     def format_of(self, table: str) -> int:
         """The format that a table, and its derived tables, are to have.
@@ -78,6 +93,23 @@ class LakeSettings:
             table: as PostgreSQL writes its name.
         """
         return self.table_formats.get(table, self.table_format)
+
+    @property
+    def root(self) -> Location:
+        """The warehouse as the beginning of the tables' locations, as Iceberg writes them.
+
+        Raises:
+            LakeError: the warehouse is neither a folder of this machine nor in an object store.
+        """
+        if self.is_in_bucket:
+            location = Location(self.warehouse.rstrip("/"))
+            return Location(f"{location.bucket}/{location.key}".rstrip("/"))
+        return Location(f"file://{self.warehouse_path}")
+
+    @property
+    def is_in_bucket(self) -> bool:
+        """Whether the warehouse is in an object store."""
+        return Location(self.warehouse).is_in_bucket
 
     @property
     def is_rest(self) -> bool:
@@ -107,7 +139,7 @@ class LakeSettings:
     @property
     def warehouse_uri(self) -> str:
         """The warehouse as Spark and pyiceberg take it."""
-        return self.warehouse_path.as_uri()
+        return str(self.root) if self.is_in_bucket else self.warehouse_path.as_uri()
 
     @property
     def sqlalchemy_uri(self) -> str:
@@ -135,7 +167,8 @@ class LakeSettings:
                 "rest.client.connection-timeout-ms": str(CONNECT_SECONDS * 1000),
                 "rest.client.socket-timeout-ms": str(ANSWER_SECONDS * 1000),
             }
-            return {**limits, **self.rest, "type": "rest", "uri": self.uri, "cache-enabled": "false"}
+            rest = {"type": "rest", "uri": self.uri, "cache-enabled": "false"}
+            return {**limits, **self.file_properties(), **self.rest, **rest}
         url = _supported(self)
         jdbc = _sqlite_jdbc(url) if url.get_backend_name() == "sqlite" else jdbc_properties(url)
         return {
@@ -144,8 +177,15 @@ class LakeSettings:
             "jdbc.schema-version": "V1",
             # A second session would otherwise merge from a table as it was before our swap.
             "cache-enabled": "false",
+            **self.file_properties(),
             **jdbc,
         }
+
+    def file_properties(self) -> dict[str, str]:
+        """Properties of a catalog for Spark that say how it reads and writes the lake's files."""
+        if not self.is_in_bucket:
+            return {}
+        return {"io-impl": _FILE_IO, **_LIMITS, **self.storage.iceberg_properties()}
 
 
 def _without_secrets(url: URL) -> URL:
@@ -204,9 +244,10 @@ def _warehouse_path(warehouse: str) -> Path:
     path = Path(unquote(parts.path))
     if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
         raise LakeError(
-            "this version supports a warehouse on this machine's file system only",
+            "this version cannot use such a warehouse",
             where=warehouse.partition("?")[0],
-            way_out="give lake.warehouse as file:///absolute/path; object stores come in a later version",
+            way_out="give lake.warehouse as file:///absolute/path, s3://bucket/prefix, gs://bucket/prefix or "
+            "abfss://container@account/prefix",
         )
     if not path.is_absolute():
         raise LakeError(

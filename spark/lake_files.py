@@ -1,48 +1,37 @@
-"""The only place that touches warehouse files directly; another file system would be added here.
+"""Files of the lake: data files, Iceberg's metadata, markers. They are named by locations, never by paths.
 
-What is written here is on disk before its name is told to anyone: a catalog must never point at a
-metadata file that a crash can take away.
+A location's store does the work (spark/storage); here its errors become the lake's.  Files that only pass
+between processes of this machine are those of `spark.exchange`.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import BinaryIO, Final
 
 from slotlake.decoder.errors import LAKE_ALTERED, LakeError
+from slotlake.spark.exchange import CONTROL_DIRECTORY, make_directory, not_a_directory, probe
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.storage import stores
+from slotlake.spark.storage.base import StoredFile
+from slotlake.spark.storage.location import Location
 
-CONTROL_DIRECTORY = "_slotlake"
-# So many rows per row group that a batch of any interest is read by all cores.
-_ROW_GROUP_ROWS = 128 * 1024
+_UPLOADS_AT_ONCE: Final = 4
+_WRITABLE = (
+    "free space in the warehouse and let this user write there; nothing was published",
+    "check the bucket, lake.storage (endpoint, region, keys) and this user's rights; nothing was published",
+)
 
 
-def local_path(location: str) -> Path:
-    """Return the path of an Iceberg location.
-
-    Hadoop writes ``file:/a b``, unescaped; only ``file://`` locations made by a URI library are escaped.
-    Names that need escapes are never made (see spark/names.py), but the warehouse's own path may need them.
-
-    Raises:
-        LakeError: the location is not on this machine.
-    """
-    if location.startswith("/"):
-        return Path(location)
-    parts = urlsplit(location)
-    if parts.scheme != "file":
-        raise LakeError(
-            "this version reads files of this machine only",
-            where=location,
-            way_out="read the table with Spark, or set lake.warehouse to a folder (file:///…)",
-        )
-    raw = location.removeprefix("file:")
-    raw = "/" + raw.lstrip("/")
-    return Path(raw) if Path(raw).exists() or "%" not in raw else Path(unquote(raw))
+def serve(lake: LakeSettings) -> None:
+    """Make the lake's warehouse known to all that reads and writes locations."""
+    if lake.is_in_bucket:
+        stores.register(lake.root, lake.storage)
 
 
 def read(location: str) -> bytes:
@@ -51,143 +40,169 @@ def read(location: str) -> bytes:
     Raises:
         LakeError: it cannot be read.
     """
-    try:
-        return local_path(location).read_bytes()
-    except OSError as error:
-        raise LakeError(
-            f"a file of the lake cannot be read: {error.strerror}", where=location, way_out=LAKE_ALTERED
-        ) from error
+    with _readable(location):
+        return stores.store_of(location).read(Location(location))
+
+
+def open_to_read(location: str) -> BinaryIO:
+    """A file of which parts are read, as an object that can seek.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return stores.store_of(location).open(Location(location))
+
+
+def size(location: str) -> int | None:
+    """A file's size in bytes; None if there is none.
+
+    Raises:
+        LakeError: the storage does not answer.
+    """
+    with _readable(location):
+        return stores.store_of(location).size(Location(location))
+
+
+def files(folder: str) -> Iterator[StoredFile]:
+    """Every file of a folder and its folders.
+
+    Raises:
+        LakeError: the storage does not answer.
+    """
+    with _readable(folder):
+        yield from stores.store_of(folder).files(Location(folder))
 
 
 def write_new(location: str, content: bytes) -> None:
-    """Write a file that must not exist yet; when this returns it is on disk.
+    """Write a file that must not exist yet; when this returns a crash cannot take it away.
 
     Raises:
         LakeError: it cannot be written.
     """
-    path = local_path(location)
-    try:
-        with path.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_directory(path.parent)
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise LakeError(
-            f"a file of the lake cannot be written: {error.strerror}",
-            where=location,
-            way_out="free space in the warehouse and let this user write there; nothing was published",
-        ) from error
+    with _writable(location):
+        stores.store_of(location).write_new(Location(location), content)
 
 
-def sync_directory(path: Path) -> None:
-    """Put a directory's entries on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def put(sources: Sequence[Path], folder: str, names: Sequence[str]) -> list[Location]:
+    """Make files of this machine files of the lake, several at a time.
 
-
-def remove(locations: list[str]) -> None:
-    """Remove files that nobody points at any more; missing ones are fine."""
-    for location in locations:
-        local_path(location).unlink(missing_ok=True)
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a directory with all in it; a missing one is fine."""
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def control_directory(lake: LakeSettings, *parts: str) -> Path:
-    """A directory for files that pass between processes, made if missing: ``<warehouse>/_slotlake/…``.
+    Args:
+        sources: the files.
+        folder: where they go.
+        names: their names there, which nothing else has.
 
     Raises:
-        LakeError: it cannot be made.
+        LakeError: they cannot be written.
     """
-    path = lake.warehouse_path.joinpath(CONTROL_DIRECTORY, *parts)
-    return make_directory(path)
+    locations = [Location(folder) / name for name in names]
+    store = stores.store_of(folder)
+    with _writable(folder), ThreadPoolExecutor(_UPLOADS_AT_ONCE) as pool:
+        list(pool.map(store.put, sources, locations))
+    return locations
 
 
-def make_directory(path: Path) -> Path:
-    """Make a directory and its parents.
+def remove(locations: Iterable[str]) -> None:
+    """Remove files that nobody points at any more; missing ones are fine.
 
     Raises:
-        LakeError: it cannot be made.
+        LakeError: the storage does not answer, or refuses.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LakeError(
-            f"the warehouse cannot be written: {error.strerror}",
-            where=str(path),
-            way_out="lake.warehouse must be a directory that this user, and Spark's, may write",
-        ) from error
-    return path
+    by_folder: dict[str, list[Location]] = {}
+    for location in map(Location, locations):
+        by_folder.setdefault(location.bucket if location.is_in_bucket else "", []).append(location)
+    for each in by_folder.values():
+        with _writable(each[0]):
+            stores.store_of(each[0]).remove(each)
+
+
+def remove_tree(folder: str) -> None:
+    """Remove a folder with all in it; a missing one is fine.
+
+    Raises:
+        LakeError: the storage does not answer, or refuses.
+    """
+    with _writable(folder):
+        stores.store_of(folder).remove_tree(Location(folder))
+
+
+def absent(locations: Iterable[str]) -> list[str]:
+    """Those of these files that are not there, several looked for at a time.
+
+    Raises:
+        LakeError: the storage does not answer.
+    """
+    locations = list(locations)
+    with ThreadPoolExecutor(_UPLOADS_AT_ONCE * 4) as pool:
+        sizes = pool.map(size, locations)
+        return [location for location, present in zip(locations, sizes, strict=True) if present is None]
 
 
 def check_warehouse(lake: LakeSettings) -> None:
     """Make the warehouse if missing and see that it can be written.
 
     Raises:
-        LakeError: it is no directory, or cannot be written.
+        LakeError: it is no directory, or cannot be written; or an object store cannot do what is needed.
     """
+    serve(lake)
+    if lake.is_in_bucket:
+        probe_bucket(lake)
+        return
     path = lake.warehouse_path
     if path.exists() and not path.is_dir():
-        raise _not_a_directory(path, "the warehouse")
-    _probe(control_directory(lake), path, "the warehouse")
+        raise not_a_directory(path, "the warehouse")
+    probe(make_directory(path / CONTROL_DIRECTORY), path, "the warehouse")
 
 
-def probe_folder(path: Path, *, what: str = "the warehouse") -> None:
-    """See that a folder can be written, or made where it is missing; nothing is left of it.
-
-    Args:
-        what: the folder's part in the pipeline, for the error.
+def probe_bucket(lake: LakeSettings) -> None:
+    """Write a new object, see that it cannot be written as new once more, read it, remove it.
 
     Raises:
-        LakeError: it is no directory, or cannot be written.
+        LakeError: one of these failed.
     """
-    existing = next(each for each in (path, *path.parents) if each.exists())
-    if not existing.is_dir():
-        raise _not_a_directory(existing, what)
-    _probe(existing, path, what)
-
-
-def _probe(folder: Path, path: Path, what: str) -> None:
-    probe = folder / f"probe-{os.getpid()}"
+    serve(lake)
+    location = lake.root / CONTROL_DIRECTORY / f"probe-{uuid.uuid4().hex}"
+    store = stores.store_of(location)
+    with _writable(location):
+        store.write_new(location, b"1")
     try:
-        probe.write_bytes(b"")
-        probe.unlink()
+        store.write_new(location, b"2")
+    except FileExistsError:
+        refused = True
+    except OSError:
+        refused = False
+    else:
+        refused = False
+    with _writable(location):
+        content = store.read(location)
+        store.remove([location])
+    if not refused or content != b"1":
+        raise LakeError(
+            "the object store ignores the condition that a new object must not be there yet (If-None-Match)",
+            where=str(lake.root),
+            way_out="use a store, or a newer version of it, that supports conditional PUT: without it two "
+            "runs could overwrite each other's files",
+        )
+
+
+@contextmanager
+def _readable(location: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise LakeError(
-            f"{what} cannot be written: {error.strerror}",
-            where=str(path),
-            way_out="give this user the right to write there, or name another folder in the pipeline file",
+            f"a file of the lake cannot be read: {error.strerror or error}",
+            where=location,
+            way_out=LAKE_ALTERED,
         ) from error
 
 
-def _not_a_directory(path: Path, what: str) -> LakeError:
-    return LakeError(
-        f"{what} is not a directory", where=str(path), way_out="name a directory in the pipeline file"
-    )
-
-
-def write_parquet(rows: pa.Table, path: Path) -> Path:
-    """Write rows for Spark to read, replacing what a crashed attempt left.
-
-    Raises:
-        LakeError: it cannot be written.
-    """
-    make_directory(path.parent)
+@contextmanager
+def _writable(location: str) -> Iterator[None]:
     try:
-        pq.write_table(rows, path, compression="zstd", row_group_size=_ROW_GROUP_ROWS)
+        yield
     except OSError as error:
-        path.unlink(missing_ok=True)
         raise LakeError(
-            f"the warehouse cannot be written: {error.strerror or error}",
-            where=str(path),
-            way_out="free space in the warehouse; nothing was published",
+            f"a file of the lake cannot be written: {error.strerror or os.strerror(error.errno or 5)}",
+            where=location,
+            way_out=_WRITABLE[Location(location).is_in_bucket],
         ) from error
-    return path

@@ -21,10 +21,13 @@ import pytest
 from hypothesis import settings
 from psycopg import sql
 
+from slotlake.infra.local.java import find_java
+from slotlake.infra.local.object_store import LocalObjectStore
 from slotlake.infra.local.postgres import EmbeddedPostgres, Version, temporary_postgres
 from slotlake.infra.local.postgres_archives import ARCHIVED_ONLY, is_fetched
 from slotlake.infra.local.runtime import SparkRuntime
 from slotlake.infra.local.runtime import spark_runtime as find_runtime
+from tests import storage
 
 ROOT = Path(__file__).resolve().parents[1]
 _numbers = itertools.count(1)
@@ -40,8 +43,17 @@ logging.getLogger("py4j").setLevel(logging.ERROR)
 
 # What starts a server or Java.  A test that uses no such fixture, whose module imports no such name, and that
 # has no mark that says otherwise, is ``fast``.
-_SERVER_FIXTURES = {"pg", "database", "servers", "database_on", "session", "connect", "spark_runtime"}
-_SERVER_NAMES = {"temporary_postgres", "LocalSparkConnect", "LocalAirflow"}
+_SERVER_FIXTURES = {
+    "pg",
+    "database",
+    "servers",
+    "database_on",
+    "session",
+    "connect",
+    "spark_runtime",
+    "object_store",
+}
+_SERVER_NAMES = {"temporary_postgres", "LocalSparkConnect", "LocalAirflow", "LocalObjectStore"}
 _NOT_FAST = ("seconds", "slow", "server", "airflow")
 
 
@@ -185,7 +197,7 @@ def _drop_slots(admin: psycopg.Connection[tuple[Any, ...]], database: str) -> No
 @pytest.fixture(scope="session")
 def spark_runtime() -> SparkRuntime:
     """The Java and the jars, named in this process's environment too."""
-    runtime = find_runtime()
+    runtime = find_runtime("s3")
     os.environ.update(runtime.environment())
     return runtime
 
@@ -223,6 +235,19 @@ def connect(spark_runtime: SparkRuntime, tmp_path_factory: pytest.TempPathFactor
         yield server.remote
         for name in token:
             del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalObjectStore]:
+    """An S3 server on this machine."""
+    with LocalObjectStore(tmp_path_factory.mktemp("s3"), find_java()) as store:
+        yield store
+
+
+@pytest.fixture(scope="session", autouse=storage.IN_S3)
+def _all_lakes_in_s3(object_store: LocalObjectStore) -> None:
+    """Put the lakes of all tests into that server, if the run is to show that they can be there."""
+    storage.use(object_store)
 
 
 @pytest.fixture(scope="session")

@@ -72,6 +72,9 @@ def demo(
     stop: Annotated[
         bool, typer.Option("--stop", help="Stop the servers of a demo that was started with --keep.")
     ] = False,
+    s3: Annotated[
+        bool, typer.Option("--s3", help="Keep the lake in an S3 server, which the demo starts too.")
+    ] = False,
     folder: Annotated[Path | None, typer.Option("--dir", help="The folder of the demo.")] = None,
 ) -> None:
     """Run PostgreSQL, Airflow, Spark and Iceberg on this machine, write to PostgreSQL, verify the lake."""
@@ -80,7 +83,7 @@ def demo(
 
     if stop:
         raise typer.Exit(stop_demo(folder))
-    raise typer.Exit(run_demo(scale=scale, transactions=transactions, keep=keep, folder=folder))
+    raise typer.Exit(run_demo(scale=scale, transactions=transactions, keep=keep, folder=folder, s3=s3))
 
 
 develop = typer.Typer()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.config.sections import (
@@ -32,6 +32,7 @@ from slotlake.infra.config.sections import (
     one_or_several,
 )
 from slotlake.infra.config.types import Lossy, TypesSection
+from slotlake.spark.storage.settings import StorageSettings
 
 _SCHEME = re.compile(r"^file:(?=/)(//(?=/))?")
 _PIPELINE_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
@@ -134,6 +135,16 @@ class PipelineFile(Section):
             key: resolve_secret(value.get_secret_value(), f"{self.path.name}, lake.rest.{key}")
             for key, value in self.lake.rest.items()
         }
+
+    def lake_storage(self) -> StorageSettings:
+        """Return how the warehouse's object store is reached; ``env:`` and ``airflow:`` are resolved."""
+        given: dict[str, Any] = {}
+        for key in self.lake.storage.model_fields_set:
+            value = getattr(self.lake.storage, key)
+            text = value.get_secret_value() if isinstance(value, SecretStr) else value
+            is_text = isinstance(text, str)
+            given[key] = resolve_secret(text, f"{self.path.name}, lake.storage.{key}") if is_text else text
+        return StorageSettings(**given)
 
     def remote(self) -> str | None:
         """Return the Spark Connect server's address, resolved; it may hold a token."""

@@ -18,6 +18,8 @@ Mode = Literal["mirror", "history", "append"]
 _NAMESPACE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:")
 _FILE_URI = re.compile(r"^file:(///|/(?!/))")
+_BUCKET = re.compile(r"^(s3|s3a|gs|abfss?)://[^/]+")
+_ENDPOINT = re.compile(r"^(https?://[^/\s]+/?$|env:\w+$)")
 _MASTER = re.compile(r"^local(\[(\*|[1-9][0-9]*)\])?$")
 _MEMORY = re.compile(r"^[1-9][0-9]*[kmgt]b?$", re.IGNORECASE)
 _VERIFY_WORDS = ("daily", "every_batch", "manual")
@@ -87,6 +89,34 @@ class KeepPointsSection(Section):
     days: Annotated[float, Field(gt=0, strict=False)] = 7.0
 
 
+class StorageSection(Section):
+    """How the warehouse's object store is reached; without keys as other programs of this machine do."""
+
+    endpoint: str | None = None
+    region: str | None = None
+    access_key: SecretStr | None = None
+    secret_key: SecretStr | None = None
+    session_token: SecretStr | None = None
+    path_style: bool | None = None
+    encryption: Literal["AES256", "aws:kms"] | None = None
+    kms_key: str | None = None
+
+    @field_validator("endpoint")
+    @classmethod
+    def _address(cls, endpoint: str | None) -> str | None:
+        if endpoint is not None and not _ENDPOINT.match(endpoint):
+            raise ValueError("write the server's address as https://host:port, or env:NAME")
+        return endpoint
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.access_key is None) != (self.secret_key is None):
+            raise ValueError("give access_key and secret_key together, or neither of them")
+        if self.kms_key is not None and self.encryption != "aws:kms":
+            raise ValueError("kms_key is for encryption: aws:kms")
+        return self
+
+
 class LakeSection(Section):
     """Where the tables are: an Iceberg catalog, a warehouse folder, a namespace."""
 
@@ -98,6 +128,7 @@ class LakeSection(Section):
     publish: Literal["atomic", "per_table"] = "atomic"
     format: Literal[2, 3] = 3
     rest: dict[str, SecretStr] = Field(default_factory=dict)
+    storage: StorageSection = StorageSection()
 
     @field_validator("catalog", "namespace")
     @classmethod
@@ -109,6 +140,8 @@ class LakeSection(Section):
     @model_validator(mode="after")
     def _only_rest(self) -> Self:
         rest_keys = [name for name in ("rest", "publish") if name in self.model_fields_set]
+        if "storage" in self.model_fields_set and not _BUCKET.match(self.warehouse):
+            raise ValueError("storage is for a warehouse in an object store (s3://…, gs://…, abfss://…)")
         if rest_keys and self.uri.get_secret_value().startswith(("sqlite", "postgres")):
             raise ValueError(f"{' and '.join(rest_keys)} can be given for a REST catalog (https://…) only")
         return self

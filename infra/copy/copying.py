@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
@@ -30,7 +31,7 @@ from slotlake.infra.copy.record import CopyRecord, Recorded
 from slotlake.infra.copy.states import CopyStates, TableProgress
 from slotlake.infra.reports import TableCopy
 from slotlake.infra.selection.types import refuse_lossy_copy
-from slotlake.spark.lake_files import make_directory
+from slotlake.spark.exchange import make_directory
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -227,7 +228,8 @@ def _resume_recorded(
     first = len(recorded.parts)
     numbered_parts = [replace(part, number=first + i) for i, part in enumerate(new_parts)]
     work.parts = [*recorded.parts, *numbered_parts]
-    work.done = recorded.whole(work.target.directory)
+    delivered = work.target.delivered() if work.target.final is not None else None
+    work.done = recorded.whole(work.target.directory, delivered)
 
 
 def _record_ranges(record: CopyRecord, works: Sequence[_TableWork]) -> None:
@@ -243,10 +245,7 @@ def _record_ranges(record: CopyRecord, works: Sequence[_TableWork]) -> None:
 
 def _clear(work: _TableWork) -> None:
     """Remove files that are not the table's."""
-    names = {file.path.name for file in work.files}
-    for path in work.target.directory.glob("*"):
-        if path.name not in names:
-            path.unlink()
+    work.target.retain({file.path.name for file in work.files})
 
 
 def _jobs(work: _TableWork, connection: psycopg.Connection[Any]) -> list[CopyJob]:
@@ -256,7 +255,8 @@ def _jobs(work: _TableWork, connection: psycopg.Connection[Any]) -> list[CopyJob
         if part.number not in work.done
     ]
     if work.stale_keys is not None and work.stale_keys.num_rows:
-        again = replace(work.target, directory=make_directory(work.target.again))
+        again = work.target.again
+        make_directory(again.directory)
         for at in range(0, work.stale_keys.num_rows, _KEYS_PER_QUERY):
             condition = key_condition(connection, work.table, work.stale_keys.slice(at, _KEYS_PER_QUERY))
             jobs.append(
@@ -292,12 +292,17 @@ def _copy(
 
     def note_done(job: CopyJob, files: list[CopiedFile]) -> None:
         work = by_table[job.table]
+        target = work.target if job.condition is None else work.target.again
+        deliver = partial(target.deliver, [file.path for file in files])
         if job.condition is not None:
+            deliver()
             work.reread_files += files
             return
+        if attempt is None:
+            deliver()
+        else:
+            attempt.record.done(job.table.relation_id, job.part.number, files, deliver)
         work.done[job.part.number] = files
-        if attempt is not None:
-            attempt.record.done(job.table.relation_id, job.part.number, files)
         states.part_done(job)
 
     jobs = [job for work in works for job in work.jobs]

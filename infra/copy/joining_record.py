@@ -14,7 +14,7 @@ table again.  Files of ranges are not read again at each sync: they were on disk
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -103,11 +103,15 @@ class JoiningTable:
 class _RecordedUnread(Recorded):
     """A recorded table whose files are taken as intact if they are there with their size."""
 
-    def whole(self, directory: Path) -> dict[int, list[CopiedFile]]:
+    def whole(
+        self, directory: Path, delivered: Mapping[str, int] | None = None
+    ) -> dict[int, list[CopiedFile]]:
+        names = {str(file["name"]) for files in self.files.values() for file in files}
+        sizes = {name: _size(directory / name) for name in names} if delivered is None else delivered
         return {
             number: [recorded_file(directory, file) for file in files]
             for number, files in self.files.items()
-            if all(_size(directory / str(file["name"])) == file["bytes"] for file in files)
+            if all(sizes.get(str(file["name"])) == file["bytes"] for file in files)
         }
 
 
@@ -167,16 +171,25 @@ class JoiningRecord(CopyRecord):
         self._append({"table": table, "since": asdict(self.beginning[table])})
         super().begin(table, fingerprint, partitions, parts)
 
-    def done(self, table: int, part: int, files: Collection[CopiedFile]) -> None:  # type: ignore[override]
+    def done(
+        self,
+        table: int,
+        part: int,
+        files: Iterable[CopiedFile],
+        deliver: Callable[[], None] = lambda: None,
+    ) -> None:
         """Record a range, unless the table is copied in one go.
 
         Args:
             table: OID of the source table.
             part: number of the range.
             files: its files, which are on disk.
+            deliver: called before they are recorded; brings them to an object store.
         """
-        if table not in self.unrecorded:
-            super().done(table, part, files)
+        if table in self.unrecorded:
+            deliver()
+        else:
+            super().done(table, part, files, deliver)
 
     def note(self, table: int, positions: tuple[int, int], keys: pa.Table | None) -> None:
         """Record which rows of a table a batch changed.

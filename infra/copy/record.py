@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -51,12 +51,20 @@ class Recorded:
         """The names of all its files."""
         return {str(file["name"]) for files in self.files.values() for file in files}
 
-    def whole(self, directory: Path) -> dict[int, list[CopiedFile]]:
-        """The ranges whose files in ``directory`` are those that were written."""
+    def whole(
+        self, directory: Path, delivered: Mapping[str, int] | None = None
+    ) -> dict[int, list[CopiedFile]]:
+        """The ranges whose files are those that were written.
+
+        Args:
+            directory: where the files were written.
+            delivered: name → bytes of the files in an object store, if that is where they are by now; an
+                object does not change.
+        """
         return {
             number: [recorded_file(directory, file) for file in files]
             for number, files in self.files.items()
-            if all(_intact(directory / str(file["name"]), file) for file in files)
+            if all(_intact(directory / str(file["name"]), file, delivered) for file in files)
         }
 
 
@@ -112,15 +120,24 @@ class CopyRecord:
         """
         self._append({"table": table, "partitions": partitions, "more": [part.as_dict() for part in parts]})
 
-    def done(self, table: int, part: int, files: Iterable[CopiedFile]) -> None:
-        """Record that a range's files are whole and on disk.
+    def done(
+        self,
+        table: int,
+        part: int,
+        files: Iterable[CopiedFile],
+        deliver: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Record that a range's files are whole and where they are to be.
 
         Args:
             table: OID of the source table.
             part: number of the range.
-            files: its files.
+            files: its files, on disk.
+            deliver: called before they are recorded; brings them to an object store.
         """
-        self._append({"table": table, "part": part, "files": [_entry(file) for file in files]})
+        entries = [_entry(file) for file in files]
+        deliver()
+        self._append({"table": table, "part": part, "files": entries})
 
     def forget(self) -> None:
         """Remove the record: the copy is published, or given up."""
@@ -186,5 +203,7 @@ def recorded_file(directory: Path, file: Mapping[str, Any]) -> CopiedFile:
     )
 
 
-def _intact(path: Path, file: Mapping[str, Any]) -> bool:
+def _intact(path: Path, file: Mapping[str, Any], delivered: Mapping[str, int] | None) -> bool:
+    if delivered is not None:
+        return delivered.get(path.name) == int(file["bytes"])
     return path.is_file() and path.stat().st_size == file["bytes"] and sha256_of(path) == file["sha256"]

@@ -19,7 +19,14 @@ def lake_of(pipeline: PipelineFile) -> Any:
     from slotlake.spark.lake import LakeSettings
 
     lake = pipeline.lake
-    return LakeSettings(lake.catalog, pipeline.lake_uri(), pipeline.warehouse(), lake.namespace)
+    return LakeSettings(
+        lake.catalog,
+        pipeline.lake_uri(),
+        pipeline.warehouse(),
+        lake.namespace,
+        storage=pipeline.lake_storage(),
+        exchange=pipeline.state_dir / "exchange",
+    )
 
 
 def wait_run(client: AirflowClient, dag: str, run: str, step: Step) -> None:

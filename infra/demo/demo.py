@@ -15,22 +15,26 @@ import os
 import shutil
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from slotlake.decoder.errors import SetupError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.demo.bank import DATABASE, SUMS, Bank, points, transactions_of
 from slotlake.infra.demo.dag_runs import SYNC, lake_of, show_position, sync_seconds, wait_run
-from slotlake.infra.demo.page import READER, Outcome, page
+from slotlake.infra.demo.page import Outcome, page, reader
 from slotlake.infra.demo.screen import Screen, Step
 from slotlake.infra.launch.folders import CHECKOUT, home
 from slotlake.infra.local.airflow import LocalAirflow
 from slotlake.infra.local.airflow_client import AirflowClient
+from slotlake.infra.local.object_store import LocalObjectStore
 from slotlake.infra.local.postgres import EmbeddedPostgres
 from slotlake.infra.local.postgres_binaries import postgres_folder
 from slotlake.infra.local.process import write_private
@@ -45,7 +49,7 @@ _DEMO_FILE = "demo.json"
 _BOOTSTRAP, _VERIFY = "cdc_bootstrap_demo", "cdc_verify_demo"
 
 
-def run_demo(*, scale: int, transactions: int, keep: bool, folder: Path | None) -> int:
+def run_demo(*, scale: int, transactions: int, keep: bool, folder: Path | None, s3: bool = False) -> int:
     """Run the demo; return 0 if the lake equals the source and the sums are equal at every point, else 1.
 
     Args:
@@ -53,11 +57,12 @@ def run_demo(*, scale: int, transactions: int, keep: bool, folder: Path | None) 
         transactions: how many pgbench writes.
         keep: do not stop the servers at the end.
         folder: of the demo; None: in slotlake's cache folder.
+        s3: start an S3 server, too, and keep the lake in it.
 
     Raises:
         SetupError: a server does not start, or a DAG run fails; the message says why.
     """
-    demo = Demo(_folder(folder), scale=scale, transactions=transactions, keep=keep)
+    demo = Demo(_folder(folder), scale=scale, transactions=transactions, keep=keep, s3=s3)
     with _signals_interrupt(), Screen() as screen:
         demo.prepare()
         try:
@@ -94,7 +99,7 @@ def stop_demo(folder: Path | None) -> int:
 class Demo:
     """One folder with all servers and files of a demo."""
 
-    def __init__(self, folder: Path, *, scale: int, transactions: int, keep: bool) -> None:
+    def __init__(self, folder: Path, *, scale: int, transactions: int, keep: bool, s3: bool = False) -> None:
         self.folder = folder
         self.scale = scale
         self.transactions = transactions
@@ -115,15 +120,17 @@ class Demo:
             parse_seconds=120,
             dies_with_parent=not keep,
         )
-        self.spark = LocalSparkConnect(
-            folder / "spark", spark_runtime(), memory="1g", dies_with_parent=not keep
-        )
+        runtime = spark_runtime("s3" if s3 else "")
+        self.spark = LocalSparkConnect(folder / "spark", runtime, memory="1g", dies_with_parent=not keep)
+        self.s3 = s3
+        self.objects = LocalObjectStore(folder / "s3", runtime.java, dies_with_parent=not keep)
 
     # -- life ---------------------------------------------------------------------------------------------
 
     def running(self) -> bool:
         """Return whether any server is running."""
-        return bool(self.airflow.members()) or self.spark.pid() is not None or self.postgres.pid() is not None
+        servers = (self.spark, self.postgres, self.objects)
+        return bool(self.airflow.members()) or any(server.pid() is not None for server in servers)
 
     def prepare(self) -> None:
         """Make an empty folder: delete the files of an earlier demo, and nothing else.
@@ -162,7 +169,13 @@ class Demo:
         self.airflow.metadata.remove()
 
     def _end_parts(self) -> None:
-        for end in (self.bank.stop, self.airflow.stop, self.spark.stop, self._end_postgres):
+        for end in (
+            self.bank.stop,
+            self.airflow.stop,
+            self.spark.stop,
+            self.objects.stop,
+            self._end_postgres,
+        ):
             with contextlib.suppress(OSError):
                 end()
 
@@ -190,6 +203,8 @@ class Demo:
         sparks = threads.submit(self.spark.start)
         steps["PostgreSQL, pgbench -i"].show("starting")
         self.postgres.start()
+        if self.s3:
+            self.objects.start()
         self._write_files()
         filled = threads.submit(self.bank.fill, self.scale)
         self._start_airflow()
@@ -311,7 +326,9 @@ class Demo:
 
     def _write_files(self) -> None:
         """Write the pipeline file (mode 0600: it holds a password) and a script that reads the lake."""
-        (self.folder / "read.py").write_text(READER.format(folder=self.folder))
+        warehouse = self.objects.warehouse if self.s3 else f"file://{self.folder}/warehouse"
+        storage = self.objects.storage if self.s3 else {}
+        write_private(self.folder / "read.py", reader(self.folder, warehouse, storage))
         tables = "".join(f"  {table}: {{}}\n" for table in SUMS)
         write_private(
             self.pipeline_file,
@@ -323,8 +340,8 @@ source:
 lake:
   catalog: lake
   uri: "sqlite:///{self.folder}/lake.db"
-  warehouse: "file://{self.folder}/warehouse"
-  namespace: bank
+  warehouse: "{warehouse}"
+{textwrap.indent(yaml.safe_dump({"storage": storage}), "  ") if storage else ""}  namespace: bank
 airflow:
   schedule: {SCHEDULE_SECONDS}
   verify: manual  # once, after the writes: comparing all accounts after each batch would take both cores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -20,16 +20,42 @@ from pathlib import Path
 import duckdb
 from pyiceberg.catalog.sql import SqlCatalog
 
-lake = SqlCatalog("lake", uri="sqlite:///{folder}/lake.db", warehouse="file://{folder}/warehouse")
+lake = SqlCatalog("lake", uri="sqlite:///{folder}/lake.db", warehouse="{warehouse}", **{storage!r})
 print(lake.load_table(("bank", "commits")).scan().to_arrow().sort_by("position").to_pandas())
 
-for extension in ("avro", "iceberg"):  # from installed packages, without a download
+for extension in ("avro", "iceberg", "httpfs"):  # from installed packages, without a download
     package = importlib.util.find_spec(f"duckdb_extension_{{extension}}").submodule_search_locations[0]
     duckdb.execute(f"LOAD '{{next(Path(package).rglob('*.duckdb_extension'))}}'")
 duckdb.execute("SET enable_external_file_cache = false")  # with this cache, DuckDB 1.5.5 reads wrong rows
-history = lake.load_table(("bank", "pgbench_history")).metadata_location
+{secret}history = lake.load_table(("bank", "pgbench_history")).metadata_location
 print(duckdb.sql(f"SELECT count(*) AS rows, sum(delta) AS sum FROM iceberg_scan('{{history}}')"))
 '''
+
+_S3_KEYS = """duckdb.execute(
+    "CREATE SECRET (TYPE s3, ENDPOINT '{address}', USE_SSL false, URL_STYLE 'path', REGION '{region}', "
+    "KEY_ID '{access_key}', SECRET '{secret_key}')"
+)
+"""
+
+
+def reader(folder: Path, warehouse: str, storage: Mapping[str, str]) -> str:
+    """Return a program that reads the lake.
+
+    Args:
+        folder: the demo's folder.
+        warehouse: where the lake's files are.
+        storage: the section ``lake.storage`` of the pipeline file; empty for a folder.
+    """
+    properties = {
+        "s3.endpoint": storage.get("endpoint"),
+        "s3.region": storage.get("region"),
+        "s3.access-key-id": storage.get("access_key"),
+        "s3.secret-access-key": storage.get("secret_key"),
+    }
+    given = {name: text for name, text in properties.items() if text is not None}
+    address = storage.get("endpoint", "").rpartition("/")[2]
+    secret = _S3_KEYS.format(address=address, **storage) if storage else ""
+    return READER.format(folder=folder, warehouse=warehouse, storage=given, secret=secret)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from slotlake.infra.launch.folders import home
 from slotlake.infra.local.java import Java, trust_options
 
 _LOCK_FILE = Path(__file__).with_name("jars.lock")
+_STORAGE_LOCKS = {"s3": _LOCK_FILE.with_name("jars_s3.lock")}
 _FETCH_SECONDS_MAX = 900
 _SETTINGS = """<ivysettings>
   <caches defaultCacheDir="{cache}"/>
@@ -36,6 +37,17 @@ _SETTINGS = """<ivysettings>
 """
 
 
+_CLASSIFIED = """<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+  <info organisation="slotlake" module="jars"/>
+  <dependencies>
+    <dependency org="{jar.organisation}" name="{jar.module}" rev="{jar.revision}" transitive="false">
+      <artifact name="{jar.module}" type="jar" ext="jar" m:classifier="{jar.classifier}"/>
+    </dependency>
+  </dependencies>
+</ivy-module>
+"""
+
+
 @dataclass(frozen=True)
 class Jar:
     """One pinned jar."""
@@ -44,11 +56,12 @@ class Jar:
     module: str
     revision: str
     sha256: str
+    classifier: str = ""
 
     @property
     def file(self) -> str:
         """Its file name in the cache folder."""
-        return f"{self.module}-{self.revision}.jar"
+        return f"{self.module}-{self.revision}{'-' if self.classifier else ''}{self.classifier}.jar"
 
 
 def locked_jars(lock_file: Path = _LOCK_FILE) -> list[Jar]:
@@ -58,21 +71,25 @@ def locked_jars(lock_file: Path = _LOCK_FILE) -> list[Jar]:
 
 
 def _jar(coordinates: str, digest: str) -> Jar:
-    organisation, module, revision = coordinates.split(":")
-    return Jar(organisation, module, revision, digest.removeprefix("sha256="))
+    organisation, module, revision, *classifier = coordinates.split(":")
+    return Jar(organisation, module, revision, digest.removeprefix("sha256="), "".join(classifier))
 
 
-def jars(java: Java, *, report_line: Callable[[str], None] = lambda text: None) -> list[Path]:
+def jars(
+    java: Java, storage: str = "", *, report_line: Callable[[str], None] = lambda text: None
+) -> list[Path]:
     """Paths of all pinned jars, fetched and checked first if they are not here yet.
 
     Args:
         java: the Java that Ivy runs on.
+        storage: scheme of an object store (``s3``) whose jars are needed, too.
         report_line: called with one line per jar that must be fetched.
 
     Raises:
         SetupError: a jar cannot be fetched, or is not the pinned one.
     """
-    return fetched_jars(locked_jars(), lambda: java, report_line=report_line)
+    pinned = [*locked_jars(), *(locked_jars(_STORAGE_LOCKS[storage]) if storage in _STORAGE_LOCKS else ())]
+    return fetched_jars(pinned, lambda: java, report_line=report_line)
 
 
 def fetched_jars(
@@ -133,9 +150,8 @@ def _ivy(jar: Jar, scratch: Path, java: Java, options: list[str]) -> str | None:
     command = [
         java.program, *options, *_proxy_options(), "-cp", str(_spark_jars() / "*"), "org.apache.ivy.Main",
         "-settings", os.environ.get("SLOTLAKE_IVY_SETTINGS") or str(settings),
-        "-cache", str(scratch / "cache"), "-notransitive", "-types", "jar",
-        "-dependency", jar.organisation, jar.module, jar.revision,
-        "-retrieve", str(scratch / "[artifact]-[revision].[ext]"),
+        "-cache", str(scratch / "cache"), "-notransitive", "-types", "jar", *_wanted(jar, scratch),
+        "-retrieve", str(scratch / "[artifact]-[revision](-[classifier]).[ext]"),
     ]  # fmt: skip
     try:
         outcome = subprocess.run(
@@ -146,6 +162,15 @@ def _ivy(jar: Jar, scratch: Path, java: Java, options: list[str]) -> str | None:
     if outcome.returncode == 0 and (scratch / jar.file).is_file():
         return None
     return _reason(outcome.stdout + outcome.stderr)
+
+
+def _wanted(jar: Jar, scratch: Path) -> list[str]:
+    """Ivy's options that name the jar; one with a classifier can only be named in a file."""
+    if not jar.classifier:
+        return ["-dependency", jar.organisation, jar.module, jar.revision]
+    file = scratch / "ivy.xml"
+    file.write_text(_CLASSIFIED.format(jar=jar))
+    return ["-ivy", str(file)]
 
 
 def _reason(output: str) -> str:

@@ -40,14 +40,20 @@ class SparkRuntime:
         }
 
 
-def spark_runtime(*, report_line: Callable[[str], None] = lambda text: None) -> SparkRuntime:
+def spark_runtime(
+    storage: str = "", *, report_line: Callable[[str], None] = lambda text: None
+) -> SparkRuntime:
     """Find Java, fetch the jars if need be.
+
+    Args:
+        storage: scheme of the object store that Spark reads and writes; empty: none.
+        report_line: called with one line per jar that must be fetched.
 
     Raises:
         SetupError: no Java that fits, or a jar that cannot be had.
     """
     java = find_java()
-    return SparkRuntime(java, tuple(jars(java, report_line=report_line)))
+    return SparkRuntime(java, tuple(jars(java, storage, report_line=report_line)))
 
 
 def pyspark_folder() -> Path:

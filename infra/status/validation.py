@@ -207,15 +207,19 @@ def _catalog(look: _Look) -> str:
 
 
 def _warehouse(look: _Look) -> str:
-    from slotlake.spark.lake_files import probe_folder
+    from slotlake.spark.exchange import probe_folder
+    from slotlake.spark.lake_files import probe_bucket
 
-    path = look.pipeline.lake.warehouse_path
-    probe_folder(path)
-    return f"{path} can be written"
+    lake = look.pipeline.lake
+    if lake.is_in_bucket:
+        probe_bucket(lake)
+        return f"{lake.root} can be written, and refuses to write a new object twice"
+    probe_folder(lake.warehouse_path)
+    return f"{lake.warehouse_path} can be written"
 
 
 def _state_folder(look: _Look) -> str:
-    from slotlake.spark.lake_files import probe_folder
+    from slotlake.spark.exchange import probe_folder
 
     file = look.pipeline.file
     for folder in (file.state_dir, file.changelog_dir):
@@ -317,6 +321,8 @@ def _disk(look: _Look) -> str:
     pipeline = look.pipeline
     for place in full_places(Places(pipeline.file, pipeline.lake, pipeline.source, pipeline.position)):
         look.checks.add("disk", "error", f"the disk is full: {place}", "free or enlarge the disk")
+    if pipeline.lake.is_in_bucket:
+        return "the warehouse is in an object store"
     room = room_at(pipeline.lake.warehouse_path)
     free, needed = 0 if room is None else room.free, _needed_bytes(look)
     if needed is None:

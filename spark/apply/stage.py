@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from slotlake.decoder.errors import ApplyError, concerning
 from slotlake.decoder.failpoints import reach
-from slotlake.spark import lake_files
+from slotlake.spark import exchange
 from slotlake.spark.apply import together as apply_together
 from slotlake.spark.apply.together import Job
 from slotlake.spark.catalog.open import Catalog, open_catalog
@@ -134,7 +134,7 @@ def _apply_once(
     remove_folded_rows(lake, point)
     jobs: dict[str, Job[TableApplied]] = {}
     for number, table in enumerate(tables):
-        directory = lake_files.control_directory(lake, *folded_rows_parts(point), str(number))
+        directory = exchange.exchange_directory(lake, *folded_rows_parts(point), str(number))
         work = Work(session, lake, point, table.mirror, directory)
         jobs[str(table.name)] = _job(
             work, table, (batch, changed[table.name], choices, sidecar), first=not number

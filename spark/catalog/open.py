@@ -11,7 +11,7 @@ from requests import RequestException
 from sqlalchemy.engine import make_url
 
 from slotlake.decoder.errors import LakeError
-from slotlake.spark import lake_files
+from slotlake.spark import exchange, lake_files
 from slotlake.spark.catalog.base import Catalog, Move, PointerMovedError
 from slotlake.spark.catalog.rest import RestPointers
 from slotlake.spark.catalog.sql import SqlPointers
@@ -27,6 +27,7 @@ def open_catalog(lake: LakeSettings) -> Iterator[Catalog]:
     Raises:
         LakeError: it cannot be reached.
     """
+    lake_files.serve(lake)
     catalog: Catalog = RestPointers(lake) if lake.is_rest else SqlPointers(lake)
     try:
         yield catalog
@@ -58,4 +59,4 @@ def check_lake(lake: LakeSettings) -> None:
 def _make_folder(lake: LakeSettings) -> None:
     url = make_url(lake.sqlalchemy_uri)
     if url.get_backend_name() == "sqlite" and url.database:
-        lake_files.make_directory(Path(url.database).parent)
+        exchange.make_directory(Path(url.database).parent)

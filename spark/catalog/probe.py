@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection, Engine, make_url
 from sqlalchemy.pool import NullPool
 
 from slotlake.decoder.errors import LakeError
-from slotlake.spark import lake_files
+from slotlake.spark import exchange
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.catalog.rest import RestPointers
 from slotlake.spark.catalog.sql import explained
@@ -41,7 +41,7 @@ def probe_catalog(lake: LakeSettings) -> bool:
     url = make_url(lake.sqlalchemy_uri)
     file = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
     if file is not None:
-        lake_files.probe_folder(file.parent, what="the catalog's folder")
+        exchange.probe_folder(file.parent, what="the catalog's folder")
         if not file.exists():
             return False
     with explained(lake):

@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import fields, replace
 from functools import cached_property, partial
 from typing import Any
 from urllib.parse import quote
@@ -40,11 +41,23 @@ from slotlake.spark.catalog.rest_changes import COPYING, table_change, table_con
 from slotlake.spark.jdbc import CONNECT_SECONDS
 from slotlake.spark.lake import ANSWER_SECONDS, LakeSettings
 from slotlake.spark.names import LakeName, belongs, visible
+from slotlake.spark.storage import stores
+from slotlake.spark.storage.file_io import FILE_IO
+from slotlake.spark.storage.location import Location
+from slotlake.spark.storage.settings import StorageSettings
+from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY
 
 _TOGETHER = "transactions/commit"
-_CONFLICT = 409
+_CONFLICT, _MISSING = 409, 404
+# What an answer says of a table's storage, by Iceberg's names; more is not followed.
+_STORAGE_KEYS = frozenset(
+    {
+        *("s3.endpoint", "s3.region", "client.region", "s3.path-style-access"),
+        *("s3.access-key-id", "s3.secret-access-key", "s3.session-token"),
+    }
+)
 _LACKING = frozenset({404, 405, 501})
 _DENIED = frozenset({401, 403, 419})
 _OK_BELOW, _SERVERS_FAULT = 300, 500
@@ -69,7 +82,7 @@ class RestPointers(Catalog):
     def __init__(self, lake: LakeSettings) -> None:
         self.lake = lake
         with _explained(lake):
-            self._rest = _LimitedCatalog(lake.catalog, **{**lake.rest, "uri": lake.uri})
+            self._rest = _LimitedCatalog(lake.catalog, **{**lake.rest, **FILE_IO, "uri": lake.uri})
         self.iceberg = self._rest
 
     def close(self) -> None:
@@ -165,13 +178,42 @@ class RestPointers(Catalog):
         return frozenset(tables)
 
     def location(self, name: LakeName) -> str | None:
-        """Where a table's metadata is; None if there is no such table, or it is not one yet."""
+        """Where a table's metadata is; None if there is no such table, or it is not one yet.
+
+        The metadata in the answer is used: it is not fetched again.  So are the storage's address and the
+        keys that the server lends for the table's files.
+        """
         with _explained(self.lake):
-            try:
-                table = self._rest.load_table((name.namespace, name.table))
-            except (NoSuchTableError, NoSuchNamespaceError):
-                return None
-        return None if COPYING in table.metadata.properties else table.metadata_location
+            session = self._rest._session  # noqa: SLF001 - pyiceberg gives no raw metadata
+            answer: Response = session.get(self._rest.url(_table_path(name), prefixed=True))
+        if answer.status_code == _MISSING:
+            return None
+        self._require_done(answer, [name])
+        content = answer.json()
+        metadata, location = content["metadata"], str(content["metadata-location"])
+        if COPYING in metadata.get("properties", {}):
+            return None
+        self._register(metadata["location"], content)
+        catalog_metadata.remember(location, metadata, len(answer.content))
+        return location
+
+    def _register(self, location: str, content: Mapping[str, Any]) -> None:
+        """Take over what the server says about the storage of a table, and the keys that it lends."""
+        if not Location(location).is_in_bucket:
+            return
+        config = {name: text for name, text in (content.get("config") or {}).items() if name in _STORAGE_KEYS}
+        if config:
+            stores.register(location, self._storage(config))
+        for lent in content.get("storage-credentials") or ():
+            stores.register(lent["prefix"], self._storage({**config, **lent["config"]}))
+
+    def _storage(self, config: Mapping[str, str]) -> StorageSettings:
+        """What the server says, on top of what the pipeline file says."""
+        said = StorageSettings.of_iceberg_properties(config)
+        given = {each.name: getattr(said, each.name) for each in fields(said)}
+        return replace(
+            self.lake.storage, **{name: value for name, value in given.items() if value is not None}
+        )
 
     # -- changes ----------------------------------------------------------------------------------------
 
@@ -232,8 +274,7 @@ class RestPointers(Catalog):
 
     def _one(self, each: dict[str, Any]) -> None:
         name = _name(each)
-        path = f"namespaces/{quote(name.namespace, safe='')}/tables/{quote(name.table, safe='')}"
-        self._require_done(self._post(path, each), [name])
+        self._require_done(self._post(_table_path(name), each), [name])
 
     def _post(self, path: str, body: dict[str, Any]) -> Response:
         with _explained(self.lake):
@@ -309,6 +350,10 @@ def _explained(lake: LakeSettings) -> Iterator[None]:
             way_out="check that lake.rest has what this server requires (token, credential, warehouse …), "
             "and that this user may read and write there",
         ) from None
+
+
+def _table_path(name: LakeName) -> str:
+    return f"namespaces/{quote(name.namespace, safe='')}/tables/{quote(name.table, safe='')}"
 
 
 def _name(of: dict[str, Any]) -> LakeName:

@@ -28,6 +28,7 @@ from slotlake.spark.catalog.base import Catalog, Loaded, Move, UnansweredError, 
 from slotlake.spark.jdbc import SILENT_SECONDS
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName
+from slotlake.spark.storage.file_io import FILE_IO
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import Metadata
 
@@ -79,7 +80,11 @@ class SqlPointers(Catalog):
         self.lake = lake
         with explained(lake):
             self._sql = _PatientCatalog(
-                lake.catalog, uri=lake.sqlalchemy_uri, warehouse=lake.warehouse_uri, pool_pre_ping="true"
+                lake.catalog,
+                uri=lake.sqlalchemy_uri,
+                warehouse=lake.warehouse_uri,
+                pool_pre_ping="true",
+                **FILE_IO,
             )
         self.iceberg = self._sql
 

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.failpoints import reach
-from slotlake.spark import lake_files
+from slotlake.spark import exchange
 from slotlake.spark.catalog.base import load, load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.history.modes import MODES, with_mirror_fields
@@ -35,6 +35,7 @@ from slotlake.spark.publish.derived_tables import load_derived_tables
 from slotlake.spark.publish.place import CopyTarget, companions_in
 from slotlake.spark.publish.sidecar import TableCopy
 from slotlake.spark.publish.swap import require_owner, reset_stage
+from slotlake.spark.storage.location import Location
 from slotlake.spark.tables.metadata import STAGE, head
 from slotlake.spark.tables.schema import LakeColumn, TableSchema, schema_of
 
@@ -55,7 +56,7 @@ class Amendment:
         self._session = session
         self._lake = lake
         self._name = name
-        self._directory = lake_files.control_directory(lake, "amend", name.namespace, name.table)
+        self._directory = exchange.exchange_directory(lake, "amend", name.namespace, name.table)
         self.schema = schema
         self.target: CopyTarget = TableCopy(schema, self._directory / "rows", 0, "asked for").target
 
@@ -78,15 +79,15 @@ class Amendment:
             require_owner(table, pipeline)
             table, _ = rename_reserved_columns(catalog, table, load_derived_tables(pointers, name))
         amendment = cls(session, lake, name, schema_of(table.metadata, name))
-        lake_files.remove_tree(amendment._directory)
-        lake_files.make_directory(amendment.target.directory)
+        exchange.remove_directory(amendment._directory)
+        exchange.make_directory(amendment.target.directory)
         return amendment
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        lake_files.remove_tree(self._directory)
+        exchange.remove_directory(self._directory)
 
     def stage(self, point: Point, removed_keys: pa.Table, fewer: int | None = None) -> list[LakeName]:
         """Stage that the rows of some keys go and the files' rows come; the tables to be published then.
@@ -106,7 +107,8 @@ class Amendment:
             reset_stage(catalog, [table, *derived.values()])
         work = Work(self._session, self._lake, point, table, self._directory)
         files = sorted(self.target.directory.glob("*.parquet"))
-        schema = self.schema.with_exact(companions_in(files, self.target))
+        locations = [Location(f"file://{file}") for file in files]
+        schema = self.schema.with_exact(companions_in(locations, self.target))
         companions = apply_shape(work, schema)
         with (
             self._new_rows_view(schema, companions, files) as new_rows,

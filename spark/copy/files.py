@@ -12,17 +12,16 @@ Invariant: what is written is seen by nobody before the catalog is given the met
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import pyarrow.parquet as pq
 from pyiceberg.avro.file import AvroFile, AvroOutputFile
-from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import (
     MetricModeTypes,
     MetricsMode,
@@ -49,9 +48,10 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record, StructProtocol
 
-from slotlake.decoder.changelog.writer import sync_path
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
+from slotlake.spark.storage.file_io import StoreFileIO
+from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, Metadata
 from slotlake.spark.tables.schema import COLUMNS_COUNTED
@@ -62,12 +62,12 @@ _WITH_ROW_IDS: Final = 3
 _ROW_ID = [field.field_id for field in MANIFEST_LIST_FILE_SCHEMAS[_WITH_ROW_IDS].fields].index(520)
 _CHOSEN = "write.metadata.metrics.column."
 _NOTHING: Mapping[str, str] = {}
-_IO = load_file_io({}, "file:///")
+_IO = StoreFileIO()
 
 
 def with_files(
     metadata: Metadata,
-    files: Sequence[Path],
+    files: Sequence[Location],
     unused: Collection[str] = (),
     *,
     branch: str = MAIN,
@@ -138,21 +138,23 @@ def _current(metadata: Metadata) -> Metadata:
     return schema
 
 
-def _data_files(metadata: Metadata, files: Sequence[Path]) -> list[DataFile]:
+def _data_files(metadata: Metadata, files: Sequence[Location]) -> list[DataFile]:
     schema = Schema.model_validate(_current(metadata))
     plan = _statistics_plan(schema, metadata.get("properties", {}))
     columns = parquet_path_to_id_mapping(schema)
     data_files = []
-    for path in files:
-        statistics = data_file_statistics_from_parquet_metadata(pq.read_metadata(path), plan, columns)
+    for location in files:
+        with lake_files.open_to_read(location) as file:
+            footer, size = pq.read_metadata(file), file.seek(0, os.SEEK_END)
+        statistics = data_file_statistics_from_parquet_metadata(footer, plan, columns)
         data_files.append(
             DataFile.from_args(
                 _table_format_version=format_of(metadata),
                 content=DataFileContent.DATA,
-                file_path=f"file://{path}",
+                file_path=str(location),
                 file_format=FileFormat.PARQUET,
                 partition=Record(),
-                file_size_in_bytes=path.stat().st_size,
+                file_size_in_bytes=size,
                 **statistics.to_serialized_dict(),
             )
         )
@@ -257,7 +259,7 @@ def manifests_of(metadata: Metadata, snapshot: Metadata | None) -> list[Manifest
     """Those that a snapshot has, with all that the table's format says of them."""
     if snapshot is None:
         return []
-    source = _IO.new_input(str(lake_files.local_path(snapshot["manifest-list"])))
+    source = _IO.new_input(snapshot["manifest-list"])
     kinds: dict[int, Callable[..., StructProtocol]] = {-1: ManifestFile, 508: PartitionFieldSummary}
     listed = MANIFEST_LIST_FILE_SCHEMAS[format_of(metadata)]
     with AvroFile[ManifestFile](source, listed, kinds, {517: ManifestContent}) as manifests:
@@ -337,10 +339,8 @@ def _write_list(version: Format, snapshot: Metadata, manifests: list[ManifestFil
 
 def _write(location: str, schema: Schema, name: str, header: Mapping[str, str], records: list[Any]) -> int:
     """Write an Avro file; its size, when it is on disk."""
-    path = lake_files.local_path(location)
-    output = _IO.new_output(str(path))
+    output = _IO.new_output(location)
     with AvroOutputFile[Any](output, schema, name, record_schema=schema, metadata=dict(header)) as file:
         if records:
             file.write_block(records)
-    sync_path(path)
-    return path.stat().st_size
+    return len(output)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
@@ -56,6 +55,7 @@ from slotlake.spark.publish.swap import (
     staged_id,
     staged_move,
 )
+from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY, SCHEMA_PROPERTY, TableSchema, create_table
@@ -137,7 +137,8 @@ class InitialCopy:
         """Where this table's files go."""
         name = schema.lake_name(self._lake.namespace)
         with open_catalog(self._lake) as catalog:
-            return copy_target(name, load(catalog.pointers(), copying(name)).metadata, self._tables[name])
+            hidden = load(catalog.pointers(), copying(name))
+            return copy_target(self._lake, name, hidden.metadata, self._tables[name])
 
     def register(self, schema: TableSchema, stale: pa.Table | None = None) -> int:
         """Make the files in the target's directory the table's content; how many rows it has then.
@@ -151,8 +152,8 @@ class InitialCopy:
         """
         name = schema.lake_name(self._lake.namespace)
         target = self.target(schema)
-        files = sorted(target.directory.glob("*.parquet"))
-        again = sorted(target.again.glob("*.parquet")) if stale is not None else []
+        files = target.locations()
+        again = target.again.locations() if stale is not None else []
         self._tables[name] = self._tables[name].with_exact(companions_in([*files, *again], target))
         # An empty table needs a snapshot too: the point's name stands on it.
         hidden = self._add_files(name, files, self._unused_companions(name))
@@ -250,7 +251,7 @@ class InitialCopy:
     def _create(self, name: LakeName) -> None:
         location = table_directory(self._lake, name)
         claim_directory(location, self._pipeline, reuse=bool((self._retained or {}).get(name)))
-        table_place = (self._lake.catalog, self._pipeline, f"file://{location}")
+        table_place = (self._lake.catalog, self._pipeline, location)
         derived = self._derived.get(name)
         schema = self._tables[name] if derived is None else derived.schema
         table_format = self._lake.format_of(schema.source_name)
@@ -260,7 +261,7 @@ class InitialCopy:
             sql = create_table(copying(name), table_place[0], schema, *table_place[1:], table_format)
         run(self._session, Loaded(name, "", {}), sql)
 
-    def _add_files(self, name: LakeName, files: Sequence[Path], unused: Collection[str] = ()) -> Loaded:
+    def _add_files(self, name: LakeName, files: Sequence[Location], unused: Collection[str] = ()) -> Loaded:
         """Make these files content of a hidden table, from which these columns leave."""
         with open_catalog(self._lake) as catalog:
             hidden = load(catalog.pointers(), copying(name))
@@ -297,7 +298,7 @@ class InitialCopy:
         location = table_directory(self._lake, name)
         clear_leftovers(catalog, self._pipeline, [name])
         claim_directory(location, self._pipeline)
-        create_commits(catalog.iceberg, hidden, f"file://{location}", self._pipeline)
+        create_commits(catalog.iceberg, hidden, location, self._pipeline)
         new_table = load(catalog.pointers(), hidden)
         metadata = with_point(new_table, point, snapshots, snapshots)
         keep_positions = [point.position]

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from slotlake.decoder.failpoints import reach
-from slotlake.spark import lake_files
+from slotlake.spark import exchange
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.copy.stale_rows import key_condition
 from slotlake.spark.history.new_tables import take_copy
@@ -31,6 +31,7 @@ from slotlake.spark.publish.derived_tables import load_derived_tables
 from slotlake.spark.publish.place import CopyTarget, companions_in
 from slotlake.spark.publish.sidecar import TableCopy
 from slotlake.spark.publish.swap import Loaded, Published, load, publish_tables, require_owner, reset_stage
+from slotlake.spark.storage.location import Location
 from slotlake.spark.tables.change import schema_after_copy
 from slotlake.spark.tables.schema import TableSchema, schema_of
 from slotlake.spark.tables.settle import settle
@@ -83,16 +84,16 @@ class Replacement:
         name = schema.lake_name(lake.namespace)
         require_owner(_load(lake, name), pipeline)
         parts = (lake, "backfill", name.namespace, name.table)
-        lake_files.remove_tree(lake_files.control_directory(*parts))
+        exchange.remove_directory(exchange.exchange_directory(*parts))
         return cls(
-            session, lake, TableCopy(schema, lake_files.control_directory(*parts), 0, "asked for"), name
+            session, lake, TableCopy(schema, exchange.exchange_directory(*parts), 0, "asked for"), name
         )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        lake_files.remove_tree(self._table_copy.directory)
+        exchange.remove_directory(self._table_copy.directory)
 
     def publish(self, point: Point) -> Published:
         """Stage the new content and publish it.
@@ -198,7 +199,7 @@ def stage_copy(
         LakeError: Spark failed.
     """
     before = schema_of(work.table.metadata, work.table.name)
-    files = sorted(each for place in places(table_copy.target, stale) for each in place.glob("*.parquet"))
+    files = copied_files(table_copy.target, stale)
     schema = replace(schema_after_copy(before, table_copy.schema), drop=table_copy.schema.drop)
     schema = schema.with_exact(companions_in(files, table_copy.target)).filled()
     content(work, table_copy, schema, apply_shape(work, schema), stale)
@@ -211,8 +212,14 @@ def stage_copy(
 
 def places(target: CopyTarget, stale: pa.Table | None) -> list[Path]:
     """The directories with a copy's files: those of its ranges, and of rows that were read again."""
-    again = [target.again] if stale is not None and target.again.is_dir() else []
-    return [target.directory, *again]
+    again = target.again.directory
+    return [target.directory, *([again] if stale is not None and again.is_dir() else [])]
+
+
+def copied_files(target: CopyTarget, stale: pa.Table | None) -> list[Location]:
+    """The Parquet files in these directories."""
+    folders = places(target, stale)
+    return [Location(f"file://{path}") for folder in folders for path in sorted(folder.glob("*.parquet"))]
 
 
 @contextmanager

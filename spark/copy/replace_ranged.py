@@ -12,8 +12,6 @@ Spark in the end, and written once more.
 
 from __future__ import annotations
 
-import os
-import shutil
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,12 +20,11 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from slotlake.decoder.errors import LakeError
-from slotlake.spark import lake_files
+from slotlake.spark import exchange, lake_files
 from slotlake.spark.catalog.base import Loaded, load, load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.copy.files import FORMATS, with_files
-from slotlake.spark.copy.replace import insert_rows, places, stage_copy
+from slotlake.spark.copy.replace import copied_files, insert_rows, places, stage_copy
 from slotlake.spark.copy.stale_rows import key_condition
 from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
@@ -40,6 +37,7 @@ from slotlake.spark.publish.derived_tables import load_derived_tables
 from slotlake.spark.publish.place import CopyTarget, companions_in, field_ids, inner_ids
 from slotlake.spark.publish.sidecar import EXACT_IDS, TableCopy
 from slotlake.spark.publish.swap import publish_tables, require_owner, reset_stage, steps_staged
+from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.change import schema_after_copy
 from slotlake.spark.tables.metadata import STAGE, Metadata
@@ -94,7 +92,7 @@ class RangedReplacement:
                 run(self._session, table, change)
             for entry in _place(self._lake, name).glob("*"):
                 if entry.name != _DATA:
-                    lake_files.remove_tree(entry)
+                    exchange.remove_directory(entry)
 
     def target(self, schema: TableSchema) -> CopyTarget:
         """Where this table's files go."""
@@ -146,7 +144,7 @@ class RangedReplacement:
 
     def _table_copy(self, schema: TableSchema) -> _RangedCopy:
         name = schema.lake_name(self._lake.namespace)
-        directory = lake_files.make_directory(_place(self._lake, name) / _DATA)
+        directory = exchange.make_directory(_place(self._lake, name) / _DATA)
         target = _target(self._load(name), schema, directory)
         return _RangedCopy(schema, directory, 0, "copied again", target)
 
@@ -154,12 +152,11 @@ class RangedReplacement:
 def remove_ranges(lake: LakeSettings, names: Collection[LakeName]) -> None:
     """Remove all that is copied of these tables."""
     for name in names:
-        lake_files.remove_tree(_place(lake, name))
+        exchange.remove_directory(_place(lake, name))
 
 
 def _place(lake: LakeSettings, name: LakeName) -> Path:
-    parts = ("recopying", name.namespace, name.table)
-    return lake.warehouse_path.joinpath(lake_files.CONTROL_DIRECTORY, *parts)
+    return exchange.exchange_path(lake, "recopying", name.namespace, name.table)
 
 
 def _shape(table: Loaded, schema: TableSchema) -> TableSchema:
@@ -186,13 +183,9 @@ def _can_register(metadata: Metadata, table_copy: TableCopy, stale: pa.Table | N
     """Return whether the copied files can become the table's own data files."""
     target, present = table_copy.target, field_ids(metadata)
     spec = next(s for s in metadata["partition-specs"] if s["spec-id"] == metadata["default-spec-id"])
-    companions = companions_in(_files(target, stale), target)
+    companions = companions_in(copied_files(target, stale), target)
     has_companions = all(target.exact_names[name] in present for name in companions)
     return has_companions and not spec["fields"] and metadata["format-version"] in FORMATS
-
-
-def _files(target: CopyTarget, stale: pa.Table | None) -> list[Path]:
-    return [each for place in places(target, stale) for each in sorted(place.glob("*.parquet"))]
 
 
 def _register_files(
@@ -205,8 +198,8 @@ def _register_files(
     """Stage the files as all that a table holds; none is written again."""
     branch, target = f"{work.table.name.sql(work.lake.catalog)}.branch_stage", table_copy.target
     run_steps(work, [f"DELETE FROM {branch}"])
-    files = sorted(target.directory.glob("*.parquet"))
-    again = _files(target, stale)[len(files) :]
+    files, *more = [sorted(place.glob("*.parquet")) for place in places(target, stale)]
+    again = more[0] if more else []
     if stale is not None and stale.num_rows and files:
         _add_files(work, files, {})
         files = []
@@ -227,23 +220,7 @@ def _add_files(work: Work, files: Sequence[Path], entries: Mapping[str, str]) ->
         catalog.move([catalog.prepared(table, staged)])
 
 
-def _linked(files: Sequence[Path], location: str) -> list[Path]:
+def _linked(files: Sequence[Path], location: str) -> list[Location]:
     """The files once more, in the table's folder: a killed attempt can be made again from those copied."""
-    folder = lake_files.make_directory(lake_files.local_path(location) / _DATA)
-    links = []
-    try:
-        for file in files:
-            place = folder / f"{uuid.uuid4().hex}-{file.name}"
-            try:
-                os.link(file, place)
-            except OSError:  # another file system, or one without links
-                shutil.copy2(file, place)
-            links.append(place)
-        lake_files.sync_directory(folder)
-    except OSError as error:
-        raise LakeError(
-            f"the copied files cannot be put into the table's folder: {error.strerror or error}",
-            where=location,
-            way_out="free space in the warehouse, let this user write there, then run the same command again",
-        ) from error
-    return links
+    names = [f"{uuid.uuid4().hex}-{file.name}" for file in files]
+    return lake_files.put(files, Location(location) / _DATA, names)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from slotlake.spark import lake_files
+from slotlake.spark import exchange
 from slotlake.spark.catalog.base import Loaded, load
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
@@ -43,12 +43,12 @@ def delete_rows(
     with open_catalog(lake) as catalog:
         present = field_types(load(catalog.pointers(), table.name).metadata)
     names = [(c.lake_name, c.exact_name if c.exact_name in present else None) for c in columns]
-    directory = lake_files.control_directory(lake, "copy", table.name.namespace, table.name.table)
+    directory = exchange.exchange_directory(lake, "copy", table.name.namespace, table.name.table)
     try:
         with key_condition(session, directory, columns, keys, names) as condition:
             run(session, table, f"DELETE FROM {table.name.sql(lake.catalog)} AS t WHERE {condition}")
     finally:
-        lake_files.remove_tree(directory)
+        exchange.remove_directory(directory)
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def key_condition(
     rows = in_representation(columns, keys)
     columns_of_view = rows.column_names
     view = f"stale_{uuid.uuid4().hex}"
-    path = lake_files.write_parquet(rows, directory / f"{view}.parquet")
+    path = exchange.write_parquet(rows, directory / f"{view}.parquet")
     session.read.schema(_ddl(columns, columns_of_view)).parquet(path.as_uri()).createOrReplaceTempView(view)
     conditions = [each for i, name in enumerate(names) for each in _same(i, *name, columns_of_view)]
     try:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
-from slotlake.spark import lake_files
+from slotlake.spark import exchange
 from slotlake.spark.catalog.base import Loaded, load
 from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.history.modes import MODES, with_mirror_fields
@@ -115,7 +115,7 @@ def fill_derived_table(
         LakeError: Spark failed.
     """
     mode, hidden = MODES[derived.mode], copying(derived.name)
-    directory = lake_files.control_directory(lake, point.pipeline, point.batch)
+    directory = exchange.exchange_directory(lake, point.pipeline, point.batch)
     work = Work(session, lake, point, _load(lake, hidden), directory)
     table = with_mirror_fields(work, derived.mode, mirror_schema or derived.schema, {}).table
     mirror = copying(derived.mirror) if mirror_schema is not None else derived.mirror
@@ -149,7 +149,7 @@ def stage_leftover_tables(
             require_owner(table, point.pipeline)
         reset_stage(catalog, [table for table, _, _ in leftovers])
     for table, mode, mirror in leftovers:
-        directory = lake_files.control_directory(lake, point.pipeline, point.batch)
+        directory = exchange.exchange_directory(lake, point.pipeline, point.batch)
         work = with_mirror_fields(
             Work(session, lake, point, _load(lake, table.name), directory), mode, tables[mirror], {}
         )

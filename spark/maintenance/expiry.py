@@ -16,17 +16,18 @@ is old, because a statement that is still at work has written files that nothing
 from __future__ import annotations
 
 import re
-import stat
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Catalog, Loaded
 from slotlake.spark.maintenance.table_files import TableFiles
 from slotlake.spark.publish.past import all_snapshots, past_files
 from slotlake.spark.publish.unused import without_unused_snapshots
+from slotlake.spark.storage.base import StoredFile
+from slotlake.spark.storage.location import Location
+from slotlake.spark.storage.stores import canonical
 from slotlake.spark.tables.metadata import Metadata
 
 _LOG_WORTH_TRIMMING = 10
@@ -96,19 +97,17 @@ def remove_files(table: Loaded, dropped: Collection[str], files: TableFiles, gra
         LakeError: a metadata file of the table cannot be read; nothing was removed.
     """
     referenced = set(files.referenced_files(all_snapshots(table.metadata))) | _named(table)
-    root = lake_files.local_path(table.metadata["location"])
-    files_on_disk = dict(_files_on_disk(root))
-    unneeded = {path for path in dropped if path not in referenced and path in files_on_disk}
-    if (
-        referenced <= files_on_disk.keys()
-    ):  # else names differ from what is on disk, and nothing can be told from them
+    stored = _stored_files(Location(table.metadata["location"]))
+    unneeded = {path for path in dropped if path not in referenced and path in stored}
+    if referenced <= stored.keys():  # else names differ from what is there, and nothing can be told from them
         now, present = time.time(), _version(table.location)
         unneeded |= {
             path
-            for path, modified in files_on_disk.items()
-            if path not in referenced and now - modified >= _minimum_age(path, present, grace)
+            for path, file in stored.items()
+            if path not in referenced and now - file.modified >= _minimum_age(path, present, grace)
         }
-    return sum((_remove(Path(path)) for path in unneeded), Removed())
+    lake_files.remove(sorted(stored[path].location for path in unneeded))
+    return Removed(len(unneeded), sum(stored[path].size for path in unneeded))
 
 
 def _minimum_age(path: str, present: int, grace: Grace) -> float:
@@ -126,7 +125,7 @@ def _named(table: Loaded) -> set[str]:
     listed += [file.location for file in past_files(metadata)]
     for kind in ("statistics", "partition-statistics"):
         listed += [entry["statistics-path"] for entry in metadata.get(kind, ())]
-    return {str(lake_files.local_path(location)) for location in listed}
+    return {canonical(location) for location in listed}
 
 
 def _version(location: str) -> int:
@@ -134,31 +133,16 @@ def _version(location: str) -> int:
     return int(match[1]) if match else -1
 
 
-def _files_on_disk(root: Path) -> Iterator[tuple[str, float]]:
-    """Files of a table's two folders with the time of their last change; not the checksums beside them."""
-    for folder in ("data", "metadata"):
-        for path in (root / folder).rglob("*"):
-            if not _is_checksum_of_another(path):
-                try:
-                    state = path.stat()
-                except FileNotFoundError:  # a statement at work cleans up behind itself
-                    continue
-                if stat.S_ISREG(state.st_mode):
-                    yield str(path), state.st_mtime
+def _stored_files(root: Location) -> dict[str, StoredFile]:
+    """The files of a table's two folders, by canonical location."""
+    folders = (root / folder for folder in ("data", "metadata"))
+    listed = (file for folder in folders for file in lake_files.files(folder))
+    stored = {canonical(file.location): file for file in listed}
+    return {path: file for path, file in stored.items() if _of_checksum(path) not in stored}
 
 
-def _is_checksum_of_another(path: Path) -> bool:
-    name = path.name
-    return name.startswith(".") and name.endswith(".crc") and path.with_name(name[1:-4]).exists()
-
-
-def _remove(path: Path) -> Removed:
-    removed = Removed()
-    for each in (path, path.with_name(f".{path.name}.crc")):
-        try:
-            size = each.stat().st_size
-            each.unlink()
-        except FileNotFoundError:
-            continue
-        removed += Removed(1, size)
-    return removed
+def _of_checksum(location: Location) -> str | None:
+    """The file that a checksum of Hadoop's is of; it goes with that file."""
+    name = location.name
+    is_checksum = name.startswith(".") and name.endswith(".crc")
+    return location.parent / name[1:-4] if is_checksum else None

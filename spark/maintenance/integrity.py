@@ -14,10 +14,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.lsn import parse_lsn
+from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded, load
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
@@ -25,6 +25,7 @@ from slotlake.spark.maintenance.table_files import TableFiles
 from slotlake.spark.names import LakeName, belongs
 from slotlake.spark.publish.commits import BATCH, LSN, STEPS, commits_name, pins_of
 from slotlake.spark.publish.derived_tables import SUFFIXES
+from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY
@@ -156,9 +157,9 @@ def _missing_files(table: Loaded) -> Iterator[Damage]:
     except LakeError as error:
         yield Damage(DAMAGED, table.name, f"a metadata file of {table.name} cannot be read: {error.where}")
         return
-    missing = sorted(path for path in listed if not Path(path).exists())
+    missing = sorted(lake_files.absent(listed))
     if missing:
-        named = ", ".join(Path(path).name for path in missing[:_NAMED_FILES_MAX])
+        named = ", ".join(Location(path).name for path in missing[:_NAMED_FILES_MAX])
         more = f" and {len(missing) - _NAMED_FILES_MAX} more" if len(missing) > _NAMED_FILES_MAX else ""
         what = f"{len(missing)} of {len(listed)} files of {table.name} are missing: {named}{more}"
         yield Damage(DAMAGED, table.name, what)

@@ -55,4 +55,4 @@ def drop_tables(
 def remove_files(locations: Collection[str]) -> None:
     """Remove the files of tables that the catalog does not know any more; missing ones are fine."""
     for location in locations:
-        lake_files.remove_tree(lake_files.local_path(location))
+        lake_files.remove_tree(location)

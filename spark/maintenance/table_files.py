@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from pyiceberg.avro.file import AvroFile
-from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import MANIFEST_ENTRY_SCHEMAS, ManifestEntryStatus, read_manifest_list
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import IntegerType, NestedField, StringType, StructType
 
 from slotlake.decoder.errors import LakeError
-from slotlake.spark import lake_files
+from slotlake.spark.storage.file_io import StoreFileIO
+from slotlake.spark.storage.stores import canonical
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.position_deletes import PositionDeletes, data_file_of, rows_by_data_file
@@ -49,7 +50,7 @@ class ListedFile:
     """A live file of a manifest.
 
     Attributes:
-        path: of this machine.
+        path: its canonical location.
         location: the same as the manifest has it, by which position delete files name data files.
         rows: rows of a data file; of a deletion vector or a position delete file, how many it takes away.
         size: bytes; a file may hold several deletion vectors, each then says the size of all of it.
@@ -87,7 +88,7 @@ class TableFiles:
 
     _lists: dict[str, list[str]] = field(default_factory=dict)
     _manifests: dict[str, list[ListedFile]] = field(default_factory=dict)
-    _io: FileIO = field(default_factory=lambda: load_file_io({}, "file:///"))
+    _io: FileIO = field(default_factory=StoreFileIO)
     _positions: PositionDeletes = field(default_factory=PositionDeletes)
 
     def data_files(self, snapshot: Metadata | None) -> list[DataFile]:
@@ -138,7 +139,7 @@ class TableFiles:
         return len(self._manifest_paths(snapshot))
 
     def referenced_files(self, snapshots: Iterable[Metadata]) -> dict[str, int]:
-        """Every file that these snapshots need, by its path on this machine → bytes (0: a metadata file)."""
+        """Every file that these snapshots need, by its canonical location → bytes (0: a metadata file)."""
         sizes: dict[str, int] = {}
         for snapshot in snapshots:
             sizes[_path(snapshot["manifest-list"])] = 0
@@ -158,12 +159,12 @@ class TableFiles:
         where = snapshot["manifest-list"]
         if where not in self._lists:
             with _explained(where):
-                source = self._io.new_input(str(lake_files.local_path(where)))
+                source = self._io.new_input(where)
                 self._lists[where] = [manifest.manifest_path for manifest in read_manifest_list(source)]
         return self._lists[where]
 
     def _read(self, manifest: str) -> list[ListedFile]:
-        source = self._io.new_input(str(lake_files.local_path(manifest)))
+        source = self._io.new_input(manifest)
         with _explained(manifest), AvroFile[Record](source, _ENTRY, {-1: Record, 2: Record}) as entries:
             return [_listed_file(e[1]) for e in entries if e[0] != ManifestEntryStatus.DELETED.value]
 
@@ -189,7 +190,7 @@ def _listed_file(file: Record) -> ListedFile:
 
 
 def _path(location: str) -> str:
-    return str(lake_files.local_path(location))
+    return canonical(location)
 
 
 class _explained:  # noqa: N801 - used as a function: `with _explained(…):`

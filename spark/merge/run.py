@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from slotlake.decoder.compiled.arrays import python_values
 from slotlake.decoder.errors import LakeError
-from slotlake.spark import lake_files
+from slotlake.spark import exchange
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.fold.batch import Folded, SegmentFold
@@ -382,7 +382,7 @@ def view_of(work: Work, rows: pa.Table, schema: str) -> Iterator[str]:
         schema: their columns as DDL of Spark SQL, so that Spark opens no file to infer them.
     """
     view = f"folded_{uuid.uuid4().hex}"
-    path = lake_files.write_parquet(rows, work.directory / f"{view}.parquet")
+    path = exchange.write_parquet(rows, work.directory / f"{view}.parquet")
     frame = work.session.read.schema(schema).parquet(path.as_uri())
     frame.createOrReplaceTempView(view)
     try:

@@ -37,6 +37,7 @@ from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded
 from slotlake.spark.names import COMMITS, LakeName
 from slotlake.spark.publish.points import COMMITTED
+from slotlake.spark.storage.file_io import FILE_IO
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY
@@ -312,8 +313,8 @@ def _newest_row(table: Table, position: int | None) -> dict[str, Any]:
             if manifest.added_snapshot_id == present.snapshot_id:
                 for entry in manifest.fetch_manifest_entry(table.io):
                     if entry.snapshot_id == present.snapshot_id and entry.status == ManifestEntryStatus.ADDED:
-                        path = lake_files.local_path(entry.data_file.file_path)
-                        rows = pq.read_table(path, columns=list(_NEWEST)).to_pylist()
+                        with lake_files.open_to_read(entry.data_file.file_path) as file:
+                            rows = pq.read_table(file, columns=list(_NEWEST)).to_pylist()
                         row = max(rows, key=lambda row: [row[c] for c in _ORDER])
                         return {**row, "tables": dict(row["tables"])}
     # A compaction, or that rows were removed, is on top of it.
@@ -356,7 +357,7 @@ def read_points(
         above: only points above this position; files that have none are not opened.
         pins: with the snapshots of all tables, which is most of what a row has.
     """
-    table = StaticTable.from_metadata(metadata_location)
+    table = StaticTable.from_metadata(metadata_location, dict(FILE_IO))
     condition = ALWAYS_TRUE if above is None else f"position > {above}"
     fields = ("*",) if pins else tuple(name for name in _ARROW.names if name != "tables")
     rows = table.scan(condition, selected_fields=fields, snapshot_id=snapshot_id).to_arrow()

@@ -6,20 +6,24 @@ own marker are ever removed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.types.representations import Representation
-from slotlake.spark import lake_files
+from slotlake.spark import exchange, lake_files
 from slotlake.spark.catalog.base import require_own
 from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName, belongs, copying, is_copying, visible
 from slotlake.spark.publish.swap import load
+from slotlake.spark.storage.base import StoredFile
+from slotlake.spark.storage.folder import local_path
+from slotlake.spark.storage.location import Location
+from slotlake.spark.storage.stores import canonical
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY, TableSchema
 
@@ -36,7 +40,10 @@ class CopyTarget:
 
     Attributes:
         lake_table: "namespace.table" that it will be.
-        directory: exists and is empty; every ``*.parquet`` in it becomes the table's.
+        directory: a folder of this machine that exists and is empty; every ``*.parquet`` in it becomes the
+            table's.
+        final: where these files are to be, if that is not the directory itself: in an object store. `deliver`
+            brings them there.
         names: source column → column name in the files.
         field_ids: source column → Iceberg field id.
         exact_names, exact_field_ids: likewise of the column that takes the exact text, for columns
@@ -53,32 +60,90 @@ class CopyTarget:
     exact_field_ids: Mapping[str, int]
     representations: Mapping[str, Representation] = field(default_factory=dict)
     inner_ids: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    final: Location | None = None
 
     @property
-    def again(self) -> Path:
-        """Beside the directory, for rows that are read once more (`InitialCopy.register`)."""
-        return self.directory.with_name(_AGAIN)
+    def again(self) -> CopyTarget:
+        """Next to this target, for rows that are read once more (`InitialCopy.register`)."""
+        final = None if self.final is None else self.final.parent / _AGAIN
+        return replace(self, directory=self.directory.with_name(_AGAIN), final=final)
+
+    def deliver(self, files: Sequence[Path]) -> None:
+        """Bring files of the directory to their final place; the local ones go.
+
+        Args:
+            files: whole files, that nobody writes to any more.
+
+        Raises:
+            LakeError: they cannot be written there.
+        """
+        if self.final is not None:
+            lake_files.put(files, self.final, [file.name for file in files])
+            for file in files:
+                file.unlink()
+
+    def delivered(self) -> dict[str, int]:
+        """The files that are in their final place, by name, with their sizes in bytes.
+
+        Raises:
+            LakeError: the storage does not answer.
+        """
+        return {file.location.name: file.size for file in self._stored()}
+
+    def locations(self) -> list[Location]:
+        """The Parquet files that are in their final place.
+
+        Raises:
+            LakeError: the storage does not answer.
+        """
+        return sorted(file.location for file in self._stored() if file.location.name.endswith(".parquet"))
+
+    def retain(self, names: Collection[str]) -> None:
+        """Remove all files but these, of the directory and of the final place.
+
+        Args:
+            names: of files.
+
+        Raises:
+            LakeError: the storage does not answer, or refuses.
+        """
+        for path in self.directory.glob("*"):
+            if path.name not in names:
+                path.unlink()
+        if self.final is not None:
+            lake_files.remove([file.location for file in self._stored() if file.location.name not in names])
+
+    def _stored(self) -> Iterator[StoredFile]:
+        return lake_files.files(f"file://{self.directory}" if self.final is None else self.final)
 
 
-def copy_target(name: LakeName, metadata: Metadata, schema: TableSchema) -> CopyTarget:
+def copy_target(lake: LakeSettings, name: LakeName, metadata: Metadata, schema: TableSchema) -> CopyTarget:
     """Return the target for a hidden table's files.
 
     Args:
+        lake: the lake.
         name: the name that the table will have.
         metadata: the hidden table's metadata.
         schema: its shape.
     """
     ids = field_ids(metadata)
     inexact = [column for column in schema.columns if column.exact_name in ids]
+    final = Location(metadata["location"]) / _DATA
+    path = (
+        exchange.exchange_path(lake, "copying", name.namespace, name.table, _DATA)
+        if final.is_in_bucket
+        else local_path(final)
+    )
     return CopyTarget(
         lake_table=str(name),
-        directory=lake_files.make_directory(lake_files.local_path(metadata["location"]) / _DATA),
+        directory=exchange.make_directory(path),
         names={column.name: column.lake_name for column in schema.columns},
         field_ids={column.name: ids[column.lake_name] for column in schema.columns},
         exact_names={column.name: column.exact_name for column in inexact},
         exact_field_ids={column.name: ids[column.exact_name] for column in inexact},
         representations={column.name: column.representation for column in schema.columns if column.form},
         inner_ids={c.name: inner_ids(metadata, c.lake_name) for c in schema.columns if c.form},
+        final=final if final.is_in_bucket else None,
     )
 
 
@@ -97,7 +162,7 @@ def field_ids(metadata: Metadata) -> dict[str, int]:
     return {field["name"]: field["id"] for field in current["fields"]}
 
 
-def claim_directory(location: Path, pipeline: str, *, reuse: bool = False) -> None:
+def claim_directory(location: Location, pipeline: str, *, reuse: bool = False) -> None:
     """Mark a directory as this pipeline's, for a copy.
 
     Args:
@@ -108,27 +173,26 @@ def claim_directory(location: Path, pipeline: str, *, reuse: bool = False) -> No
     Raises:
         LakeError: it holds something of another owner.
     """
-    lake_files.make_directory(location)
     if reuse and _claimed_by(location) == pipeline:
         return
-    if any(location.iterdir()):
+    if next(lake_files.files(location), None) is not None:
         raise LakeError(
             "the directory of a new table is in use",
-            where=str(location),
+            where=location,
             way_out="remove it if nothing needs it (a table dropped from the catalog leaves its files), "
             "or give the pipeline another lake.namespace",
         )
-    lake_files.write_new(str(location / _MARKER), pipeline.encode())
+    lake_files.write_new(location / _MARKER, pipeline.encode())
 
 
-def remove_marker(location: Path) -> None:
+def remove_marker(location: Location) -> None:
     """The table is whole: nothing may remove its directory any more."""
-    (location / _MARKER).unlink(missing_ok=True)
+    lake_files.remove([location / _MARKER])
 
 
-def table_directory(lake: LakeSettings, name: LakeName) -> Path:
+def table_directory(lake: LakeSettings, name: LakeName) -> Location:
     """The directory of a table."""
-    return lake.warehouse_path / name.namespace / name.table
+    return lake.root / name.namespace / name.table
 
 
 def hidden_tables(catalog: Catalog) -> list[LakeName]:
@@ -167,16 +231,14 @@ def clear_leftovers(
             _clear(location, retained.get(name, ()))
 
 
-def _clear(location: Path, retained: Collection[str]) -> None:
+def _clear(location: Location, retained: Collection[str]) -> None:
     if not retained:
         lake_files.remove_tree(location)
         return
-    for entry in location.iterdir():
-        if entry.name not in (_MARKER, _DATA):
-            lake_files.remove_tree(entry)
-    for file in (location / _DATA).glob("*"):
-        if file.name not in retained:
-            file.unlink()
+    data = canonical(location / _DATA)
+    stays = {canonical(location / _MARKER), *(data / name for name in retained)}
+    stored = (file.location for file in lake_files.files(location))
+    lake_files.remove([each for each in stored if canonical(each) not in stays])
 
 
 def clear_unfinished(lake: LakeSettings, pipeline: str) -> None:
@@ -197,14 +259,18 @@ def _is_own(catalog: Catalog, name: LakeName, pipeline: str) -> bool:
     return bool(properties.get(PIPELINE_PROPERTY) == pipeline)
 
 
-def _claimed_by(location: Path) -> str | None:
-    try:
-        return (location / _MARKER).read_text()
-    except OSError:
+def _claimed_by(location: Location) -> str | None:
+    if lake_files.size(location / _MARKER) is None:
         return None
+    return lake_files.read(location / _MARKER).decode(errors="replace")
 
 
-def companions_in(files: Sequence[Path], target: CopyTarget) -> list[str]:
+def companions_in(files: Sequence[Location], target: CopyTarget) -> list[str]:
     """Source columns whose exact text stands in some file."""
-    written = {name for file in files for name in pq.read_schema(file).names}
+    written = {name for file in files for name in _columns(file)}
     return [source for source, name in target.exact_names.items() if name in written]
+
+
+def _columns(location: Location) -> list[str]:
+    with lake_files.open_to_read(location) as file:
+        return list(pq.read_schema(file).names)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from slotlake.decoder.server.timeline import Origin
-from slotlake.spark import lake_files
+from slotlake.spark import exchange
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.lake import LakeSettings
@@ -149,6 +149,4 @@ def folded_rows_parts(point: Point) -> tuple[str, str]:
 
 def remove_folded_rows(lake: LakeSettings, point: Point) -> None:
     """Remove folded rows: Spark has read them, or a crashed attempt left them."""
-    lake_files.remove_tree(
-        lake.warehouse_path.joinpath(lake_files.CONTROL_DIRECTORY, *folded_rows_parts(point))
-    )
+    exchange.remove_directory(exchange.exchange_path(lake, *folded_rows_parts(point)))

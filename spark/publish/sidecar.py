@@ -23,8 +23,9 @@ from typing import Any
 from slotlake.decoder.changelog.incoming import incoming_path, make_incoming
 from slotlake.decoder.changelog.writer import writing
 from slotlake.decoder.errors import ChangeLogError
-from slotlake.spark import lake_files
+from slotlake.spark import exchange
 from slotlake.spark.publish.place import CopyTarget
+from slotlake.spark.storage.folder import sync_directory
 from slotlake.spark.tables.change import Types
 from slotlake.spark.tables.schema import TableSchema
 
@@ -142,7 +143,7 @@ def read(batch: Any) -> BatchSidecar:
 def begin(batch: Path) -> Path:
     """Make an empty directory to fill; the next pull removes it if this process ends before `finish`."""
     incoming = incoming_path(batch.parent, batch.name + _SUFFIX)
-    lake_files.remove_tree(incoming)
+    exchange.remove_directory(incoming)
     with writing(incoming):
         make_incoming(incoming)
     return incoming
@@ -160,12 +161,12 @@ def finish(batch: Path, incoming: Path, sidecar: BatchSidecar) -> BatchSidecar:
         with file.open("rb") as handle:
             os.fsync(handle.fileno())
     for copy in sidecar.copies:
-        lake_files.sync_directory(copy.directory)
-    lake_files.write_new(str(incoming / _FILE), _to_json(sidecar))
+        sync_directory(copy.directory)
+    exchange.write_file(incoming / _FILE, _to_json(sidecar))
     where = place(batch)
     shutil.rmtree(where, ignore_errors=True)
     incoming.rename(where)
-    lake_files.sync_directory(where.parent)
+    sync_directory(where.parent)
     return replace(
         sidecar, copies=tuple(replace(c, directory=where / c.directory.name) for c in sidecar.copies)
     )
@@ -188,9 +189,9 @@ def pass_over(batch: Any, tables: Collection[str]) -> None:
         return
     new = place(batch.path) / f"{_FILE}.new"
     new.unlink(missing_ok=True)
-    lake_files.write_new(str(new), _to_json(now))
+    exchange.write_file(new, _to_json(now))
     new.replace(place(batch.path) / _FILE)
-    lake_files.sync_directory(place(batch.path))
+    sync_directory(place(batch.path))
 
 
 def _to_json(sidecar: BatchSidecar) -> bytes:

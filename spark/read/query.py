@@ -25,7 +25,7 @@ from slotlake.decoder.errors import LakeError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.types import oids
 from slotlake.decoder.types.table import column_type, to_text
-from slotlake.spark import lake_files
+from slotlake.spark import exchange
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.publish.derived_tables import SUFFIXES
 from slotlake.spark.read.point import Pinned, ReadPoint
@@ -135,13 +135,13 @@ def _names(read_point: ReadPoint) -> _Names:
 
 @contextmanager
 def _pinned_catalog(read_point: ReadPoint, names: _Names) -> Iterator[Path]:
-    directory = lake_files.control_directory(read_point.lake, "cuts", uuid.uuid4().hex)
+    directory = exchange.exchange_directory(read_point.lake, "cuts", uuid.uuid4().hex)
     try:
         database = directory / "catalog.db"
         _write_catalog(database, read_point.lake.catalog, names)
         yield database
     finally:
-        lake_files.remove_tree(directory)
+        exchange.remove_directory(directory)
 
 
 def _write_catalog(database: Path, catalog: str, names: _Names) -> None:
@@ -190,6 +190,7 @@ def _session_on(session: SparkSession, lake: LakeSettings, database: Path) -> It
             "warehouse": lake.warehouse_uri,
             "jdbc.schema-version": "V1",
             "cache-enabled": "false",
+            **lake.file_properties(),
         }
         define_catalog(own, lake.catalog, properties)
         for key, value in {**LEXING, "spark.sql.session.timeZone": "UTC"}.items():

@@ -21,6 +21,7 @@ from pyiceberg.table import FileScanTask, StaticTable
 from slotlake.decoder.compiled.arrays import nulls
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
+from slotlake.spark.storage.file_io import FILE_IO
 from slotlake.spark.tables.deletion_vectors import vectors
 from slotlake.spark.tables.position_deletes import PositionDeletes, Positions
 
@@ -51,7 +52,8 @@ def scan(
     Raises:
         LakeError: a file is missing or of a kind that this version does not read.
     """
-    table, position_deletes = StaticTable.from_metadata(metadata_location), PositionDeletes()
+    table = StaticTable.from_metadata(metadata_location, dict(FILE_IO))
+    position_deletes = PositionDeletes()
     try:
         for task in table.scan(partitions, snapshot_id=snapshot_id).plan_files():
             deleted = _deleted_positions(task, position_deletes)
@@ -75,7 +77,8 @@ def filled_counts(metadata_location: str, snapshot_id: int, field_ids: Collectio
         field_ids: the fields to count.
     """
     counts = dict.fromkeys(field_ids, 0)
-    for task in StaticTable.from_metadata(metadata_location).scan(snapshot_id=snapshot_id).plan_files():
+    table = StaticTable.from_metadata(metadata_location, dict(FILE_IO))
+    for task in table.scan(snapshot_id=snapshot_id).plan_files():
         values, nulls = task.file.value_counts or {}, task.file.null_value_counts or {}
         for field in field_ids:
             counts[field] += values.get(field, 0) - nulls.get(field, 0)
@@ -84,7 +87,10 @@ def filled_counts(metadata_location: str, snapshot_id: int, field_ids: Collectio
 
 def _live_rows(location: str, columns: Sequence[ScanColumn], deleted: Positions) -> Iterator[pa.RecordBatch]:
     schema = pa.schema([column.field for column in columns])
-    with pq.ParquetFile(lake_files.local_path(location), pre_buffer=False) as file:
+    with (
+        lake_files.open_to_read(location) as source,
+        pq.ParquetFile(source, pre_buffer=False) as file,
+    ):
         sources = _sources(file.schema_arrow, columns)
         names = list(dict.fromkeys(name for name in sources if name is not None))
         start = 0

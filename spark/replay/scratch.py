@@ -104,9 +104,8 @@ def _clear(scratch: LakeSettings, pipeline: str) -> None:
 def _clone(catalog: Catalog, pinned: Pinned, name: LakeName, point: Point) -> int:
     location = table_directory(catalog.lake, name)
     lake_files.remove_tree(location)
-    lake_files.make_directory(location / "metadata")
-    metadata = _cloned(pinned, point, f"file://{location}")
-    file = f"file://{location}/metadata/00000-{uuid.uuid4()}.metadata.json"
+    metadata = _cloned(pinned, point, location)
+    file = location / "metadata" / f"00000-{uuid.uuid4()}.metadata.json"
     lake_files.write_new(file, json.dumps(metadata, ensure_ascii=False).encode())
     catalog.make_namespace(name.namespace)
     catalog.iceberg.register_table((name.namespace, name.table), file)
@@ -175,7 +174,7 @@ def _make_commits(catalog: Catalog, point: Point, snapshots: dict[LakeName, int]
     location = table_directory(catalog.lake, name)
     lake_files.remove_tree(location)
     catalog.make_namespace(name.namespace)
-    create_commits(catalog.iceberg, name, f"file://{location}", point.pipeline)
+    create_commits(catalog.iceberg, name, location, point.pipeline)
     new_table = load(catalog.pointers(), name)
     metadata = with_point(new_table, point, snapshots, snapshots)
     catalog.move([catalog.prepared(new_table, tagged(metadata, {}, point.position, [point.position]))])

@@ -84,6 +84,17 @@ def load(location: str) -> Metadata:
     return metadata
 
 
+def remember(location: str, metadata: Metadata, size: int) -> None:
+    """Keep metadata that a server has sent, so that its file is not read.
+
+    Args:
+        location: of the metadata file.
+        metadata: its content.
+        size: about how many bytes it has.
+    """
+    _recent.put(location, metadata, size)
+
+
 def load_top(location: str) -> Metadata:
     """As :func:`load`, but of main only what lies down to the snapshot that its newest point made of it.
 

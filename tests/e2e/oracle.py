@@ -11,6 +11,7 @@ import psycopg
 from psycopg import sql
 
 from tests.conftest import Database
+from tests.storage import warehouse_lines
 
 _SETTINGS = (
     "SET TimeZone='UTC'; SET DateStyle='ISO'; SET IntervalStyle='postgres'; "
@@ -43,7 +44,7 @@ source:
 lake:
   catalog: lake
   uri: "{uri or f"sqlite:///{folder}/lake.db"}"
-  warehouse: "{folder}/warehouse"
+  {warehouse_lines(folder)}
   namespace: {name}
 tables:
 {listed}{extra}"""

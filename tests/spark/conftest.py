@@ -9,12 +9,14 @@ import pytest
 
 from slotlake.spark.lake import LakeSettings
 from tests.spark.lake_lab import Lab
+from tests.storage import lake_in
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> LakeSettings:
     """An empty lake with a SQLite catalog."""
-    return LakeSettings("lake", f"sqlite:///{tmp_path}/catalog.db", f"file://{tmp_path}/warehouse", "shop")
+    uri, warehouse = f"sqlite:///{tmp_path}/catalog.db", f"file://{tmp_path}/warehouse"
+    return lake_in(tmp_path, LakeSettings("lake", uri, warehouse, "shop"))
 
 
 @pytest.fixture

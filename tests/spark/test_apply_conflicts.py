@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slotlake.decoder.errors import ApplyError
-from slotlake.spark import lake_files
+from slotlake.spark import exchange
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.swap import load
@@ -78,7 +78,7 @@ def test_refused_nothing_is_left_of_the_batch(lab: Lab) -> None:
     assert "moved" not in str(caught.value)
     for table in ("items", "another"):
         assert summary_of(lab, table, catalog_metadata.STAGE) == summary_of(lab, table)
-    left = lake_files.control_directory(lab.lake, PIPELINE, batch.name)
+    left = exchange.exchange_directory(lab.lake, PIPELINE, batch.name)
     assert not [path for path in left.rglob("*") if path.suffix != ".parquet" and path.is_file()]
     lab.apply(batch)
     lab.publish(batch)

@@ -6,6 +6,7 @@ from slotlake.spark.catalog.base import load
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.copy.files import with_files
 from slotlake.spark.names import LakeName
+from slotlake.spark.storage.location import Location
 from slotlake.spark.tables.schema import TableSchema, create_table
 from tests.spark.lake_lab import PIPELINE, Lab, delete, insert, relation, update
 
@@ -73,7 +74,7 @@ def test_more_files_beside_those_there(lab: Lab) -> None:
     again.write_bytes(first.read_bytes())
     with open_catalog(lab.lake) as catalog:
         table = load(catalog.pointers(), name)
-        catalog.move([catalog.prepared(table, with_files(table.metadata, [again]))])
+        catalog.move([catalog.prepared(table, with_files(table.metadata, [Location(f"file://{again}")]))])
     ids = lab.session.sql("SELECT id, _row_id FROM lake.shop.kinds").collect()
     assert sorted(row[0] for row in ids) == [-9, -9, 7, 7, 8, 9]
     assert len({row[1] for row in ids}) == 6

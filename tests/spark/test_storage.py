@@ -1,0 +1,211 @@
+"""The lake's files in an object store: each promise of a folder holds there too (a real S3 server)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from slotlake.decoder.errors import LakeError
+from slotlake.infra.local.object_store import LocalObjectStore
+from slotlake.infra.local.process import free_port
+from slotlake.spark import lake_files
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.storage import bucket as bucket_module
+from slotlake.spark.storage import stores
+from slotlake.spark.storage.file_io import StoreFileIO
+from slotlake.spark.storage.folder import FolderStore
+from slotlake.spark.storage.location import Location
+from slotlake.spark.storage.settings import StorageSettings
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
+    """A place where nothing is yet."""
+    if request.param == "folder":
+        return Location(f"file://{tmp_path}/w")
+    store: LocalObjectStore = request.getfixturevalue("object_store")
+    root = Location(f"{store.warehouse}/{tmp_path.name}")
+    stores.register(root, StorageSettings(**store.storage))
+    return root
+
+
+def test_a_file_is_written_once_read_and_removed(root: Location) -> None:
+    lake_files.write_new(root / "a" / "x.json", b"one")
+    assert lake_files.read(root / "a" / "x.json") == b"one"
+    assert lake_files.size(root / "a" / "x.json") == 3
+    lake_files.remove([root / "a" / "x.json", root / "never"])
+    assert lake_files.size(root / "a" / "x.json") is None
+    with pytest.raises(LakeError, match="cannot be read") as raised:
+        lake_files.read(root / "a" / "x.json")
+    assert raised.value.where == root / "a" / "x.json"
+
+
+def test_a_second_writer_of_a_name_is_refused(root: Location) -> None:
+    lake_files.write_new(root / "x", b"one")
+    with pytest.raises(LakeError, match="cannot be written"):
+        lake_files.write_new(root / "x", b"two")
+    assert lake_files.read(root / "x") == b"one"
+
+
+def test_of_many_writers_one_wins(root: Location) -> None:
+    store, won = stores.store_of(root), []
+
+    def write(number: int) -> None:
+        try:
+            store.write_new(root / "x", b"%d" % number)
+        except FileExistsError:
+            return
+        won.append(number)
+
+    threads = [threading.Thread(target=write, args=[number]) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert store.read(root / "x") == b"%d" % won[0]
+
+
+def test_a_folder_is_listed_and_removed_with_all_in_it(root: Location) -> None:
+    for name in ("t/data/1", "t/data/2", "t/metadata/3", "tt/other"):
+        lake_files.write_new(root / name, b"12345")
+    listed = {file.location.removeprefix(f"{root}/"): file for file in lake_files.files(root / "t")}
+    assert set(listed) == {"t/data/1", "t/data/2", "t/metadata/3"}
+    assert {file.size for file in listed.values()} == {5}
+    assert all(abs(file.modified - time.time()) < 60 for file in listed.values())
+    lake_files.remove_tree(root / "t")
+    assert [file.location for file in lake_files.files(root)] == [root / "tt/other"]
+    assert list(lake_files.files(root / "nothing")) == []
+
+
+def test_files_are_uploaded_and_parts_of_them_read(root: Location, tmp_path: Path) -> None:
+    table = pa.table({"n": range(3_000_000)})  # more than one part
+    pq.write_table(table, tmp_path / "rows.parquet", compression="none", use_dictionary=False)
+    assert (tmp_path / "rows.parquet").stat().st_size > 20 << 20
+    [location] = lake_files.put([tmp_path / "rows.parquet"], root / "data", ["copy-1.parquet"])
+    with lake_files.open_to_read(location) as file, pq.ParquetFile(file) as parquet:
+        assert parquet.metadata.num_rows == 3_000_000
+        assert parquet.read_row_group(1).column("n")[0].as_py() == parquet.metadata.row_group(0).num_rows
+    assert lake_files.absent([location, root / "no"]) == [root / "no"]
+
+
+def test_pyiceberg_reads_and_writes_by_the_same_store(root: Location) -> None:
+    io, location = StoreFileIO(), str(root / "x.avro")
+    with io.new_output(location).create() as file:
+        file.write(b"half")
+        assert not io.new_input(location).exists()
+        file.write(b" and half")
+    assert len(io.new_input(location)) == 13
+    with io.new_input(location).open() as opened:
+        opened.seek(5)
+        assert opened.read() == b"and half"
+    with pytest.raises(ZeroDivisionError), io.new_output(str(root / "y")).create() as file:
+        file.write(b"x" * (1 // 0))
+    assert not io.new_input(str(root / "y")).exists()
+    io.delete(location)
+    assert not io.new_input(location).exists()
+
+
+@pytest.fixture
+def lake(object_store: LocalObjectStore, tmp_path: Path) -> LakeSettings:
+    """A lake in the bucket."""
+    return LakeSettings(
+        "lake",
+        f"sqlite:///{tmp_path}/catalog.db",
+        f"{object_store.warehouse}/{tmp_path.name}",
+        "shop",
+        storage=StorageSettings(**object_store.storage),
+        exchange=tmp_path / "exchange",
+    )
+
+
+def test_a_bucket_is_tried_before_it_is_trusted(lake: LakeSettings) -> None:
+    lake_files.check_warehouse(lake)
+    assert list(lake_files.files(lake.root)) == []
+
+
+@pytest.mark.parametrize("wrong", ["secret_key", "access_key", "bucket"])
+def test_wrong_keys_and_buckets_are_refused_in_words(lake: LakeSettings, wrong: str) -> None:
+    if wrong == "bucket":
+        lake = replace(lake, warehouse="s3://nobody-has-this/w")
+    else:
+        given: dict[str, Any] = {wrong: "not-it-0815"}
+        lake = replace(lake, storage=replace(lake.storage, **given))
+    with pytest.raises(LakeError) as raised:
+        lake_files.check_warehouse(lake)
+    text = str(raised.value)
+    assert "lake.storage" in text
+    assert lake.warehouse in text
+    assert (lake.storage.secret_key or "") not in text
+    assert "Traceback" not in text
+
+
+def test_a_store_that_ignores_conditions_is_refused(
+    lake: LakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overwrite(self: Any, location: Location, content: bytes) -> None:
+        self._store.put(location.key, content, mode="overwrite")
+
+    monkeypatch.setattr(bucket_module.BucketStore, "write_new", overwrite)
+    with pytest.raises(LakeError, match="If-None-Match"):
+        lake_files.check_warehouse(lake)
+
+
+def test_a_server_that_is_away_is_given_up(lake: LakeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_module, "RETRY_SECONDS", 3)
+    away = replace(lake.storage, endpoint=f"http://127.0.0.1:{free_port()}")
+    begun = time.monotonic()
+    with pytest.raises(LakeError, match="could not be used"):
+        lake_files.check_warehouse(replace(lake, storage=away))
+    assert time.monotonic() - begun < 60
+
+
+def test_the_longest_prefix_says_how_a_location_is_reached(object_store: LocalObjectStore) -> None:
+    good = StorageSettings(**object_store.storage)
+    stores.register("s3://lake/prefix-test", replace(good, secret_key="wrong"))
+    stores.register("s3a://lake/prefix-test/t", good)
+    store = stores.store_of("s3://lake/prefix-test/t/x")
+    store.write_new(Location("s3://lake/prefix-test/t/x"), b"1")
+    with pytest.raises(PermissionError):
+        stores.store_of("s3://lake/prefix-test/tt").read(Location("s3://lake/prefix-test/tt"))
+
+
+def test_an_unknown_scheme_is_refused() -> None:
+    with pytest.raises(LakeError, match="hdfs"):
+        lake_files.read("hdfs://host/x")
+
+
+def test_secrets_are_not_printed() -> None:
+    settings = StorageSettings(access_key="hidden1", secret_key="hidden2", session_token="hidden3")
+    assert "hidden" not in repr(settings)
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests do not share the settings of prefixes."""
+    monkeypatch.setattr(stores, "_settings", {})
+
+
+def test_a_folder_writes_through_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr("slotlake.spark.storage.folder.sync_directory", synced.append)
+    FolderStore().write_new(Location(f"file://{tmp_path}/x"), b"1")
+    assert synced == [tmp_path]
+
+
+def test_time_limits_are_given_to_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(bucket_module, "S3Store", lambda name, **options: given.update(options))
+    bucket_module.BucketStore("s3://b", StorageSettings())
+    assert given["client_options"]["timeout"] == timedelta(seconds=bucket_module.REQUEST_SECONDS)
+    assert given["retry_config"]["retry_timeout"] == timedelta(seconds=bucket_module.RETRY_SECONDS)

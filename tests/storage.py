@@ -1,0 +1,57 @@
+"""Where the lakes of the tests are: in folders, or (``SLOTLAKE_TEST_STORAGE=s3``) in a real S3 server."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from slotlake.infra.local.object_store import LocalObjectStore
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.storage.settings import StorageSettings
+
+IN_S3: Final = os.environ.get("SLOTLAKE_TEST_STORAGE") == "s3"
+_VARIABLE: Final = "SLOTLAKE_TEST_S3"  # for processes that a test starts, too
+
+
+def use(store: LocalObjectStore) -> None:
+    """Make all lakes of this run be in an object store.
+
+    Args:
+        store: the server.
+    """
+    os.environ[_VARIABLE] = json.dumps({"warehouse": store.warehouse, "storage": store.storage})
+
+
+def warehouse_lines(folder: Path) -> str:
+    """Return the keys `warehouse` and `storage` of a pipeline file's section `lake`.
+
+    Args:
+        folder: the pipeline's folder.
+    """
+    if not IN_S3:
+        return f'warehouse: "{folder}/warehouse"'
+    server = json.loads(os.environ[_VARIABLE])
+    return f'warehouse: "{_prefix(folder)}"\n  storage: {json.dumps(server["storage"])}'
+
+
+def lake_in(folder: Path, lake: LakeSettings) -> LakeSettings:
+    """Return the settings of a lake in a folder, or where the run's lakes are.
+
+    Args:
+        folder: the folder of the test.
+        lake: the settings, with a warehouse in a folder.
+    """
+    if not IN_S3:
+        return lake
+    storage = StorageSettings(**json.loads(os.environ[_VARIABLE])["storage"])
+    return replace(lake, warehouse=_prefix(folder), storage=storage, exchange=folder / "exchange")
+
+
+def _prefix(folder: Path) -> str:
+    """A prefix for a test's folder: always the same one, and no other folder's."""
+    server = json.loads(os.environ[_VARIABLE])
+    return f"{server['warehouse']}/{uuid.uuid5(uuid.NAMESPACE_URL, str(folder)).hex}"
