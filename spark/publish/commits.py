@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog as IcebergCatalog
 from pyiceberg.catalog.noop import NoopCatalog
-from pyiceberg.io import load_file_io
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.schema import Schema
 from pyiceberg.table import ALWAYS_TRUE, StaticTable, Table, Transaction
@@ -37,7 +36,7 @@ from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded
 from slotlake.spark.names import COMMITS, LakeName
 from slotlake.spark.publish.points import COMMITTED
-from slotlake.spark.storage.file_io import FILE_IO
+from slotlake.spark.storage.file_io import FILE_IO, StoreFileIO
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY
@@ -236,7 +235,7 @@ def _without_past(metadata: Metadata, newest: int | None) -> Metadata:
 
 
 def _pyiceberg_table(metadata: Metadata, location: str) -> Table:
-    io = load_file_io({}, metadata["location"])
+    io = StoreFileIO()
     parsed = TableMetadataUtil.parse_obj(metadata)
     return Table(("slotlake", COMMITS), parsed, location, io, NoopCatalog("slotlake"))
 

@@ -13,6 +13,7 @@ from pyiceberg.table.update import AddSnapshotUpdate
 from slotlake.spark.catalog.base import Catalog, Loaded
 from slotlake.spark.publish.commits import newest_only
 from slotlake.spark.publish.points import oldest_point
+from slotlake.spark.storage.file_io import FILE_IO
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN
 
@@ -47,6 +48,6 @@ def trim(catalog: Catalog, commits: Loaded) -> int:
 
 
 def _rows_below(commits: Loaded, position: int) -> int:
-    table = StaticTable.from_metadata(commits.location)
+    table = StaticTable.from_metadata(commits.location, dict(FILE_IO))
     rows = table.scan(f"position < {position}", selected_fields=("position",)).to_arrow()
     return int(rows.num_rows)

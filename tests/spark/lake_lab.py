@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -227,8 +228,9 @@ def write_rows(target: CopyTarget, table: BatchRelation, rows: Sequence[Row]) ->
                 _field(target.exact_names[column.name], pa.string(), target.exact_field_ids[column.name])
             )
             arrays.append(exact.cast(pa.string()))
-    path = target.directory / f"part-{len(list(target.directory.iterdir()))}.parquet"
+    path = target.directory / f"part-{uuid.uuid4().hex}.parquet"
     pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), path, compression="zstd")
+    target.deliver([path])
 
 
 def _field(name: str, kind: pa.DataType, field_id: int) -> pa.Field:

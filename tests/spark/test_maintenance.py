@@ -23,6 +23,7 @@ from slotlake.spark.maintenance.rewrite import Care, Maintained, maintain_table,
 from slotlake.spark.maintenance.table_files import DataFile, TableFiles
 from slotlake.spark.names import LakeName
 from slotlake.spark.read.point import ReadPoint
+from slotlake.spark.storage.folder import local_path
 from slotlake.spark.tables import metadata as catalog_metadata
 from tests.spark.lake_lab import PIPELINE, Lab, delete, insert, relation, update
 
@@ -92,7 +93,7 @@ def _on_disk(lab: Lab) -> set[Path]:
 def _only_what_is_needed(lab: Lab) -> bool:
     needed = TableFiles().referenced_files(_metadata(lab, "one")["snapshots"])
     data = {str(path) for path in _on_disk(lab) if path.parent.name == "data" and path.name[0] != "."}
-    return data == {path for path in needed if "/data/" in path}
+    return data == {str(local_path(path)) for path in needed if "/data/" in path}
 
 
 def test_no_row_changes_at_any_kept_point_and_what_nobody_needs_goes(worn: Lab) -> None:
@@ -192,7 +193,7 @@ def test_what_was_current_a_moment_ago_stays_and_so_do_new_files_that_nothing_le
     held = TableFiles().referenced_files(_metadata(worn, "one")["snapshots"])
     assert _one(worn, Care(Grace(unused=600.0, orphan=3600.0))).expired_snapshots == 0
     assert (fresh.exists(), old.exists()) == (True, False)
-    assert all(Path(path).exists() for path in held)
+    assert all(local_path(path).exists() for path in held)
     fresh.unlink()
 
 
@@ -201,7 +202,7 @@ def test_a_lost_file_stops_the_removal_of_others(worn: Lab) -> None:
     stray = worn.lake.warehouse_path / "shop" / "one" / "data" / "stray.parquet"
     stray.write_bytes(b"")
     os.utime(stray, (0, 0))
-    still = Path(next(f.path for f in _files(worn, "one")))
+    still = local_path(next(f.path for f in _files(worn, "one")))
     hidden = still.rename(still.with_suffix(".hidden"))
     try:
         maintain_table(worn.session, worn.lake, LakeName("shop", "one"), PIPELINE, Care(Grace(1e6, 3600.0)))
