@@ -24,7 +24,6 @@ from typing import Any
 
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.conversions import to_bytes
-from pyiceberg.io import load_file_io
 from pyiceberg.manifest import (
     DATA_FILE_TYPE,
     DataFile,
@@ -39,7 +38,6 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType
 
 from slotlake.decoder.errors import LakeError
-from slotlake.spark import lake_files
 from slotlake.spark.catalog import tags as catalog_tags
 from slotlake.spark.catalog.base import Loaded
 from slotlake.spark.copy.files import (
@@ -50,6 +48,7 @@ from slotlake.spark.copy.files import (
     write_manifest,
 )
 from slotlake.spark.publish.past import with_all_in_the_past
+from slotlake.spark.storage.file_io import StoreFileIO
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables import position_deletes
 from slotlake.spark.tables.deletion_vectors import vectors
@@ -57,7 +56,7 @@ from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
 from slotlake.spark.tables.position_deletes import PATH_ID, POSITION_ID
 from slotlake.spark.tables.schema import WRITE_PROPERTIES
 
-_IO = load_file_io({}, "file:///")
+_IO = StoreFileIO()
 _VECTORS, _POSITIONS = FORMATS[1], FORMATS[0]
 _NEWER_TYPES = ("timestamp_ns", "timestamptz_ns", "variant", "unknown", "geometry", "geography")
 _DEFAULTS = ("initial-default", "write-default")
@@ -242,7 +241,7 @@ def _files(metadata: Metadata, manifest: ManifestFile) -> list[DataFile]:
         next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
     )
     spec = _spec(metadata, manifest.partition_spec_id)
-    source = _IO.new_input(str(lake_files.local_path(manifest.manifest_path)))
+    source = _IO.new_input(manifest.manifest_path)
     kinds: dict[int, Any] = {-1: ManifestEntry, 2: DataFile}
     enums: dict[int, Any] = {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent}
     with AvroFile[ManifestEntry](source, entry_schema(_VECTORS, schema, spec), kinds, enums) as entries:

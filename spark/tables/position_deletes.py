@@ -123,7 +123,7 @@ def _of(batch: pa.RecordBatch, data_file: str) -> Positions:
 
 def _opened(location: str) -> pq.ParquetFile:
     try:
-        file = pq.ParquetFile(lake_files.local_path(location), pre_buffer=False)
+        file = pq.ParquetFile(lake_files.open_to_read(location), pre_buffer=False)
     except (OSError, pa.ArrowInvalid) as error:
         raise LakeError(
             f"a position delete file cannot be read: {error}", where=location, way_out=LAKE_ALTERED

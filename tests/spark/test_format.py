@@ -35,6 +35,7 @@ from slotlake.spark.names import LakeName
 from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.read.query import query
 from slotlake.spark.replay.scratch import prepare_scratch, scratch_of
+from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables import position_deletes
 from slotlake.spark.tables.metadata import Metadata
@@ -270,7 +271,7 @@ def test_a_table_that_came_from_format_2_numbers_all_of_its_rows(two: Lab) -> No
     again.write_bytes(first.read_bytes())
     with open_catalog(two.lake) as catalog:
         table = _table(two)
-        catalog.move([catalog.prepared(table, with_files(table.metadata, [again]))])
+        catalog.move([catalog.prepared(table, with_files(table.metadata, [Location(f"file://{again}")]))])
     rows = two.session.sql("SELECT _row_id FROM lake.shop.wide").collect()
     numbers = [row[0] for row in rows]
     assert None not in numbers
