@@ -46,7 +46,7 @@ def store_of(location: str) -> Store:
         raise LakeError(
             f"this version has no storage for {where.scheme}:// locations",
             where=location,
-            way_out="keep the table in a folder, or in S3 (s3://), Google's (gs://) or Azure's store (abfss://)",
+            way_out="keep the table in a folder, or in an object store: s3://…, gs://… or abfss://…",
         )
     with _lock:
         settings = _registered(canonical(where))

@@ -43,6 +43,7 @@ NOT_IMPORTED = {
     "psycopg2-binary": "infra/local/airflow.py: Airflow's driver for its metadata",
     "duckdb": "the demo's read.py, which it writes",
     "duckdb-extension-avro": "the demo's read.py loads it by path",
+    "duckdb-extension-httpfs": "the demo's read.py loads it by path",
     "duckdb-extension-iceberg": "the demo's read.py loads it by path",
 }
 

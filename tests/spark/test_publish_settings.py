@@ -41,7 +41,7 @@ def test_a_rest_catalog_and_its_secrets(tmp_path: Path, monkeypatch: pytest.Monk
     assert pipeline.lake.rest == {"token": "very secret", "scope": "x"}
     assert pipeline.lake.spark_properties()["type"] == "rest"
     assert pipeline.lake.place == "https://lake.example/api"
-    assert "secret" not in repr(pipeline.lake) + repr(pipeline.file)
+    assert "very secret" not in repr(pipeline.lake) + repr(pipeline.file)
 
 
 @pytest.mark.parametrize(
