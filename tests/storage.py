@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from slotlake.infra.local.object_store import LocalObjectStore
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.storage.settings import StorageSettings
@@ -55,3 +57,6 @@ def _prefix(folder: Path) -> str:
     """A prefix for a test's folder: always the same one, and no other folder's."""
     server = json.loads(os.environ[_VARIABLE])
     return f"{server['warehouse']}/{uuid.uuid5(uuid.NAMESPACE_URL, str(folder)).hex}"
+
+
+needs_a_folder = pytest.mark.skipif(IN_S3, reason="it looks at, or damages, files in the warehouse's folder")

@@ -18,6 +18,7 @@ from slotlake.infra.copy import states as copy_states
 from slotlake.infra.copy.record import CopyRecord
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
+from tests.storage import needs_a_folder
 
 pytestmark = pytest.mark.timeout(900)
 PART_BYTES = 100_000
@@ -123,6 +124,7 @@ def inodes(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_ino for path in folder.rglob("data/*.parquet")}
 
 
+@needs_a_folder
 def test_killed_again_and_again(
     database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +196,7 @@ def test_written_all_the_while(
         writer.join()
 
 
+@needs_a_folder
 def test_what_cannot_be_brought_forward_is_copied_again(
     database: Database, connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

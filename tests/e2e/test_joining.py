@@ -27,6 +27,7 @@ from tests.e2e.joins import (
     write,
 )
 from tests.e2e.oracle import assert_equal
+from tests.storage import needs_a_folder
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -69,6 +70,7 @@ def test_the_others_go_on(database: Database, connect: str, tmp_path: Path) -> N
         assert_equal(database, pipeline, ["big", "small"])
 
 
+@needs_a_folder
 def test_leaves_while_half_copied(database: Database, connect: str, tmp_path: Path) -> None:
     """Left, dropped, not wanted any more, the pipeline dropped: nothing stays; and it may come again."""
     with begun(database, tmp_path, connect) as pipeline:

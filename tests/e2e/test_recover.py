@@ -14,6 +14,7 @@ from slotlake.infra.recover import renew as recovery_renew
 from slotlake.infra.recover.compare import compare
 from tests.conftest import Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file
+from tests.storage import needs_a_folder
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -204,6 +205,7 @@ def test_lake_moved_by_hand(shop: tuple[Database, Any]) -> None:
     assert pipeline.verify().equal
 
 
+@needs_a_folder
 def test_files_missing(shop: tuple[Database, Any]) -> None:
     """Only the table that lacks something is copied again, in place, whether or not a batch is to come."""
     database, pipeline = shop
