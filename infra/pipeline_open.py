@@ -1,7 +1,8 @@
 """An open pipeline: its settings, its Spark session, its lock, and its lake.
 
 It owns what exists while the pipeline is open, and closes it at the end. The steps are in infra/pipeline.py.
-Spark starts when the first step needs it.
+Spark starts when the first step needs it.  What only some commands need is imported by them: numba's loops,
+which all pulls need, take a second.
 """
 
 from __future__ import annotations
@@ -14,20 +15,18 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from slotlake.decoder.catalog.ddl_trigger import is_installed
 from slotlake.decoder.errors import LakeError, PipelineFileError
 from slotlake.decoder.server.source import SourceSettings
 from slotlake.infra.config.formats import table_formats
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.config.private_files import privately, tighten
-from slotlake.infra.config.unencrypted import warn_once
-from slotlake.infra.full_disk import Places, explain_full_disk
 from slotlake.infra.lock import exclusive
-from slotlake.infra.standing import PullSettings, StandingStream
 from slotlake.spark.lake import KeepPoints, LakeSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from slotlake.infra.standing import PullSettings, StandingStream
 
 
 class OpenPipeline:
@@ -102,6 +101,9 @@ class OpenPipeline:
         Raises:
             SourceError: the source cannot be reached.
         """
+        from slotlake.decoder.catalog.ddl_trigger import is_installed
+        from slotlake.infra.standing import PullSettings
+
         source, file = self.source, self.file
         messages = source.messages or (source.plugin == "pgoutput" and is_installed(source.dsn))
         return PullSettings(
@@ -126,6 +128,8 @@ class OpenPipeline:
     @cached_property
     def stream(self) -> StandingStream:
         """The connection to the slot that stays open while a transaction stays open."""
+        from slotlake.infra.standing import StandingStream
+
         return StandingStream(self.pulling)
 
     @property
@@ -158,6 +162,9 @@ class OpenPipeline:
         Raises:
             BusyError: another run is at work.
         """
+        from slotlake.infra.config.unencrypted import warn_once
+        from slotlake.infra.full_disk import Places, explain_full_disk
+
         tighten(self.file.state_dir, self.file)
         with (
             privately(self.file),

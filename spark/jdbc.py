@@ -31,9 +31,8 @@ from psycopg.pq import Conninfo
 from sqlalchemy.engine import URL
 
 from slotlake.decoder.errors import LakeError
+from slotlake.spark.limits import CONNECT_SECONDS, SILENT_SECONDS
 
-# How long a catalog may be silent: it changes single rows, and nobody is to hold one of them for long.
-CONNECT_SECONDS, SILENT_SECONDS = 10, 30
 _SSLMODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _SAME_NAME = {
     "options": "options",

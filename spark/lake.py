@@ -11,15 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
-
 from slotlake.decoder.errors import LakeError
-from slotlake.spark.jdbc import CONNECT_SECONDS, SILENT_SECONDS, jdbc_properties
+from slotlake.spark.limits import CONNECT_SECONDS, SILENT_SECONDS
 from slotlake.spark.storage.location import Location
 from slotlake.spark.storage.settings import StorageSettings
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
 
 SQLITE_BUSY_SECONDS = 30
 ANSWER_SECONDS = 120  # of a REST server, which writes the tables' metadata files before it answers
@@ -122,6 +123,9 @@ class LakeSettings:
         if self.is_rest:
             parts = urlsplit(self.uri)
             return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+        from sqlalchemy.engine import make_url
+        from sqlalchemy.exc import ArgumentError
+
         try:
             return str(_without_secrets(make_url(self.uri)).render_as_string(hide_password=True))
         except ArgumentError:
@@ -169,6 +173,8 @@ class LakeSettings:
             }
             rest = {"type": "rest", "uri": self.uri, "cache-enabled": "false"}
             return {**limits, **self.file_properties(), **self.rest, **rest}
+        from slotlake.spark.jdbc import jdbc_properties
+
         url = _supported(self)
         jdbc = _sqlite_jdbc(url) if url.get_backend_name() == "sqlite" else jdbc_properties(url)
         return {
@@ -194,6 +200,9 @@ def _without_secrets(url: URL) -> URL:
 
 
 def _supported(lake: LakeSettings) -> URL:
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
     try:
         url = make_url(lake.uri)
     except ArgumentError:

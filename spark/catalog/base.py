@@ -9,8 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-
-from pyiceberg.catalog import Catalog as IcebergCatalog
+from typing import TYPE_CHECKING
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.lake import LakeSettings
@@ -18,6 +17,9 @@ from slotlake.spark.names import LakeName
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog as IcebergCatalog
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Opens the lake's catalog, of whichever kind it is: SQLite, PostgreSQL, REST."""
+"""Opens the lake's catalog, of whichever kind it is: SQLite, PostgreSQL, REST.
+
+What a kind needs (SQLAlchemy, pyiceberg, requests) takes half a second to import: only who opens it waits.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyiceberg.exceptions import RESTError
-from requests import RequestException
-from sqlalchemy.engine import make_url
-
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import exchange, lake_files
 from slotlake.spark.catalog.base import Catalog, Move, PointerMovedError
-from slotlake.spark.catalog.rest import RestPointers
-from slotlake.spark.catalog.sql import SqlPointers
 from slotlake.spark.lake import LakeSettings
 
 __all__ = ["Catalog", "Move", "PointerMovedError", "check_lake", "open_catalog"]
@@ -27,8 +24,11 @@ def open_catalog(lake: LakeSettings) -> Iterator[Catalog]:
     Raises:
         LakeError: it cannot be reached.
     """
+    from pyiceberg.exceptions import RESTError
+    from requests import RequestException
+
     lake_files.serve(lake)
-    catalog: Catalog = RestPointers(lake) if lake.is_rest else SqlPointers(lake)
+    catalog = _catalog(lake)
     try:
         yield catalog
     except (RESTError, RequestException) as error:  # of pyiceberg's own requests
@@ -41,12 +41,24 @@ def open_catalog(lake: LakeSettings) -> Iterator[Catalog]:
         catalog.close()
 
 
+def _catalog(lake: LakeSettings) -> Catalog:
+    if lake.is_rest:
+        from slotlake.spark.catalog.rest import RestPointers
+
+        return RestPointers(lake)
+    from slotlake.spark.catalog.sql import SqlPointers
+
+    return SqlPointers(lake)
+
+
 def check_lake(lake: LakeSettings) -> None:
     """See that catalog and warehouse can be reached and written; makes both if missing.
 
     Raises:
         LakeError: which of them cannot, and why.
     """
+    from slotlake.spark.catalog.rest import RestPointers
+
     lake_files.check_warehouse(lake)
     if not lake.is_rest:
         _make_folder(lake)
@@ -57,6 +69,8 @@ def check_lake(lake: LakeSettings) -> None:
 
 
 def _make_folder(lake: LakeSettings) -> None:
+    from sqlalchemy.engine import make_url
+
     url = make_url(lake.sqlalchemy_uri)
     if url.get_backend_name() == "sqlite" and url.database:
         exchange.make_directory(Path(url.database).parent)

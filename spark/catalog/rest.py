@@ -38,8 +38,8 @@ from requests import RequestException, Response, Session, Timeout
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog.base import Catalog, Loaded, Move, UnansweredError, moved_by_another, require_own
 from slotlake.spark.catalog.rest_changes import COPYING, table_change, table_content, table_creation
-from slotlake.spark.jdbc import CONNECT_SECONDS
 from slotlake.spark.lake import ANSWER_SECONDS, LakeSettings
+from slotlake.spark.limits import CONNECT_SECONDS
 from slotlake.spark.names import LakeName, belongs, visible
 from slotlake.spark.storage import stores
 from slotlake.spark.storage.file_io import FILE_IO

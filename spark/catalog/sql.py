@@ -25,8 +25,8 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Catalog, Loaded, Move, UnansweredError, moved_by_another
-from slotlake.spark.jdbc import SILENT_SECONDS
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.limits import SILENT_SECONDS
 from slotlake.spark.names import LakeName
 from slotlake.spark.storage.file_io import FILE_IO
 from slotlake.spark.tables import metadata as catalog_metadata

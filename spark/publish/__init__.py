@@ -1,5 +1,5 @@
 """Publishes: moves all tables and `commits` in one catalog transaction; the kept points.
 
 Others import `aside`, `aside_write`, `commits`, `commits_trim`, `derived_tables`, `past`, `place`, `points`,
-`publication`, `rewind_position`, `rewind_tables`, `shape`, `sidecar`, `swap` and `unused`.
+`position`, `publication`, `rewind_position`, `rewind_tables`, `shape`, `sidecar`, `swap` and `unused`.
 """

@@ -19,7 +19,7 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName, lake_table, postgres_name
-from slotlake.spark.publish.commits import commits_name
+from slotlake.spark.publish.position import commits_name
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import Metadata
 

@@ -29,18 +29,19 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.types import LongType, MapType, NestedField, StringType, TimestamptzType
 
-from slotlake.decoder.errors import LakeError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.decoder.server.timeline import Origin
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded
 from slotlake.spark.names import COMMITS, LakeName
 from slotlake.spark.publish.points import COMMITTED
+from slotlake.spark.publish.position import commits_name, position_of
 from slotlake.spark.storage.file_io import FILE_IO, StoreFileIO
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY
 
+__all__ = ["commits_name", "position_of"]  # for those who write the table too
 LSN = catalog_metadata.LSN
 BATCH, DIGEST, PIPELINE = "slotlake.batch", "slotlake.digest", "slotlake.pipeline"
 SYSTEM, TIMELINE = "slotlake.system-identifier", "slotlake.timeline"
@@ -129,11 +130,6 @@ class Point:
             LSN: format_lsn(self.position),
             DIGEST: self.digest,
         }
-
-
-def commits_name(namespace: str) -> LakeName:
-    """The table's name."""
-    return LakeName(namespace, COMMITS)
 
 
 def create_commits(iceberg: IcebergCatalog, name: LakeName, location: str, pipeline: str) -> None:
@@ -326,25 +322,6 @@ def _newest_row(table: Table, position: int | None) -> dict[str, Any]:
 
 def _rows_where(table: Table, snapshot_id: int, condition: str | None) -> list[dict[str, Any]]:
     return _points(table.scan(condition or ALWAYS_TRUE, snapshot_id=snapshot_id).to_arrow(), table.properties)
-
-
-def position_of(metadata: Metadata, name: LakeName) -> int:
-    """The lake's position, from the commits table's metadata; a compaction on top of it changes nothing.
-
-    Raises:
-        LakeError: the table's newest snapshot does not say.
-    """
-    for snapshot in catalog_metadata.ancestry(metadata):
-        summary = catalog_metadata.summary(snapshot)
-        if LSN in summary:
-            return parse_lsn(summary[LSN])
-        if summary.get("operation") != "replace":
-            break
-    raise LakeError(
-        "the lake does not say at which position it stands",
-        where=f"table {name}",
-        way_out="something else wrote to it; roll it back to its last snapshot made by slotlake",
-    )
 
 
 def read_points(

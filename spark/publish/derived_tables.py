@@ -15,7 +15,6 @@ from typing import Any
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog.base import Loaded, load
 from slotlake.spark.names import CHANGES_SUFFIX, HISTORY_SUFFIX, LakeName, derived_table_name, literal, quote
-from slotlake.spark.tables.change import can_widen
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY, WRITE_PROPERTIES, LakeColumn, TableSchema
 from slotlake.spark.tables.settle import STAGED_FIELDS_PROPERTY
@@ -145,6 +144,8 @@ def field_changes(
         images: the structs that hold a row; none if the table's own columns do.
         names: fields that get another name with the publication, and that name.
     """
+    from slotlake.spark.tables.change import can_widen  # late: readers need only the names of these tables
+
     changes: list[str] = []
     known: set[str] = set()
     for image in images or ("",):

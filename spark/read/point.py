@@ -13,30 +13,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.spark.catalog import tags as catalog_tags
-from slotlake.spark.catalog.base import Loaded
-from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.catalog.base import Loaded, load
+from slotlake.spark.catalog.pointers import read_pointers
 from slotlake.spark.fold.conflicts import Conflicts
 from slotlake.spark.history.columns import HOLDS, derived_column
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.table_files import count_rows
 from slotlake.spark.names import COMMITS, LakeName, belongs, lake_table, parse_postgres_name
 from slotlake.spark.publish import aside
-from slotlake.spark.publish.commits import LSN, commits_name, newest_times, position_of, read_points
 from slotlake.spark.publish.derived_tables import derived_table_names
 from slotlake.spark.publish.past import location_at
 from slotlake.spark.publish.points import choose
-from slotlake.spark.publish.swap import load
-from slotlake.spark.read.scan import ScanColumn, scan
+from slotlake.spark.publish.position import commits_name, position_of
 from slotlake.spark.tables import metadata as catalog_metadata
-from slotlake.spark.tables.metadata import Metadata
+from slotlake.spark.tables.metadata import LSN, Metadata
 from slotlake.spark.tables.schema import SCHEMA_PROPERTY, LakeColumn, TableSchema, schema_of
 from slotlake.spark.tables.settle import schema_id_at, shape_at
+
+if TYPE_CHECKING:
+    from slotlake.spark.read.scan import ScanColumn
 
 
 @dataclass(frozen=True)
@@ -148,8 +149,7 @@ class ReadPoint:
         Raises:
             LakeError: it is in the future, or older than what the lake keeps.
         """
-        with open_catalog(lake) as catalog:
-            pointers = catalog.pointers()
+        with read_pointers(lake) as pointers:
             name = commits_name(lake.namespace)
             commits = load(pointers, name).metadata
             position = position_of(commits, name) if at is None else choose(commits, name, at)
@@ -242,11 +242,15 @@ class ReadPoint:
             above: only those above this position.
             pins: with the column ``tables``, which is most of a row.
         """
+        from slotlake.spark.publish.commits import read_points
+
         name = commits_name(self.lake.namespace)
         return read_points(self.pinned[name].location, self._snapshot_id(name), above, pins=pins)
 
     def newest_times(self) -> tuple[datetime | None, datetime | None]:
         """When the newest point's last transaction was committed, if it has one; when it was published."""
+        from slotlake.spark.publish.commits import newest_times
+
         name = commits_name(self.lake.namespace)
         return newest_times(Loaded(name, self.pinned[name].location, self.pinned[name].metadata))
 
@@ -290,6 +294,8 @@ class ReadPoint:
         Raises:
             KeyError: no such table, or column.
         """
+        from slotlake.spark.read.scan import scan
+
         name = self.derived_tables(table).get("history")
         if name is None:
             return None
@@ -305,6 +311,8 @@ class ReadPoint:
         self, table: str, columns: Sequence[str] | None
     ) -> tuple[list[tuple[LakeColumn, bool]], Iterator[pa.RecordBatch]]:
         """The columns to read, whether each has a companion, and the batches that hold them."""
+        from slotlake.spark.read.scan import scan
+
         name = self.find(table)
         ids = self.pinned[name].field_ids
         schema = self._schema(name)
@@ -320,6 +328,8 @@ def _scan_columns(
     ids: Mapping[str, int], columns: Sequence[LakeColumn]
 ) -> tuple[list[tuple[LakeColumn, bool]], list[ScanColumn]]:
     """Columns, whether each has a companion, and what is to be read for them."""
+    from slotlake.spark.read.scan import ScanColumn
+
     chosen = [(column, column.exact and column.exact_name in ids) for column in columns]
     scan_columns = []
     for column, exact in chosen:

@@ -11,15 +11,16 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.errors import LAKE_ALTERED, LakeError
-from slotlake.decoder.types.column_type import ColumnType
-from slotlake.decoder.types.representations import Representation, representation_of
-from slotlake.decoder.types.table import column_type
 from slotlake.spark.names import LakeName, exact_name, lake_columns, lake_table, literal, postgres_name, quote
 from slotlake.spark.tables.metadata import Metadata
-from slotlake.spark.tables.shapes import TableShape
+
+if TYPE_CHECKING:
+    from slotlake.decoder.types.column_type import ColumnType
+    from slotlake.decoder.types.representations import Representation
+    from slotlake.spark.tables.shapes import TableShape
 
 SCHEMA_PROPERTY = "slotlake.schema"
 STAGED_SCHEMA_PROPERTY = "slotlake.schema.stage"
@@ -81,16 +82,22 @@ class LakeColumn:
     @property
     def representation(self) -> Representation:
         """How the lake keeps its values."""
+        from slotlake.decoder.types.representations import representation_of  # late: numba takes its time
+
         return representation_of(self.form, self.type_oid, self.typmod)
 
     def formed(self, form: str) -> LakeColumn:
         """The same in a form; a list or a struct has its companion from the start."""
+        from slotlake.decoder.types.representations import representation_of
+
         nested = representation_of(form, self.type_oid, self.typmod)
         return replace(self, form=form, exact=self.exact or (bool(form) and nested.inexact))
 
     @property
     def type(self) -> ColumnType:
         """Its row in the table of types, by which the change log has its values."""
+        from slotlake.decoder.types.table import column_type
+
         return column_type(self.type_oid, self.typmod)
 
     @property

@@ -1,0 +1,54 @@
+"""The pointers of all tables, for who only reads: of a SQLite catalog without SQLAlchemy and pyiceberg.
+
+Those take half a second to import, which is most of what a small question takes.  Anything unusual (no such
+file, another driver, a locked database) is left to `open_catalog`, which names what is wrong.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.lake import SQLITE_BUSY_SECONDS, LakeSettings
+from slotlake.spark.names import LakeName
+
+_PREFIXES = ("sqlite:////", "sqlite+pysqlite:////")
+_POINTERS = """
+SELECT table_namespace, table_name, metadata_location FROM iceberg_tables
+WHERE catalog_name = ? AND metadata_location IS NOT NULL
+"""
+
+
+@contextmanager
+def read_pointers(lake: LakeSettings) -> Iterator[Mapping[LakeName, str]]:
+    """Every table's metadata location; of a REST catalog each is read when it is asked for.
+
+    Raises:
+        LakeError: the catalog cannot be reached.
+    """
+    pointers = _of_sqlite(lake)
+    if pointers is not None:
+        yield pointers
+        return
+    with open_catalog(lake) as catalog:
+        yield catalog.pointers()
+
+
+def _of_sqlite(lake: LakeSettings) -> dict[LakeName, str] | None:
+    """All pointers in one query; None if this is not a plain SQLite file that can be read."""
+    prefix = next((each for each in _PREFIXES if lake.uri.startswith(each)), None)
+    if prefix is None or "?" in lake.uri:
+        return None
+    path = Path("/") / lake.uri.removeprefix(prefix)
+    try:
+        with closing(
+            sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=SQLITE_BUSY_SECONDS)
+        ) as connection:
+            rows = connection.execute(_POINTERS, [lake.catalog]).fetchall()
+    except sqlite3.Error:
+        return None
+    return {LakeName(namespace, table): location for namespace, table, location in rows}
