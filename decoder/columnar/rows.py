@@ -27,9 +27,10 @@ from slotlake.decoder.errors import ProtocolError
 from slotlake.decoder.protocol.relations import Relation, RelationVersion
 from slotlake.decoder.types.binary.containers import AS_TEXT
 from slotlake.decoder.types.catalog import TypeCatalog
-from slotlake.decoder.types.parsing import Parsed, TextError
+from slotlake.decoder.types.parsing import Parsed
 from slotlake.decoder.types.row_kernels import LIES
 from slotlake.decoder.types.table import way_of
+from slotlake.decoder.types.text_error import TextError
 
 # The positions of about this many values are held at a time, so that they fit a cache; or those of this many
 # columns, since each pass goes over all rows.  Values that are read as their rows are walked count less.

@@ -42,7 +42,7 @@ from slotlake.decoder.protocol.reader import StreamReader
 from slotlake.decoder.protocol.relations import Column, Relation
 from slotlake.decoder.types.binary.values import binary_text
 from slotlake.decoder.types.catalog import TypeCatalog
-from slotlake.decoder.types.parsing import TextError
+from slotlake.decoder.types.text_error import TextError
 
 
 class PgoutputReader:

@@ -1,5 +1,5 @@
 """The one table of types, and every conversion between PostgreSQL's values and Arrow's.
 
 Others import `binary`, `catalog`, `column_type`, `declarations`, `names`, `oids`, `parsing`,
-`representations`, `row_kernels`, `slices` and `table`.
+`representations`, `row_kernels`, `slices`, `table` and `text_error`.
 """

@@ -20,21 +20,9 @@ from slotlake.decoder.compiled.jit import frozen, unsigned
 from slotlake.decoder.types import moment_kernels as moments
 from slotlake.decoder.types import text_kernels as kernels
 from slotlake.decoder.types.slices import Slices, as_string, binary_array, gather, validity
+from slotlake.decoder.types.text_error import TextError
 
 Parsed = tuple[pa.Array, pa.Array | None]
-
-
-class TextError(Exception):
-    """The text of one value is not what its type's output function prints.
-
-    Attributes:
-        row: index of the first such value, or -1 when unknown.
-    """
-
-    def __init__(self, reason: str, row: int = -1) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.row = row
 
 
 def parse_string(slices: Slices, _: pa.DataType) -> Parsed:

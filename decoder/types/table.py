@@ -31,9 +31,9 @@ from slotlake.decoder.types.catalog import TypeCatalog
 from slotlake.decoder.types.column_type import ColumnType
 from slotlake.decoder.types.moment_kernels import DATE, TIMESTAMP, TIMESTAMPTZ
 from slotlake.decoder.types.names import BUILTIN_NAMES, FIRST_NORMAL_OID
-from slotlake.decoder.types.parsing import TextError
 from slotlake.decoder.types.row_kernels import FLAG, INT4, INT8, LIES, decimal_way, moment_way
 from slotlake.decoder.types.slices import Slices, slices_of
+from slotlake.decoder.types.text_error import TextError
 
 _DECIMAL_DIGITS_MAX = 38
 _BUILTIN = TypeCatalog()

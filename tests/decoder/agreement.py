@@ -30,8 +30,8 @@ from slotlake.decoder.protocol.relations import Relation
 from slotlake.decoder.types.binary.values import binary_text
 from slotlake.decoder.types.catalog import TypeCatalog
 from slotlake.decoder.types.column_type import ColumnType
-from slotlake.decoder.types.parsing import TextError
 from slotlake.decoder.types.table import from_text, to_text
+from slotlake.decoder.types.text_error import TextError
 
 Stream = list[tuple[int, bytes]]
 

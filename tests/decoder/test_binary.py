@@ -17,7 +17,6 @@ from slotlake.decoder.types.binary import columns as binary_columns
 from slotlake.decoder.types.binary import containers as binary_containers
 from slotlake.decoder.types.binary.values import binary_text, withheld_from_binary
 from slotlake.decoder.types.catalog import BUILTIN_TYPES, Kind, TypeCatalog, TypeEntry
-from slotlake.decoder.types.parsing import TextError
 from slotlake.decoder.types.slices import Slices, slices_of
 from slotlake.decoder.types.table import (
     column_type,
@@ -26,6 +25,7 @@ from slotlake.decoder.types.table import (
     parse_slices,
     to_text,
 )
+from slotlake.decoder.types.text_error import TextError
 from tests.decoder.test_types import BESIDE, HELD, REFUSED, numeric
 
 pytestmark = pytest.mark.fast

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from slotlake.decoder.types.binary.values import WITHHELD, binary_text, withheld_from_binary
 from slotlake.decoder.types.catalog import BUILTIN_TYPES, Kind, TypeCatalog, TypeEntry, load_types
-from slotlake.decoder.types.parsing import TextError
 from slotlake.decoder.types.slices import slices_of
 from slotlake.decoder.types.table import (
     column_type,
@@ -29,6 +28,7 @@ from slotlake.decoder.types.table import (
     sql_text,
     to_text,
 )
+from slotlake.decoder.types.text_error import TextError
 from slotlake.infra.local.postgres import EmbeddedPostgres
 from tests.conftest import Database
 from tests.decoder.binary_values import QUERIES, VALUES

@@ -14,8 +14,8 @@ from slotlake.decoder.types.binary import texts as binary_texts
 from slotlake.decoder.types.binary.columns import read_as_text
 from slotlake.decoder.types.binary.values import binary_text
 from slotlake.decoder.types.catalog import Kind, TypeCatalog, TypeEntry
-from slotlake.decoder.types.parsing import TextError
 from slotlake.decoder.types.slices import Slices
+from slotlake.decoder.types.text_error import TextError
 
 pytestmark = pytest.mark.fast
 

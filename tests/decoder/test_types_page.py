@@ -10,8 +10,8 @@ import pytest
 from slotlake.decoder.types import table as types_table
 from slotlake.decoder.types.binary.values import WITHHELD, binary_text
 from slotlake.decoder.types.catalog import BUILTIN_TYPES, Kind, TypeCatalog
-from slotlake.decoder.types.parsing import TextError
 from slotlake.decoder.types.table import column_type
+from slotlake.decoder.types.text_error import TextError
 
 pytestmark = pytest.mark.fast
 

@@ -21,8 +21,9 @@ from slotlake.decoder.types.binary.reading import utf8
 from slotlake.decoder.types.binary.texts import printed_columns
 from slotlake.decoder.types.binary.values import binary_printer
 from slotlake.decoder.types.catalog import TypeCatalog
-from slotlake.decoder.types.parsing import Parsed, TextError, parse_string
+from slotlake.decoder.types.parsing import Parsed, parse_string
 from slotlake.decoder.types.slices import Slices, as_string, binary_array, gather, validity
+from slotlake.decoder.types.text_error import TextError
 
 _PRINTED_ONCE_MAX = 1000
 _TEXT_CHARS_MAX = 2**31 - 1  # of one column in one chunk: a few bytes can stand for 131,072 digits

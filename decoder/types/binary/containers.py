@@ -14,7 +14,7 @@ from functools import partial
 
 from slotlake.decoder.types.binary.reading import Reading, utf8
 from slotlake.decoder.types.catalog import Kind, TypeCatalog, TypeEntry
-from slotlake.decoder.types.parsing import TextError
+from slotlake.decoder.types.text_error import TextError
 
 Printer = Callable[[bytes], str]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slotlake.decoder.types.binary.numbers import float8_text
 from slotlake.decoder.types.binary.reading import Reading
-from slotlake.decoder.types.parsing import TextError
+from slotlake.decoder.types.text_error import TextError
 
 
 def point(data: bytes) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from slotlake.decoder.types.parsing import TextError
+from slotlake.decoder.types.text_error import TextError
 
 EPOCH_DAYS = 10_957  # from 1970-01-01 to 2000-01-01
 DATE_MIN, DATE_END = -2_451_545, 2_147_483_494 - 2_451_545  # 4714-11-24 BC; 5874898-01-01

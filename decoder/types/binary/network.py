@@ -7,7 +7,7 @@ pg_lsn.c, char.c.
 from __future__ import annotations
 
 from slotlake.decoder.types.binary.reading import Reading, utf8
-from slotlake.decoder.types.parsing import TextError
+from slotlake.decoder.types.text_error import TextError
 
 _FAMILIES = {2: 4, 3: 16}  # inet.h PGSQL_AF_INET, PGSQL_AF_INET6: bytes of an address
 

@@ -13,8 +13,8 @@ from fractions import Fraction
 import numpy as np
 
 from slotlake.decoder.types.binary.reading import too_short
-from slotlake.decoder.types.parsing import TextError
-from slotlake.decoder.types.printing import laid_out, nearest_digits
+from slotlake.decoder.types.shortest import laid_out, nearest_digits
+from slotlake.decoder.types.text_error import TextError
 
 _NUMERIC_HEADER = struct.Struct(">HhHH")
 _POSITIVE, _NEGATIVE = 0x0000, 0x4000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-from slotlake.decoder.types.parsing import TextError
+from slotlake.decoder.types.text_error import TextError
 
 _U8, _I16, _U16, _I32, _U32 = (struct.Struct(">" + code) for code in "BhHiI")
 _I64, _U64 = struct.Struct(">q"), struct.Struct(">Q")

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from slotlake.decoder.types.binary.numbers import float4_text, float8_text
 from slotlake.decoder.types.binary.reading import Reading
-from slotlake.decoder.types.parsing import TextError
+from slotlake.decoder.types.text_error import TextError
 
 _WEIGHTS = ("", "C", "B", "A")  # two bits beside a position; the last, D, is not printed
 _VALUE, _OPERATOR = 1, 2

@@ -20,8 +20,8 @@ from slotlake.decoder.types.binary import text_kernels as kernels
 from slotlake.decoder.types.binary.reading import utf8
 from slotlake.decoder.types.binary.values import binary_printer
 from slotlake.decoder.types.catalog import Kind, TypeCatalog, TypeEntry
-from slotlake.decoder.types.parsing import TextError
 from slotlake.decoder.types.slices import Slices, as_string, binary_array
+from slotlake.decoder.types.text_error import TextError
 
 _BYTES_MAX = 1 << 30  # of a chunk's column; more is printed one by one, which keeps count
 _CLOCKS = {"time": kernels.TIME, "timetz": kernels.TIMETZ, "interval": kernels.INTERVAL}

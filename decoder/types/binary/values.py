@@ -21,7 +21,7 @@ from slotlake.decoder.types.binary.containers import AS_TEXT, Containers, Printe
 from slotlake.decoder.types.binary.reading import utf8
 from slotlake.decoder.types.catalog import Kind, TypeCatalog, TypeEntry
 from slotlake.decoder.types.names import FIRST_GENBKI_OID
-from slotlake.decoder.types.parsing import TextError
+from slotlake.decoder.types.text_error import TextError
 
 if TYPE_CHECKING:
     from slotlake.decoder.types.column_type import ColumnType
