@@ -33,6 +33,7 @@ BENCHES = {
     "latency_ms": "slotlake.bench.waiting",
     "idle_cpu_percent": "slotlake.bench.waiting",
     "start_s": "slotlake.bench.waiting",
+    "query_s": "slotlake.bench.queries",
     "copy_vs_copy_binary": "slotlake.bench.copy",
     "fold_vs_spark_window": "slotlake.bench.fold",
     "merge_1m_vs_plain_merge": "slotlake.bench.merge",

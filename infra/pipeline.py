@@ -7,15 +7,15 @@ when the first step needs it and stays warm until the pipeline is closed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from slotlake.decoder.errors import LakeError, PipelineFileError
+from slotlake.decoder.errors import LakeError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
-from slotlake.infra.config.private_files import privately
 from slotlake.infra.pipeline_open import OpenPipeline
 from slotlake.infra.progress import Progressing, silent
+from slotlake.infra.query.queries import PinnedQueries, QueryResult, parsed_at
 from slotlake.infra.reports import (
     ApplyReport,
     ConfirmReport,
@@ -185,7 +185,7 @@ class Pipeline(OpenPipeline):
         """
         from slotlake.infra.backfill.replay import Range, replay
 
-        return replay(self, namespace, Range(_at(start), _at(end), transactions), progress)
+        return replay(self, namespace, Range(parsed_at(start), parsed_at(end), transactions), progress)
 
     def maintain(
         self, table: str | None = None, *, progress: Progressing = silent, wait_seconds: float = 0.0
@@ -235,22 +235,35 @@ class Pipeline(OpenPipeline):
         """
         from slotlake.spark.read.point import ReadPoint
 
-        return ReadPoint.of(self.lake, _at(at)).rows(table, columns)
+        return ReadPoint.of(self.lake, parsed_at(at)).rows(table, columns)
 
-    def query(self, sql: str, at: str | datetime | None = None) -> QueryResult:
-        """Run a SELECT over the lake, every table pinned to one point; ``at`` as in :meth:`rows`."""
-        from slotlake.infra.selection.aside import tables_aside
-        from slotlake.spark.read.query import query
+    def query(self, sql: str, at: str | datetime | None = None, *, engine: str = "auto") -> QueryResult:
+        """Run a SELECT over the lake, every table pinned to one point.
 
-        point = _at(at)  # a mistake is told before Spark is started
-        with privately(self.file):
-            result = query(self.session, self.lake, sql, point, java=_java)
-        aside = {
-            each.source_name: each.reason
-            for each in tables_aside(self).values()
-            if each.lsn is not None and each.lsn < result.position
-        }
-        return QueryResult(format_lsn(result.position), result.columns, result.rows, aside)
+        Args:
+            at: as in :meth:`rows`.
+            engine: ``duckdb``, ``spark``, or ``auto``: DuckDB where it can read the lake.
+
+        Raises:
+            LakeError: the SQL is wrong or no query of this lake's tables, or the lake has no such point.
+        """
+        return self.pinned_queries(at, engine=engine).ask(sql)
+
+    def pinned_queries(
+        self,
+        at: str | datetime | None = None,
+        *,
+        engine: str = "auto",
+        report_line: Callable[[str], None] = lambda line: None,
+    ) -> PinnedQueries:
+        """Pin a point, for any number of queries; the arguments are those of :meth:`query`.
+
+        Args:
+            at: as in :meth:`rows`.
+            engine: as in :meth:`query`.
+            report_line: called with a line for the person who waits.
+        """
+        return PinnedQueries(self, parsed_at(at), engine, report_line)
 
     def status(self) -> StatusReport:
         """Where the pipeline stands; works also when one of the two sides cannot be reached."""
@@ -294,41 +307,3 @@ class Pipeline(OpenPipeline):
         from slotlake.infra.care.verification import summary
 
         return summary(report)
-
-
-def _java() -> str:
-    from slotlake.infra.local.java import find_java
-
-    return find_java().program
-
-
-class QueryResult:
-    """Rows of a query as PostgreSQL text, and the LSN all tables stood at.
-
-    ``set_aside``: tables of the lake that stood earlier, because they are not followed, and why.
-    """
-
-    def __init__(
-        self,
-        lsn: str,
-        columns: Sequence[str],
-        rows: Sequence[tuple[str | None, ...]],
-        set_aside: Mapping[str, str],
-    ) -> None:
-        self.lsn = lsn
-        self.columns = columns
-        self.rows = rows
-        self.set_aside = set_aside
-
-
-def _at(given: str | datetime | None) -> int | datetime | None:
-    from slotlake.spark.publish.points import parse_at
-
-    if isinstance(given, datetime):
-        return given.replace(tzinfo=UTC) if given.tzinfo is None else given
-    try:
-        return None if given is None else parse_at(given)
-    except ValueError as error:
-        raise PipelineFileError(
-            str(error), where="--at", way_out="give an LSN as status prints it, a time, or latest"
-        ) from None

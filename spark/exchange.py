@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.lake import LakeSettings
@@ -106,6 +105,8 @@ def write_parquet(rows: pa.Table, path: Path) -> Path:
     Raises:
         LakeError: it cannot be written.
     """
+    import pyarrow.parquet as pq  # late: who only reads need not wait for it
+
     make_directory(path.parent)
     try:
         pq.write_table(rows, path, compression="zstd", row_group_size=_ROW_GROUP_ROWS)

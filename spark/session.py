@@ -15,6 +15,7 @@ import os
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -91,7 +92,6 @@ def static_conf(
         "spark.redaction.regex": SENSITIVE_PROPERTIES,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
         "spark.sql.debug.maxToStringFields": "25",
         **_AS_WRITTEN,
     }
@@ -122,6 +122,7 @@ def open_session(
     """
     for name in _TALKATIVE:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
+    warnings.filterwarnings("ignore", message="The SQL config ")  # a Connect server says it of some of ours
     if remote is not None:
         session = _connect(remote)
     else:

@@ -1,4 +1,4 @@
-"""The digits of a floating-point number, and where the point goes, as PostgreSQL prints them; plain Python."""
+"""The digits of a floating-point number and their layout, as PostgreSQL prints them, in plain Python."""
 
 from __future__ import annotations
 

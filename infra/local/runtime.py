@@ -14,6 +14,9 @@ from pathlib import Path
 from slotlake.infra.local.jars import jars
 from slotlake.infra.local.java import Java, environment, find_java
 
+_CONF = Path(__file__).parent / "spark_conf"  # what is logged: log4j2.properties
+LOG_LEVEL = "SLOTLAKE_SPARK_LOG_LEVEL"  # the variable that log4j2.properties reads
+
 
 @dataclass(frozen=True)
 class SparkRuntime:
@@ -36,7 +39,7 @@ class SparkRuntime:
             "SPARK_LOCAL_IP": "127.0.0.1",
             # Set for another Spark, it would make this one run with that one's jars or settings.
             "SPARK_HOME": str(pyspark_folder()),
-            "SPARK_CONF_DIR": str(pyspark_folder() / "conf"),
+            "SPARK_CONF_DIR": str(_CONF),
         }
 
 

@@ -29,7 +29,7 @@ from typing import Self
 from slotlake.decoder.errors import SetupError
 from slotlake.infra.local import process
 from slotlake.infra.local.process import command_line, end_group, free_port, write_private
-from slotlake.infra.local.runtime import SparkRuntime, pyspark_folder
+from slotlake.infra.local.runtime import LOG_LEVEL, SparkRuntime, pyspark_folder
 from slotlake.spark.session import static_conf
 
 _MAIN_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -173,7 +173,8 @@ class LocalSparkConnect:
     def _environment(self) -> dict[str, str]:
         unwanted = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "PYSPARK_SUBMIT_ARGS")
         inherited = {name: value for name, value in os.environ.items() if name not in unwanted}
-        return {**inherited, **self.runtime.environment(), _TOKEN: self._server["token"]}
+        own = {**self.runtime.environment(), _TOKEN: self._server["token"]}
+        return {LOG_LEVEL: "error", **inherited, **own}
 
     def _fresh_log(self) -> Path:
         self.log.unlink(missing_ok=True)

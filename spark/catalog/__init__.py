@@ -1,4 +1,4 @@
 """Catalogs: SQLite and PostgreSQL, REST; pointers and the changes of many tables at once.
 
-Others import `base`, `open`, `pointers`, `probe` and `tags`.
+Others import `base`, `open`, `pointers`, `probe`, `sql` and `tags`.
 """

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+from slotlake.spark import lake_files
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import SQLITE_BUSY_SECONDS, LakeSettings
 from slotlake.spark.names import LakeName
@@ -30,6 +31,7 @@ def read_pointers(lake: LakeSettings) -> Iterator[Mapping[LakeName, str]]:
     Raises:
         LakeError: the catalog cannot be reached.
     """
+    lake_files.serve(lake)
     pointers = _of_sqlite(lake)
     if pointers is not None:
         yield pointers

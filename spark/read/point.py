@@ -24,7 +24,6 @@ from slotlake.spark.catalog.pointers import read_pointers
 from slotlake.spark.fold.conflicts import Conflicts
 from slotlake.spark.history.columns import HOLDS, derived_column
 from slotlake.spark.lake import LakeSettings
-from slotlake.spark.maintenance.table_files import count_rows
 from slotlake.spark.names import COMMITS, LakeName, belongs, lake_table, parse_postgres_name
 from slotlake.spark.publish import aside
 from slotlake.spark.publish.derived_tables import derived_table_names
@@ -165,6 +164,12 @@ class ReadPoint:
         schemas = [self._schema(name) for name in self._names()]
         return sorted(schemas, key=lambda schema: (schema.schema, schema.table))
 
+    def aside_now(self) -> dict[aside.Name, aside.Aside]:
+        """The tables that are set aside in the catalog's present record, whatever the point is."""
+        return aside.entries_in(
+            catalog_metadata.load_top(self.pinned[commits_name(self.lake.namespace)].pointer)
+        )
+
     @cached_property
     def aside(self) -> dict[aside.Name, aside.Aside]:
         """The tables that are set aside, by the source's schema and name."""
@@ -198,6 +203,8 @@ class ReadPoint:
         Raises:
             KeyError: the cut has no such table.
         """
+        from slotlake.spark.maintenance.table_files import count_rows
+
         return count_rows(self.pinned[self.find(table)].snapshot)
 
     def conflicts(self, table: str) -> Conflicts:

@@ -41,10 +41,9 @@ NOT_IMPORTED = {
     "apache-airflow-providers-standard": "airflow.sdk's `task` is defined there",
     "asyncpg": "infra/local/airflow.py: Airflow's driver for its metadata",
     "psycopg2-binary": "infra/local/airflow.py: Airflow's driver for its metadata",
-    "duckdb": "the demo's read.py, which it writes",
-    "duckdb-extension-avro": "the demo's read.py loads it by path",
+    "duckdb-extension-avro": "spark/read/duck/database.py loads it by path",
     "duckdb-extension-httpfs": "the demo's read.py loads it by path",
-    "duckdb-extension-iceberg": "the demo's read.py loads it by path",
+    "duckdb-extension-iceberg": "spark/read/duck/database.py loads it by path",
 }
 
 
@@ -107,7 +106,7 @@ def test_what_is_declared_is_needed() -> None:
     assert declared - {package for _, package in _imports()} == set(NOT_IMPORTED)
 
 
-@pytest.mark.parametrize("package", ["pytest", "hypothesis", "ruff", "mypy", "apache-airflow", "duckdb"])
+@pytest.mark.parametrize("package", ["pytest", "hypothesis", "ruff", "mypy", "apache-airflow"])
 def test_the_core_has_nothing_that_only_some_need(package: str) -> None:
     assert package not in _names()
 

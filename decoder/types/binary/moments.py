@@ -66,7 +66,15 @@ def interval(data: bytes) -> str:
     """
     if len(data) != 16:
         raise TextError("a binary interval that is not of 16 bytes")
-    microseconds, days, months = struct.unpack(">qii", data)
+    return interval_text(*struct.unpack(">qii", data))
+
+
+def interval_text(microseconds: int, days: int, months: int) -> str:
+    """Return the text of an interval: years, months, days and a time, each with its sign.
+
+    Args:
+        microseconds, days, months: its three parts.
+    """
     if (microseconds, days, months) == (_I64_MAX, _I32_MAX, _I32_MAX):
         return "infinity"
     if (microseconds, days, months) == (-_I64_MAX - 1, -_I32_MAX - 1, -_I32_MAX - 1):
@@ -83,7 +91,7 @@ def interval(data: bytes) -> str:
             parts.append(f"{'+' if before and value > 0 else ''}{value} {unit}{'' if value == 1 else 's'}")
             before = value < 0
     if microseconds or not parts:
-        parts.append(("-" if microseconds < 0 else "+" if before else "") + _hours(abs(microseconds)))
+        parts.append(("-" if microseconds < 0 else "+" if before else "") + duration_text(abs(microseconds)))
     return " ".join(parts)
 
 
@@ -116,7 +124,7 @@ def moment_text(microseconds: int, zone: str) -> str:
     if not MOMENT_MIN <= microseconds < MOMENT_END:
         raise TextError("a binary timestamp out of range")
     text, era = _day(microseconds // DAY)
-    return f"{text} {_hours(microseconds % DAY)}{zone}{era}"
+    return f"{text} {duration_text(microseconds % DAY)}{zone}{era}"
 
 
 def _number(data: bytes, size: int, name: str) -> int:
@@ -128,10 +136,11 @@ def _number(data: bytes, size: int, name: str) -> int:
 def _clock(microseconds: int) -> str:
     if not 0 <= microseconds <= DAY:
         raise TextError("a binary time out of range")
-    return _hours(microseconds)
+    return duration_text(microseconds)
 
 
-def _hours(microseconds: int) -> str:
+def duration_text(microseconds: int) -> str:
+    """Return ``HH:MM:SS``, and the fraction without its trailing zeros."""
     seconds, fraction = divmod(microseconds, 1_000_000)
     text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
     return text + "." + f"{fraction:06d}".rstrip("0") if fraction else text

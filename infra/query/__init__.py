@@ -1,0 +1,4 @@
+"""Questions of people to the lake: which engine answers them, and at which point.
+
+Others import `queries`.
+"""

@@ -1,0 +1,184 @@
+"""A DuckDB for one statement: views of the tables that it reads, and no way to any other file.
+
+Invariant: when the statement runs, the database may open files below the tables' own folders only, loads no
+extension, has no name from this Python process, and no setting can be changed any more.  A file there holds
+rows of a table that the statement may read anyway.
+
+DuckDB reads each table by a metadata file whose main and current schema are those of the point; where the
+table's own file is not such a one, it is written to a private folder for as long as the statement runs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slotlake.decoder.errors import SetupError
+from slotlake.spark.read.duck.quoting import literal, quoted
+from slotlake.spark.read.point import Pinned, ReadPoint
+from slotlake.spark.read.table_names import pinned_metadata
+from slotlake.spark.storage.folder import local_path
+from slotlake.spark.storage.location import Location
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_EXTENSIONS = ("avro", "iceberg")  # each needs those before it
+_CONFIG: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    # DuckDB would hash 60 MB for a signature of the two extensions, a sixth of a second.  They come from
+    # wheels, as Python's own modules do, and once the statement runs nothing can be loaded.
+    "allow_unsigned_extensions": "true",
+}
+_SETTINGS = (
+    # DuckDB 1.5.5 reads a wrong deletion vector with this cache (docs/adr/0031).
+    "SET enable_external_file_cache = false",
+    "SET python_enable_replacements = false",
+    "SET TimeZone = 'UTC'",
+    "SET default_null_order = 'nulls_first_on_asc_last_on_desc'",  # as Spark
+)
+# Names that DuckDB has itself, and the lake's catalog cannot get.
+_RESERVED = frozenset({"memory", "system", "temp", "main", "pg_catalog", "information_schema"})
+_OTHER_CATALOG = "slotlake_lake"
+Views = Mapping[tuple[str, str], Pinned]
+
+
+def unreadable_reason(read_point: ReadPoint) -> str | None:
+    """Return why DuckDB cannot read the tables of a point; None if it can."""
+    try:
+        _extension_files()
+    except SetupError as error:
+        return error.what
+    pointers = (each.pointer for each in read_point.pinned.values())
+    schemes = {Location(pointer).scheme for pointer in pointers} - {"file"}
+    return f"DuckDB reads files of this machine here, not {min(schemes)}://" if schemes else None
+
+
+@contextmanager
+def new_database() -> Iterator[DuckDBPyConnection]:
+    """A DuckDB in memory, without extensions; it can still open any file.
+
+    Raises:
+        SetupError: DuckDB is not installed.
+    """
+    _extension_files()
+    import duckdb
+
+    with closing(duckdb.connect(":memory:", config=_CONFIG)) as connection:
+        for setting in _SETTINGS:
+            connection.execute(setting)
+        yield connection
+
+
+@contextmanager
+def reading(connection: DuckDBPyConnection, catalog: str, namespace: str, views: Views) -> Iterator[None]:
+    """Make views of tables, and close everything else, for one statement.
+
+    Args:
+        connection: a new database.
+        catalog, namespace: of the lake; names without a namespace are looked up there.
+        views: namespace and name, as the statement writes them, of each table that it reads.
+
+    Raises:
+        SetupError: an extension of DuckDB's version is not installed.
+    """
+    _load_extensions(connection)
+    with tempfile.TemporaryDirectory(prefix="slotlake-query-") as name:  # mode 0700
+        folder = Path(name)
+        numbered = enumerate(views.items())
+        locations = {key: _location(pinned, folder, number) for number, (key, pinned) in numbered}
+        place = quoted(catalog_name(catalog, views))
+        connection.execute(f"ATTACH ':memory:' AS {place}")
+        for schema in {namespace, *(schema for schema, _ in views)}:
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {place}.{quoted(schema)}")
+        _close(connection, [folder, *(each for pinned in views.values() for each in _folders(pinned))])
+        for (schema, table), location in locations.items():
+            connection.execute(
+                f"CREATE VIEW {place}.{quoted(schema)}.{quoted(table)} AS "
+                f"SELECT * FROM iceberg_scan({literal(location)})"
+            )
+        connection.execute(f"USE {place}.{quoted(namespace)}")
+        connection.execute("SET lock_configuration = true")
+        yield
+
+
+def _load_extensions(connection: DuckDBPyConnection) -> None:
+    import duckdb
+
+    for file in _extension_files():
+        try:
+            connection.execute(f"LOAD {literal(str(file))}")
+        except duckdb.Error as error:
+            raise _not_installed(str(error).splitlines()[0]) from None
+
+
+def catalog_name(catalog: str, views: Views) -> str:
+    """Return what the lake's catalog is called in DuckDB, where no name may mean two things."""
+    used = {schema.lower() for schema, _ in views}
+    return _OTHER_CATALOG if catalog.lower() in _RESERVED | used else catalog
+
+
+def _close(connection: DuckDBPyConnection, folders: list[Path]) -> None:
+    """Allow these folders, then nothing else."""
+    listed = ", ".join(literal(f"{each}/") for each in dict.fromkeys(folders))
+    connection.execute(f"SET temp_directory = {literal(str(folders[0] / 'spill'))}")
+    connection.execute(f"SET allowed_directories = [{listed}]")
+    connection.execute("SET enable_external_access = false")
+
+
+# -- files: the only place that knows where DuckDB reads ----------------------------------------------------
+
+
+def _location(pinned: Pinned, folder: Path, number: int) -> str:
+    """The metadata file by which DuckDB reads a table as it was at the point."""
+    metadata = pinned_metadata(pinned)
+    if metadata is None:
+        return str(local_path(pinned.location))
+    path = folder / f"{number}.metadata.json"
+    path.write_text(json.dumps(metadata), encoding="utf-8")
+    return str(path)
+
+
+def _folders(pinned: Pinned) -> Iterator[Path]:
+    """Where a table's files are."""
+    yield local_path(pinned.location).parent
+    yield local_path(pinned.metadata["location"])
+
+
+def _extension_files() -> list[Path]:
+    """The extensions, which come as wheels: nothing is fetched.
+
+    Raises:
+        SetupError: one is missing, or of another version than DuckDB.
+    """
+    engine = importlib.util.find_spec("duckdb")
+    if engine is None:
+        raise _not_installed("there is no package duckdb")
+    import duckdb
+
+    return [_extension_file(name, duckdb.__version__) for name in _EXTENSIONS]
+
+
+def _extension_file(name: str, version: str) -> Path:
+    package = importlib.util.find_spec(f"duckdb_extension_{name}")
+    if package is None or package.origin is None:
+        raise _not_installed(f"there is no package duckdb-extension-{name}")
+    file = Path(package.origin).parent / "extensions" / f"v{version}" / f"{name}.duckdb_extension"
+    if not file.exists():
+        raise _not_installed(f"duckdb-extension-{name} is not of DuckDB's version {version}")
+    return file
+
+
+def _not_installed(reason: str) -> SetupError:
+    return SetupError(
+        f"DuckDB cannot read the lake: {reason}",
+        where="this Python's packages duckdb, duckdb-extension-avro and duckdb-extension-iceberg",
+        way_out="install all three in one version (pip install slotlake does), or use --engine spark",
+    )
