@@ -7,6 +7,7 @@ that, until `slotlake format` changes it: an edit of the file alone changes noth
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from slotlake.spark.read.point import ReadPoint
 
 _NAMED_MAX = 3
+_NOTED: WeakKeyDictionary[OpenPipeline, list[str]] = WeakKeyDictionary()
 FORMAT_WAY_OUT = "they keep theirs until you run slotlake format"
 
 
@@ -32,11 +34,9 @@ def other_formats(point: ReadPoint) -> dict[LakeName, tuple[int, int]]:
     return others
 
 
-def format_differences(pipeline: OpenPipeline) -> str:
+def format_differences(point: ReadPoint) -> str:
     """Return in words which tables have another format; empty if none has."""
-    from slotlake.spark.read.point import ReadPoint
-
-    others = other_formats(ReadPoint.latest(pipeline.lake))
+    others = other_formats(point)
     if not others:
         return ""
     named = [
@@ -47,7 +47,17 @@ def format_differences(pipeline: OpenPipeline) -> str:
     return f"tables have another Iceberg format than the pipeline file asks for ({listed}{more})"
 
 
-def format_warnings(pipeline: OpenPipeline) -> list[str]:
+def format_warnings(point: ReadPoint) -> list[str]:
     """Return a warning about tables that have another format, if there are some."""
-    differences = format_differences(pipeline)
+    differences = format_differences(point)
     return [f"{differences}: {FORMAT_WAY_OUT}"] if differences else []
+
+
+def note_formats(pipeline: OpenPipeline, point: ReadPoint) -> None:
+    """Note what is to be warned of at a point that a sync has read anyway: it reads all tables for that."""
+    _NOTED[pipeline] = format_warnings(point)
+
+
+def noted_warnings(pipeline: OpenPipeline) -> list[str]:
+    """Return the warnings of the last point that was noted."""
+    return _NOTED.get(pipeline, [])

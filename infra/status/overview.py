@@ -179,7 +179,7 @@ def _warnings(
     if point is not None:
         warnings += _changed_choices(pipeline) if source.reachable else []
         warnings += _unused_tables(pipeline, point) + set_aside_warnings(pipeline, point)
-        warnings += format_warnings(pipeline)
+        warnings += format_warnings(point)
     if pipeline.lake.publish == "per_table":
         warnings.append(_PUBLISHED_ONE_BY_ONE)
     return warnings

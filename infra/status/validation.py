@@ -291,6 +291,8 @@ def _tables(look: _Look) -> str:
 
 def _lake(look: _Look) -> str:
     """Check what `status` reports as alarms of the lake."""
+    from slotlake.spark.read.point import ReadPoint
+
     if not look.initialised:
         return "the namespace has no tables of this pipeline"
     for finding in quick_findings(look.pipeline):
@@ -298,7 +300,7 @@ def _lake(look: _Look) -> str:
     for aside in tables_aside(look.pipeline).values():
         what = f"table {aside.source_name} is set aside: {aside.reason}"
         look.checks.add("lake", "warning", what, with_resume(aside.way_out))
-    if differences := format_differences(look.pipeline):
+    if differences := format_differences(ReadPoint.latest(look.pipeline.lake)):
         look.checks.add("lake", "warning", differences, FORMAT_WAY_OUT)
     return "nothing but slotlake has changed the tables"
 

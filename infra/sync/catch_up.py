@@ -20,7 +20,7 @@ from slotlake.infra.joining.recopying import give_up_stale, reasons
 from slotlake.infra.reports import PullReport, SyncReport
 from slotlake.infra.selection import known_tables
 from slotlake.infra.selection.aside import retry_without_troubled, tables_aside
-from slotlake.infra.selection.formats import format_warnings
+from slotlake.infra.selection.formats import noted_warnings
 from slotlake.infra.selection.tables import refuse_changed
 from slotlake.infra.source.wal_notes import note_source_position
 from slotlake.infra.sync.modes import begin_modes
@@ -110,5 +110,5 @@ def _report(
         joining=pulls[-1].joining,
         resumed=[table for pulled in pulls for table in pulled.resumed],
         set_aside=reasons(pipeline),
-        warnings=format_warnings(pipeline),
+        warnings=noted_warnings(pipeline),
     )

@@ -10,6 +10,7 @@ from slotlake.decoder.catalog.vanished import VanishedError
 from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.copy.tables import published_tables, replace_content
 from slotlake.infra.schema.large_tables import postpone_large
+from slotlake.infra.selection.formats import note_formats
 from slotlake.infra.source.partitions import repartitioned
 
 if TYPE_CHECKING:
@@ -53,7 +54,9 @@ def has_unfilled_columns(pipeline: OpenPipeline) -> bool:
 def _unfilled(pipeline: OpenPipeline) -> list[SourceTable]:
     from slotlake.spark.read.point import ReadPoint
 
-    mirrors = ReadPoint.latest(pipeline.lake).followed()
+    point = ReadPoint.latest(pipeline.lake)
+    note_formats(pipeline, point)
+    mirrors = point.followed()
     unfilled = {
         _name(mirror): {column.name for column in mirror.live if column.unfilled} for mirror in mirrors
     }

@@ -61,6 +61,8 @@ _VECTORS, _POSITIONS = FORMATS[1], FORMATS[0]
 _NEWER_TYPES = ("timestamp_ns", "timestamptz_ns", "variant", "unknown", "geometry", "geography")
 _DEFAULTS = ("initial-default", "write-default")
 _OF_ROWS = ("next-row-id", "encryption-keys")
+# Files that were rewritten in format 3 have the numbers of their rows in them, whatever the table is later.
+_ROW_ID_PROPERTY = "slotlake.next-row-id"
 _MANIFEST_FILES_MAX = 10_000
 # A file of a manifest, and the spec by which it is partitioned.
 _Entry = tuple[int, DataFile]
@@ -73,9 +75,16 @@ def with_format(table: Loaded, table_format: int) -> Metadata:
         LakeError: the table has what the format cannot hold, or something is staged or was written by others.
     """
     if table_format == _VECTORS:
-        return {**table.metadata, "format-version": _VECTORS, "next-row-id": 0}
+        return _raised(table.metadata)
     require_plain(table)
     return _lowered(table)
+
+
+def _raised(metadata: Metadata) -> Metadata:
+    """The table in format 3; numbers that its rows had there once are not given again."""
+    numbers = int(metadata.get("properties", {}).get(_ROW_ID_PROPERTY, 0))
+    raised = {**metadata, "format-version": _VECTORS, "next-row-id": numbers}
+    return catalog_metadata.with_properties(raised, {_ROW_ID_PROPERTY: None})
 
 
 def require_plain(table: Loaded) -> None:
@@ -145,7 +154,8 @@ def _lowered(table: Loaded) -> Metadata:
     metadata = with_all_in_the_past(before, position)
     metadata = {key: value for key, value in metadata.items() if key not in _OF_ROWS}
     metadata |= {"format-version": _POSITIONS}
-    metadata = catalog_metadata.with_properties(metadata, dict(WRITE_PROPERTIES))
+    numbers = {_ROW_ID_PROPERTY: str(before["next-row-id"])}
+    metadata = catalog_metadata.with_properties(metadata, {**WRITE_PROPERTIES, **numbers})
     now = int(max(time.time() * 1000, before["last-updated-ms"]))
     try:
         snapshot = _written(before, metadata, point, now)

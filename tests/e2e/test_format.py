@@ -18,6 +18,7 @@ from slotlake import Pipeline
 from slotlake.decoder.compiled.arrays import python_values
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.lsn import parse_lsn
+from slotlake.infra.status.validation import validate
 from slotlake.spark.catalog.base import load
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.names import LakeName
@@ -158,6 +159,9 @@ def test_changed_by_a_command_only(database: Database, session: Any, tmp_path: P
         (warning,) = report.warnings
         assert "shop.bag has 3, the file says 2" in warning
         assert warning in pipeline.status().warnings
+        checks = [check for check in validate(pipeline.file.path).checks if check.name == "lake"]
+        found = next(f"{check.result}: {check.what}: {check.way_out}" for check in checks)
+        assert found == f"warning: {warning}"
         assert set(_formats(pipeline).values()) == {2, 3}
         with pytest.raises(PipelineFileError, match=r"the lake has no table public\.none"):
             pipeline.change_format(["public.none"])

@@ -279,6 +279,22 @@ def test_a_table_that_came_from_format_2_numbers_all_of_its_rows(two: Lab) -> No
     assert max(numbers) < _table(two).metadata["next-row-id"]
 
 
+def test_numbers_of_rows_are_not_given_twice(two: Lab) -> None:
+    """Files that were rewritten in format 3 have the numbers in them."""
+    _change(two, 3)
+    _batch(two, 2)  # with it all rows get their numbers
+    two.session.sql(
+        "CALL lake.system.rewrite_data_files(table => 'shop.wide', options => map('rewrite-all', 'true'))"
+    ).collect()
+    _change(two, 2)
+    _batch(two, 0)
+    _change(two, 3)
+    _batch(two, 1)
+    numbers = [row[0] for row in two.session.sql("SELECT _row_id FROM lake.shop.wide").collect()]
+    assert None not in numbers
+    assert len(set(numbers)) == len(numbers) == len(_ours(two))
+
+
 def test_a_scratch_copy_of_format_2(two: Lab) -> None:
     _batch(two, 0)
     prepare_scratch(ReadPoint.latest(two.lake), scratch_of(two.lake, "scratch"), PIPELINE)
