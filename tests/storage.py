@@ -40,6 +40,20 @@ def warehouse_lines(folder: Path) -> str:
     return f'warehouse: "{_prefix(folder)}"\n  storage: {json.dumps(server["storage"])}'
 
 
+def moved_to(store: LocalObjectStore, file: Path) -> None:
+    """Make a pipeline file's warehouse be in an object store.
+
+    Args:
+        store: the server.
+        file: a pipeline file whose warehouse is a folder.
+    """
+    lines = file.read_text().splitlines(keepends=True)
+    (at,) = [i for i, line in enumerate(lines) if line.startswith("  warehouse: ")]
+    prefix = uuid.uuid5(uuid.NAMESPACE_URL, str(file)).hex
+    lines[at] = f'  warehouse: "{store.warehouse}/{prefix}"\n  storage: {json.dumps(store.storage)}\n'
+    file.write_text("".join(lines))
+
+
 def lake_in(folder: Path, lake: LakeSettings) -> LakeSettings:
     """Return the settings of a lake in a folder, or where the run's lakes are.
 

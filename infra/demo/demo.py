@@ -310,6 +310,7 @@ class Demo:
             folder=self.folder,
             pipeline_file=self.pipeline_file,
             left_running=self.keep,
+            in_s3=self.s3,
             airflow_url=self.airflow.url,
             airflow_password=self.airflow.password,
             write_more=self.bank.command(),

@@ -65,6 +65,7 @@ class Outcome:
     folder: Path
     pipeline_file: Path
     left_running: bool
+    in_s3: bool
     airflow_url: str
     airflow_password: str
     write_more: str
@@ -147,6 +148,10 @@ def _go_on(o: Outcome) -> Iterator[str]:
         yield f"  verify         {COMMAND} verify {file}"
     else:
         yield f"  Airflow        {COMMAND} demo --keep lets the servers run and prints the address of the UI"
+    if o.in_s3 and not o.left_running:
+        yield "                 (the lake is in the S3 server, so it can be read while that runs)"
+        yield "  all servers have stopped; the lake's files stay until the next demo"
+        return
     yield f'  query          {COMMAND} query {file} "SELECT count(*) FROM pgbench_history"'
     yield f'  at a point     {COMMAND} query {file} "SELECT …" --at {o.points[0].lsn}'
     yield f"  other readers  {sys.executable} {o.folder / 'read.py'}"

@@ -122,6 +122,7 @@ def _outcome(folder: Path) -> Outcome:
         folder=folder,
         pipeline_file=folder / "demo.yaml",
         left_running=False,
+        in_s3=False,
         airflow_url="http://127.0.0.1:1",
         airflow_password="unused",
         write_more="pgbench",
@@ -159,6 +160,10 @@ def test_a_point_that_does_not_hold_and_a_difference_are_failures(tmp_path: Path
     worse = replace(good, points=[good.points[0], broken])
     assert not worse.good
     assert "DIFFERENT: public.pgbench_accounts 7, public.pgbench_tellers 8" in page(worse)
+    in_s3 = page(replace(good, in_s3=True))
+    assert "demo --keep" in in_s3
+    assert " query " not in in_s3
+    assert " query " in page(replace(good, in_s3=True, left_running=True))
     different = replace(good, verified={**good.verified, "equal": False})
     assert not different.good
     assert "DIFFERENT" in page(different)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,30 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import BusyError, PipelineFileError, SlotError
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
+from tests.spark.rest_catalog import LocalRestCatalog
+from tests.storage import moved_to
 
 pytestmark = pytest.mark.timeout(600)
 
 
-def test_life(database: Database, session: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["folder", "s3", "s3, rest"])
+def test_life(
+    where: str, database: Database, session: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """In a folder; in a bucket; in a bucket, with a REST catalog."""
     database.execute(
         "CREATE TABLE a (id int PRIMARY KEY, v text);"
         "INSERT INTO a SELECT g, 'a' FROM generate_series(1, 100) g"
     )
-    file = pipeline_file(tmp_path, database, ["a"])
-    with Pipeline.open(file) as pipeline:
+    with ExitStack() as stack:
+        file = pipeline_file(tmp_path, database, ["a"])
+        if where != "folder":
+            store = request.getfixturevalue("object_store")
+            rest = LocalRestCatalog(tmp_path / "rest", store=store)
+            uri = stack.enter_context(rest).uri if "rest" in where else None
+            file = pipeline_file(tmp_path, database, ["a"], uri=uri)
+            moved_to(store, file)
+        pipeline = stack.enter_context(Pipeline.open(file))
         first = pipeline.init()
         assert (first.already, first.rows) == (False, 100)
         assert pipeline.init().already

@@ -21,6 +21,7 @@ from typing import Self
 from slotlake.decoder.errors import SetupError
 from slotlake.infra.local.jars import fetched_jars, locked_jars
 from slotlake.infra.local.java import Java, find_java
+from slotlake.infra.local.object_store import LocalObjectStore
 from slotlake.infra.local.process import end_group, free_port, start
 
 _LOCK_FILE = Path(__file__).with_name("rest.lock")
@@ -30,8 +31,11 @@ _START_SECONDS_MAX = 60.0
 class LocalRestCatalog:
     """One server over one folder; a context manager that starts and ends it. ``uri``: its address."""
 
-    def __init__(self, folder: Path, *, java: Java | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, java: Java | None = None, store: LocalObjectStore | None = None
+    ) -> None:
         self.folder = folder.absolute()
+        self._store = store
         self.uri = ""
         self._java = java
         self._process: subprocess.Popen[bytes] | None = None
@@ -51,6 +55,7 @@ class LocalRestCatalog:
             "CATALOG_REST_PORT": str(port),
             "CATALOG_URI": f"jdbc:sqlite:{self.folder}/rest.db?busy_timeout=30000",
             "CATALOG_WAREHOUSE": (self.folder / "warehouse").as_uri(),
+            **self._files(),
         }
         self._process = start(
             [java.program, *java.options(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-jar", str(jar)],
@@ -68,6 +73,21 @@ class LocalRestCatalog:
         """End the server."""
         if self._process is not None:
             end_group(self._process.pid)
+
+    def _files(self) -> dict[str, str]:
+        """What the server is told about the object store; it hands all of it on with each table."""
+        if self._store is None:
+            return {}
+        storage = self._store.storage
+        return {
+            "CATALOG_WAREHOUSE": f"{self._store.warehouse}/rest",
+            "CATALOG_IO__IMPL": "org.apache.iceberg.aws.s3.S3FileIO",
+            "CATALOG_S3_ENDPOINT": storage["endpoint"],
+            "CATALOG_S3_PATH__STYLE__ACCESS": "true",
+            "CATALOG_S3_ACCESS__KEY__ID": storage["access_key"],
+            "CATALOG_S3_SECRET__ACCESS__KEY": storage["secret_key"],
+            "CATALOG_CLIENT_REGION": storage["region"],
+        }
 
     def _await(self, port: int) -> None:
         give_up = time.monotonic() + _START_SECONDS_MAX
