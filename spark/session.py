@@ -24,10 +24,12 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from slotlake.decoder.errors import SetupError
+from slotlake.spark.java import started_java
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import quote
 from slotlake.spark.session_errors import SPARK_ERRORS
@@ -226,12 +228,16 @@ def _classic(conf: Mapping[str, str], cores: str, java_home: str | None, app_nam
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # PySpark's mark of a process that has used a Connect session; with it no Spark would start here.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
-    builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
+    settings = {"spark.master": f"local[{cores}]", "spark.app.name": app_name, **conf}
     if "TieredStopAtLevel" not in os.environ.get("SPARK_SUBMIT_OPTS", ""):
-        builder = builder.config("spark.driver.extraJavaOptions", FIRST_COMPILER_ONLY)
-    for key, value in conf.items():
+        settings["spark.driver.extraJavaOptions"] = FIRST_COMPILER_ONLY
+    builder = SparkSession.builder
+    for key, value in settings.items():
         builder = builder.config(key, value)
     try:
+        if SparkContext._gateway is None:  # noqa: SLF001 - no Java yet; there is no public question
+            started = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+            SparkContext(conf=started, gateway=started_java(started))
         return builder.getOrCreate()
     except (*SPARK_ERRORS, OSError) as error:
         java = java_home or os.environ.get("JAVA_HOME") or "PATH"
