@@ -1,4 +1,4 @@
-"""last_update_vs_first: a table that is only updated, 500 micro-batches long and never maintained.
+"""last_update_vs_first: a table that is only updated, 500 micro-batches long, without `maintain`.
 
 Each batch is a `sync` of a thousand updates, spread over a table of 200,000 rows, so that every batch meets
 what all batches before it have written.  What is compared is the last tenth of the batches with the first,

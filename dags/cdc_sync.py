@@ -18,7 +18,8 @@ DOCS = """
   does nothing.
 - **publish** publishes the batch in all tables with one catalog transaction, and starts `cdc_verify` by an
   asset event. *Cleared:* it does nothing if the batch is already published.
-- **confirm** tells the server that it may remove WAL up to the lake's position, and never further.
+- **confirm** tells the server that it may remove WAL up to the lake's position, and never further. Then it
+  packs the small files of the tables that the batch changed, if they have become many.
   *Cleared:* it confirms the same position again.
 
 The tasks read the position from the lake and never from Airflow. So you can clear any task at any time, in

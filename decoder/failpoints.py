@@ -42,6 +42,8 @@ NAMES = frozenset(
         "recover.lowered",  # the lake's position is below the new slot's
         "recover.batch_written",  # the difference is in the change log, the copies beside it are not
         "recover.published",  # all is done, but the note that says that it was begun is there
+        "compact.rewriting",  # after a batch: while Spark packs small files of a table
+        "compact.rewritten",  # they are packed; further tables are not
         "maintain.rewritten",  # a table's files rewritten, nothing let go of
         "maintain.expired",  # snapshots gone from its metadata, their files not removed
         "format.before_swap",  # tables in another format are written, no pointer is moved

@@ -86,12 +86,17 @@ class Pipeline(OpenPipeline):
         with self.exclusively(wait_seconds):
             return publish_named(self, batch)
 
-    def confirm(self, *, wait_seconds: float = 60.0) -> ConfirmReport:
-        """Let the server forget WAL up to the lake's position."""
-        from slotlake.infra.advance.steps import confirm_position
+    def confirm(self, batch: str | None = None, *, wait_seconds: float = 60.0) -> ConfirmReport:
+        """Let the server forget WAL up to the lake's position.
+
+        Args:
+            batch: the batch that was published; tables that it changed are compacted, if they need it.
+            wait_seconds: how long to wait for another run.
+        """
+        from slotlake.infra.sync.compaction import confirm_and_compact
 
         with self.exclusively(wait_seconds):
-            return confirm_position(self)
+            return confirm_and_compact(self, batch)
 
     def sync(self, *, progress: Progressing = silent, wait_seconds: float = 0.0) -> SyncReport:
         """One micro-batch: catch up with the source's position now, apply, publish, confirm."""

@@ -111,11 +111,26 @@ class PublishReport(Report):
 
 
 @dataclass(frozen=True)
+class TableCompacted(Report):
+    """A lake table whose small files a sync has packed.
+
+    ``failed``: why that could not be done; the batch is published all the same, and the table is as it was.
+    """
+
+    lake_table: str
+    rewritten_files: int = 0
+    written_files: int = 0
+    seconds: float = 0.0
+    failed: str = ""
+
+
+@dataclass(frozen=True)
 class ConfirmReport(Report):
-    """The position the server may forget WAL up to."""
+    """The position the server may forget WAL up to; the tables that were compacted after the batch."""
 
     slot: str
     lsn: str
+    compacted: list[TableCompacted] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -125,6 +140,7 @@ class SyncReport(Report):
     ``conflicts``: per table, what its changes met that the source did not have.
     ``joining``, ``resumed``, ``set_aside``: as `PullReport` has them.
     ``warnings``: what the pipeline file asks for and a sync does not do.
+    ``compacted``: tables whose small files were packed after the batches.
     """
 
     batch: str | None
@@ -141,6 +157,7 @@ class SyncReport(Report):
     resumed: list[str] = field(default_factory=list)
     set_aside: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    compacted: list[TableCompacted] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

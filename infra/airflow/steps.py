@@ -14,7 +14,7 @@ from typing import Any
 
 from slotlake.infra.cli.progress_display import progress_lines
 from slotlake.infra.pipeline import Pipeline
-from slotlake.infra.reports import ApplyReport, PullReport
+from slotlake.infra.reports import ApplyReport, ConfirmReport, PullReport
 
 _log = logging.getLogger(__name__)
 
@@ -44,9 +44,14 @@ def publish(pipeline_file: str, batch: str) -> dict[str, Any]:
 
 
 def confirm(pipeline_file: str, batch: str | None = None) -> dict[str, Any]:
-    """Confirm the lake's position to the server; ``batch`` does not change this position."""
+    """Confirm the lake's position to the server, then pack small files of the tables that a batch changed.
+
+    Args:
+        pipeline_file: its path.
+        batch: the published batch; it does not change the position. None: no table is looked at.
+    """
     with Pipeline.open(pipeline_file) as pipeline:
-        return pipeline.confirm().as_dict()
+        return _with_failures_logged(pipeline.confirm(batch))
 
 
 def verify(pipeline_file: str, expect: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -113,6 +118,14 @@ def replay(pipeline_file: str, namespace: str, start: str, end: str) -> dict[str
     with Pipeline.open(pipeline_file) as pipeline:
         begin, last = datetime.fromisoformat(start), datetime.fromisoformat(end)
         return extend(pipeline, namespace, begin, last).as_dict()
+
+
+def _with_failures_logged(report: ConfirmReport) -> dict[str, Any]:
+    """Return a report as JSON; log what could not be compacted, because the task itself succeeds."""
+    for table in report.compacted:
+        if table.failed:
+            _log.warning("table %s was not compacted: %s", table.lake_table, table.failed)
+    return report.as_dict()
 
 
 def _logged_report(report: PullReport | ApplyReport) -> dict[str, Any]:

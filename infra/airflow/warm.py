@@ -23,6 +23,7 @@ import slotlake.infra.sync.catch_up
 import slotlake.spark.apply.stage
 import slotlake.spark.catalog.sql
 import slotlake.spark.copy.initial
+import slotlake.spark.maintenance.small_files
 import slotlake.spark.publish.publication
 import slotlake.spark.read.point
 import slotlake.spark.session
@@ -42,6 +43,7 @@ LOADED = (
     slotlake.spark.apply.stage,
     slotlake.spark.catalog.sql,
     slotlake.spark.copy.initial,
+    slotlake.spark.maintenance.small_files,
     slotlake.spark.publish.publication,
     slotlake.spark.read.point,
     slotlake.spark.session,

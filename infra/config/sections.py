@@ -233,8 +233,12 @@ class AirflowSection(Section):
 
 
 class MaintenanceSection(Section):
-    """How maintenance keeps the tables small and fast to read (docs/maintenance.md)."""
+    """How maintenance keeps the tables small and fast to read (docs/maintenance.md).
 
+    ``in_sync``: whether a sync packs the small files of a table that it changed, when they have become many.
+    """
+
+    in_sync: bool = True
     target_file_mb: Annotated[int, Field(ge=8, le=4096)] = 128
     minutes_max: Annotated[float, Field(gt=0, strict=False)] = 15.0
     unused_minutes: Annotated[float, Field(ge=0, strict=False)] = 5.0

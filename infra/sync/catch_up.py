@@ -17,12 +17,13 @@ from slotlake.infra.advance.advance import next_batch, pull_report, require_fit
 from slotlake.infra.advance.steps import Totals, apply_and_publish
 from slotlake.infra.joining.joining_tables import add_new_tables, progress_by_table
 from slotlake.infra.joining.recopying import give_up_stale, reasons
-from slotlake.infra.reports import PullReport, SyncReport
+from slotlake.infra.reports import PullReport, SyncReport, TableCompacted
 from slotlake.infra.selection import known_tables
 from slotlake.infra.selection.aside import retry_without_troubled, tables_aside
 from slotlake.infra.selection.formats import noted_warnings
 from slotlake.infra.selection.tables import refuse_changed
 from slotlake.infra.source.wal_notes import note_source_position
+from slotlake.infra.sync.compaction import compact, lake_names
 from slotlake.infra.sync.modes import begin_modes
 from slotlake.infra.sync.refill import fill_added_columns
 from slotlake.infra.sync.resuming import bring_back
@@ -78,7 +79,10 @@ def catch_up(pipeline: OpenPipeline, progress: Progressing) -> SyncReport:
         pulls.append(_pull_and_bring_in(pipeline, totals, progress))
     if totals.last is not None:
         fill_added_columns(pipeline, progress)
-    return _report(pipeline, totals, pulls, first_position, time.monotonic() - started)
+    with totals.timed("compact"):
+        compacted = compact(pipeline, lake_names(pipeline, totals.tables), progress)
+    report = _report(pipeline, totals, pulls, first_position, compacted)
+    return replace(report, seconds=time.monotonic() - started)
 
 
 def _pull_and_bring_in(pipeline: OpenPipeline, totals: Totals, progress: Progressing) -> PullReport:
@@ -93,7 +97,7 @@ def _report(
     totals: Totals,
     pulls: Sequence[PullReport],
     first_position: int,
-    seconds: float,
+    compacted: list[TableCompacted],
 ) -> SyncReport:
     """The report of a sync: what all of its pulls brought, and how the last one left it."""
     return SyncReport(
@@ -104,11 +108,12 @@ def _report(
         changes=totals.changes,
         tables=totals.tables,
         conflicts=totals.conflicts,
-        seconds=seconds,
+        seconds=0.0,
         seconds_by_step={step: round(spent, 3) for step, spent in totals.seconds.items()},
         added_tables=[table for pulled in pulls for table in pulled.added_tables],
         joining=pulls[-1].joining,
         resumed=[table for pulled in pulls for table in pulled.resumed],
         set_aside=reasons(pipeline),
         warnings=noted_warnings(pipeline),
+        compacted=compacted,
     )

@@ -1,4 +1,4 @@
-"""Keeps tables small and quick: rewrites, expiry, integrity, removal.
+"""Keeps tables small and quick: rewrites, packing of small files, expiry, integrity, removal.
 
-Others import `expiry`, `integrity`, `removal`, `rewrite` and `table_files`.
+Others import `expiry`, `integrity`, `removal`, `rewrite`, `small_files` and `table_files`.
 """

@@ -116,7 +116,7 @@ def maintain_table(
     files = TableFiles()
     with open_catalog(lake) as catalog:
         table = _load(catalog, name, pipeline)
-        if _is_staged(table):
+        if is_staged(table):
             return Maintained(str(name), staged=True)
         if name == commits_name(lake.namespace) and trim(catalog, table):
             table = _load(catalog, name, pipeline)
@@ -148,7 +148,8 @@ def _load(catalog: Catalog, name: LakeName, pipeline: str) -> Loaded:
     return table
 
 
-def _is_staged(table: Loaded) -> bool:
+def is_staged(table: Loaded) -> bool:
+    """Return whether a batch is being applied to a table."""
     staged = catalog_metadata.ref(table.metadata, STAGE)
     return staged is not None and staged != catalog_metadata.ref(table.metadata, MAIN)
 
@@ -160,26 +161,50 @@ def _rewrite(session: SparkSession, lake: LakeSettings, table: Loaded, files: Ta
     for file in present:
         old_files.pop(file.path, None)
     options = plan(present, sum(old_files.values()), care)
-    target = literal(table.name.sql(lake.catalog))
-    system = f"{lake.catalog}.system"
     if options is not None:
-        listed = ", ".join(f"{literal(key)}, {literal(value)}" for key, value in options.items())
-        run(
-            session,
-            table,
-            f"CALL {system}.rewrite_data_files(table => {target}, options => map({listed}))",
-        )
-    _remove_useless_deletes(session, lake, table, files)
+        rewrite_files(session, lake, table, options)
+    remove_useless_deletes(session, lake, table, files)
     if options is not None or files.manifests(head) > _MANIFESTS_MAX:
-        run(session, table, f"CALL {system}.rewrite_manifests(table => {target}, use_caching => false)")
+        target = literal(table.name.sql(lake.catalog))
+        call = f"CALL {lake.catalog}.system.rewrite_manifests(table => {target}, use_caching => false)"
+        run(session, table, call)
 
 
-def _remove_useless_deletes(
+def rewrite_files(
+    session: SparkSession, lake: LakeSettings, table: Loaded, options: Mapping[str, str]
+) -> None:
+    """Write files of a table anew, without their deleted rows: one snapshot of operation ``replace``.
+
+    Args:
+        session: does so.
+        lake: the lake.
+        table: the table.
+        options: of Iceberg's ``rewrite_data_files``; they say which files.
+
+    Raises:
+        LakeError: Spark failed, or the table was changed meanwhile; the table is as it was.
+    """
+    target = literal(table.name.sql(lake.catalog))
+    listed = ", ".join(f"{literal(key)}, {literal(value)}" for key, value in options.items())
+    call = f"CALL {lake.catalog}.system.rewrite_data_files(table => {target}, options => map({listed}))"
+    run(session, table, call)
+
+
+def remove_useless_deletes(
     session: SparkSession, lake: LakeSettings, table: Loaded, files: TableFiles
 ) -> None:
     """Remove position deletes of data files that were rewritten; deletion vectors leave with their file.
 
     Readers ignore them, but they stay otherwise, and the snapshot's totals count them.
+
+    Args:
+        session: does so.
+        lake: the lake.
+        table: the table.
+        files: reads which there are.
+
+    Raises:
+        LakeError: Spark failed, or the table was changed meanwhile.
     """
     with open_catalog(lake) as catalog:
         head = catalog_metadata.head(load_one(catalog, table.name).metadata)

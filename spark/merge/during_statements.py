@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from slotlake.decoder.failpoints import reach
 
-_MID_MERGE_SECONDS = 0.05
+_MID_STATEMENT_SECONDS = 0.05
 
 
 @contextmanager
@@ -27,12 +27,16 @@ def temporary_settings(session: SparkSession, settings: Mapping[str, str]) -> It
 
 
 @contextmanager
-def failpoint_during_merge() -> Iterator[None]:
-    """Reach the failpoint ``apply.mid_merge`` while Spark is at work, so that a test can end the process."""
+def failpoint_during(name: str) -> Iterator[None]:
+    """Reach a failpoint while Spark is at work, so that a test can end the process.
+
+    Args:
+        name: of the failpoint.
+    """
     if not os.environ.get("SLOTLAKE_FAILPOINT"):
         yield
         return
-    timer = threading.Timer(_MID_MERGE_SECONDS, reach, ["apply.mid_merge"])
+    timer = threading.Timer(_MID_STATEMENT_SECONDS, reach, [name])
     timer.start()
     try:
         yield

@@ -23,7 +23,7 @@ from slotlake.spark.fold.conflicts import Conflicts, OnConflict, conflict_error
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.bag_sql import bag_statements
 from slotlake.spark.merge.bounds import Markers
-from slotlake.spark.merge.during_statements import failpoint_during_merge, temporary_settings
+from slotlake.spark.merge.during_statements import failpoint_during, temporary_settings
 from slotlake.spark.merge.fields import field_changes, field_types
 from slotlake.spark.merge.probe import changed_as_expected, counts_on_the_lake, lake_rows_query
 from slotlake.spark.merge.representation import in_representation
@@ -247,7 +247,7 @@ def run_statements(
     _run_with_properties(work, sql[:-1], {}, markers)
     steps = 1 if len(sql) == 1 and nothing_staged else 1 + _steps_so_far(work)
     properties_of_last = {**work.point.summary, STEPS: str(steps), **properties}
-    with failpoint_during_merge():
+    with failpoint_during("apply.mid_merge"):
         _run_with_properties(work, sql[-1:], properties_of_last, markers)
 
 

@@ -1,4 +1,4 @@
-"""Run by test_crash.py in a process of its own, which a failpoint ends: `init`, or one batch."""
+"""Run by test_crash.py in a process of its own, which a failpoint ends: `init`, a batch, or a compaction."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from slotlake.decoder.changelog.batches import BatchRelation
 from slotlake.decoder.failpoints import reach
 from slotlake.spark.copy.initial import InitialCopy
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.maintenance.small_files import pack_table
+from slotlake.spark.names import LakeName
 from slotlake.spark.session import open_session
 from slotlake.spark.tables.schema import TableSchema
 from tests.spark.lake_lab import (
@@ -62,6 +64,8 @@ if __name__ == "__main__":
     lab = Lab(open_session(lake, remote=remote), lake)
     if task == "copy":
         copy(lab)
+    elif task == "pack":
+        pack_table(lab.session, lake, LakeName("shop", "items"), PIPELINE, 128 << 20)
     else:
         made = batch(lab)
         lab.apply(made)

@@ -18,11 +18,14 @@ import pytest
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.maintenance.integrity import find_damage
+from slotlake.spark.maintenance.small_files import pack_table
+from slotlake.spark.names import LakeName
 from slotlake.spark.publish.publication import lake_position
 from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.session import open_session
 from tests.spark import crash_child
-from tests.spark.lake_lab import Lab
+from tests.spark.lake_lab import PIPELINE, Lab, update
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,6 +79,31 @@ def test_a_batch_that_was_killed(connected: Lab, connect: str, failpoint: str, p
             assert "another run wrote to what is staged" in error.what
     assert lab.rows("items") == sorted(items)
     assert lab.rows("log") == log
+
+
+@pytest.mark.parametrize("failpoint", ["compact.rewriting", "compact.rewritten"])
+def test_a_compaction_that_was_killed(connected: Lab, connect: str, failpoint: str) -> None:
+    lab = connected
+    lab.init(crash_child.contents())
+    for i in range(6):
+        lab.sync(*(update(crash_child.ITEMS, id=str(j), v=f"u{i}") for j in range(i, 2000, 20)))
+    rows = lab.rows("items")
+    _killed("pack", lab.lake, connect, failpoint)
+    assert lab.rows("items") == rows
+    assert lab.rows("items", lab.position - 0x100) != rows
+    batch = crash_child.batch(lab)
+    while True:
+        lab.apply(batch)
+        try:
+            lab.publish(batch)
+            break
+        except LakeError as error:  # the killed run's statement was still at work in the server
+            assert "another run wrote to what is staged" in error.what
+    assert len(lab.rows("items")) == 1600
+    assert find_damage(lab.lake, PIPELINE, files=True) == []
+    name = LakeName("shop", "items")
+    pack_table(lab.session, lab.lake, name, PIPELINE, 128 << 20)
+    assert len(lab.rows("items")) == 1600
 
 
 @pytest.mark.skipif("SLOTLAKE_TEST_HISTORIES" not in os.environ, reason="test_modes.py has the short version")

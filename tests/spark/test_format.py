@@ -26,8 +26,8 @@ from slotlake.spark.maintenance.expiry import Grace
 from slotlake.spark.maintenance.integrity import find_damage
 from slotlake.spark.maintenance.rewrite import (
     Care,
-    _remove_useless_deletes,
     maintain_table,
+    remove_useless_deletes,
     tables_to_maintain,
 )
 from slotlake.spark.maintenance.table_files import DataFile, TableFiles
@@ -216,7 +216,7 @@ def test_a_rewrite_that_leaves_deletes_behind_is_counted_rightly(two: Lab) -> No
     assert TableFiles().has_useless_deletes(head)
     assert two.rows("wide") == rows  # which compares the count, too
     assert catalog_metadata.live_rows(head) != len(rows), "the totals alone are wrong"
-    _remove_useless_deletes(two.session, two.lake, _table(two), TableFiles())
+    remove_useless_deletes(two.session, two.lake, _table(two), TableFiles())
     head = catalog_metadata.head(_table(two).metadata)
     assert catalog_metadata.live_rows(head) == len(rows)
     assert not TableFiles().has_useless_deletes(head)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -15,7 +15,7 @@ from slotlake.infra.cli.output import set_aside_lines, warning_lines
 if TYPE_CHECKING:
     from slotlake.expectations.results import Report as Verification
     from slotlake.expectations.results import TableResult
-    from slotlake.infra.reports import InitReport, PullReport, SyncReport, TableCopy
+    from slotlake.infra.reports import InitReport, PullReport, SyncReport, TableCompacted, TableCopy
 
 
 def init_text(report: InitReport, console: Console) -> None:
@@ -69,6 +69,14 @@ def sync_text(report: SyncReport, console: Console) -> None:
         console.print(f"  {escape(name)}: {changes:,} changes")
     for name, counts in report.conflicts.items():
         console.print(f"  {escape(name)}: conflicts: {conflict_counts(counts)}")
+    _compacted_lines(report.compacted, console)
+
+
+def _compacted_lines(tables: Sequence[TableCompacted], console: Console) -> None:
+    for table in tables:
+        what = f"{table.rewritten_files:,} small files packed into {table.written_files:,}"
+        what = f"not compacted: {table.failed}" if table.failed else what
+        console.print(f"  {escape(table.lake_table)}: {escape(what)}")
 
 
 def _joining_lines(report: SyncReport, console: Console) -> None:

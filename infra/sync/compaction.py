@@ -1,0 +1,109 @@
+"""Packs small files of the tables that a batch changed, once the batch is published and confirmed.
+
+It is the last thing of a sync, so no change waits for it, and it takes a bounded time: a table that got few
+files costs a look at its metadata, and no further table begins after :data:`_SECONDS_MAX`.  Invariant: a
+table that cannot be compacted fails no sync, because its batch is published; the report says which, and why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from slotlake.decoder.errors import ChangeLogError, SlotlakeError
+from slotlake.infra.advance.steps import batch_named, confirm_position
+from slotlake.infra.progress import Progressing, silent
+from slotlake.infra.reports import ConfirmReport, TableCompacted
+from slotlake.infra.selection.aside import tables_aside
+from slotlake.spark.names import lake_table, parse_postgres_name
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.spark.names import LakeName
+
+_SECONDS_MAX = 5.0
+
+
+def lake_names(pipeline: OpenPipeline, tables: Iterable[str]) -> set[LakeName]:
+    """Return the lake's names of source tables."""
+    return {lake_table(pipeline.lake.namespace, *parse_postgres_name(table)) for table in tables}
+
+
+def confirm_and_compact(pipeline: OpenPipeline, batch: str | None) -> ConfirmReport:
+    """Confirm the lake's position, then compact the tables that a batch changed.
+
+    Args:
+        pipeline: the pipeline.
+        batch: the batch's name; None, or one that is not in the change log any more: no table.
+    """
+    changed = _changed_tables(pipeline, batch)
+    return replace(confirm_position(pipeline), compacted=compact(pipeline, changed, silent))
+
+
+def _changed_tables(pipeline: OpenPipeline, name: str | None) -> set[LakeName]:
+    from slotlake.spark.publish import sidecar
+    from slotlake.spark.publish.publication import touched_tables
+
+    if name is None:
+        return set()
+    try:
+        batch = batch_named(pipeline, name)
+    except ChangeLogError:
+        return set()
+    return set(touched_tables(pipeline.lake, batch, sidecar.read(batch)))
+
+
+def compact(
+    pipeline: OpenPipeline, changed: Collection[LakeName], progress: Progressing
+) -> list[TableCompacted]:
+    """Pack small files of those tables that got many of them, as far as there is time.
+
+    Args:
+        pipeline: the pipeline; its lock is held.
+        changed: the tables that a batch has changed; their derived tables are looked at too.
+        progress: called before a table is packed.
+    """
+    if not pipeline.file.maintenance.in_sync or not changed:
+        return []
+    return list(_compacted(pipeline, changed, progress))
+
+
+def _compacted(
+    pipeline: OpenPipeline, changed: Collection[LakeName], progress: Progressing
+) -> Iterator[TableCompacted]:
+    started = time.monotonic()
+    for name in _due(pipeline, changed):
+        if time.monotonic() - started > _SECONDS_MAX:
+            return
+        progress("compact", 0)
+        packed = _packed(pipeline, name)
+        if packed is not None:
+            yield packed
+
+
+def _due(pipeline: OpenPipeline, changed: Collection[LakeName]) -> list[LakeName]:
+    """Return the tables that are to be packed, without those that are set aside."""
+    from slotlake.spark.maintenance.small_files import tables_to_pack
+
+    aside = {lake_table(pipeline.lake.namespace, *name) for name in tables_aside(pipeline)}
+    return tables_to_pack(pipeline.lake, set(changed) - aside, _target_bytes(pipeline))
+
+
+def _target_bytes(pipeline: OpenPipeline) -> int:
+    return pipeline.file.maintenance.target_file_mb << 20
+
+
+def _packed(pipeline: OpenPipeline, name: LakeName) -> TableCompacted | None:
+    from slotlake.spark.maintenance.small_files import pack_table
+
+    started = time.monotonic()
+    try:
+        packed = pack_table(pipeline.session, pipeline.lake, name, pipeline.name, _target_bytes(pipeline))
+    except SlotlakeError as error:
+        return TableCompacted(str(name), failed=error.what, seconds=round(time.monotonic() - started, 3))
+    if packed is None:
+        return None
+    seconds = round(time.monotonic() - started, 3)
+    return TableCompacted(str(name), packed.rewritten_files, packed.written_files, seconds)
