@@ -365,7 +365,7 @@ def test_the_second_door_holds_alone(lab: Lab, tmp_path: Path) -> None:
     places["x"] = tmp_path / "avro.duckdb_extension"  # a real one, which DuckDB could load
     places["x"].write_bytes(_extension_files()[0].read_bytes())
     passed = []
-    with new_database() as connection, reading(connection, "lake", "shop", {("shop", "orders"): orders}):
+    with new_database() as connection, reading(connection, read_point.lake, {("shop", "orders"): orders}):
         for statement in (
             "SELECT * FROM read_text('{f}')",
             "SELECT * FROM '{f}'",

@@ -37,9 +37,8 @@ def query(read_point: ReadPoint, sql: str) -> QueryResult:
         import duckdb
 
         statement = judged(connection, sql, read_point)
-        lake = read_point.lake
         try:
-            with reading(connection, lake.catalog, lake.namespace, statement.views):
+            with reading(connection, read_point.lake, statement.views):
                 return _run(connection, statement.sql, read_point.position)
         except (duckdb.Error, RuntimeError) as error:  # RuntimeError: interrupted
             if isinstance(error.__context__, KeyboardInterrupt) or "INTERRUPT" in str(error):

@@ -12,23 +12,29 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from slotlake.decoder.errors import SetupError
+from slotlake.spark.lake import LakeSettings
 from slotlake.spark.read.duck.quoting import literal, quoted
 from slotlake.spark.read.point import Pinned, ReadPoint
 from slotlake.spark.read.table_names import pinned_metadata
 from slotlake.spark.storage.folder import local_path
-from slotlake.spark.storage.location import Location
+from slotlake.spark.storage.location import S3_SCHEMES, Location
+from slotlake.spark.storage.settings import DEFAULT_REGION
+from slotlake.spark.storage.stores import canonical
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _EXTENSIONS = ("avro", "iceberg")  # each needs those before it
+_S3_EXTENSIONS = ("httpfs",)
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
@@ -56,9 +62,11 @@ def unreadable_reason(read_point: ReadPoint) -> str | None:
         _extension_files()
     except SetupError as error:
         return error.what
+    if read_point.lake.is_in_bucket and _keys(read_point.lake) is None:
+        return "the store's keys are neither in lake.storage nor in this environment"
     pointers = (each.pointer for each in read_point.pinned.values())
-    schemes = {Location(pointer).scheme for pointer in pointers} - {"file"}
-    return f"DuckDB reads files of this machine here, not {min(schemes)}://" if schemes else None
+    schemes = {Location(pointer).scheme for pointer in pointers} - {"file", *S3_SCHEMES}
+    return f"DuckDB reads folders and S3 here, not {min(schemes)}://" if schemes else None
 
 
 @contextmanager
@@ -78,18 +86,21 @@ def new_database() -> Iterator[DuckDBPyConnection]:
 
 
 @contextmanager
-def reading(connection: DuckDBPyConnection, catalog: str, namespace: str, views: Views) -> Iterator[None]:
+def reading(connection: DuckDBPyConnection, lake: LakeSettings, views: Views) -> Iterator[None]:
     """Make views of tables, and close everything else, for one statement.
 
     Args:
         connection: a new database.
-        catalog, namespace: of the lake; names without a namespace are looked up there.
+        lake: the lake; names without a namespace are looked up in its own.
         views: namespace and name, as the statement writes them, of each table that it reads.
 
     Raises:
         SetupError: an extension of DuckDB's version is not installed.
     """
-    _load_extensions(connection)
+    catalog, namespace = lake.catalog, lake.namespace
+    _load_extensions(connection, _EXTENSIONS + _S3_EXTENSIONS * lake.is_in_bucket)
+    if lake.is_in_bucket:
+        connection.execute(_secret(lake))
     with tempfile.TemporaryDirectory(prefix="slotlake-query-") as name:  # mode 0700
         folder = Path(name)
         numbered = enumerate(views.items())
@@ -98,7 +109,7 @@ def reading(connection: DuckDBPyConnection, catalog: str, namespace: str, views:
         connection.execute(f"ATTACH ':memory:' AS {place}")
         for schema in {namespace, *(schema for schema, _ in views)}:
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS {place}.{quoted(schema)}")
-        _close(connection, [folder, *(each for pinned in views.values() for each in _folders(pinned))])
+        _close(connection, [name, *(each for pinned in views.values() for each in _folders(pinned))])
         for (schema, table), location in locations.items():
             connection.execute(
                 f"CREATE VIEW {place}.{quoted(schema)}.{quoted(table)} AS "
@@ -109,10 +120,10 @@ def reading(connection: DuckDBPyConnection, catalog: str, namespace: str, views:
         yield
 
 
-def _load_extensions(connection: DuckDBPyConnection) -> None:
+def _load_extensions(connection: DuckDBPyConnection, names: tuple[str, ...]) -> None:
     import duckdb
 
-    for file in _extension_files():
+    for file in _extension_files(names):
         try:
             connection.execute(f"LOAD {literal(str(file))}")
         except duckdb.Error as error:
@@ -125,10 +136,10 @@ def catalog_name(catalog: str, views: Views) -> str:
     return _OTHER_CATALOG if catalog.lower() in _RESERVED | used else catalog
 
 
-def _close(connection: DuckDBPyConnection, folders: list[Path]) -> None:
+def _close(connection: DuckDBPyConnection, folders: list[str]) -> None:
     """Allow these folders, then nothing else."""
     listed = ", ".join(literal(f"{each}/") for each in dict.fromkeys(folders))
-    connection.execute(f"SET temp_directory = {literal(str(folders[0] / 'spill'))}")
+    connection.execute(f"SET temp_directory = {literal(f'{folders[0]}/spill')}")
     connection.execute(f"SET allowed_directories = [{listed}]")
     connection.execute("SET enable_external_access = false")
 
@@ -140,19 +151,46 @@ def _location(pinned: Pinned, folder: Path, number: int) -> str:
     """The metadata file by which DuckDB reads a table as it was at the point."""
     metadata = pinned_metadata(pinned)
     if metadata is None:
-        return str(local_path(pinned.location))
+        return _place(pinned.location)
     path = folder / f"{number}.metadata.json"
     path.write_text(json.dumps(metadata), encoding="utf-8")
     return str(path)
 
 
-def _folders(pinned: Pinned) -> Iterator[Path]:
+def _folders(pinned: Pinned) -> Iterator[str]:
     """Where a table's files are."""
-    yield local_path(pinned.location).parent
-    yield local_path(pinned.metadata["location"])
+    yield Location(_place(pinned.location)).parent
+    yield _place(pinned.metadata["location"])
 
 
-def _extension_files() -> list[Path]:
+def _place(location: str) -> str:
+    """A location as DuckDB names it: a path, or an address."""
+    where = canonical(location)
+    return where if where.is_in_bucket else str(local_path(where))
+
+
+def _keys(lake: LakeSettings) -> tuple[str, str, str] | None:
+    """The store's keys and the token of temporary ones; None if only other programs know where they are."""
+    storage, names = lake.storage, ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+    if storage.access_key and storage.secret_key:
+        return storage.access_key, storage.secret_key, storage.session_token or ""
+    key, secret, token = (os.environ.get(name, "") for name in names)
+    return (key, secret, token) if key and secret else None
+
+
+def _secret(lake: LakeSettings) -> str:
+    """The statement that tells DuckDB how the lake's bucket is reached, and no other."""
+    key, secret, token = _keys(lake) or ("", "", "")
+    storage, address = lake.storage, urlsplit(lake.storage.endpoint or "")
+    region = storage.region or os.environ.get("AWS_REGION") or DEFAULT_REGION
+    parts = {"KEY_ID": key, "SECRET": secret, "SESSION_TOKEN": token, "REGION": region}
+    parts |= {"ENDPOINT": address.netloc, "URL_STYLE": "path" if storage.uses_paths else "vhost"}
+    listed = ", ".join(f"{name} {literal(text)}" for name, text in parts.items() if text)
+    secure = "false" if address.scheme == "http" else "true"
+    return f"CREATE SECRET (TYPE s3, SCOPE {literal(lake.root.bucket)}, USE_SSL {secure}, {listed})"
+
+
+def _extension_files(names: tuple[str, ...] = _EXTENSIONS) -> list[Path]:
     """The extensions, which come as wheels: nothing is fetched.
 
     Raises:
@@ -163,7 +201,7 @@ def _extension_files() -> list[Path]:
         raise _not_installed("there is no package duckdb")
     import duckdb
 
-    return [_extension_file(name, duckdb.__version__) for name in _EXTENSIONS]
+    return [_extension_file(name, duckdb.__version__) for name in names]
 
 
 def _extension_file(name: str, version: str) -> Path:
