@@ -274,6 +274,8 @@ def _from_vectors(metadata: Metadata, content: _Content) -> Iterator[_Entry]:
             by_puffin.setdefault(file.file_path, set()).add(str(data_file))
     for puffin, data_files in sorted(by_puffin.items()):
         for data_file, positions in vectors(puffin, data_files).items():
+            if not len(positions):
+                continue
             spec, deleted_from = content.data[data_file]
             location = f"{metadata['location']}/data/{uuid.uuid4()}-deletes.parquet"
             size = position_deletes.write(location, data_file, positions)

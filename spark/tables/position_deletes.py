@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -121,21 +122,22 @@ def _of(batch: pa.RecordBatch, data_file: str) -> Positions:
     return np.asarray(chosen.to_numpy(zero_copy_only=False), np.int64)
 
 
-def _opened(location: str) -> pq.ParquetFile:
-    try:
-        file = pq.ParquetFile(lake_files.open_to_read(location), pre_buffer=False)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise LakeError(
-            f"a position delete file cannot be read: {error}", where=location, way_out=LAKE_ALTERED
-        ) from error
-    if _column(file, PATH_ID) and _column(file, POSITION_ID):
-        return file
-    file.close()
-    raise LakeError(
-        "a position delete file lacks the paths or the positions of deleted rows",
-        where=location,
-        way_out=LAKE_ALTERED,
-    )
+@contextmanager
+def _opened(location: str) -> Iterator[pq.ParquetFile]:
+    with lake_files.open_to_read(location) as source:
+        try:
+            file = pq.ParquetFile(source, pre_buffer=False)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise LakeError(
+                f"a position delete file cannot be read: {error}", where=location, way_out=LAKE_ALTERED
+            ) from error
+        if not (_column(file, PATH_ID) and _column(file, POSITION_ID)):
+            raise LakeError(
+                "a position delete file lacks the paths or the positions of deleted rows",
+                where=location,
+                way_out=LAKE_ALTERED,
+            )
+        yield file
 
 
 def _batches(file: pq.ParquetFile, groups: Iterable[int]) -> Iterator[pa.RecordBatch]:

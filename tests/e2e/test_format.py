@@ -109,6 +109,7 @@ def test_followed_proven_and_repaired(
             points[report.lsn] = _source(database)
             assert_equal(database, pipeline, TABLES)
             assert _read_by_others(pipeline, database) == ALL_RIGHT
+        _as_of(pipeline, points)
         assert set(_formats(pipeline).values()) == {2}
         assert ".puffin" not in _suffixes(pipeline)
         assert pipeline.verify().equal
@@ -200,6 +201,8 @@ def _as_of(pipeline: Any, points: dict[str, Any]) -> None:
             rows = list(pipeline.rows(table, at=lsn))
             assert len(rows) == sum(expected[table].values()), (table, lsn)
             assert set(rows) == set(expected[table]), (table, lsn)
+            answer = pipeline.query(f"SELECT count(*) FROM shop.{table}", at=lsn)
+            assert [tuple(row) for row in answer.rows] == [(str(len(rows)),)], (table, lsn)
 
 
 def _killed(file: Path) -> None:

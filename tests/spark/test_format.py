@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
@@ -372,3 +374,13 @@ def test_no_type_of_a_column_needs_format_3() -> None:
     }
     kinds = {column_type(oid, -1).spark for oid in type_table._TABLE}
     assert {kind for kind in kinds if not kind.startswith("decimal(")} <= plain
+
+
+def test_a_file_that_is_no_position_delete_file_is_named(tmp_path: Path) -> None:
+    damaged, other = tmp_path / "damaged.parquet", tmp_path / "other.parquet"
+    damaged.write_bytes(b"PAR1 and no more")
+    pq.write_table(pa.table({"pos": [1]}), other)
+    for path, what in ((damaged, "cannot be read"), (other, "lacks the paths or the positions")):
+        with pytest.raises(LakeError, match=what) as error:
+            position_deletes.PositionDeletes().positions(f"file://{path}", "file:///a")
+        assert path.name in str(error.value)
