@@ -143,14 +143,17 @@ def test_the_same_statement(types: tuple[Database, Path], asked: str) -> None:
     assert found[0].lsn == found[1].lsn
 
 
-def test_every_point_of_a_table_that_changes(database: Database, session: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept_as", ["format: 3", "format: 2"])
+def test_every_point_of_a_table_that_changes(
+    database: Database, session: Any, tmp_path: Path, kept_as: str
+) -> None:
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text, n numeric(10,2)); "
         "INSERT INTO t SELECT g, 'v' || g, g FROM generate_series(1, 4) g"
     )
-    with Pipeline.open(
-        pipeline_file(tmp_path, database, ["t"], extra="mode: [history, append]\non_drop: drop\n")
-    ) as pipeline:
+    file = pipeline_file(tmp_path, database, ["t"], extra="mode: [history, append]\non_drop: drop\n")
+    file.write_text(file.read_text().replace("'t': {}", f"'t': {{{kept_as}}}"))
+    with Pipeline.open(file) as pipeline:
         pipeline.init()
         points = [pipeline.status().last_consistent_lsn]
         for step in TIMELINE:
