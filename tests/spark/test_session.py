@@ -116,7 +116,7 @@ def test_a_server_that_does_not_answer() -> None:
         ("mysql://user:s3cret@catalog.example/api", "/w", "does not support such a catalog"),
         ("sqlite:///relative.db", "/w", "must be an absolute path"),
         ("nonsense", "/w", "does not support such a catalog"),
-        ("sqlite:////c.db", "s3://bucket/w", "file system only"),
+        ("sqlite:////c.db", "hdfs://name/w", "cannot use such a warehouse"),
         ("sqlite:////c.db", "relative/w", "must be an absolute path"),
     ],
 )
