@@ -1,7 +1,7 @@
-"""The PostgreSQL side: slots, wire protocol, types, initial copy; it ends in the change log on disk.
+"""The PostgreSQL side: slots, wire protocol, types, initial copy.  Its result is the change log on disk.
 
-Usable on its own, without a lake (docs/plugins.md).  What is named here is the public interface; each name
-is loaded when it is first asked for, so that importing one light module does not bring in the heavy ones.
+It can be used on its own, without a lake (docs/plugins.md).  The names here are the public interface.  Each
+name is loaded at its first use, so that importing one light module does not load the heavy ones.
 """
 
 from __future__ import annotations
@@ -74,8 +74,7 @@ _PLACES = {
     "SourceSettings": "server.source",
 }
 
-# `decoder.stream.pull` is the module: its function is named as `from slotlake.decoder.stream.pull import
-# pull`.
+# `decoder.stream.pull` is the module; for its function: `from slotlake.decoder.stream.pull import pull`.
 __all__ = sorted(_PLACES)  # noqa: PLE0605 - built from the table above
 
 

@@ -4,10 +4,10 @@ An error says *what* is wrong, *where*, and the *way out*; the command prints th
 with ``exit_code`` (the table in docs/errors.md).  ``retryable`` tells a scheduler whether waiting
 can help.  Row values and secrets never go into a message.
 
-``table`` says whose trouble it is: an error that names one table lets that table be set aside, while the
-others go on (`infra.selection.aside`); one without stops all.  Whoever raises an error over what one table
-is, holds or
-allows, names it there: ``SourceError(…).of(schema, table)``, or `concerning` around what is done for it.
+``table`` names the table that causes the error.  An error with a table sets that table aside while the
+other tables go on (`infra.selection.aside`); an error without one stops all tables.  Code that raises an
+error about one table names the table: ``SourceError(…).of(schema, table)``, or `concerning` around the work
+on that table.
 """
 
 from __future__ import annotations
@@ -41,61 +41,61 @@ class SlotlakeError(Exception):
         return "\n  ".join(parts)
 
     def of(self, schema: str, table: str) -> Self:
-        """The same error, as the trouble of one table of the source alone (its names, not quoted)."""
+        """The same error, caused by one table of the source alone (its names are not quoted)."""
         self.table = (schema, table)
         return self
 
 
 class PipelineFileError(SlotlakeError):
-    """The pipeline file cannot be read, or says something it may not."""
+    """The pipeline file cannot be read, or has a setting that is not allowed."""
 
     exit_code = 2
 
 
 class SourceError(SlotlakeError):
-    """PostgreSQL cannot be reached, refuses, or is not set up for logical decoding."""
+    """PostgreSQL cannot be reached, refuses a request, or is not set up for logical decoding."""
 
     exit_code = 3
 
 
 class SourceUnavailableError(SourceError):
-    """The server cannot be reached now; later it may."""
+    """The server cannot be reached now; a later attempt may succeed."""
 
     retryable = True
 
 
 class LockedError(SourceUnavailableError):
-    """A table of the source is locked for longer than it is waited for."""
+    """A table of the source is locked for longer than slotlake waits."""
 
 
 class ChangedMeanwhileError(SourceError):
-    """A table was rewritten, altered or renamed while it was copied; its rows are not those of one moment."""
+    """A table was rewritten, altered or renamed during its copy, so the rows are not of one moment."""
 
     retryable = True
 
 
 class UnreadableRowsError(SourceError):
-    """The server fails at a row of a table: at reading it, at printing a value, or at the filter."""
+    """The server fails at a row of a table: it cannot read it, print a value, or evaluate the filter."""
 
 
 class StreamingError(SourceError):
-    """The server failed at sending a transaction in progress; with streaming off it may not."""
+    """The server failed to send a transaction in progress; with streaming off it may succeed."""
 
 
 class UnsendableError(SourceError):
-    """The server failed at making a message, as of a row whose text is too large; in binary it may not."""
+    """The server failed to build a message, as for a row whose text is too large; binary may succeed."""
 
 
 class UntranslatableError(SourceError):
-    """The server cannot translate a text to UTF-8; as it is stored it may be read."""
+    """The server cannot translate a text to UTF-8; without the translation it can be read."""
 
 
 class BulkError(SourceError):
-    """The server cannot be read through SQL; as a replication connection it may."""
+    """The changes cannot be read through SQL; over a replication connection they may be."""
 
     def __init__(self, what: str, *, where: str = "", way_out: str = "") -> None:
         instead = (
-            "nothing: the changes are read over a replication connection instead (as by source.bulk: false)"
+            "nothing: slotlake reads the changes over a replication connection (as with source.bulk: false)"
         )
         super().__init__(what, where=where, way_out=way_out or instead)
 
@@ -107,30 +107,34 @@ class SlotError(SlotlakeError):
 
 
 class SlotBusyError(SlotError):
-    """Another reader holds the slot."""
+    """Another reader uses the slot."""
 
     retryable = True
 
 
-# The same bytes come again, so no second run helps; what is behind them can be had.
+# The server sends the same bytes again, so a second run does not help; a new slot starts after them.
 DAMAGED = (
-    "the stream is damaged, or of a version that is not known here; nothing of this batch was kept or "
-    "confirmed, so "
-    "it comes again. If it is refused at the same place, please report it with what `slotlake decode "
-    "--record FILE` "
-    "writes; a new slot goes on behind it (SELECT pg_drop_replication_slot(…), then `slotlake recover`)"
+    "the stream is damaged, or the server uses a format that this version of slotlake does not know. Nothing "
+    "of this batch was stored or confirmed, so the server sends it again. If it is refused at the same place "
+    "again, please report it with the file that `slotlake decode --record FILE` writes. A new slot continues "
+    "after that place (SELECT pg_drop_replication_slot(…), then `slotlake recover`)"
 )
 UNREADABLE = (
     "the value is at fault, not the stream: correct it at the source, or leave its column out "
-    "(tables.<name>.columns); then have the table copied again, by `slotlake resume` if status says that it "
-    "is set aside, else by `slotlake backfill --table`"
+    "(tables.<name>.columns). Then copy the table again: with `slotlake resume` if `slotlake status` says "
+    "that it is set aside, else with `slotlake backfill --table`"
 )
-LAKE_ALTERED = "run `slotlake recover`: it says what of the lake is damaged, and mends what can be mended"
-DEFECT = "this is a defect of slotlake: please report it; nothing of this batch was kept or confirmed"
+NOT_UTF8 = (
+    "the source has bytes that are not UTF-8, in a value or a name: correct them at the source. Changes that "
+    "are in the WAL already keep these bytes: drop the slot (SELECT pg_drop_replication_slot(…)); then "
+    "`slotlake recover --yes` compares source and lake, and writes what differs"
+)
+LAKE_ALTERED = "run `slotlake recover`: it reports what is damaged in the lake, and repairs what it can"
+DEFECT = "this is a defect of slotlake: please report it. Nothing of this batch was stored or confirmed"
 
 
 class ProtocolError(SlotlakeError):
-    """A replication message that the protocol's grammar does not allow, or a value that its type does not.
+    """A replication message that breaks the protocol's grammar, or a value that its type does not allow.
 
     Attributes:
         message_type: the message's tag, one character, or "" when unknown.
@@ -161,7 +165,7 @@ class ProtocolError(SlotlakeError):
         self.lsn = lsn
 
     def at(self, lsn: int | None) -> ProtocolError:
-        """The same error, naming the position too."""
+        """The same error with the position."""
         same = ProtocolError(
             self.what, message_type=self.message_type, offset=self.offset, lsn=lsn, way_out=self.way_out
         )
@@ -169,7 +173,7 @@ class ProtocolError(SlotlakeError):
         return same
 
     def of(self, schema: str, table: str) -> Self:
-        """The trouble of one table is no damage of the stream."""
+        """The same error, caused by one table: the stream is not damaged."""
         self.way_out = UNREADABLE if self.way_out == DAMAGED else self.way_out
         if f"{schema}.{table}" not in self.what + self.where:
             self.where = f"{self.where}, table {schema}.{table}"
@@ -177,22 +181,22 @@ class ProtocolError(SlotlakeError):
 
 
 class ChangeLogError(SlotlakeError):
-    """A change log batch cannot be written or is not what its manifest says."""
+    """A change log batch cannot be written, or differs from its manifest."""
 
     exit_code = 6
 
 
 class LakeError(SlotlakeError):
-    """The catalog or the warehouse cannot be reached, or holds something unexpected."""
+    """The catalog or the warehouse cannot be reached, or contains something unexpected."""
 
     exit_code = 7
 
 
 class ApplyError(SlotlakeError):
-    """A batch holds a change that cannot be applied to the lake as it is.
+    """A batch contains a change that cannot be applied to the lake.
 
     Attributes:
-        choice: the key of the pipeline file that asks for the refusal; "" when nobody asked for it.
+        choice: the key of the pipeline file that demands the refusal; "" when no key does.
     """
 
     exit_code = 8
@@ -200,7 +204,7 @@ class ApplyError(SlotlakeError):
 
 
 class BusyError(SlotlakeError):
-    """Another run of the same pipeline is at work."""
+    """Another run of the same pipeline is in progress."""
 
     exit_code = 9
     retryable = True
@@ -218,7 +222,7 @@ class ConsumerError(SlotlakeError):
     Attributes:
         callback: the callback that failed, "" when none was called.
         xid: the transaction's id, None outside of transactions.
-        lsn: position of what it was called with.
+        lsn: the position of the change or message that the callback received.
     """
 
     exit_code = 11
@@ -241,9 +245,9 @@ class ConsumerError(SlotlakeError):
 
 @contextmanager
 def concerning(schema: str, table: str) -> Iterator[None]:
-    """What the source refuses, or what cannot be read or applied, is within this block one table's trouble.
+    """Say that errors inside this block are caused by one table: a refusal, an unreadable or unfit change.
 
-    Not so a server that cannot be reached, or a slot, a disk or a lake that fails.
+    Errors about a server that cannot be reached, a slot, a disk or the lake stay without a table.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Named places at which a test can end the process as a crash would, or make something else happen.
+"""Named places at which a test can end the process as a crash would, or run an action.
 
 ``SLOTLAKE_FAILPOINT=<name>`` or ``<name>:<n>`` kills the process with SIGKILL the first (or n-th)
 time it reaches that place.  Without the variable a failpoint costs one dictionary look-up.
@@ -16,35 +16,35 @@ NAMES = frozenset(
         "pull.mid",  # messages received, some written, no commit of the batch yet
         "pull.prepared",  # prepared transactions are durable; the batch has no name yet
         "pull.renamed",  # the batch has its final name; nothing applied
-        "evolve.copying",  # a table that must be copied again: the batch ends at the copy, nothing is copied
-        "evolve.compared",  # tables with wider columns hold what the source holds; nothing is noted of it
-        "evolve.copied",  # it is copied; what belongs to the batch has no name yet
-        "evolve.noted",  # what belongs to the batch has its name
+        "evolve.copying",  # a table must be copied again: the batch ends at the copy, nothing is copied yet
+        "evolve.compared",  # tables with wider columns equal the source; this is not recorded yet
+        "evolve.copied",  # the table is copied; the batch sidecar has no name yet
+        "evolve.noted",  # the batch sidecar has its name
         "apply.mid_merge",  # while Spark runs a MERGE
         "apply.between_tables",  # one table staged, the next not
-        "apply.between_modes",  # the mirror staged, a table beside it not
+        "apply.between_modes",  # the mirror staged, a derived table not
         "publish.before_swap",  # next metadata files written, pointers not moved
         "publish.after_swap",  # pointers moved, slot not confirmed
-        "init.slot_made",  # the slot is made and noted; nothing copied
+        "init.slot_made",  # the slot is created and recorded; nothing copied
         "init.mid_copy",  # rows of a part written, the part not finished
-        "init.part_done",  # a part is on disk and noted
-        "init.forwarded",  # what was copied earlier is known to be brought forward; nothing registered
+        "init.part_done",  # a part is on disk and recorded
+        "init.forwarded",  # the tables copied earlier have the changes made since; nothing registered
         "init.registered",  # a table's files are registered out of sight
         "init.before_publish",
-        "join.noted",  # the keys of a joining table that a batch changed are noted; it is not applied
+        "join.noted",  # the keys of a joining table that a batch changed are recorded; it is not applied
         "join.published",  # a joining table is published, and recorded as half copied
-        "recopy.staged",  # large tables that are copied again: what is whole is staged, nothing published
-        "aside.written",  # a table is on record as set aside; the step that met its trouble is not taken yet
+        "recopy.staged",  # large tables that are copied again: complete ones are staged, nothing published
+        "aside.written",  # a table is recorded as set aside; the step that failed is not repeated yet
         "drop.source",  # slot and publications gone, the lake still there
-        "drop.catalog",  # the catalog has forgotten the tables, their files are there
+        "drop.catalog",  # the tables are gone from the catalog, their files are still there
         "recover.slot_dropped",  # the old slot is gone, there is no new one
         "recover.slot_made",  # the new slot is there, nothing compared
         "recover.lowered",  # the lake's position is below the new slot's
-        "recover.batch_written",  # the difference is in the change log, the copies beside it are not
-        "recover.published",  # all is done, but the note that says that it was begun is there
+        "recover.batch_written",  # the difference is in the change log, the copies next to it are not
+        "recover.published",  # all is done, but the record of the begun recovery is still there
         "compact.rewriting",  # after a batch: while Spark packs small files of a table
         "compact.rewritten",  # they are packed; further tables are not
-        "maintain.rewritten",  # a table's files rewritten, nothing let go of
+        "maintain.rewritten",  # a table's files rewritten, nothing expired
         "maintain.expired",  # snapshots gone from its metadata, their files not removed
         "format.before_swap",  # tables in another format are written, no pointer is moved
     }
@@ -55,7 +55,7 @@ _actions: dict[str, Callable[[], None]] = {}
 
 @contextmanager
 def happening(name: str, action: Callable[[], None]) -> Iterator[None]:
-    """Within, ``action`` runs the first time this process reaches that place (a server crashes, say)."""
+    """Inside the block, ``action`` runs once, when this process first reaches that place."""
     assert name in NAMES, name
     _actions[name] = action
     try:
@@ -74,7 +74,7 @@ def reach(name: str) -> None:
 
 
 def armed(name: str) -> bool:
-    """Count a visit; true when this visit is the one to die at."""
+    """Count a visit; true when the process must die at this visit."""
     setting = os.environ.get("SLOTLAKE_FAILPOINT", "")
     if not setting:
         return False

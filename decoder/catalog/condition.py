@@ -1,9 +1,9 @@
-"""An SQL condition that somebody gives to choose rows by: checked by the source, and asked of rows elsewhere.
+"""An SQL condition by which a user chooses rows: the source checks it, and evaluates it for the lake's rows.
 
-The server alone says what a condition means, also of rows that it does not have: they are sent to it as
-text, and it says which of them satisfy it.  Invariant: a condition that passed :func:`checked` is one
-expression, so that it stays within the parentheses it is put in; it reads nothing but the row, and says the
-same of a row each time that it is asked within one transaction.
+Only the server decides what a condition means, also for rows that the server does not have: slotlake sends
+these as text, and the server answers which of them satisfy the condition.  Invariant: a condition that passed
+:func:`checked` is one expression, so it cannot leave the parentheses around it; it reads nothing but the row,
+and its result for a row is the same each time within one transaction.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TextColumn:
     """A column whose values can be given to the server as text.
 
     Attributes:
-        type_name: as a cast takes it.
+        type_name: as it is written in a cast.
         collation: qualified and quoted; None for a type that has none.
     """
 
@@ -43,7 +43,7 @@ class TextColumn:
     collation: str | None
 
     def cast(self, text: str) -> str:
-        """SQL for a value of the column, of SQL for its text."""
+        """SQL for a value of the column, from SQL for the value's text."""
         collate = f" COLLATE {self.collation}" if self.collation else ""
         return f"CAST({text} AS {self.type_name}){collate}"
 
@@ -58,7 +58,7 @@ class Condition:
     """A condition over a table's columns that has been checked.
 
     Attributes:
-        columns: those that it may name; a row elsewhere must have them.
+        columns: those that it may name; the lake must have them.
     """
 
     text: str
@@ -66,7 +66,7 @@ class Condition:
     columns: tuple[TextColumn, ...]
 
     def among(self, connection: psycopg.Connection[Any], values: Sequence[Sequence[str | None]]) -> list[int]:
-        """Which of some rows satisfy it: their places, from 0.
+        """Which of these rows satisfy it: their places, from 0.
 
         Args:
             values: the rows' texts, a sequence per column of ``columns``.
@@ -80,25 +80,25 @@ class Condition:
         cast = ", ".join(f"{each.cast(f'c{i}')} AS {each.quoted}" for i, each in enumerate(self.columns))
         alias = sql.Identifier(self.table).as_string(None)
         begin = f"SELECT place__ FROM (SELECT {cast}, place__ FROM unnest("
-        # OFFSET 0: a value is made before the condition looks at it.
+        # OFFSET 0: the server casts each value before it evaluates the condition.
         end = f") WITH ORDINALITY AS given__ ({names}, place__) OFFSET 0) AS {alias} WHERE ({self.text})"
         return begin.replace("%", "%%") + arrays + end.replace("%", "%%")
 
 
 def range_condition(table: SourceTable, key_range: str) -> str:
-    """The condition of a range of keys, ``A..B``, both ends with it; either may be left out.
+    """The condition for a range of keys, ``A..B``, both ends included; one end may be left out.
 
     Raises:
-        PipelineFileError: it is no range, or the table has no key.
+        PipelineFileError: the text is not a range, or the table has no key.
     """
     low, dots, high = key_range.partition("..")
     if not table.key:
         raise _keyless(table)
     if not dots or not (low or high):
         raise PipelineFileError(
-            f"{key_range!r} is no range of keys",
+            f"{key_range!r} is not a range of keys",
             where=f"--key-range, table {table.quoted}",
-            way_out="write A..B, A.. or ..B; for anything else: --where",
+            way_out="write A..B, A.. or ..B; use --where for any other choice of rows",
         )
     name = sql.Identifier(table.key[0]).as_string(None)
     ends = [f"{name} {sign} {_literal(end)}" for sign, end in ((">=", low), ("<=", high)) if end]
@@ -112,14 +112,14 @@ def _literal(text: str) -> str:
 def checked(
     connection: psycopg.Connection[Any], table: SourceTable, text: str, lake_columns: Iterable[str]
 ) -> Condition:
-    """A condition over the rows of a table, after the server has analysed it; nothing is run.
+    """A condition over the rows of a table, after the server has analysed it; nothing is executed.
 
     Args:
-        held: the columns that a row elsewhere has.
+        lake_columns: the columns that the lake's table has.
 
     Raises:
-        PipelineFileError: it is not one condition over these columns; or it holds a subquery or a volatile
-            function, which say another thing each time, and of rows elsewhere something else.
+        PipelineFileError: it is not one condition over these columns; or it contains a subquery or a volatile
+            function, whose result can differ each time, and for rows of the lake.
     """
     if not table.key:
         raise _keyless(table)
@@ -140,14 +140,14 @@ def checked(
 
 
 _ELSEWHERE = (
-    "name columns that are published and that the lake has, without the schema before the table's name"
+    "use only columns that are published and that the lake has, and no schema before the table's name"
 )
 
 
 def text_columns(
     connection: psycopg.Connection[Any], relation_id: int, names: Sequence[str]
 ) -> Mapping[str, TextColumn]:
-    """Return columns of a table by name, in the order that they are asked for; unknown names are left out.
+    """Return columns of a table by name, in the order of ``names``; unknown names are left out.
 
     Args:
         relation_id: OID of the table.
@@ -189,15 +189,16 @@ def _require_one_expression(text: str, where: str) -> None:
         depth += (token.lastgroup == "open") - (token.lastgroup == "close")
         if token.lastgroup == "refused" or depth < 0:
             raise PipelineFileError(
-                f"it is not one condition, because of {token[0]!r} at character {token.start() + 1}",
+                f"the condition may not contain {token[0]!r} (character {token.start() + 1})",
                 where=where,
-                way_out="write one SQL expression, without comments, dollar quotes and semicolons",
+                way_out="write one SQL expression with closed quotes and parentheses, without comments, "
+                "dollar quotes and semicolons",
             )
     if depth or not text.strip():
         raise PipelineFileError(
-            "it is not one condition: a parenthesis is left open" if depth else "the condition is empty",
+            "a parenthesis of the condition is not closed" if depth else "the condition is empty",
             where=where,
-            way_out="write one SQL expression, as it stands behind WHERE",
+            way_out="write one SQL expression, as after WHERE",
         )
 
 
@@ -206,7 +207,7 @@ def _tokens(text: str) -> Iterator[re.Match[str]]:
 
 
 def _named_columns(text: str, table: SourceTable, lake_columns: Iterable[str]) -> list[str]:
-    """The columns that a condition may name, of those that a row elsewhere has; of whole rows, all."""
+    """The lake's columns that a condition may name; all of them if it names the whole row."""
     words = set()
     for word in _WORD.findall(text):
         words.add(word[1:-1].replace('""', '"') if word.startswith('"') else word.lower())
@@ -221,7 +222,7 @@ def _plan(connection: psycopg.Connection[Any], statement: str, where: str) -> An
     try:
         with connection.transaction():
             connection.execute("SET LOCAL standard_conforming_strings = on")
-            # A prepared statement is one statement; the text cannot bring more.
+            # The server prepares one statement only, so the text cannot add another.
             row = connection.execute(f"EXPLAIN (COSTS OFF, FORMAT JSON) {statement}".encode(), prepare=True)
             return row.fetchone()[0][0]["Plan"]  # type: ignore[index]
     except psycopg.errors.LockNotAvailable:
@@ -234,17 +235,18 @@ def _refuse_plan(plan: Any, where: str) -> None:
     nodes = list(_nodes(plan))
     if any(node.get("Parent Relationship") in _NO_SUBQUERY for node in nodes):
         raise PipelineFileError(
-            "a condition cannot hold a subquery: of rows that are in the lake only, the source knows none",
+            "a condition may not contain a subquery: the source cannot answer it for rows that only the "
+            "lake has",
             where=where,
-            way_out="ask the source for the keys first, and name them: id IN (1, 2, 3)",
+            way_out="query the keys at the source first, and write them in the condition: id IN (1, 2, 3)",
         )
-    # The planner keeps a subquery apart whose columns are volatile (is_simple_subquery, prepjointree.c).
+    # The planner does not merge a subquery whose columns are volatile (is_simple_subquery, prepjointree.c).
     if any(node.get("Node Type") == "Subquery Scan" for node in nodes):
         raise PipelineFileError(
-            "a condition cannot call a volatile function, such as random() or clock_timestamp(): "
+            "a condition may not call a volatile function, such as random() or clock_timestamp(): "
             "it would choose other rows each time",
             where=where,
-            way_out="write a value in its place; now() and current_date are allowed",
+            way_out="write a value instead; now() and current_date are allowed",
         )
 
 
@@ -256,18 +258,18 @@ def _nodes(plan: Any) -> Iterator[Any]:
 
 def _not_understood(error: psycopg.Error, where: str, way_out: str = "") -> PipelineFileError:
     return PipelineFileError(
-        f"PostgreSQL does not accept the condition: {error.diag.message_primary or 'it is wrong'}",
+        f"PostgreSQL does not accept the condition: {error.diag.message_primary or 'it gives no reason'}",
         where=where,
-        way_out=way_out or "write one SQL expression over the table's columns, as it stands behind WHERE",
+        way_out=way_out or "write one SQL expression over the table's columns, as after WHERE",
     )
 
 
 def _keyless(table: SourceTable) -> PipelineFileError:
     return PipelineFileError(
-        f"{table.quoted} has no key, so single rows of it cannot be told apart",
-        where="a condition or a range of keys",
-        way_out="leave it out: the whole table is read again; or give the table a primary key that is not "
-        "deferrable",
+        f"{table.quoted} has no key, so single rows of it cannot be identified",
+        where=f"the condition or the range of keys, table {table.quoted}",
+        way_out="leave the condition or the range out, so that the whole table is read again; or give the "
+        "table a primary key that is not deferrable",
     )
 
 

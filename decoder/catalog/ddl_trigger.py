@@ -1,4 +1,4 @@
-"""Slotlake's event trigger as the source's catalog shows it: its names, and whether it is installed."""
+"""Slotlake's event trigger at the source: its names, and whether the catalog has it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def state(connection: psycopg.Connection[Any]) -> str:
 
 
 def is_installed(dsn: str) -> bool:
-    """Does the source tell of altered tables?
+    """True if the source has the event trigger that reports altered tables.
 
     Raises:
-        SourceError: it cannot be asked.
+        SourceError: the source cannot be reached or refuses.
     """
     with source_session(dsn, "looking for the event trigger") as connection:
         return state(connection) == "installed"

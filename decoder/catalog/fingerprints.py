@@ -1,13 +1,17 @@
-"""What the source's catalog says of a table that its stream of changes does not: identity, storage, columns.
+"""What the source's catalog says about a table and the stream does not: identity, storage, columns.
 
-A Relation message names columns; it says neither that a column of the same name is another one, nor that the
-rows were rewritten.  The catalog does: an attribute number is never used twice in a table; a command that
-changes a column writes its row of pg_attribute anew (its xmin); a command that rewrites rows gives the table
-another file (relfilenode); a table that left a publication and came back is another row of
-pg_publication_rel; a publication whose options changed has its row of pg_publication written anew, and a
-table that was moved to another schema its dependency on that (pg_depend), both also if all is back as it was.
-Invariant: nothing here is read from the future of a snapshot: inside a transaction that
-imports one, these are plain queries of the catalog's tables, as of that snapshot.
+A Relation message names columns.  It does not show that a column of the same name is a new one, or that the
+rows were rewritten.  The catalog shows both:
+
+- An attribute number is never used twice in a table.
+- A command that changes a column writes a new version of its row of pg_attribute (its xmin).
+- A command that rewrites rows gives the table another file (relfilenode).
+- A table that left a publication and came back has another row in pg_publication_rel.
+- A publication whose options changed has a new version of its row of pg_publication.
+- A table that was moved to another schema has a new version of its dependency on the schema (pg_depend).
+
+The last two are visible even if the change was undone.  Invariant: nothing here is newer than the snapshot:
+in a transaction that imports one, these are plain queries of the catalog's tables, as of that snapshot.
 """
 
 from __future__ import annotations
@@ -26,14 +30,14 @@ _FIRST_WITH_SCHEMAS = 150000  # FOR TABLES IN SCHEMA, column lists, row filters
 
 @dataclass(frozen=True)
 class Attribute:
-    """A column, or what is left of one.
+    """A column, also a dropped one.
 
     Attributes:
         number: its attribute number.
         since: the transaction that last changed its description.
-        missing: rows from before the column hold a constant that is kept beside the table.
+        missing: rows older than the column show a constant that the catalog stores (attmissingval).
         has_default: it has a default now, an identity, or a generated value.
-        constant: what those rows hold, as PostgreSQL writes it; None if that is not known.
+        constant: that constant, as PostgreSQL writes it; None if it is not known.
         texts: what decides how values of its type are printed (`decoder.catalog.type_texts`).
     """
 
@@ -51,15 +55,16 @@ class Attribute:
 
 @dataclass(frozen=True)
 class TableFingerprint:
-    """A table as the catalog has it.
+    """A table as the catalog describes it.
 
     Attributes:
-        storage: its file; another one means that rows were rewritten, truncated or only moved together.
-        members: what of the publications holds it: entries that are gone and back are others.
-        ways: of each of them, how it publishes the table: another text if that changed, also if it changed
-            back; ends in `WHOLE` where it publishes every change of every row and column under the table's
-            own name, whatever others do.
-        attributes: all columns ever, by number.
+        storage: its file; another file means that rows were rewritten, truncated or only compacted.
+        members: the entries of the publications that publish it; an entry that was removed and added again
+            is another entry.
+        ways: per entry, how it publishes the table.  The text differs if this changed, also if it changed
+            back.  It ends in `WHOLE` if the entry publishes every change of every row and column under the
+            table's own name, whatever other entries do.
+        attributes: all columns that the table ever had, by number.
     """
 
     relation_id: int
@@ -86,7 +91,8 @@ JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
 LEFT JOIN pg_type t ON t.oid = a.atttypid
 WHERE c.oid = ANY (%(tables)s)
 """
-# A partition is published by what publishes a table above it, too; under whose name, all of them decide.
+# What publishes a table above a partition publishes the partition too; all of them together decide under
+# which name.
 _MEMBERS = """
 WITH held AS (
     SELECT oid AS leaf, oid AS member, relkind = 'r' AND NOT relispartition AS alone
@@ -122,7 +128,7 @@ JOIN named p ON p.oid = s.pnpubid
 def table_fingerprints(
     connection: psycopg.Connection[Any], tables: Collection[int], publications: Sequence[str]
 ) -> dict[int, TableFingerprint]:
-    """Return what the catalog says of the tables that exist, with two or three queries for all of them.
+    """Return what the catalog says about those tables that exist, with two or three queries for all.
 
     Args:
         tables: OIDs.

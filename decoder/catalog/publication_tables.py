@@ -1,12 +1,14 @@
-"""Which tables publications hold, read from the catalog alone: no table is opened, so none need be free.
+"""Which tables the publications publish, read from the catalog alone, without opening (locking) any table.
 
-The server's own view (pg_publication_tables) opens every table: it waits for one that an ALTER TABLE, also a
-prepared one, has locked, and fails for one that is dropped meanwhile.  Here each query sees one moment of the
-catalog.  The rules are those of pg_get_publication_tables (pg_publication.c); the view is the tests' oracle.
-Of several publications the one that publishes through the topmost root decides: all changes below come
-under its name (get_rel_sync_entry, pgoutput.c); what another publishes below it gets none, and is not listed.
-Only a row filter's text cannot be had so: the server opens the table to print it.  Invariant: that text is
-read, or known not to have been (`UNREAD_FILTER`); a query with that fails, whoever forgets to ask.
+The server's own view (pg_publication_tables) opens every table.  So it waits for a table that an ALTER TABLE,
+also a prepared one, has locked, and it fails if a table is dropped at that moment.  Here each query sees the
+catalog at one moment.  The rules are those of pg_get_publication_tables (pg_publication.c); the tests compare
+with the view.  If several publications publish a partition, the one that publishes through the topmost root
+decides: all changes below that root come under its name (get_rel_sync_entry, pgoutput.c).  A table below it
+that another publication names gets no changes, and is not listed.
+
+Only the text of a row filter needs more: the server opens the table to print it.  Invariant: the text is
+either read, or replaced by `UNREAD_FILTER`, with which every query fails, so that nobody uses it by mistake.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ _FIRST_WITH_GENERATED = 180000  # generated columns can be published
 _FILTER_LOCK_MILLISECONDS = 200
 UNREAD_FILTER = '"the row filter of a locked table"'
 
-# Tables that nobody may open now: who wants ACCESS EXCLUSIVE makes all others wait behind him.
+# Tables that nobody can open now: a session that waits for ACCESS EXCLUSIVE makes all later ones wait.
 LOCKED = """locked AS MATERIALIZED (
     SELECT relation FROM pg_catalog.pg_locks
     WHERE locktype = 'relation' AND mode = 'AccessExclusiveLock'
       AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
 )"""
-# Below a partitioned table: its partitions that hold rows. `root` gives oid and relkind.
+# Below a partitioned table: its partitions that have rows. `root` gives oid and relkind.
 LEAVES = """tree AS (
     SELECT oid AS root, oid AS relid, relkind FROM root WHERE relkind = 'p'
     UNION ALL
@@ -105,7 +107,7 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 {entry}
 ORDER BY n.nspname, c.relname, p.pubname
 """
-# A publication's list and filter of a table do not count where it holds the table's schema too.
+# A publication's column list and filter for a table do not count if it also publishes the table's schema.
 _ENTRY = """LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
      AND NOT p.puballtables AND NOT EXISTS (
          SELECT FROM pg_catalog.pg_publication_namespace s
@@ -164,8 +166,8 @@ def require_filter(row_filter: str | None, table: str) -> None:
         raise SourceUnavailableError(
             f"the row filter of {table} cannot be read now: the table is locked",
             where=f"table {table}",
-            way_out="an open transaction holds it (ALTER TABLE, LOCK TABLE), perhaps a prepared one: end it "
-            "(pg_locks, pg_prepared_xacts), then run the same command again",
+            way_out="an open transaction, perhaps a prepared one, holds the lock (ALTER TABLE, LOCK TABLE): "
+            "end it (see pg_locks, pg_prepared_xacts), then run the same command again",
         )
 
 
@@ -175,27 +177,27 @@ def _listed(connection: psycopg.Connection[Any]) -> str:
 
 
 def _filters(connection: psycopg.Connection[Any], entries: Collection[int]) -> dict[int, str]:
-    """The filters' texts by entry of pg_publication_rel, of those whose table can be opened now."""
+    """The filters' texts by entry of pg_publication_rel, for those tables that can be opened now."""
     if not entries:
         return {}
     rows = connection.execute(_NOT_LOCKED.encode(), (list(entries),)).fetchall()
     free = [int(oid) for (oid,) in rows]
     texts_by_entry = _texts(connection, free)
-    if texts_by_entry is None:  # one has been locked since
+    if texts_by_entry is None:  # a table was locked after the first query
         one_by_one = [_texts(connection, [oid]) or {} for oid in free]
         texts_by_entry = {oid: text for texts in one_by_one for oid, text in texts.items()}
     return texts_by_entry
 
 
 def _texts(connection: psycopg.Connection[Any], entries: list[int]) -> dict[int, str] | None:
-    """None if they cannot be had at once."""
+    """The texts of these filters; None if one of the tables is locked."""
     set_wait = "SELECT pg_catalog.set_config('lock_timeout', %s, true)"
     try:
         with connection.transaction():
             usual = connection.execute("SELECT pg_catalog.current_setting('lock_timeout')").fetchone()
             connection.execute(set_wait, [str(_FILTER_LOCK_MILLISECONDS)])
             rows = connection.execute(_FILTERS.encode(), (entries,)).fetchall()
-            connection.execute(set_wait, usual)  # of a transaction around this one
+            connection.execute(set_wait, usual)  # for a transaction around this one
     except psycopg.errors.LockNotAvailable:
         return None
     return {int(oid): str(text) for oid, text in rows if text is not None}

@@ -1,8 +1,8 @@
-"""What the publications publish: tables, columns, filters, and whether each table is fit for it.
+"""What the publications publish: tables, columns, filters, and whether the stream of each table can work.
 
-By the server's own rules (column lists, row filters, partition roots; publication_tables.py), so that the
-initial copy and the stream hold the same rows and columns.  Invariant: columns come in the order in which the
-stream sends them, by attribute number.
+The rules are the server's own (column lists, row filters, partition roots; publication_tables.py), so that
+the initial copy and the stream have the same rows and columns.  Invariant: columns come in the order in which
+the stream sends them, by attribute number.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class SourceColumn:
 
     Attributes:
         in_key: part of the replica identity.
-        has_default: rows that were there before the column may hold more than NULL in it (a default,
-            also one that is only kept for old rows; an identity; a generated value).
+        has_default: rows that are older than the column may have other values than NULL in it (from a
+            default, also one that applies to old rows only; an identity; a generated value).
     """
 
     name: str
@@ -50,8 +50,8 @@ class SourceTable:
         relation_id: its OID.
         kind: 'r' table, 'p' partitioned table published through its root.
         replica_identity: d (default), n (nothing), f (full) or i (index).
-        primary_key: its columns, () when there is none that holds at any moment
-            (`decoder.catalog.key_index`), or not all of it is published.
+        primary_key: its columns; () if no primary key is enforced at every moment
+            (`decoder.catalog.key_index`), or if not all its columns are published.
         key: columns that identify a row in the stream: under an index identity the index's, else the
             primary key; () when there are none.
         row_filter: SQL over the table's columns (several publications' filters OR'ed), None for all rows;
@@ -73,7 +73,7 @@ class SourceTable:
 
     @property
     def quoted(self) -> str:
-        """The name as SQL takes it."""
+        """The name, quoted as in SQL."""
         return sql.Identifier(self.schema, self.table).as_string(None)
 
     @property
@@ -84,7 +84,7 @@ class SourceTable:
 
 @dataclass(frozen=True)
 class TableWarning:
-    """A published table that something will fail on; ``table`` as SQL takes it."""
+    """A published table on which statements of the source will fail; ``table`` is quoted as in SQL."""
 
     table: str
     what: str
@@ -92,14 +92,14 @@ class TableWarning:
 
 
 def missing_publications(connection: psycopg.Connection[Any], names: Sequence[str]) -> list[str]:
-    """Those of the names that are no publication of the connected database."""
+    """The names for which the connected database has no publication."""
     rows = connection.execute("SELECT pubname FROM pg_publication WHERE pubname = ANY (%s)", (list(names),))
     present = {str(row[0]) for row in rows.fetchall()}
     return [name for name in names if name not in present]
 
 
 def check_publications(connection: psycopg.Connection[Any], names: Sequence[str]) -> None:
-    """Check that all publications exist: from PostgreSQL 18 on the stream would just lack their tables.
+    """Check that all publications exist: from PostgreSQL 18 on the stream silently lacks their tables.
 
     Raises:
         SourceError: one is missing.
@@ -109,9 +109,9 @@ def check_publications(connection: psycopg.Connection[Any], names: Sequence[str]
         raise SourceError(
             f"the source has no publication {', '.join(map(repr, missing))}",
             where="source.publications",
-            way_out="CREATE PUBLICATION … FOR TABLE … before the slot is made, or let `slotlake init` make "
-            "it from `tables`; if it was dropped, run `slotlake recover`: changes made while it did not "
-            "exist are not in the stream",
+            way_out="CREATE PUBLICATION … FOR TABLE … before the slot is created, or let `slotlake init` "
+            "create it from `tables`. If the publication was dropped, create it and run `slotlake recover`: "
+            "the stream lacks the changes made while it did not exist",
         )
 
 
@@ -139,28 +139,28 @@ def create_publication(
         connection.execute(command)
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
         raise SourceError(
-            f"the publication {name!r} cannot be made: {error.diag.message_primary}",
+            f"the publication {name!r} cannot be created: {error.diag.message_primary}",
             where="section `tables` of the pipeline file",
             way_out="correct the table's name (with its schema, as schema.table)",
         ) from None
     except psycopg.errors.ReadOnlySqlTransaction:
         raise SourceError(
-            f"the publication {name!r} cannot be made on a standby",
+            f"the publication {name!r} cannot be created on a standby",
             where="source.dsn",
             way_out="run CREATE PUBLICATION on the primary; the standby gets it from there",
         ) from None
     except psycopg.errors.InsufficientPrivilege as error:
         raise SourceError(
-            f"the publication {name!r} cannot be made: {error.diag.message_primary}",
+            f"the publication {name!r} cannot be created: {error.diag.message_primary}",
             where="the role in source.dsn",
-            way_out="have a superuser, or the tables' owner (who needs CREATE on the database), run what "
-            "`slotlake init PIPELINE.yaml --print-sql` prints, then run the same command again",
+            way_out="ask a superuser, or the tables' owner (who needs CREATE on the database), to run what "
+            "`slotlake init PIPELINE.yaml --print-sql` prints; then run the same command again",
         ) from None
     except psycopg.errors.InvalidParameterValue as error:
         raise SourceError(
-            f"the publication {name!r} cannot be made: {error.diag.message_primary}",
+            f"the publication {name!r} cannot be created: {error.diag.message_primary}",
             where="section `tables` of the pipeline file",
-            way_out="leave out what cannot be published (views, foreign, temporary and unlogged tables)",
+            way_out="remove what cannot be published (views, foreign, temporary and unlogged tables)",
         ) from None
 
 
@@ -172,7 +172,7 @@ def source_tables(
     """All tables that these publications publish, by schema and name.
 
     Args:
-        only: those of these schemas and names.
+        only: return only the tables with these schemas and names.
 
     Raises:
         SourceError: a publication is missing, or two disagree on a table's columns.
@@ -184,7 +184,7 @@ def source_tables(
 
 @contextmanager
 def one_moment(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Queries of the catalog that see one moment of it: else a table may be dropped in between."""
+    """Let all queries in the block see the catalog at one moment, or a table may be dropped in between."""
     if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
         yield
         return
@@ -207,7 +207,7 @@ def _source_tables(
 
 
 def _columns(connection: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[tuple[Any, ...]]]:
-    """The columns of all these tables, by one query: a thousand tables must not cost a thousand."""
+    """The columns of all these tables, by one query: a thousand tables must not cost a thousand queries."""
     generated = connection.info.server_version >= _FIRST_WITH_GENERATED
     parameters = {"tables": oids, "generated": generated}
     by_table: dict[int, list[tuple[Any, ...]]] = {}
@@ -245,9 +245,9 @@ def _table(rows: list[list[Any]], columns: list[tuple[Any, ...]]) -> SourceTable
     if any(row[5] != attnames for row in rows):
         quoted = sql.Identifier(schema, name).as_string(None)
         raise SourceError(
-            f"publications disagree on the columns of {quoted}",
-            where="source.publications",
-            way_out="give the table the same column list in all of them (the server refuses it too)",
+            f"the publications have different column lists for {quoted}",
+            where=f"source.publications, table {quoted}",
+            way_out="give the table the same column list in all of them (the server refuses this too)",
         )
     filters = [row[6] for row in rows]
     published = [column for column in columns if attnames is None or column[0] in attnames]
@@ -281,12 +281,12 @@ def _column(row: tuple[Any, ...], identity: str) -> SourceColumn:
 
 
 def unfit_tables(tables: Sequence[SourceTable]) -> list[TableWarning]:
-    """Tables whose updates and deletes the source itself will refuse, or whose key is not published."""
+    """Tables whose updates and deletes the source itself refuses, or whose key is not published."""
     return [
         TableWarning(
             table.quoted,
-            "it has no key (a deferrable one is none), and its updates and deletes are published: PostgreSQL "
-            "will refuse an UPDATE or DELETE on it (inserts are fine)",
+            "it has no key (a deferrable key does not count), and its updates and deletes are published: "
+            "PostgreSQL refuses every UPDATE and DELETE on it (INSERT works)",
             "ALTER TABLE … ADD PRIMARY KEY, or REPLICA IDENTITY FULL, or publish only inserts "
             "(WITH (publish = 'insert'))",
         )

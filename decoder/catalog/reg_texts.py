@@ -1,11 +1,11 @@
-"""Names in values of ``regclass`` and its like: which of them does the source's catalog not print today?
+"""Finds names in values of ``regclass`` and similar types that no object of the source has today.
 
-A row has an object's OID, the stream its name as it was when the row was written.  An object that was renamed
-and is back under its name leaves no trace in the catalog, nor does one that was made and dropped since.  Only
-rows written in between tell of it: by a name that no object has.
+A row has the OID of an object; the stream has the object's name at the time when the row was written.  The
+catalog does not show that an object was renamed and renamed back, or created and dropped since.  Only rows
+that were written in between show it: they have a name that no object has.
 
-A name is looked for among those that are printed, not read back: an overloaded function is printed as what
-``regproc`` cannot read.  Values within composites and ranges are not looked at.
+A name is compared with the names that the server prints; it is not parsed.  For an overloaded function the
+server prints a text that ``regproc`` cannot parse.  Values inside composites and ranges are not examined.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import psycopg
 from slotlake.decoder.catalog.type_texts import OBJECT_KINDS
 from slotlake.decoder.types.names import FIRST_GENBKI_OID
 
-# Domains and arrays, followed to what they are of; a domain over arrays within an array is left alone.
+# Domains and arrays are followed to their element type; a domain over arrays inside an array is not.
 _KINDS = f"""
 WITH RECURSIVE inner_type (root, oid, arrays) AS (
     SELECT t.oid, t.oid, 0 FROM pg_catalog.pg_type t WHERE t.oid = ANY (%(types)s)
@@ -32,7 +32,7 @@ SELECT i.root::bigint, t.typname, i.arrays > 0
 FROM inner_type i JOIN pg_catalog.pg_type t ON t.oid = i.oid
 WHERE t.typname = ANY (%(kinds)s) AND t.oid < {FIRST_GENBKI_OID} AND i.arrays < 2
 """
-# What has no name is printed as its number, and 0 as a sign of its own.
+# An OID without an object is printed as a number, and 0 as a special text.
 _UNPRINTED = """
 WITH printed (name) AS MATERIALIZED (
     SELECT DISTINCT x.oid::pg_catalog.{kind}::pg_catalog.text FROM pg_catalog.{catalog} x
@@ -44,15 +44,15 @@ WHERE printed.name IS NULL AND said.name <> 0::pg_catalog.oid::pg_catalog.{kind}
   AND CASE WHEN said.name ~ '^[0-9]+$'
            THEN said.name::pg_catalog.oid::pg_catalog.{kind}::pg_catalog.text <> said.name ELSE true END
 """
-_NAMES = {False: "value", True: "pg_catalog.unnest(value::pg_catalog.text[])"}  # of an array?
+_NAMES = {False: "value", True: "pg_catalog.unnest(value::pg_catalog.text[])"}  # True: an array
 
 
 def texts_without_object(
     connection: psycopg.Connection[Any], texts: Mapping[int, Collection[str]]
 ) -> dict[int, frozenset[str]]:
-    """Of texts of values, by their type's OID, those with a name that no object of the kind has now.
+    """Those texts of values, by their type's OID, that have a name that no object of the kind has now.
 
-    Types of other kinds are passed over.
+    Types of other kinds are ignored.
     """
     unknown_texts: dict[int, frozenset[str]] = {}
     parameters = {"types": list(texts), "kinds": list(OBJECT_KINDS)}

@@ -1,9 +1,9 @@
-"""What a row filter means, asked of the server that has the table; nothing is run, nothing is written.
+"""The meaning of a row filter, as the table's server explains it; nothing is executed, nothing is written.
 
-The server analyses the expression over the table (EXPLAIN, which works with SELECT alone and on a standby
-too) and prints what it understood: names, operators and functions resolved in pg_catalog, every implicit
-cast written out, constants folded.  Invariant: what is said here holds for the table as it is in the
-catalog now; who keeps it must ask again before he relies on it.
+The server analyses the expression over the table (EXPLAIN, which needs only SELECT and works on a standby
+too).  It prints what it understood: names, operators and functions resolved in pg_catalog, every implicit
+cast written out, constants folded.  Invariant: the result is true for the table as it is in the catalog now;
+code that stores the result must ask again before it uses it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FilterColumn:
     Attributes:
         equal: equal texts have equal bytes (the collation is deterministic).
         order: texts are ordered by their bytes (collations C, POSIX, C.UTF-8).
-        letters: upper and lower case are those of ASCII (collations C, POSIX).
+        letters: upper and lower case exist for ASCII letters only (collations C, POSIX).
     """
 
     name: str
@@ -44,48 +44,50 @@ class FilterColumn:
 
 
 def analysed(connection: psycopg.Connection[Any], schema: str, table: str, expression: str) -> str:
-    """The expression as the server prints it once it is analysed and simplified.
+    """The expression as the server prints it after it has analysed and simplified it.
 
     Args:
         schema, table: the table that the filter is for.
         expression: SQL over its columns.
 
     Raises:
-        PipelineFileError: it is no condition over this table.
-        ChangedMeanwhileError: the table is gone.
-        psycopg.errors.LockNotAvailable: it is locked.
+        PipelineFileError: it is not a condition over this table.
+        ChangedMeanwhileError: the table does not exist any more.
+        psycopg.errors.LockNotAvailable: the table is locked.
     """
     where = f"the filter of {schema}.{table}: {expression}"
     if _COLLATE.search(_LITERAL.sub("", expression)):
         raise PipelineFileError(
-            "a filter in the lake cannot name a collation",
+            "a filter in the lake may not name a collation",
             where=where,
-            way_out="leave COLLATE out; texts are compared under their column's own collation",
+            way_out="leave COLLATE out; texts are compared by the collation of their column",
         )
     target = sql.Identifier(schema, table).as_string(None)
     command = f"{_BEGIN}{expression}\n) AND true FROM ONLY {target}"
     try:
         with connection.transaction():
             connection.execute("SET LOCAL search_path = pg_catalog")
-            # A prepared statement is one statement; the text cannot bring more.
+            # The server prepares one statement only, so the text cannot add another.
             row = connection.execute(command.encode(), prepare=True).fetchone()
     except psycopg.errors.LockNotAvailable:
         raise
     except psycopg.errors.UndefinedTable:
         raise ChangedMeanwhileError(
-            "a table was dropped or renamed while its filter was read", where=where, way_out="run again"
+            "the table was dropped or renamed while its filter was read", where=where, way_out="run again"
         ) from None
     except psycopg.Error as error:
         raise _not_understood(error, where) from None
     plan = row[0][0]["Plan"] if row is not None else {}
     output = plan.get("Output", [])
     if len(output) != 1:
-        raise PipelineFileError("it is not one condition", where=where, way_out="write one SQL expression")
+        raise PipelineFileError(
+            "the filter is not a single condition", where=where, way_out="write one SQL expression"
+        )
     understood = str(output[0])
     encoding = connection.info.parameter_status("server_encoding")
     if encoding != "UTF8" and "octet_length(" in _LITERAL.sub("", understood):
         raise PipelineFileError(
-            f"octet_length() counts bytes of the source's encoding, {encoding}; the lake has UTF-8",
+            f"octet_length() counts bytes in the source's encoding, {encoding}; the lake's texts are UTF-8",
             where=where,
             way_out="use length(), which counts characters",
         )
@@ -110,10 +112,10 @@ def filter_columns(connection: psycopg.Connection[Any], relation_id: int) -> dic
 
 
 def partition_identities(connection: psycopg.Connection[Any], relation_id: int) -> dict[str, set[str] | None]:
-    """Per partition that holds rows: the columns of its replica identity, None for all.
+    """Per partition that has rows: the columns of its replica identity, None for all.
 
-    What an old row shows follows from the partition it is in, whatever the root says (a partition does not
-    inherit its root's replica identity); the stream describes the root alone.
+    The columns of an old row depend on the row's partition, not on the root (a partition does not inherit
+    its root's replica identity); the stream describes the root alone.
     """
     rows = connection.execute(_PARTITIONS.encode(), (relation_id,)).fetchall()
     return {row[0]: None if row[1] == "f" else set(row[2]) for row in rows}
@@ -132,8 +134,8 @@ WHERE leaf.relid <> leaf.root
 GROUP BY c.oid, c.relreplident
 """
 
-# Read as JSON, because the catalogs' columns differ between versions: pg_database and pg_collation have
-# had their provider since 15 and 10, their locale under three names.
+# Read as JSON, because the catalogs' columns differ between versions: pg_database has a provider since 15,
+# pg_collation since 10, and the column of the locale has had three names.
 _COLUMNS = """
 SELECT a.attname, a.atttypid, a.atttypmod, pg_catalog.format_type(a.atttypid, a.atttypmod),
        to_jsonb(c), to_jsonb(d), pg_catalog.pg_encoding_to_char(d.encoding)
@@ -155,10 +157,10 @@ def _column(
     database: dict[str, Any],
     encoding: str,
 ) -> FilterColumn:
-    # What is made a text from a type without a collation has the database's.
+    # A text that is cast from a type without a collation has the database's collation.
     collation = collation or {"collprovider": "d"}
     provider, order, letters = _locales(collation, database)
-    # In other encodings characters are not ordered as their code points are.
+    # In other encodings the order of the bytes is not the order of the code points.
     utf8 = encoding == "UTF8"
     return FilterColumn(
         name,

@@ -1,11 +1,11 @@
-"""What a binary stream needs to know of its source's own types, asked when it begins and again when it must.
+"""The source's own types, which a binary stream needs: read when it begins, and again for an unknown type.
 
-A type that is made while the stream runs is met in it before anyone has looked it up, so the catalog asks the
-source again, over a connection of its own, when a value of an unknown type is to be read.  That is no
-answer from the future: an OID keeps its kind (type_catalog.py).  A type that has been dropped since cannot be
-looked up any more; its values are refused, and read as text the next time.
+A type that is created while the stream runs appears in the stream before slotlake has read its definition.
+So, when a value has an unknown type, the catalog asks the source again over a separate connection.  The
+answer is not newer than the value, because an OID never changes its kind (types/catalog.py).  A type that has
+been dropped since cannot be read any more; its values are refused, and read as text the next time.
 
-Invariant: each unknown type costs one question.
+Invariant: each unknown type costs one query.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from slotlake.decoder.types.catalog import TypeCatalog, load_types
 
 
 def source_types(source: SourceSettings) -> TypeCatalog:
-    """The types of a source whose published tables are about to be read in binary.
+    """The types of a source whose published tables will be read in binary.
 
     Raises:
-        SourceError: a published column has a type whose text cannot be had from its binary form.
+        SourceError: a published column has a type whose text cannot be made from its binary value.
     """
     catalog = TypeCatalog()
     with source_session(source.dsn, "looking up its types") as connection:
@@ -33,14 +33,14 @@ def source_types(source: SourceSettings) -> TypeCatalog:
                         f"column {column.name!r} of {table.schema}.{table.table} cannot be read in binary: "
                         f"{reason}",
                         where=redact(source.dsn),
-                        way_out="read this source with binary off (`source.binary: false`)",
+                        way_out="turn binary off (`source.binary: false`)",
                     )
     keep_asking(catalog, source.dsn)
     return catalog
 
 
 def keep_asking(catalog: TypeCatalog, dsn: str) -> None:
-    """From now on the catalog asks the source for types that it does not know."""
+    """Let the catalog ask the source for types that it does not know."""
 
     def ask() -> None:
         with source_session(dsn, "looking up its types") as connection:

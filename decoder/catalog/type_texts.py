@@ -1,10 +1,11 @@
-"""How values of types are printed: what the catalog says of it that may change without a row event.
+"""Traits of types: what in the catalog decides how values are printed, and can change without a row event.
 
-Renaming an enum's label, or adding an attribute to a composite, changes what old rows print; renaming a table
-what each ``regclass`` prints that names it.  A type is followed into what it is of: arrays, domains, ranges,
-composites.  Invariant: as long as each trait of a column is there again, the text of its values is what it
-was; traits that join (a label, an object) change no text that there is.  A label that was renamed and is back
-is another row of pg_enum (its xmin), since what was sent between shows the other name.
+If an enum's label is renamed, or a composite gets an attribute, old rows are printed in another way.  If a
+table is renamed, each ``regclass`` value that names it is.  The inner types of arrays, domains, ranges and
+composites count too.  Invariant: as long as all earlier traits of a column still exist, its values print the
+same text as before; new traits (a label, an object) do not change any existing text.  A label that was
+renamed and renamed back has a new version of its row of pg_enum (its xmin), because rows sent in between show
+the other name.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import psycopg
 from slotlake.decoder.types.names import BUILTIN_NAMES, FIRST_GENBKI_OID, FIRST_NORMAL_OID
 
 NAME, OBJECT = "n", "g"
-# A struct's fields only; of objects by name (reg…): kind, OID, and the begin of their text's digest.
+# NAME: a trait for a struct's field names.  OBJECT: for objects shown by name (reg…): kind, OID, and the
+# first letters of the digest of their text.
 DIGEST_LETTERS = 8
 OBJECTS_MAX = 5000
 
 _OF_RELATIONS = "x.relkind IN ('r', 'p', 'v', 'm', 'S', 'f') AND x.relpersistence <> 't'"
-# Type → (catalog, which of its rows). Temporary tables, indexes and toast tables come and go by themselves.
+# Type → (catalog, which of its rows). Temporary tables, indexes and toast tables are left out: they come and
+# go without a command that names them.
 OBJECT_KINDS = {
     "regclass": ("pg_class", _OF_RELATIONS),
     "regproc": ("pg_proc", "true"),
@@ -84,7 +87,7 @@ FROM pg_catalog.{catalog} x WHERE x.oid >= {first} AND {chosen}
 
 
 def printed_by(connection: psycopg.Connection[Any], types: Collection[int]) -> dict[int, frozenset[str]]:
-    """The traits of types, by OID, of those whose text may change: one query, and one a kind of objects."""
+    """The traits of types, by OID, for types whose text may change: one query, and one per kind of object."""
     oids = [oid for oid in types if oid >= FIRST_GENBKI_OID or oid in REG_OIDS]
     if not oids:
         return {}
@@ -103,7 +106,7 @@ def printed_by(connection: psycopg.Connection[Any], types: Collection[int]) -> d
 
 
 def _objects(connection: psycopg.Connection[Any], kind: str) -> set[str]:
-    """The source's own objects of a kind, and how each is printed; of very many, all in one."""
+    """The source's own objects of a kind, and how each is printed; above a limit, one digest of all."""
     catalog, chosen = OBJECT_KINDS[kind]
     query = _OBJECTS.format(
         kind=kind, catalog=catalog, chosen=chosen, first=FIRST_NORMAL_OID, letters=DIGEST_LETTERS

@@ -1,7 +1,7 @@
-"""Is a table still there?  What was dropped while it was to be read is gone, and no error of the others.
+"""Tables that were dropped before slotlake could read them; this is not an error for the other tables.
 
-Invariant: the answer is about now, whatever snapshot a session reads under: privileges are looked up in the
-server's cache of the catalog (syscache), which knows no snapshots.
+Invariant: the answer is about now, whatever snapshot a session reads under: the server looks privileges up in
+its cache of the catalog (syscache), which ignores snapshots.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SELECT oid::bigint FROM unnest(%s::oid[]) oid WHERE pg_catalog.has_table_privile
 
 
 class VanishedError(ChangedMeanwhileError):
-    """A table was dropped while it was to be read."""
+    """A table was dropped before it could be read."""
 
 
 def vanished(dsn: str, relation_ids: Collection[int]) -> set[int]:
-    """Those of the tables with these OIDs that are gone."""
+    """Those of these OIDs whose tables do not exist any more."""
     if not relation_ids:
         return set()
     with source_session(dsn, "looking for tables") as connection:
@@ -32,26 +32,26 @@ def vanished(dsn: str, relation_ids: Collection[int]) -> set[int]:
 
 
 def vanished_for(connection: psycopg.Connection[Any], relation_ids: Collection[int]) -> set[int]:
-    """The same, over a session whose transaction has not failed."""
+    """As `vanished`, over a session whose transaction has not failed."""
     return {int(oid) for (oid,) in connection.execute(_DROPPED.encode(), (list(relation_ids),)).fetchall()}
 
 
 def vanished_error(table: str) -> VanishedError:
-    """The error for a table of this name, where nothing can be done without it."""
+    """The error for a table of this name, for work that cannot go on without it."""
     return VanishedError("a table was dropped while it was read", where=f"table {table}", way_out="run again")
 
 
 def require_named(connection: psycopg.Connection[Any], name: str, relation_id: int) -> None:
-    """Check that a name still stands for the same table: COPY looks the name up each time it is used.
+    """Check that a name still means the same table: COPY looks the name up each time it is used.
 
     Call it after COPY has begun: the lock that COPY took keeps the name from changing.
 
     Args:
-        name: as SQL takes it.
+        name: quoted as in SQL.
         relation_id: OID of the table that is meant.
 
     Raises:
-        ChangedMeanwhileError: the name is another table's by now.
+        ChangedMeanwhileError: the name belongs to another table now.
     """
     row = connection.execute("SELECT to_regclass(%s)::oid::bigint", (name,)).fetchone()
     if row != (relation_id,):

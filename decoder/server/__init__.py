@@ -1,4 +1,4 @@
-"""Connections to the source, what every session depends on, and what a refusal means.
+"""Connections to the source, the settings of each session, and the meaning of each refusal.
 
 Others import `closing`, `libpq`, `position`, `privileges`, `refusals`, `session_settings`, `silence`,
 `source`, `timeline` and `waiting`.

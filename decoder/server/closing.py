@@ -1,4 +1,4 @@
-"""What holds a connection and lets go of it at the end of a ``with``, however that is left."""
+"""The base of classes that own a connection and close it at the end of a ``with``, also after an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Closes(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what is held."""
+        """Close what this object owns."""
 
     def __enter__(self) -> Self:
         return self

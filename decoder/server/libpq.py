@@ -1,7 +1,7 @@
-"""The libpq that psycopg uses, for what psycopg does not hand on.
+"""The libpq that psycopg uses, for functions that psycopg does not offer.
 
-Invariant: a function is called only in the very library that made the connection: the library is
-looked for among the mapped files, and must give the same version and the same socket as psycopg does.
+Invariant: a function is called only in the library that made the connection.  The library is searched among
+the mapped files, and it must give the same version and the same socket as psycopg.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from psycopg import pq
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The libpq that psycopg uses, if it can be told for certain."""
+    """The libpq that psycopg uses; None if it cannot be identified with certainty."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
@@ -34,12 +34,12 @@ def library() -> ctypes.CDLL | None:
 
 
 def address(pgconn: pq.abc.PGconn) -> int:
-    """Where libpq's connection object lies; 0 when closed."""
+    """The address of libpq's connection object; 0 when closed."""
     return int(getattr(pgconn, "pgconn_ptr", None) or 0)
 
 
 def same_library(pgconn: pq.abc.PGconn) -> bool:
-    """Is it the library that made this connection?"""
+    """True if `library` is the one that made this connection."""
     libpq, at = library(), address(pgconn)
     if libpq is None or not at:
         return False

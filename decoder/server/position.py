@@ -1,9 +1,9 @@
-"""Where the server's WAL stands, as a position a batch can end at.
+"""The end of the server's WAL, as a position at which a batch can end.
 
-PostgreSQL shows the same place under several numbers: the insert position is where the *next* record
-will start, which after a full page lies behind that page's header, while everything that exists ends
-before it.  `settled_position` gives a position that the WAL sender will reach without anyone writing
-another byte, so that a pull up to it always ends.
+PostgreSQL gives several numbers for the same place.  The insert position is where the *next* record will
+start.  After a full page that is behind the next page's header, while all existing records end before the
+header.  `settled_position` gives a position that the WAL sender reaches even if nobody writes another byte,
+so that a pull up to it always ends.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def page_floor(lsn: int, block_bytes: int = 8192, segment_bytes: int = 16 << 20)
 
 
 def settled_position(connection: psycopg.Connection[Any]) -> int:
-    """A position behind all that was committed before the call, up to which the WAL is on disk.
+    """A position after all transactions that were committed before the call; the WAL up to it is on disk.
 
     With ``synchronous_commit = off``, or while a transaction is open that has written, the last
-    records are in memory only, and the WAL sender does not send them.  The WAL writer is given a
-    moment; then an empty transaction with a transaction id makes it write.
+    records are in memory only, and the WAL sender does not send them.  This function waits a moment for
+    the WAL writer; then it runs an empty transaction with a transaction id, which makes the server write.
 
     Raises:
         SourceUnavailableError: the server does not write its WAL to disk.
@@ -64,20 +64,20 @@ def settled_position(connection: psycopg.Connection[Any]) -> int:
                 f"the server has not written its WAL to disk up to {format_lsn(target)} "
                 f"in {_GIVE_UP_SECONDS:g} s",
                 where=f"{connection.info.host}:{connection.info.port}/{connection.info.dbname}",
-                way_out="look at the server's log and disks, then run the same command again",
+                way_out="check the server's log and disks, then run the same command again",
             )
         time.sleep(_POLL_SECONDS)
     return target
 
 
 def source_position(source: SourceSettings) -> int:
-    """A position of the source behind all that has been committed before the call."""
+    """A position of the source after all transactions that were committed before the call."""
     with source_session(source.dsn, "reading the WAL position") as connection:
         return settled_position(connection)
 
 
 def writers_open(connection: psycopg.Connection[Any]) -> bool:
-    """Is any transaction open that has written (one with a transaction id, prepared ones included)?"""
+    """True if a transaction that has written is open (it has a transaction id; prepared ones count)."""
     return bool(_one(connection, "SELECT EXISTS (SELECT pg_snapshot_xip(pg_current_snapshot()))"))
 
 

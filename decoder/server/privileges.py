@@ -1,8 +1,8 @@
-"""May this role read all of the published tables, every row and every column of them?
+"""Checks that this role may read every row and every column of the published tables.
 
-The stream obeys neither GRANTs nor row-level security, a copy obeys both: what the role may not see would be
-missing in the copy and come with the stream.  Invariant: asked before anything is made, of all tables at
-once, and what is missing is told with the statements that give it.
+The stream obeys neither GRANTs nor row-level security; a copy obeys both.  Rows that the role may not see
+would be missing in the copy, while the stream would bring their changes.  Invariant: the check comes before
+anything is created, covers all tables at once, and its error gives the statements that grant what is missing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slotlake.decoder.errors import SourceError
 
 @dataclass(frozen=True)
 class _Rights:
-    """What a role lacks of a table: ``columns`` that it may not read, () when it may not read any."""
+    """The privileges of a role on a table; ``columns`` are those that it lacks."""
 
     schema: str
     table: str
@@ -35,7 +35,7 @@ class _Rights:
 
 _RIGHTS = """
 SELECT current_user::text, c.oid::bigint, n.nspname, c.relname,
-       coalesce(has_schema_privilege(n.oid, 'USAGE'), true), -- NULL: gone by now, and not to be read
+       coalesce(has_schema_privilege(n.oid, 'USAGE'), true), -- NULL: dropped since, so nothing is read
        coalesce(has_table_privilege(c.oid, 'SELECT'), true), row_security_active(c.oid), array(
            SELECT a.attname::text FROM pg_attribute a
            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -49,13 +49,13 @@ def require_readable(
     connection: psycopg.Connection[Any],
     tables: Mapping[int, Sequence[str] | None],
 ) -> None:
-    """See that the role of this connection may read tables whole.
+    """Check that the role of this connection may read all rows and columns of the tables.
 
     Args:
         tables: OID → the columns that are read, None for all.
 
     Raises:
-        SourceError: it may not; all tables are named, and what to run.
+        SourceError: it may not; the error names all these tables, and the statements to run.
     """
     rights, role = [], ""
     for row in connection.execute(_RIGHTS.encode(), (list(tables),)).fetchall():
@@ -74,11 +74,11 @@ def _refuse_hidden_rows(rights: Sequence[_Rights], role: str) -> None:
     named = ", ".join(each.quoted for each in secured)
     first = secured[0]
     raise SourceError(
-        f"row-level security hides rows of {named} from this role: a copy would lack them, and the stream, "
-        "which does not obey it, would bring their changes",
+        f"row-level security hides rows of {named} from this role: a copy would lack these rows, but the "
+        "stream, which ignores row-level security, would bring their changes",
         where=f"role {role}",
         way_out=f"ALTER ROLE {_quoted(role)} BYPASSRLS (as a superuser), or use a role that the policies do "
-        "not apply to; to leave rows out on purpose: a WHERE of the publication, or a filter in the file",
+        "not apply to. To leave rows out on purpose, use a WHERE of the publication, or tables.<name>.filter",
     ).of(first.schema, first.table)
 
 
@@ -97,9 +97,9 @@ def _refuse_hidden_tables(rights: Sequence[_Rights], role: str) -> None:
         statements.append(f"GRANT SELECT ON {', '.join(each.quoted for each in lacking)} TO {grantee}")
     first = (lacking or [each for each in rights if not each.usage])[0]
     raise SourceError(
-        f"the role may not read all that is published: {', '.join(unreadable)}",
+        f"the role may not read all published tables and columns; it lacks: {', '.join(unreadable)}",
         where=f"role {role}",
-        way_out="have their owner run: " + "; ".join(statements),
+        way_out="ask the owner to run: " + "; ".join(statements),
     ).of(first.schema, first.table)
 
 

@@ -1,8 +1,8 @@
 """What a refusal of the server means and how to go on, by its SQLSTATE (manual, appendix A).
 
-For whatever `source` and `receive` do not know by other signs.  The server's own words always go with it;
-they may be in any language, a SQLSTATE is in none.  Invariant: no way out tells to repeat what would be
-refused again.
+It serves the errors that `source` and `receive` do not recognize by other signs.  The error always quotes the
+server's own message, which may be in any language; a SQLSTATE is the same in all.  Invariant: no way out says
+to repeat a request that the server would refuse again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slotlake.decoder.errors import (
 )
 
 OLDEST_MAJOR = 14
-_OLDEST_NUMBERED = 80000  # what is below is no version of PostgreSQL, but of something between
+_OLDEST_NUMBERED = 80000  # a lower number is not PostgreSQL's version, but that of a program in between
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Refusal:
 
     Attributes:
         kind: the class of the error.
-        what: goes before the server's words.
+        what: stands before the server's message.
         way_out: what the user can do.
     """
 
@@ -36,38 +36,39 @@ class Refusal:
     way_out: str
 
 
-_AGAIN = "then run the same command again: nothing of what was unfinished was kept"
+_AGAIN = "then run the same command again: nothing unfinished was stored"
 _LOST = Refusal(
     SourceUnavailableError,
     "the server ended the session",
-    f"wait until it serves again (its log says why it did), {_AGAIN}",
+    f"wait until the server accepts connections again (its log gives the reason), {_AGAIN}",
 )
 _STALE = Refusal(
     SourceError,
-    "the source has no such thing any more",
-    "if a table, column or schema was dropped or renamed meanwhile, the next run sees the source as it "
-    "is; if the "
-    "same refusal comes again, the role may lack USAGE on the schema",
+    "the source has no such table, column, schema, type or function any more",
+    "if it was dropped or renamed during this run, the next run uses the source's catalog as it is then. If "
+    "the server refuses again, the role may lack USAGE on the schema",
 )
 _CORRECT_BYTES = (
-    "correct what the server points at: a value (or leave its column out, tables.<name>.columns), or a name. "
-    "If a stream ends there again, its changes hold it for ever: drop the slot "
-    "(SELECT pg_drop_replication_slot(…)), then `slotlake recover --yes` compares, and writes what differs"
+    "correct the value or the name that the server's message names (or leave the value's column out, "
+    "tables.<name>.columns). If a stream fails there again, its WAL has the old value for ever: drop the "
+    "slot (SELECT pg_drop_replication_slot(…)); then `slotlake recover --yes` compares source and lake, and "
+    "writes what differs"
 )
 _BY_STATE: dict[str, Refusal] = {
     "0A000": Refusal(
         SourceError,
-        "this server cannot do what is needed",
-        "docs/servers.md says which version can; another server (the primary instead of a standby) may",
+        "this server does not support a feature that is needed",
+        "docs/servers.md says which version supports it; use such a server, or the primary instead of a "
+        "standby",
     ),
     "22021": Refusal(
         UntranslatableError,
-        "the source holds bytes that are no text in its encoding",
+        "the source has bytes that are not text in its encoding",
         _CORRECT_BYTES,
     ),
     "25006": Refusal(
         SourceError,
-        "the source takes no writes",
+        "the source is read-only",
         "point source.dsn at the primary, or set default_transaction_read_only = off for the role",
     ),
     "3D000": Refusal(
@@ -75,7 +76,7 @@ _BY_STATE: dict[str, Refusal] = {
     ),
     "40001": Refusal(
         SourceUnavailableError,
-        "the server gave the statement up in favour of another",
+        "the server ended the statement because it conflicts with another transaction",
         "on a standby raise max_standby_streaming_delay, or set hot_standby_feedback = on; " + _AGAIN,
     ),
     "40P01": Refusal(
@@ -92,14 +93,14 @@ _BY_STATE: dict[str, Refusal] = {
     "53100": Refusal(
         SourceUnavailableError,
         "a disk of the server is full",
-        f"free or enlarge it (df on the server; pg_wal, the data directory, its temporary files), {_AGAIN}",
+        "free space on it or enlarge it (see df on the server: pg_wal, the data directory, temporary "
+        f"files), {_AGAIN}",
     ),
     "53200": Refusal(
         SourceUnavailableError,
         "the server is out of memory",
-        "lower work_mem, logical_decoding_work_mem or max_connections there, source.copy_workers here, "
-        "or give "
-        f"the server more memory; {_AGAIN}",
+        "lower work_mem, logical_decoding_work_mem or max_connections on the server, or source.copy_workers "
+        f"in the pipeline file, or give the server more memory; {_AGAIN}",
     ),
     "53300": Refusal(
         SourceUnavailableError,
@@ -114,31 +115,32 @@ _BY_STATE: dict[str, Refusal] = {
     "55P03": Refusal(
         LockedError,
         "a table of the source is locked",
-        f"end the transaction that holds it (pg_locks, pg_prepared_xacts), {_AGAIN}",
+        f"end the transaction that holds the lock (see pg_locks, pg_prepared_xacts), {_AGAIN}",
     ),
     "57014": Refusal(
         SourceUnavailableError,
         "the server cancelled the statement",
-        "no time limit is set by slotlake: somebody cancelled it (pg_cancel_backend), or a time limit is "
-        "enforced "
-        f"there (statement_timeout, a pooler, a watchdog): lift it for this role, {_AGAIN}",
+        "slotlake sets no time limit: somebody cancelled the statement (pg_cancel_backend), or something "
+        "at the server limits its time (statement_timeout, a pooler, a monitor): remove the limit for this "
+        f"role, {_AGAIN}",
     ),
     "57P04": Refusal(
         SourceError,
         "the source's database was dropped",
-        "restore it (then `slotlake recover`), or point source.dsn at the one that took its place",
+        "restore it (then run `slotlake recover`), or point source.dsn at the database that replaces it",
     ),
     "58P01": Refusal(
         SourceError,
-        "the server misses a file of its own",
-        "its log names it; restore the server, or the table, from a backup, then `slotlake recover`",
+        "the server lacks one of its own files",
+        "the server's log names the file; restore the server, or the table, from a backup, then run "
+        "`slotlake recover`",
     ),
 }
 _LIMIT = Refusal(
     SourceUnavailableError,
     "a time limit of the server ended the transaction",
-    "set it to 0 for this role (ALTER ROLE … SET idle_in_transaction_session_timeout = 0, "
-    "transaction_timeout = 0), " + _AGAIN,
+    "remove the limits for this role (ALTER ROLE … SET idle_in_transaction_session_timeout = 0, and the same "
+    "for transaction_timeout), " + _AGAIN,
 )
 _BY_STATE |= dict.fromkeys(("25P03", "25P04"), _LIMIT)
 _BY_STATE |= dict.fromkeys(("3F000", "42P01", "42703", "42704", "42883"), _STALE)
@@ -154,35 +156,34 @@ _BY_CLASS: dict[str, Refusal] = {
     "53": Refusal(
         SourceUnavailableError,
         "the server has reached a limit",
-        f"raise the limit that it names, or free what is not needed, {_AGAIN}",
+        f"raise the limit that the message names, or end what is not needed, {_AGAIN}",
     ),
     "58": Refusal(
         SourceUnavailableError,
         "the server cannot read or write its files",
-        f"look at its log and its disks, {_AGAIN}",
+        f"check the server's log and disks, {_AGAIN}",
     ),
     "XX": Refusal(
         SourceError,
         "the server failed",
-        "its log at this moment says more; XX001 and XX002 are damaged data or a damaged index (REINDEX, "
-        "amcheck, a "
-        "backup). What the server cannot read, no second run can",
+        "the server's log of this moment says more. XX001 means damaged data, XX002 a damaged index "
+        "(REINDEX, amcheck, a backup). A second run does not help while the server cannot read its data",
     ),
 }
 
 
-# Where rows of one table are read: a value's type or text, a filter's division by zero, a damaged page.
+# While rows of one table are read: a value's type or text, a filter's division by zero, a damaged page.
 _OF_ROWS = ("0A", "22", "54", "XX")
 _ROWS = Refusal(
     UnreadableRowsError,
     "the server fails at a row",
-    "the row is at fault: correct it at the source (of damaged data its log says more), or change the "
-    "table's filter, or leave the column out (tables.<name>.filter, .columns)",
+    "the row is at fault: correct it at the source (for damaged data the server's log says more), or change "
+    "the table's filter (tables.<name>.filter), or leave the column out (tables.<name>.columns)",
 )
 
 
 def meaning_of(state: str | None, *, rows: bool = False) -> Refusal:
-    """What a refusal with this SQLSTATE means; ``rows``: where rows of one table are read."""
+    """What a refusal with this SQLSTATE means; ``rows``: it came while rows of one table were read."""
     refusal = _BY_STATE.get(state or "") or _BY_CLASS.get((state or "")[:2])
     if rows and state and state[:2] in _OF_ROWS:
         named = state in _BY_STATE and state[:2] != "0A"
@@ -193,8 +194,8 @@ def meaning_of(state: str | None, *, rows: bool = False) -> Refusal:
     return Refusal(
         SourceError,
         "PostgreSQL refused",
-        f"the same will be refused until its cause is gone: the words above are the server's "
-        f"({sqlstate_text}), its log at this moment shows the statement",
+        f"the message above is the server's ({sqlstate_text}); the server's log of this moment shows the "
+        "statement. The server refuses it until the cause is gone",
     )
 
 
@@ -202,13 +203,13 @@ def require_supported_version(server_version: int, where: str) -> None:
     """Check that a server is not older than the oldest that can be read.
 
     Raises:
-        SourceError: it is.
+        SourceError: the server is older.
     """
     if _OLDEST_NUMBERED <= server_version < OLDEST_MAJOR * 10000:
         version = f"{server_version // 10000}.{server_version % 10000}"
         raise SourceError(
             f"the source is PostgreSQL {version}; slotlake reads {OLDEST_MAJOR} and later",
             where=where,
-            way_out="upgrade the server (pg_upgrade), or read a copy of it on a later version "
-            "(logical replication)",
+            way_out="upgrade the server (pg_upgrade), or read from a server of a later version that "
+            "replicates it (logical replication)",
         )

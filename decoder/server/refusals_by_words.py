@@ -1,7 +1,8 @@
-"""What libpq says of a connection, and what a server in English says more than its SQLSTATE: by their words.
+"""Refusals that are recognized by the words of their message.
 
-Invariant: what comes first in the table is the narrower; on a server with translated messages the SQLSTATE
-alone decides (refusals.py).
+These are libpq's own messages about a connection, and messages of a server in English that say more than
+their SQLSTATE.  Invariant: a narrower pattern stands before a wider one.  For a server with translated
+messages the SQLSTATE alone decides (refusals.py).
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import re
 from slotlake.decoder.errors import LockedError, SourceError, SourceUnavailableError
 from slotlake.decoder.server.session_settings import LOCKED_WAY_OUT, POOLER, POOLER_WAY_OUT
 
-CHECK_REACH = "check that the server runs and can be reached from here, then run the same command again"
+CHECK_REACH = (
+    "check that the server runs and that this machine can reach it, then run the same command again"
+)
 
 
 def _pattern(
@@ -20,13 +23,12 @@ def _pattern(
     return re.compile(pattern, re.IGNORECASE), kind, what, way_out
 
 
-# First match wins.  libpq's own words, and those by which a server in English says more than its SQLSTATE;
-# on one with translated messages the SQLSTATE alone decides (refusals.py, server_state.py).
+# The first match wins.
 PATTERNS = (
     _pattern(
         r"unsupported startup parameter",  # PgBouncer's own words
         SourceError,
-        POOLER.format("it passes on neither replication connections nor a session's settings"),
+        POOLER.format("it forwards neither replication connections nor a session's settings"),
         POOLER_WAY_OUT,
     ),
     _pattern(
@@ -52,15 +54,15 @@ PATTERNS = (
         r"No space left on device|disk is full|Disk quota exceeded",
         SourceUnavailableError,
         "a disk of the server is full",
-        "free or enlarge it (df on the server; pg_wal, the data directory, its temporary files), then run "
-        "the same command again: nothing of an unfinished batch was kept",
+        "free space on it or enlarge it (see df on the server: pg_wal, the data directory, temporary files), "
+        "then run the same command again: nothing of an unfinished batch was stored",
     ),
     _pattern(
         r"the database system is (starting up|shutting down|in recovery mode|not yet accepting)"
         r"|terminating connection (due to (administrator command|immediate shutdown)|because of crash)",
         SourceUnavailableError,
-        "the source is not serving now",
-        "wait until it serves again, then run the same command again",
+        "the source does not accept connections now",
+        "wait until it accepts connections, then run the same command again",
     ),
     _pattern(
         r"password authentication failed|no password supplied|PAM authentication failed"
@@ -72,7 +74,7 @@ PATTERNS = (
     _pattern(
         r"no pg_hba\.conf entry|pg_hba\.conf rejects",
         SourceError,
-        "the server's pg_hba.conf has no entry that lets this user in from here",
+        "the server's pg_hba.conf has no entry that allows this user to connect from here",
         "add a line for this user, database and address to pg_hba.conf (a logical replication "
         "connection is matched by the database's name, not by the word replication), then SELECT "
         "pg_reload_conf()",
@@ -93,38 +95,38 @@ PATTERNS = (
         r"permission denied to (start WAL sender|use replication slots)"
         r"|must be superuser or replication role",
         SourceError,
-        "the role may not replicate",
-        "ALTER ROLE … REPLICATION (as a superuser), or use a role that has it",
+        "the role may not use replication",
+        "ALTER ROLE … REPLICATION (as a superuser), or use a role that has REPLICATION",
     ),
     _pattern(
         r"max_wal_senders",
         SourceUnavailableError,
         "all of the server's WAL senders are in use",
-        "raise max_wal_senders (needs a restart), or end a replication connection that is not needed",
+        "end a replication connection that is not needed, or raise max_wal_senders (this needs a restart)",
     ),
     _pattern(
         r"all replication slots are in use",
         SourceError,
         "the server has no free replication slot",
         "drop a slot that is not needed (SELECT slot_name, active FROM pg_replication_slots), or raise "
-        "max_replication_slots (needs a restart)",
+        "max_replication_slots (this needs a restart)",
     ),
     _pattern(
         r"too many clients already|remaining connection slots|too many connections for",
         SourceUnavailableError,
         "the source has no free connection",
-        "raise max_connections or end sessions that are not needed, then run the same command again",
+        "end sessions that are not needed, or raise max_connections, then run the same command again",
     ),
     _pattern(
         r"logical decoding cannot be used while in recovery",
         SourceError,
-        "the source is a standby of a version that cannot decode there",
+        "the source is a standby of a version that has no logical decoding on standbys",
         "use a standby of PostgreSQL 16 or later, or the primary",
     ),
     _pattern(
         r"logical decoding on (a )?standby requires",
         SourceError,
-        "the standby's primary does not log what decoding needs",
+        "the WAL of the standby's primary lacks what logical decoding needs",
         "ALTER SYSTEM SET wal_level = 'logical' on the primary, then restart it",
     ),
     _pattern(
@@ -136,8 +138,8 @@ PATTERNS = (
     _pattern(
         r"SSL|certificate",
         SourceError,
-        "a TLS connection as asked for cannot be made",
-        "check sslmode, sslrootcert, sslcert and sslkey of source.dsn against what the server offers",
+        "the TLS connection that source.dsn asks for cannot be made",
+        "check that sslmode, sslrootcert, sslcert and sslkey of source.dsn fit the server",
     ),
     _pattern(
         r"permission denied",

@@ -1,11 +1,11 @@
-"""How long a server may say nothing before it counts as gone.
+"""How long a server may send nothing before its connection counts as lost.
 
-A connection can die without a word: a firewall forgets it, a proxy stalls, the other machine loses its power.
-TCP finds out late or, behind a proxy, never.  So, as PostgreSQL's own receiver does (walreceiver.c,
-WalRcvComputeNextWakeup): half-way to the limit the server is asked for a sign of life, at the limit it
-counts as gone.
+A connection can die without notice: a firewall drops it, a proxy stalls, the other machine loses its power.
+TCP notices this late or, behind a proxy, never.  So slotlake does the same as PostgreSQL's own receiver
+(walreceiver.c, WalRcvComputeNextWakeup): at half of the limit it asks the server for a reply, and at the
+limit the connection counts as lost.
 
-Invariant: only time in which the reader has looked and found nothing counts, never time in which it was busy.
+Invariant: only time in which the reader looked and got nothing counts, never time in which it was busy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNLIMITED_SENDER_SECONDS = 600.0
 
 
 class Verdict(Enum):
-    """What an empty look at the socket means."""
+    """What to do after the reader looked at the socket."""
 
     WAIT = 0
     ASK = 1
@@ -25,12 +25,12 @@ class Verdict(Enum):
 
 
 def limit_seconds(wal_sender_timeout_seconds: float) -> float:
-    """The limit for a server with that setting (0: none): it may work in silence for as long itself."""
+    """The limit for a server with that setting (0: none): the server itself may be silent for so long."""
     return max(LIMIT_SECONDS, wal_sender_timeout_seconds or UNLIMITED_SENDER_SECONDS)
 
 
 class Silence:
-    """The watch over one stream; times are of time.monotonic."""
+    """Measures the silence of one stream; times are of time.monotonic."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -38,7 +38,7 @@ class Silence:
         self._asked = False
 
     def looked(self, size: int, now: float) -> Verdict:
-        """The reader has looked and found ``size`` bytes."""
+        """Note that the reader looked and got ``size`` bytes; what to do now."""
         if size > 0 or self._since is None:
             self._since = None if size > 0 else now
             self._asked = False

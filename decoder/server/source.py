@@ -1,13 +1,13 @@
-"""Connections to the source, and every way in which they fail, each as one clear error.
+"""Connections to the source; each way in which one can fail becomes one clear error.
 
-Every statement over them is waited for with patience, but not for ever (waiting.py).
+Statements may take long, but none waits for ever (waiting.py).
 
-Owns: how a connection string becomes a session with the settings of session_settings.py, and who the
-server is.
+Owns: how a connection string becomes a session with the settings of session_settings.py, and the server's
+identity.
 
-Invariant: no message, exception chain or process title made here holds a password.  A place is
+Invariant: no message, exception chain or process title made here contains a password.  A place is
 shown by :func:`redact`, which prints host, port, database and user and nothing else; libpq's own
-words pass through :func:`_without_secrets`.
+messages go through :func:`_without_secrets`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _SECRET = ("password", "sslpassword", "oauth_client_secret")
 
 @dataclass(frozen=True)
 class SourceSettings:
-    """What of a source is read, and how (section ``source`` of the pipeline file).
+    """What is read from a source, and how (section ``source`` of the pipeline file).
 
     Attributes:
-        proto_version, streaming: None means the most that the server has (see options.py).
+        proto_version, streaming: None means the most that the server supports (see options.py).
         plugin: the slot's output plugin.
-        bulk: may a backlog be read through SQL (see bulk.py)?
-        failover: are standbys to keep the slot? None: where the server can (see failover.py).
+        bulk: a backlog may be read through SQL (see bulk.py).
+        failover: standbys keep the slot. None: if the server supports it (see failover.py).
     """
 
     dsn: str
@@ -72,7 +72,7 @@ class SourceSettings:
 
 @dataclass(frozen=True)
 class ServerIdentity:
-    """Which server, which history of it, and which database."""
+    """Which server, which timeline of it, and which database."""
 
     system_identifier: str
     timeline: int
@@ -87,7 +87,7 @@ class ServerIdentity:
 
 
 def redact(dsn: str) -> str:
-    """Say where a connection string leads, without any secret: ``host=… port=… dbname=… user=…``."""
+    """The place that a connection string names, without any secret: ``host=… port=… dbname=… user=…``."""
     try:
         parts = _parse(dsn)
     except SourceError:
@@ -104,7 +104,7 @@ def connect(dsn: str) -> WatchedConnection:
 
     Raises:
         SourceUnavailableError: the server cannot be reached now.
-        SourceError: it refuses, a pooler stands before it, or the connection string is wrong.
+        SourceError: the server refuses, a pooler is in between, or the connection string is wrong.
     """
     return _open(dsn, {}, LOCK_SECONDS_MAX)
 
@@ -114,19 +114,19 @@ def connect_replication(dsn: str) -> WatchedConnection:
 
     Raises:
         SourceUnavailableError: the server cannot be reached now.
-        SourceError: it refuses; also when the role may not replicate or no WAL sender is free.
+        SourceError: the server refuses; also when the role may not use replication or no WAL sender is free.
     """
     return _open(dsn, {"replication": "database"}, 0.0)
 
 
 def as_stored(connection: psycopg.Connection[Any], *, always: bool = False) -> bool:
-    """Have text sent as it is stored where the database knows of no encoding (SQL_ASCII); is it such a one?
+    """Make the server send text as it is stored, if the database has no encoding (SQL_ASCII); true if so.
 
-    Such a server would check that text is UTF-8, and end everything at the first that is not, without a word
-    of whose it is.  Who reads it here can say so (and psycopg gives text as bytes from then on).
+    Otherwise such a server would check that text is UTF-8 and fail at the first text that is not, without
+    naming its table.  The reader here can name it.  (From now on psycopg returns text as bytes.)
 
     Args:
-        always: also of a database that knows its encoding.
+        always: do so also for a database that has an encoding.
     """
     if not always and connection.info.parameter_status("server_encoding") != "SQL_ASCII":
         return False
@@ -135,7 +135,7 @@ def as_stored(connection: psycopg.Connection[Any], *, always: bool = False) -> b
 
 
 def stored_texts(connection: psycopg.Connection[Any], texts: Sequence[str]) -> list[bytes]:
-    """Texts as the database stores them: what is sent after `as_stored` is not translated either."""
+    """Texts as the database stores them: after `as_stored`, the server does not translate what we send."""
     one = sql.SQL("convert_to({}, getdatabaseencoding())")
     asked = sql.SQL("SELECT {}").format(sql.SQL(", ").join(one.format(sql.Literal(text)) for text in texts))
     row = connection.execute(asked).fetchone()  # without parameters: a replication connection takes none
@@ -144,7 +144,7 @@ def stored_texts(connection: psycopg.Connection[Any], texts: Sequence[str]) -> l
 
 
 def identify(dsn: str) -> ServerIdentity:
-    """Ask the server who it is (IDENTIFY_SYSTEM, protocol manual section 54.4).
+    """Ask the server for its identity (IDENTIFY_SYSTEM, protocol manual section 54.4).
 
     Raises:
         SourceError: as :func:`connect_replication`, or when ``wal_level`` is not ``logical``.
@@ -180,10 +180,10 @@ def identity_of(connection: psycopg.Connection[Any], dsn: str) -> ServerIdentity
 
 
 class source_errors:  # noqa: N801 - used as a function: `with source_errors(…):`
-    """Turn whatever psycopg raises inside into one SourceError (the chain is cut: it holds the dsn).
+    """Turn an error of psycopg inside the block into a SourceError, without the chain, which has the dsn.
 
     Args:
-        doing: what is done inside, for the message: ``reading the publications``.
+        doing: what the block does, for the message: ``reading the publications``.
     """
 
     def __init__(self, dsn: str, doing: str = "") -> None:
@@ -207,7 +207,7 @@ class source_session:  # noqa: N801 - used as a function: `with source_session(�
     """An ordinary session at the source, as `connect`, that ends with its block; errors are SourceErrors.
 
     Args:
-        doing: what is done inside, for the message: ``reading the publications``.
+        doing: what the block does, for the message: ``reading the publications``.
     """
 
     def __init__(self, dsn: str, doing: str = "") -> None:
@@ -232,8 +232,8 @@ def explain(error: psycopg.Error, dsn: str, doing: str = "", *, rows: bool = Fal
     Args:
         error: psycopg's.
         dsn: the connection string, whose secrets are removed from the message.
-        doing: what was under way, as "copying a table".
-        rows: rows of one table were being read, so the fault may lie in a value.
+        doing: what slotlake did at that time, as "copying a table".
+        rows: rows of one table were being read, so a value may be at fault.
     """
     text, state = message_and_state(error)
     message = _without_secrets(text, dsn)
@@ -279,7 +279,7 @@ def _session_parts(parts: dict[str, Any], lock_seconds_max: float) -> dict[str, 
     fixed = {
         "application_name": APPLICATION_NAME,
         "client_encoding": "UTF8",
-        # Ours come last: the same text from every server is what equality rests on.
+        # Our settings come last: source and lake are compared by texts that must be the same on every server.
         "options": f"{parts.get('options', '')} {settings}".strip(),
     }
     return defaults | parts | fixed
@@ -299,8 +299,8 @@ def _parse(dsn: str) -> dict[str, Any]:
 
 def _unreadable() -> SourceError:
     return SourceError(
-        "the source's dsn is not a connection string that PostgreSQL understands",
-        where="source.dsn (not shown: it may hold a password)",
+        "source.dsn is not a connection string that PostgreSQL understands",
+        where="source.dsn (not shown: it may contain a password)",
         way_out="write postgresql://user@host:5432/database; in a password write @ : / % as %40 %3A %2F %25",
     )
 
@@ -309,11 +309,11 @@ def _without_secrets(message: str, dsn: str) -> str:
     try:
         parts = conninfo_to_dict(dsn)
     except psycopg.Error:
-        return "(message withheld: the connection string cannot be read)"
+        return "(message not shown: the connection string cannot be read)"
     for name in _SECRET:
         secret = str(parts.get(name) or "")
         if secret:
-            # Anchored on both sides, so that the password "a" does not eat every a of the message.
+            # Only as a whole word, so that the password "a" does not replace every "a" of the message.
             message = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", message)
     lines = [" ".join(line.split()) for line in message.splitlines()]
     return "; ".join(line for line in lines if line)

@@ -1,10 +1,11 @@
-"""The SQLSTATE of what a server says, in whatever language it says it.
+"""The SQLSTATE of a server's error message, whatever the language of the message.
 
-A statement's error brings its state along.  A refused connection does not: libpq keeps its text alone.  So
-each connection is begun with verbose errors, where the state stands before the words (``FATAL:  28P01: …``;
-behind them is ``LOCATION:  …``, both in the language of the server), and goes on with usual ones.
+A statement's error has its state.  The error of a refused connection does not: libpq keeps only its text.  So
+each connection begins with verbose errors.  In these the state stands before the message
+(``FATAL:  28P01: …``) and ``LOCATION:  …`` after it, both in the language of the server.  Once the connection
+is made, errors have their usual form again.
 
-Invariant: no text leaves here with what was added to it.
+Invariant: the state and the location are removed again from each text that this module returns.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _WAITS = {pq.PollingStatus.READING: Wait.R, pq.PollingStatus.WRITING: Wait.W}
 
 
 def message_and_state(error: psycopg.Error) -> tuple[str, str]:
-    """What an error says, and its SQLSTATE; "" if no server said it."""
+    """The text of an error, and its SQLSTATE; "" if it does not come from a server."""
     text = str(error)
     states = _STATE.findall(text) if error.sqlstate is None else []
     if not states:
@@ -36,11 +37,11 @@ def message_and_state(error: psycopg.Error) -> tuple[str, str]:
 
 
 class StatingConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection whose refusal has a state."""
+    """A connection whose refusal has a SQLSTATE."""
 
     @classmethod
     def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
-        """psycopg's own (`psycopg.generators`), but for the verbosity."""
+        """The same as psycopg's own (`psycopg.generators`), except for the verbosity."""
         pgconn = pq.PGconn.connect_start(conninfo.encode())
         _set_verbosity(pgconn, _VERBOSE)
         while True:

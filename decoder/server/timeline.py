@@ -1,9 +1,10 @@
-"""Whether the server that answers continues the history that a lake was fed from.
+"""Checks that the server that answers continues the history from which a lake was filled.
 
-A PostgreSQL cluster has a number for ever (its system identifier) and a timeline that grows by one with
-every promotion and every restore to an earlier moment; the timeline's history says where it left each of
-the earlier ones.  Invariant: a position of an earlier timeline means the same thing on this one exactly if
-it is not behind the place where the two part.  What a lake holds beyond that place is on no server any more.
+A PostgreSQL cluster has one number for ever (its system identifier) and a timeline.  The timeline's number
+grows by one with every promotion and every restore to an earlier moment.  The timeline's history says at
+which position it left each earlier timeline.  Invariant: a position of an earlier timeline has the same
+meaning on this one exactly if it is not after the place where the two separate.  What a lake has after that
+place exists on no server any more.
 
 Rules: timeline.c (tliSwitchPoint), the replication commands IDENTIFY_SYSTEM and TIMELINE_HISTORY
 (protocol manual, section 54.4).
@@ -28,7 +29,7 @@ from slotlake.decoder.server.source import (
 )
 
 _LINE = re.compile(r"^\s*(\d+)\s+([0-9A-F]+/[0-9A-F]+)", re.IGNORECASE)
-_RECOVER = "run `slotlake recover`, which shows what it will do before it does it"
+_RECOVER = "run `slotlake recover`, which shows its plan before it changes anything"
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Origin:
 
 
 class HistoryError(SourceError):
-    """The server is not the lake's, or not any more: what the lake holds and what it has do not join."""
+    """The server does not continue the history from which the lake was filled."""
 
 
 def switch_points(history: str) -> dict[int, int]:
@@ -51,10 +52,10 @@ def switch_points(history: str) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class Joined:
-    """A server that continues what was read.
+    """A server that continues the history of what was read.
 
     Attributes:
-        history: earlier timeline → where it was left; empty if the server is on the timeline asked for.
+        history: earlier timeline → where it was left; empty if the server is on the expected timeline.
     """
 
     server: ServerIdentity
@@ -62,7 +63,12 @@ class Joined:
 
 
 def history_of(connection: psycopg.Connection[Any], timeline: int) -> dict[int, int]:
-    """The switch points of a timeline of the server's, over a replication connection; the first has none."""
+    """The switch points of one of the server's timelines; the first timeline has none.
+
+    Args:
+        connection: a replication connection.
+        timeline: the timeline's number.
+    """
     if timeline == 1:
         return {}
     row = connection.execute(f"TIMELINE_HISTORY {timeline}".encode()).fetchone()
@@ -71,10 +77,10 @@ def history_of(connection: psycopg.Connection[Any], timeline: int) -> dict[int, 
 
 
 def require_history(dsn: str, origin: Origin | None, position: int) -> Joined:
-    """Who the server is, after making sure that it continues what was read up to ``position``.
+    """The server's identity, after a check that the server continues what was read up to ``position``.
 
     Args:
-        origin: what the lake was fed from last; None if it does not say.
+        origin: the cluster and timeline from which the lake was filled last; None if the lake does not say.
 
     Raises:
         HistoryError: another cluster, another branch of its history, or one left before the position.
@@ -93,7 +99,7 @@ def require_history(dsn: str, origin: Origin | None, position: int) -> Joined:
 
 
 def require_same(connection: psycopg.Connection[Any], origin: Origin, dsn: str) -> None:
-    """Check that a replication connection leads where the one before did; with several hosts it need not.
+    """Check that a replication connection leads to the expected server; a DSN may name several.
 
     Args:
         connection: a replication connection.
@@ -107,7 +113,7 @@ def require_same(connection: psycopg.Connection[Any], origin: Origin, dsn: str) 
     assert row is not None
     if (str(row[0]), int(row[1])) != (origin.system_identifier, origin.timeline):
         raise SourceUnavailableError(
-            f"another server has taken over meanwhile: it is on timeline {row[1]}",
+            f"another server has taken over during this run: it is on timeline {row[1]}",
             where=redact(dsn),
             way_out="run the same command again",
         )
@@ -117,7 +123,7 @@ def _check_cluster(server: ServerIdentity, origin: Origin, dsn: str) -> None:
     if server.system_identifier != origin.system_identifier:
         raise HistoryError(
             f"this is another PostgreSQL cluster (system identifier {server.system_identifier}) than the one "
-            f"that the lake was fed from ({origin.system_identifier})",
+            f"from which the lake was filled ({origin.system_identifier})",
             where=redact(dsn),
             way_out=f"correct source.dsn; or, if that cluster is gone for good, {_RECOVER}",
         )
@@ -126,18 +132,18 @@ def _check_cluster(server: ServerIdentity, origin: Origin, dsn: str) -> None:
 def _check_fork(server: ServerIdentity, origin: Origin, position: int, fork: int | None, dsn: str) -> None:
     if fork is None:
         raise HistoryError(
-            f"the server is on timeline {server.timeline}, which does not come from timeline "
-            f"{origin.timeline}, that the lake was fed from",
+            f"the server is on timeline {server.timeline}, which does not continue timeline "
+            f"{origin.timeline}, from which the lake was filled",
             where=redact(dsn),
-            way_out="lead source.dsn to the server that was promoted last (several hosts with "
-            f"target_session_attrs=read-write find it); or, if that one is gone for good, {_RECOVER}",
+            way_out="point source.dsn at the server that was promoted last (several hosts with "
+            f"target_session_attrs=read-write select it); or, if it is gone for good, {_RECOVER}",
         )
     if position > fork:
         raise HistoryError(
             f"the lake is at {format_lsn(position)} of timeline {origin.timeline}, but the server's timeline "
-            f"{server.timeline} left that one at {format_lsn(fork)}: the lake holds {position - fork} bytes "
-            "of changes that were lost with the old primary",
+            f"{server.timeline} left that one at {format_lsn(fork)}: the lake has {position - fork} bytes of "
+            "WAL that were lost with the old primary",
             where=redact(dsn),
-            way_out=f"{_RECOVER}; so that it does not happen again, name the standby's physical slot in "
-            "synchronized_standby_slots on the primary (17 and later)",
+            way_out=f"{_RECOVER}. To prevent this in future, name the standby's physical slot in "
+            "synchronized_standby_slots on the primary (PostgreSQL 17 and later)",
         )

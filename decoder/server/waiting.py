@@ -1,12 +1,13 @@
-"""Waiting for a server's answer, without waiting for one that cannot come.
+"""Waiting for a server's answer, but not for an answer that cannot come.
 
-A connection can die without a word (see silence.py), and TCP does not notice behind a proxy, whose machine
-goes on to acknowledge.  A statement may rightly be silent for long: it waits for a lock, it counts a large
-table.  So, once nothing has come for `silence.LIMIT_SECONDS`, the server is asked over a connection of its
-own whether the session is still at work (pg_stat_activity), and again after each such time.
+A connection can die without notice (see silence.py).  Behind a proxy TCP does not notice it, because the
+proxy's machine still acknowledges.  On the other hand a statement may take long and send nothing: it waits
+for a lock, or counts a large table.  So, when nothing has come for `silence.LIMIT_SECONDS`, slotlake asks the
+server over a separate connection whether the session is still at work (pg_stat_activity), and again after
+each such time.
 
-Invariant: a statement is given up only when the server cannot be asked either, or when it says that the
-session is gone or has nothing to do, so that its answer was lost on the way.
+Invariant: the wait ends without an answer only if the server cannot be asked either, or if it says that the
+session is gone or idle, so that its answer was lost on the way.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ FROM (SELECT) AS one LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = %s
 def readable(pgconn: pq.abc.PGconn, seconds: float) -> bool:
     """Wait until something has come from the server, for at most so long.
 
-    By poll: select cannot take a descriptor beyond 1023.
+    It uses poll, because select does not accept a descriptor above 1023.
 
     Raises:
         psycopg.OperationalError: the connection is lost.
@@ -47,31 +48,31 @@ def readable(pgconn: pq.abc.PGconn, seconds: float) -> bool:
 
 
 def no_answer(where: str, seconds: float) -> SourceUnavailableError:
-    """The error for a server that has gone silent."""
+    """The error for a server that sends nothing any more."""
     return SourceUnavailableError(
-        f"the server has not said a word for {round(seconds, 1):g} s, not even when asked",
+        f"the server has not answered for {round(seconds, 1):g} s, not even to a request for a reply",
         where=where,
-        way_out="check the network between here and the source, and the server's load; then run the same "
-        "command again: nothing of the unfinished batch was kept",
+        way_out="check the network between this machine and the source, and the server's load; then run the "
+        "same command again: nothing of the unfinished batch was stored",
     )
 
 
 class Patience:
-    """The watch over one wait on a connection."""
+    """Watches one wait on a connection."""
 
     def __init__(self, connection: WatchedConnection) -> None:
         self._connection = connection
         self._since = self._asked = time.monotonic()
 
     def heard(self) -> None:
-        """Something has come."""
+        """Note that something has come."""
         self._since = self._asked = time.monotonic()
 
     def nothing(self) -> None:
-        """Nothing has come so far.
+        """Note that nothing has come so far.
 
         Raises:
-            SourceUnavailableError: and nothing will; the connection is closed.
+            SourceUnavailableError: nothing will come any more; the connection is closed.
         """
         now = time.monotonic()
         if now - self._asked < silence.LIMIT_SECONDS:
@@ -84,7 +85,7 @@ class Patience:
 
 
 class WatchedConnection(StatingConnection):
-    """A session whose statements are waited for with `Patience`.
+    """A session that waits for each of its statements with `Patience`.
 
     Attributes:
         where: the place, without secrets.
@@ -94,7 +95,7 @@ class WatchedConnection(StatingConnection):
     where = ""
 
     def wait(self, gen: PQGen[RV], interval: float = _INTERVAL_SECONDS, timeout: float | None = None) -> RV:
-        """Wait as psycopg does, and watch: psycopg sends READY_NONE when an interval passes with nothing.
+        """Wait as psycopg does, and watch: psycopg sends READY_NONE when nothing came in an interval.
 
         Args:
             gen: psycopg's generator.
@@ -119,30 +120,30 @@ class WatchedConnection(StatingConnection):
 
 
 class _Asking(StatingConnection):
-    """A connection of which every answer must come at once."""
+    """A connection whose answers must come within a fixed time."""
 
     def wait(self, gen: PQGen[RV], interval: float = _INTERVAL_SECONDS, timeout: float | None = None) -> RV:
         return super().wait(gen, interval, ASK_SECONDS if timeout is None else timeout)
 
 
 def _at_work(connection: WatchedConnection) -> bool:
-    """Does the server answer, and is the session at work?  True also when it cannot be told."""
+    """True if the server answers and the session is at work, or if this cannot be known."""
     try:
         info = connection.info
         with closing(_Asking.connect(same_server(connection), autocommit=True)) as asking:
             row = asking.execute(_SESSION, (info.backend_pid,)).fetchone()
             pooled = row is None or row[0] != asking.info.backend_pid
     except psycopg.Error as error:
-        # A server that refuses (no connection is free, it is starting) is one that can be reached.
+        # A server that refuses (no connection is free, it is starting) can be reached.
         return bool(message_and_state(error)[1])
     if pooled or row is None:
-        return True  # a pooler: these are not the server's own process ids
+        return True  # there is a pooler: its process ids are not the server's
     state, waits_for = row[1], row[2]
     return state in ("active", "disabled") and waits_for != "ClientWrite"
 
 
 def same_server(connection: WatchedConnection) -> str:
-    """The connection string of an ordinary session on the connection's own server, if several are named."""
+    """The connection string of an ordinary session on the same server, if the DSN names several too."""
     parts = conninfo_to_dict(connection.conninfo)
     info = connection.info
     if "," in str(parts.get("host", "")) + str(parts.get("hostaddr", "")):

@@ -1,4 +1,4 @@
-"""Whether the server has room for one more replication slot and one more WAL sender: asked, never taken."""
+"""How many replication slots and WAL senders the server can still give.  Nothing here uses one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Capacity:
 
     @property
     def slots_free(self) -> int:
-        """How many slots can still be made."""
+        """How many slots can still be created."""
         return max(0, self.slots_max - self.slots)
 
     @property
@@ -43,7 +43,7 @@ def capacity(connection: psycopg.Connection[Any]) -> Capacity:
 
 
 def require_free_slot(connection: psycopg.Connection[Any], where: str) -> Capacity:
-    """Make sure that one more slot can be made.
+    """Check that one more slot can be created.
 
     Args:
         where: the server, for the error.
@@ -58,6 +58,6 @@ def require_free_slot(connection: psycopg.Connection[Any], where: str) -> Capaci
             f"{current.slots_max} are in use",
             where=where,
             way_out="drop a slot that is not needed (SELECT slot_name, active FROM pg_replication_slots), or "
-            "raise max_replication_slots (needs a restart)",
+            "raise max_replication_slots (this needs a restart)",
         )
     return current

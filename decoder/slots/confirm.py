@@ -1,7 +1,7 @@
 """Confirm: tell the slot what the lake has published.
 
-The only place that moves a slot.  Invariant: afterwards ``confirmed_flush_lsn`` is exactly the position
-given, which the lake holds; the server may forget everything before it.
+Only this module moves a slot.  Invariant: afterwards ``confirmed_flush_lsn`` is exactly the given position,
+which the lake has published; the server may remove the WAL before it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from slotlake.decoder.slots.slot import BUSY_WAIT_SECONDS, check_slot
 
 
 def confirm(source: SourceSettings, lsn: int) -> None:
-    """Move the slot's confirmed position to exactly ``lsn``; only after the lake has published it.
+    """Move the slot's confirmed position to exactly ``lsn``.  Call it only after the lake has published it.
 
-    By pg_replication_slot_advance, which skims the WAL without decoding rows and brings ``restart_lsn``
-    up behind ``lsn``.  A flush report on a short stream is quicker by itself (0.03 s against 0.4 s after
-    230 MB of WAL), but leaves ``restart_lsn`` where it was: that WAL would stay on disk, and the next pull
-    would decode all of it again.
+    It uses pg_replication_slot_advance, which reads the WAL without decoding rows and moves ``restart_lsn``
+    close to ``lsn``.  A flush report on a short stream is faster (0.03 s instead of 0.4 s after 230 MB of
+    WAL), but it leaves ``restart_lsn`` where it was: that WAL would stay on disk, and the next pull would
+    decode all of it again.
 
     Raises:
-        SlotError: the slot is gone, lost or ahead of ``lsn``.
-        SlotBusyError: another reader holds it.
+        SlotError: the slot is missing, lost or ahead of ``lsn``.
+        SlotBusyError: another reader uses it.
         SourceError: the server cannot be reached or refuses.
     """
     with source_session(source.dsn, "confirming the slot") as connection:
@@ -37,9 +37,10 @@ def confirm(source: SourceSettings, lsn: int) -> None:
         reached = _advance(connection, source, lsn)
         if reached != lsn:
             raise SlotError(
-                f"the slot was to be confirmed up to {format_lsn(lsn)}, but stands at {format_lsn(reached)}",
+                f"the slot should be confirmed up to {format_lsn(lsn)}, but it is at {format_lsn(reached)}",
                 where=f"slot {source.slot!r} at {redact(source.dsn)}",
-                way_out="nothing is lost in the lake; see whether this server feeds the lake",
+                way_out="the lake lost nothing; check that source.dsn leads to the server from which the "
+                "lake is filled",
             )
 
 
@@ -53,12 +54,12 @@ def _advance(connection: psycopg.Connection[Any], source: SourceSettings, lsn: i
             ).fetchone()
         except psycopg.errors.ObjectInUse:
             if time.monotonic() >= deadline:
-                check_slot(connection, source, wait_seconds=0)  # names who holds it
+                check_slot(connection, source, wait_seconds=0)  # its error names the reader
                 raise
             time.sleep(0.1)
             continue
         except psycopg.errors.ObjectNotInPrerequisiteState:
-            check_slot(connection, source, position=lsn, wait_seconds=0)  # moved beyond it meanwhile
+            check_slot(connection, source, position=lsn, wait_seconds=0)  # somebody moved it past lsn
             raise
         assert row is not None
         return parse_lsn(row[0])

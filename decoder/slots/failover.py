@@ -1,11 +1,11 @@
-"""Failover slots (PostgreSQL 17 on): which slots are made so, and how far their readers may read.
+"""Failover slots (PostgreSQL 17 on): which slots are created as such, and how far their readers may read.
 
-A standby with ``sync_replication_slots = on`` keeps copies of the primary's slots that are marked
-``failover``; after its promotion such a copy is the pipeline's slot.  Invariant: what is read for a batch has
-reached every standby that ``synchronized_standby_slots`` names, so that the lake is never ahead of the server
-that takes over.  The server holds a WAL sender back for that (walsender.c, NeedToWaitForStandbys) but says
-nothing about it, and it does not hold back a copy of the slot, by which backlogs are read (bulk.py); so the
-wait is here, with an end and a name.
+A standby with ``sync_replication_slots = on`` keeps copies of the primary's slots that have ``failover``;
+after its promotion such a copy is the pipeline's slot.  Invariant: what a batch reads has reached every
+standby that ``synchronized_standby_slots`` names, so that the lake is never ahead of the server that takes
+over.  The server makes a WAL sender wait for that (walsender.c, NeedToWaitForStandbys), but does not report
+it; and a reader of a copy of the slot, as for backlogs (bulk.py), does not wait at all.  So slotlake waits
+itself, with a time limit, and its error names the standbys.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _POLL_SECONDS = 0.05
 
 
 def wants_failover(connection: psycopg.Connection[Any], source: SourceSettings) -> bool:
-    """Is the pipeline's slot to be one that standbys keep?
+    """True if the pipeline's slot must be created with failover.
 
-    Left open, it is wherever the server can: nothing is paid for it as long as no standby asks for it.  A
-    standby cannot make one, for what it would hand on is not its own.
+    Without a setting, it has failover wherever the server supports it: this costs nothing until a standby
+    uses it.  A standby cannot create such a slot, because its slots are not copied to other standbys.
 
     Raises:
-        SourceError: asked for by name, of a server that cannot.
+        SourceError: source.failover is true, and the server does not support it.
     """
     if source.failover is False:
         return False
@@ -47,27 +47,28 @@ def wants_failover(connection: psycopg.Connection[Any], source: SourceSettings) 
     standby = connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
     if standby and source.failover:
         raise SourceError(
-            "a standby cannot make a slot with failover",
+            "source.failover is true, but the server is a standby, which cannot create a slot with failover",
             where=redact(source.dsn),
-            way_out="lead source.dsn to the primary, or leave source.failover out: a slot made on a standby "
-            "stays when that is promoted",
+            way_out="point source.dsn at the primary, or leave source.failover out: a slot that was created "
+            "on a standby stays when the standby is promoted",
         )
     return not standby
 
 
 def _refused(connection: psycopg.Connection[Any], source: SourceSettings) -> bool:
     raise SourceError(
-        f"PostgreSQL {connection.info.server_version // 10000} cannot make a slot with failover",
+        f"source.failover is true, but PostgreSQL {connection.info.server_version // 10000} cannot create a "
+        "slot with failover",
         where=redact(source.dsn),
         way_out="leave source.failover out, or use PostgreSQL 17 or later",
     )
 
 
 def turn_failover(source: SourceSettings, has_failover: bool, server_version: int) -> None:
-    """Change an existing slot to what the pipeline file asks for by name; nobody may be reading it.
+    """Change an existing slot to the setting source.failover; nobody may be reading the slot.
 
     Args:
-        source: its ``failover`` is what is asked for; None changes nothing.
+        source: its ``failover`` is the new state; None changes nothing.
         has_failover: whether the slot has failover now.
         server_version: as libpq gives it: 180004.
     """
@@ -82,7 +83,7 @@ def turn_failover(source: SourceSettings, has_failover: bool, server_version: in
 
 @dataclass(frozen=True)
 class StandbySlot:
-    """A slot that ``synchronized_standby_slots`` names; ``received``: None if there is none of that name."""
+    """A slot that ``synchronized_standby_slots`` names; ``received`` is None if the slot does not exist."""
 
     name: str
     received: int | None
@@ -107,7 +108,7 @@ WHERE n.name <> '' AND NOT pg_is_in_recovery()
 
 
 def behind(connection: psycopg.Connection[Any], slot: str, until: int) -> list[StandbySlot]:
-    """Return the standbys that the slot's reader has to wait for before it may read up to a position.
+    """Return the standbys for which the slot's reader must wait before it reads up to a position.
 
     Args:
         slot: name of the logical slot.
@@ -121,10 +122,10 @@ def behind(connection: psycopg.Connection[Any], slot: str, until: int) -> list[S
 
 
 def await_standbys(source: SourceSettings, until: int) -> None:
-    """Wait until every standby that is to have it first has the WAL up to there.
+    """Wait until the standbys of synchronized_standby_slots have the WAL up to ``until``.
 
     Raises:
-        SourceUnavailableError: none of them has come any further for STANDBY_WAIT_SECONDS; they are named.
+        SourceUnavailableError: none of them has advanced for STANDBY_WAIT_SECONDS; the error names them.
     """
     with source_session(source.dsn, "looking at the standbys") as connection:
         since, last = time.monotonic(), None
@@ -141,8 +142,9 @@ def _standbys_error(source: SourceSettings, until: int, waiting: list[StandbySlo
     listed = "; ".join(str(standby) for standby in waiting)
     return SourceUnavailableError(
         f"the WAL up to {format_lsn(until)} has not reached all standbys of synchronized_standby_slots, and "
-        f"nothing has come in {STANDBY_WAIT_SECONDS:g} s: {listed}",
+        f"they have not advanced for {STANDBY_WAIT_SECONDS:g} s: {listed}",
         where=f"slot {source.slot!r} at {redact(source.dsn)}",
-        way_out="start those standbys, or take their slots out of synchronized_standby_slots (then SELECT "
-        "pg_reload_conf()); until then the lake would be ahead of the server that takes over",
+        way_out="start those standbys, or remove their slots from synchronized_standby_slots (then SELECT "
+        "pg_reload_conf()). Slotlake waits, because a lake that reads on would be ahead of a standby that "
+        "takes over",
     )

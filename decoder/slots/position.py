@@ -1,12 +1,12 @@
-"""Where a slot stands once nobody else can move it: asked when its stream has begun, or its copy was made.
+"""Checks a slot's position when nobody else can move it: after its stream has begun, or its copy was created.
 
-A slot is looked at before it is read, and between the two another reader, or pg_replication_slot_advance, may
-move it.  The server says nothing of that: START_REPLICATION from a position that the slot has left behind
-begins at its confirmed position instead (logical.c, CreateDecodingContext), and so does a copy of the slot.
-The batch would lack what lies between.  And where a connection string leads to several servers, the one that
-is read need not be the one that was looked at.
+Between the check of a slot and its reading, another reader or pg_replication_slot_advance may move it.  The
+server does not report this: START_REPLICATION from a position before the slot's confirmed position begins at
+the confirmed position instead (logical.c, CreateDecodingContext), and so does a copy of the slot.  The batch
+would lack the changes in between.  And if a connection string names several servers, the server that is read
+may be another one than the server that was checked.
 
-Invariant: what these functions let pass is read from the position asked for, of the server asked for.
+Invariant: after these checks, the reading begins at the wanted position, on the wanted server.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from slotlake.decoder.slots.slot import check_confirmed, inspect_slot
 
 
 def require_slot_at(stream: WatchedConnection, source: SourceSettings, start: int) -> None:
-    """Check that the slot of a running stream stands at ``start``, or before it.
+    """Check that the slot of a running stream is confirmed up to ``start`` at most.
 
     Args:
         stream: the connection that streams.
-        start: the position that was asked for.
+        start: the position at which the stream was asked to begin.
 
     Raises:
-        SlotError: it was moved beyond it.
-        SourceUnavailableError: it cannot be asked where the stream comes from.
+        SlotError: the slot was moved past ``start``.
+        SourceUnavailableError: the stream ended, or the slot is not on the server that was reached.
     """
     with (
         connect(same_server(stream)) as connection,
@@ -38,23 +38,24 @@ def require_slot_at(stream: WatchedConnection, source: SourceSettings, start: in
             raise _elsewhere(source)
         if state.active_pid is None:
             raise SourceUnavailableError(
-                "the replication stream broke off as it began, or the connections of this run "
-                "lead to different servers: one has taken over meanwhile",
+                "the replication stream ended right after its start, or the connections of this run lead to "
+                "different servers because one has taken over during it",
                 where=f"slot {source.slot!r} at {redact(source.dsn)}",
-                way_out="run the same command again: nothing of the unfinished batch was kept",
+                way_out="run the same command again: nothing of the unfinished batch was stored",
             )
         check_confirmed(state.confirmed_flush_lsn, start, f"slot {source.slot!r} at {redact(source.dsn)}")
 
 
 def require_server_of(reader: WatchedConnection, source: SourceSettings, copy: str, origin: Origin) -> None:
-    """Check that the server with the copy of the slot is the one that was looked at.
+    """Check that the server with the copy of the slot is the one that was checked before.
 
-    An ordinary session cannot ask for the timeline; a replication connection can, and sees whose copy it is.
+    An ordinary session cannot ask for the timeline.  A replication connection can, and it also shows whether
+    its server has the copy.
 
     Args:
-        reader: the session that made the copy.
+        reader: the session that created the copy.
         copy: name of the copied slot.
-        origin: the cluster and timeline that was looked at.
+        origin: the cluster and timeline that were checked before.
 
     Raises:
         SourceUnavailableError: another server has taken over.
@@ -72,7 +73,7 @@ def require_server_of(reader: WatchedConnection, source: SourceSettings, copy: s
 
 def _elsewhere(source: SourceSettings) -> SourceUnavailableError:
     return SourceUnavailableError(
-        "the connections of this run lead to different servers: one has taken over meanwhile",
+        "the connections of this run lead to different servers: one has taken over during it",
         where=redact(source.dsn),
-        way_out="run the same command again: nothing of the unfinished batch was kept",
+        way_out="run the same command again: nothing of the unfinished batch was stored",
     )

@@ -1,9 +1,9 @@
-"""What a slot costs its server, and what keeps it from letting go: read from the catalog, nothing is changed.
+"""How much WAL a slot retains, and which transactions keep it from releasing WAL.  Nothing is changed.
 
-A slot's ``restart_lsn`` cannot pass the oldest transaction that has written and is still open, in whatever
-database of the server (reorderbuffer.c: ReorderBufferGetOldestTXN; every record with a transaction id makes
-its transaction known).  So these, and prepared ones, are who to name when WAL piles up although the slot is
-read.  Invariant: works for a role without any privilege; what such a role may not see is said, not guessed.
+A slot's ``restart_lsn`` cannot pass the oldest open transaction that has written, in any database of the
+server (reorderbuffer.c: ReorderBufferGetOldestTXN; every record with a transaction id makes its transaction
+known).  So when WAL accumulates although the slot is read, these transactions and the prepared ones are the
+cause.  Invariant: this works for a role without any privilege; the result says what such a role cannot see.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NAMED_MAX = 20
 
 @dataclass(frozen=True)
 class Holder:
-    """A transaction that keeps slots from moving on; ``seconds`` since it began or was prepared.
+    """A transaction that keeps slots from releasing WAL; ``seconds`` since it began or was prepared.
 
     Attributes:
         kind: ``transaction``, ``idle in transaction`` or ``prepared``.
@@ -65,14 +65,14 @@ class OtherSlot:
 
 @dataclass(frozen=True)
 class Pressure:
-    """The server's side of a slot's cost.
+    """What a slot retains on its server, and the server's limits.
 
     Attributes:
         keep_bytes_max: ``max_slot_wal_keep_size``, None when unlimited.
         idle_seconds_max: ``idle_replication_slot_timeout`` (18), None when there is none.
-        inactive_seconds: since when nobody reads the slot (17), None while somebody does or it is not known.
+        inactive_seconds: for how long nobody has read the slot (17); None if somebody does, or if unknown.
         holders: the oldest first.
-        sees_all: whether this role sees other users' transactions.
+        sees_all: this role sees other users' transactions.
     """
 
     keep_bytes_max: int | None
@@ -84,7 +84,7 @@ class Pressure:
 
 
 def slot_pressure(connection: psycopg.Connection[Any], slot: str) -> Pressure:
-    """Ask the server about a slot, about who holds slots back, and about the other slots."""
+    """Ask the server about a slot, about transactions that keep it from releasing WAL, and other slots."""
     keep = _setting(connection, "max_slot_wal_keep_size")
     idle = _setting(connection, "idle_replication_slot_timeout")
     slots = {each.name: each for each in _slots(connection)}
@@ -101,7 +101,7 @@ def slot_pressure(connection: psycopg.Connection[Any], slot: str) -> Pressure:
 
 
 def span(seconds: float) -> str:
-    """A duration as a person says it: ``45 s``, ``12 min``, ``3.5 h``, ``2.1 days``."""
+    """A duration for people: ``45 s``, ``12 min``, ``3.5 h``, ``2.1 days``."""
     for size, name in ((86400.0, "days"), (3600.0, "h")):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {name}"
@@ -161,7 +161,7 @@ def _setting(connection: psycopg.Connection[Any], name: str) -> tuple[float, str
 
 
 def wal_now(connection: psycopg.Connection[Any]) -> int:
-    """Up to where there is WAL (a standby: up to where it has replayed)."""
+    """The end of the server's WAL (on a standby: of the WAL that it has replayed)."""
     row = connection.execute(
         "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() "
         "ELSE pg_current_wal_insert_lsn() END"

@@ -1,13 +1,13 @@
-"""The replication slot: made, looked at, judged fit for a pull, moved on, dropped.
+"""The replication slot: how it is created, read from the catalog, checked before a pull, and dropped.
 
-Owns every command that changes a slot.  A slot is the server's memory of where this lake stands;
-the lake itself is the truth (see pull.py), so a slot that is *ahead* of the lake has let go of
-changes that the lake does not have, and nothing but a new copy can bring them back.
+A slot is the server's record of this lake's position; the lake itself is the truth (see pull.py).  A slot
+that is *ahead* of the lake has released changes that the lake does not have, and only a new copy can bring
+them back.
 
-Two things are subtle.  Making a slot waits for every transaction that is open at that moment
-(snapbuild.c, SnapBuildWaitSnapshot), so it has a time limit, and the error names who holds it up.
+Two things need care.  The creation of a slot waits for every transaction that is open at that moment
+(snapbuild.c, SnapBuildWaitSnapshot), so it has a time limit, and the error names the transactions.
 Confirming must move ``confirmed_flush_lsn`` exactly to the lake's position and let ``restart_lsn``
-follow, or WAL piles up; confirm.py says how.
+follow, or WAL accumulates; see confirm.py.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class SlotState:
     """One row of pg_replication_slots; positions are integers, None where the server has none.
 
     Attributes:
-        retained_bytes: WAL between ``restart_lsn`` and the server's present end.
+        retained_bytes: WAL between ``restart_lsn`` and the present end of the server's WAL.
         safe_wal_size: bytes that may still be written before the slot is lost, None when unlimited.
-        invalidation_reason: why the server gave the slot up (PostgreSQL 17 on), else None.
+        invalidation_reason: why the server invalidated the slot (PostgreSQL 17 on), else None.
     """
 
     name: str
@@ -64,7 +64,7 @@ class SlotState:
     failover: bool
     conflicting: bool
     invalidation_reason: str | None
-    synced: bool = False  # a standby's copy of its primary's slot, or was that before the promotion
+    synced: bool = False  # it is, or was before the promotion, a standby's copy of its primary's slot
 
     @property
     def lost(self) -> bool:
@@ -75,13 +75,13 @@ class SlotState:
 class ExportedSnapshot(Closes):
     """A pair (position L, snapshot S): a transaction is visible in S exactly if it commits before L.
 
-    The snapshot can be taken up (`SET TRANSACTION SNAPSHOT`) only while this object is open; sessions
-    that have taken it up keep it for their own transaction.  A temporary slot goes with it.
+    Other sessions can import the snapshot (`SET TRANSACTION SNAPSHOT`) only while this object is open; a
+    session that has imported it keeps it for its own transaction.  A temporary slot ends with this object.
 
     Attributes:
-        slot: its name; empty if it came without one (`decoder.slots.visible`).
-        settled: it waited for all transactions that were open, so that none is from before a change of
-            what is published.
+        slot: name of the slot that exported it; empty if there is none (`decoder.slots.visible`).
+        settled: its creation waited for all open transactions, so that none of them is older than a change
+            of the publications.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ExportedSnapshot(Closes):
 
 
 def inspect_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | None:
-    """Look a slot up; None when there is none of that name."""
+    """Read a slot's row of pg_replication_slots; None if the slot does not exist."""
     query = (
         "SELECT s.*, pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() "
         "ELSE pg_current_wal_insert_lsn() END, restart_lsn)::bigint AS retained "
@@ -117,7 +117,7 @@ def inspect_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | 
 
 
 def _state(row: dict[str, Any]) -> SlotState:
-    """Columns differ between server versions: conflicting came in 16, the reason in 17."""
+    """Columns differ between server versions: conflicting came in 16, invalidation_reason in 17."""
 
     def lsn(name: str) -> int | None:
         return None if row[name] is None else parse_lsn(row[name])
@@ -149,18 +149,18 @@ def check_slot(
     position: int | None = None,
     wait_seconds: float | None = None,
 ) -> SlotState:
-    """Judge whether the slot can serve a pull from ``position``.
+    """Check that a pull from ``position`` can use the slot.
 
-    A reader that has just died may hold the slot for a moment more.
+    A reader that has just died may keep the slot busy for a moment.
 
     Args:
         connection: an ordinary session of the source's database.
         source: which slot and plugin.
-        position: the lake's position; None: not judged.
+        position: the lake's position; None: not checked.
         wait_seconds: how long to wait for a busy slot; None: BUSY_WAIT_SECONDS.
 
     Raises:
-        SlotBusyError: another reader holds it.
+        SlotBusyError: another reader uses it.
         SlotError: missing, of another plugin or database, lost, or ahead of the lake.
     """
     deadline = time.monotonic() + (BUSY_WAIT_SECONDS if wait_seconds is None else wait_seconds)
@@ -180,15 +180,15 @@ def _judged(
         raise SlotError(
             f"the replication slot {source.slot!r} does not exist",
             where=where,
-            way_out="check source.slot; if it was dropped, run `slotlake recover`: it shows how lake and "
-            "source are brought together, and with --yes does it",
+            way_out="check source.slot. If the slot was dropped, run `slotlake recover`: it shows how it "
+            "makes the lake equal to the source again, and does so with --yes",
         )
     if state.slot_type != "logical" or state.plugin != source.plugin:
         plugin = state.plugin or "no plugin (it is a physical slot)"
         raise SlotError(
-            f"the slot belongs to {plugin}, not to {source.plugin}",
+            f"the slot's output plugin is {plugin}, not {source.plugin}",
             where=where,
-            way_out="name another slot in source.slot; that one is used by something else",
+            way_out="set source.slot to another name: another program uses this slot",
         )
     _check_promoted(connection, state, where)
     database = connection.execute("SELECT current_database()").fetchone()
@@ -197,7 +197,7 @@ def _judged(
         raise SlotError(
             f"the slot belongs to database {state.database!r}, not to {database[0]!r}",
             where=where,
-            way_out="correct the database in source.dsn, or name another slot in source.slot",
+            way_out="correct the database in source.dsn, or set source.slot to another name",
         )
     _check_not_lost(state, where)
     if source.two_phase and not state.two_phase:
@@ -209,28 +209,29 @@ def _judged(
 
 
 def _check_promoted(connection: psycopg.Connection[Any], state: SlotState, where: str) -> None:
-    """A standby's copy of a slot is nobody's to read while there is a primary."""
+    """Refuse a standby's copy of a slot: nobody may read it while there is a primary."""
     if not state.synced or connection.execute("SELECT pg_is_in_recovery()").fetchone() == (False,):
         return
-    ready = "not complete yet: it would not outlive a promotion" if state.temporary else "complete"
+    ready = "not complete yet: a promotion now would remove it" if state.temporary else "complete"
     error = SlotError(
-        f"the server is a standby, and the slot its copy of the primary's ({ready})",
+        f"the server is a standby, and its slot is a copy of the primary's slot ({ready})",
         where=where,
-        way_out="lead source.dsn to the primary (several hosts with target_session_attrs=read-write find "
+        way_out="point source.dsn at the primary (several hosts with target_session_attrs=read-write select "
         "it), or promote this server if the primary is gone; then run the same command again",
     )
-    error.retryable = True  # type: ignore[misc]  # a failover under way passes by itself
+    error.retryable = True  # type: ignore[misc]  # a failover in progress ends by itself
     raise error
 
 
 def _not_two_phase(server_version: int, slot: str, where: str) -> SlotError:
     turn_on = (
-        f'ALTER_REPLICATION_SLOT "{slot}" (TWO_PHASE true) over a replication connection turns it on'
+        f'run ALTER_REPLICATION_SLOT "{slot}" (TWO_PHASE true) over a replication connection'
         if server_version >= _FIRST_WITH_ALTER_TWO_PHASE
-        else "a slot is made so, or not at all: drop it, then run `slotlake recover`"
+        else "this server can set two_phase only when it creates a slot: drop the slot, then run "
+        "`slotlake recover`"
     )
     return SlotError(
-        "the pipeline asks for two_phase, but the slot was made without it",
+        "source.two_phase is true, but the slot was created without two_phase",
         where=where,
         way_out=f"{turn_on}; or leave two_phase out: prepared transactions then come when they commit",
     )
@@ -240,16 +241,16 @@ def _check_not_lost(state: SlotState, where: str) -> None:
     if not state.lost and state.restart_lsn is not None:
         return
     reason = state.invalidation_reason or state.wal_status or "no restart_lsn"
-    again = "run `slotlake recover`; so that it does not happen again, "
+    again = "run `slotlake recover`; to prevent this in future, "
     if state.conflicting:
         raise SlotError(
-            f"the standby has given the slot up ({reason}): the primary has removed what decoding needs",
+            f"the standby has invalidated the slot ({reason}): the primary has removed what decoding needs",
             where=where,
             way_out=f"{again}set hot_standby_feedback = on and a primary_slot_name on the standby, and keep "
             "wal_level = 'logical' on the primary",
         )
     raise SlotError(
-        f"the server has given the slot up ({reason}): the WAL it needs is gone",
+        f"the server has invalidated the slot ({reason}): the WAL that it needs is gone",
         where=where,
         way_out=f"{again}raise max_slot_wal_keep_size (or idle_replication_slot_timeout)",
     )
@@ -259,20 +260,20 @@ def check_confirmed(confirmed: int | None, position: int | None, where: str) -> 
     """Check that the server still has the changes from ``position`` on.
 
     Args:
-        confirmed: the slot's confirmed position; None: of a slot that has none.
-        position: the lake's; None: not judged.
+        confirmed: the slot's confirmed position; None for a slot that has none.
+        position: the lake's; None: not checked.
         where: the slot, for the error.
 
     Raises:
-        SlotError: the slot was confirmed beyond the lake's position.
+        SlotError: the slot was confirmed past the lake's position.
     """
     if confirmed is None or position is None or confirmed <= position:
         return
     raise SlotError(
         f"the slot is confirmed up to {format_lsn(confirmed)}, but the lake is at {format_lsn(position)}: "
-        "the changes between are gone for this lake",
+        "the slot does not send the changes in between any more",
         where=where,
-        way_out="if something else has read from this slot, give each lake a slot of its own; then run "
+        way_out="if another program has read from this slot, give each lake a slot of its own; then run "
         "`slotlake recover`",
     )
 
@@ -299,28 +300,28 @@ def create_slot(
     failover: bool | None = None,
     wait_seconds: float = CREATE_WAIT_SECONDS,
 ) -> ExportedSnapshot:
-    """Make the pipeline's slot, or with ``temporary`` one for a verification, and export its snapshot.
+    """Create the pipeline's slot, or with ``temporary`` one for a verification, and export its snapshot.
 
-    A slot that is to stay decodes prepared transactions if the source says ``two_phase``; with
-    ``failover`` the server's standbys keep a copy of it (None: as the source says; see failover.py).
+    A permanent slot decodes prepared transactions if the source's settings have ``two_phase``; with
+    ``failover`` the server's standbys keep a copy of it (see failover.py).
 
     Args:
-        temporary: make one for a verification, which goes with its session.
-        failover: whether standbys keep it; None: as the source's settings say.
+        temporary: create one for a verification, which ends with its session.
+        failover: standbys keep it; None: as the source's settings say.
         wait_seconds: how long to wait for transactions that are open now.
 
     Raises:
-        SlotError: the name is taken or not allowed, or open transactions held it up for
-            ``wait_seconds``: the error names them and no slot is left.
+        SlotError: the name is used or not allowed, or the creation waited ``wait_seconds`` for open
+            transactions: the error names them and no slot is left.
         SourceError: no free slot, WAL sender or privilege; wal_level; the server lacks two-phase slots
             (before 15) or failover slots (before 17).
     """
     name = f"{source.slot[:40]}_verify_{time.time_ns() & 0xFFFFFFFF:08x}" if temporary else source.slot
     if not _SLOT_NAME.match(name):
         raise SlotError(
-            f"{name!r} cannot be a slot's name",
+            f"{name!r} cannot be the name of a slot",
             where="source.slot",
-            way_out="use at most 63 small letters, digits and underscores",
+            way_out="use at most 63 lower-case letters, digits and underscores",
         )
     connection = connect_replication(source.dsn)
     try:
@@ -345,9 +346,9 @@ def _slot_options(server_version: int, *, two_phase: bool, failover: bool, where
     for name, floor in chosen.items():
         if server_version < floor:
             raise SourceError(
-                f"PostgreSQL {server_version // 10000} cannot make a slot with {name}",
+                f"PostgreSQL {server_version // 10000} cannot create a slot with {name}",
                 where=where,
-                way_out=f"leave {name} out, or use PostgreSQL {floor // 10000} or later",
+                way_out=f"leave source.{name} out, or use PostgreSQL {floor // 10000} or later",
             )
     if server_version < _FIRST_WITH_TWO_PHASE:  # older servers know the old spelling only
         return "EXPORT_SNAPSHOT"
@@ -358,7 +359,7 @@ def _create(
     connection: psycopg.Connection[Any], source: SourceSettings, name: str, command: str, wait_seconds: float
 ) -> tuple[Any, ...]:
     with (
-        source_errors(source.dsn, f"making slot {name}"),
+        source_errors(source.dsn, f"creating slot {name}"),
         time_limit(connection, source, wait_seconds) as limit,
     ):
         try:
@@ -371,17 +372,17 @@ def _create(
             raise SlotError(
                 f"the replication slot {name!r} exists already",
                 where=redact(source.dsn),
-                way_out="name another slot in source.slot, or drop that one if nothing uses it",
+                way_out="set source.slot to another name, or drop that slot if nothing uses it",
             ) from None
         assert row is not None
         return row
 
 
 def drop_slot(source: SourceSettings) -> bool:
-    """Drop the pipeline's slot; False when there was none.
+    """Drop the pipeline's slot; False if it did not exist.
 
     Raises:
-        SlotBusyError: a reader holds it.
+        SlotBusyError: a reader uses it.
     """
     with source_session(source.dsn) as connection:
         state = inspect_slot(connection, source.slot)

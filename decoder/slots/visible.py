@@ -1,13 +1,14 @@
-"""Snapshots that need no slot, and the one LSN at which such a snapshot is the source.
+"""Snapshots that need no slot, and the LSN of such a snapshot.
 
-A slot that is made for its snapshot waits until every transaction that was open then has ended: a load job
-of an hour, a prepared transaction that nobody remembers.  A reader's own snapshot waits for nobody, but it
-shows a *set* of transactions (pg_current_snapshot: those before xmax that are not in xip), and a transaction
-is logged as committed a moment before it can be seen (xact.c: RecordTransactionCommit, then
-ProcArrayEndTransaction; in between stand the fsync and synchronous standbys).  So the stream judges it.
+A slot that is created for its snapshot waits until every open transaction has ended, for example a load job
+of an hour or a forgotten prepared transaction.  A reader's own snapshot waits for nothing.  But it shows a
+*set* of transactions (pg_current_snapshot: those before xmax that are not in xip), not a position: a
+transaction is logged as committed a moment before others can see it (xact.c: RecordTransactionCommit, then
+ProcArrayEndTransaction; between them come the fsync and synchronous standbys).  So slotlake compares the
+snapshot with the commits in the stream.
 
-Invariant: a snapshot stands at L exactly if it shows every transaction that commits before L, and none that
-commits later.  One that shows a later transaction and not an earlier one stands nowhere.
+Invariant: a snapshot is at L exactly if it shows every transaction that commits before L, and none that
+commits later.  A snapshot that shows a later transaction but not an earlier one has no LSN.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ class VisibleTransactions:
     """Which transactions a snapshot shows.
 
     Attributes:
-        xmin: all ids before it are of transactions that had ended.
-        xmax: no id from here on is shown; some may have been given out.
-        in_progress: ids between the two that had not ended; all without their epoch, as in the stream.
+        xmin: all transactions with a lower id had ended.
+        xmax: no transaction with this id or a higher one is shown; some of them may have begun.
+        in_progress: ids between the two whose transactions had not ended.
+
+    All ids are without their epoch, as in the stream.
     """
 
     xmin: int
@@ -42,33 +45,33 @@ class VisibleTransactions:
 
     @classmethod
     def parse(cls, text: str) -> VisibleTransactions:
-        """Of ``xmin:xmax:xip,xip``, as the server prints a pg_snapshot."""
+        """Read ``xmin:xmax:xip,xip``, as the server prints a pg_snapshot."""
         xmin, xmax, listed = text.split(":")
         ids = frozenset(int(xid) % _XIDS for xid in listed.split(",") if xid)
         return cls(int(xmin) % _XIDS, int(xmax) % _XIDS, ids)
 
     def shows(self, xid: int) -> bool:
-        """Is this one, which has committed by now, to be seen?"""
+        """True if the snapshot shows this transaction, which has committed by now."""
         return _before(xid, self.xmax) and xid not in self.in_progress
 
     def shows_all(self, least: int, most: int) -> bool:
-        """Are all ids between these so old that they are to be seen, whichever they are?"""
+        """True if all ids between these are so old that the snapshot shows each of them."""
         return _before(most, self.xmin) and _before(least, self.xmin)
 
     def ended_since(self, xid: int, xmax: int) -> bool:
-        """Is this one, which has ended before ``xmax`` was the next, not to be seen here?
+        """True if this transaction ended before ``xmax`` was the next id, but after this snapshot.
 
-        False for an id from so long ago that ids have gone round since.
+        False for an id that is so old that the ids have wrapped around since.
         """
         recent = (xid - self.xmin) % _XIDS <= (xmax - self.xmin) % _XIDS
         return recent and not self.shows(xid)
 
     def stands(self, start: int, end: int, transactions: Iterable[tuple[int, int]]) -> int | None:
-        """The LSN at which the snapshot stands; None if there is none.
+        """The LSN of the snapshot; None if it has none.
 
         Args:
-            start: a position up to which all is shown.
-            end: a position behind all that was committed when the snapshot was taken.
+            start: a position; the snapshot shows all transactions before it.
+            end: a position after all transactions that were committed when the snapshot was taken.
             transactions: xid and end of the commit record of all from start to end, in commit order.
         """
         position, hidden = start, False
@@ -83,12 +86,12 @@ class VisibleTransactions:
 
 
 def _before(xid: int, other: int) -> bool:
-    """As TransactionIdPrecedes has it: ids go round."""
+    """The same as PostgreSQL's TransactionIdPrecedes: ids wrap around."""
     return (xid - other) % _XIDS >= _XIDS // 2
 
 
 class Reader(Closes):
-    """A session that reads under a snapshot, which others may take up while it is open."""
+    """A session that reads under a snapshot; other sessions can import the snapshot while it is open."""
 
     def __init__(
         self, connection: psycopg.Connection[Any], visible: VisibleTransactions, snapshot: str
@@ -99,10 +102,10 @@ class Reader(Closes):
 
     @classmethod
     def open(cls, source: SourceSettings) -> Reader | None:
-        """A new one; None on a standby, where a snapshot lists no transactions (procarray.c).
+        """Open one; None on a standby, where a snapshot lists no transactions (procarray.c).
 
         Raises:
-            SourceError: the server cannot be asked.
+            SourceError: the server cannot be reached or refuses.
         """
         connection = connect(source.dsn)
         try:
@@ -123,12 +126,12 @@ class Reader(Closes):
         self._connection.close()
 
     def at(self, lsn: int) -> ExportedSnapshot:
-        """The pair, now that the position is known; closing that closes this."""
+        """The pair of position and snapshot, now that the position is known; closing it closes this."""
         return ExportedSnapshot(self._connection, "", lsn, self.snapshot, settled=False)
 
 
 def readers(source: SourceSettings, count: int) -> Sequence[Reader]:
-    """Some, taken one after the other: on a busy server not each of them stands somewhere."""
+    """Open several readers, one after the other: on a busy server not each snapshot has an LSN."""
     opened: list[Reader] = []
     try:
         for _ in range(count):

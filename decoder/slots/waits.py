@@ -1,8 +1,8 @@
-"""Who holds up the making of a slot, and for how long that is borne.
+"""The time limit for the creation of a slot, and the transactions for which it waits.
 
-A slot starts from a moment at which every transaction that was open before has ended (snapbuild.c,
-SnapBuildWaitSnapshot), so one forgotten session can hold it up for ever.  Invariant: the command is
-cancelled after its time, and the error names what it waited for.
+A slot starts at a moment at which every transaction that was open before has ended (snapbuild.c,
+SnapBuildWaitSnapshot), so one forgotten session can delay it for ever.  Invariant: the command is
+cancelled after its time, and the error names the transactions.
 """
 
 from __future__ import annotations
@@ -19,33 +19,34 @@ from slotlake.decoder.server.source import SourceSettings, redact, source_sessio
 
 
 def slot_wait_error(name: str, seconds: float, limit: TimeLimit, source: SourceSettings) -> SlotError:
-    """Make the error for a slot that was not made within its time.
+    """The error for a slot that was not created within its time.
 
     Args:
         name: of the slot.
-        seconds: how long was waited.
-        limit: who held it up.
+        seconds: how long the command waited.
+        limit: the transactions for which it waited.
+        source: the server, for the error.
     """
     by = "transactions that are still open: "
     by += "; ".join(limit.holders or []) or "one that this role may not see"
     way_out = (
-        "let them end (or end them: pg_terminate_backend(pid), ROLLBACK PREPARED 'gid'), then run the same "
-        "command again, or allow a longer wait"
+        "wait until they end (or end them: pg_terminate_backend(pid), ROLLBACK PREPARED 'gid'), then run the "
+        "same command again, or allow a longer wait"
     )
-    if limit.standby:  # it learns of transactions only from what the primary logs of them
-        by = "the primary to log which transactions run, and for those to end"
+    if limit.standby:  # a standby knows the transactions only from the WAL of the primary
+        by = "the primary to log its running transactions, and for these to end"
         way_out = "run SELECT pg_log_standby_snapshot() on the primary while this command waits"
     error = SlotError(
-        f"making slot {name!r} waited {seconds:g} s for {by}",
+        f"the creation of slot {name!r} waited {seconds:g} s for {by}",
         where=redact(source.dsn),
         way_out=way_out,
     )
-    error.retryable = True  # type: ignore[misc]  # this one alone of its class passes by itself
+    error.retryable = True  # type: ignore[misc]  # unlike other SlotErrors, this one can pass by itself
     return error
 
 
 class TimeLimit:
-    """Who held the command up, once it has been cancelled; None while it has not."""
+    """The transactions for which a cancelled command waited; None while it is not cancelled."""
 
     holders: list[str] | None = None
     standby = False
@@ -55,17 +56,17 @@ class TimeLimit:
 def time_limit(
     connection: psycopg.Connection[Any], source: SourceSettings, seconds: float
 ) -> Iterator[TimeLimit]:
-    """Cancel what runs on the connection after some time, having first noted who holds it up.
+    """Cancel the connection's command after some time, and note first for which transactions it waits.
 
     Args:
-        connection: whose command is cancelled.
-        source: where to ask who holds it up.
+        connection: its command is cancelled.
+        source: the server to ask about those transactions.
         seconds: the limit.
     """
     limit = TimeLimit()
 
     def cancel() -> None:
-        with suppress(psycopg.Error):  # what is lost needs no cancelling, and the command fails by itself
+        with suppress(psycopg.Error):  # the connection is lost, so the command fails by itself
             try:
                 limit.standby, limit.holders = _holders(source, connection.info.backend_pid)
             except SourceError:

@@ -1,8 +1,8 @@
-"""Which open transactions may have written to a table, and since when that is published: to copy beside them.
+"""Which open transactions may have written to a table, and whether its publication has changed.
 
-Who has written to a table holds ROW EXCLUSIVE on it, or more, until the transaction ends; prepared ones too
-(lock.c).  Whoever writes through a partitioned table holds it on the partition.  pg_locks shows that to
-everybody.
+A copy that does not wait for open transactions needs this.  A transaction that has written to a table holds
+ROW EXCLUSIVE on it, or more, until it ends; a prepared one too (lock.c).  A transaction that writes through a
+partitioned table holds the lock on the partition.  pg_locks shows that to every role.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ JOIN pg_catalog.pg_locks l ON l.relation = below.relid AND l.locktype = 'relatio
 WHERE l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
   AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
 """
-# The row of the column tableoid is written when the table is made, and by ATTACH only after that.
+# The row of the column tableoid is written when the table is created, and later only by ATTACH.
 _CREATORS = """
 SELECT attrelid::bigint, xmin::text::bigint FROM pg_catalog.pg_attribute
 WHERE attrelid = ANY (%s) AND attname = 'tableoid' AND attnum < 0
@@ -39,11 +39,11 @@ FROM pg_catalog.pg_publication WHERE pubname = ANY (%s)
 
 @dataclass(frozen=True)
 class Membership:
-    """How a table is published; another text when that has changed.
+    """How a table is published; ``text`` differs if this has changed.
 
     Attributes:
-        by_all: nothing but publications of all tables publishes it.
-        creator: id of the transaction that made it.
+        by_all: only publications FOR ALL TABLES publish it.
+        creator: id of the transaction that created the table.
     """
 
     text: str
@@ -54,7 +54,7 @@ class Membership:
 def open_writers(
     connection: psycopg.Connection[Any], relation_ids: Collection[int]
 ) -> Mapping[int, frozenset[str]]:
-    """Transactions that may have written to each of these tables, or to what is below it, and are open."""
+    """Open transactions that may have written to each of these tables, or to its partitions."""
     holders_by_table: dict[int, set[str]] = {oid: set() for oid in relation_ids}
     for oid, holder in connection.execute(_WRITERS.encode(), (list(relation_ids),)).fetchall():
         holders_by_table[int(oid)].add(str(holder))
@@ -62,7 +62,7 @@ def open_writers(
 
 
 def publications_text(connection: psycopg.Connection[Any], publications: Sequence[str]) -> str:
-    """These publications; another text when one was made anew or altered."""
+    """A text for these publications that differs if one was altered, or dropped and created again."""
     row = connection.execute(_PUBLICATIONS.encode(), (list(publications),)).fetchone()
     assert row is not None
     return str(row[0])
@@ -71,7 +71,7 @@ def publications_text(connection: psycopg.Connection[Any], publications: Sequenc
 def memberships(
     connection: psycopg.Connection[Any], relation_ids: Collection[int], publications: Sequence[str]
 ) -> Mapping[int, Membership]:
-    """Return how each of these tables is published; a table that does not exist any more is not in it.
+    """Return how each of these tables is published; tables that do not exist any more are left out.
 
     Args:
         relation_ids: OIDs.
