@@ -2,21 +2,25 @@
 
 The WAL sender spends most of its time on one send() per message.  The SQL function
 pg_logical_slot_get_binary_changes runs the same decoding and the same output plugin into a tuplestore, and
-COPY sends its rows in blocks (docs/adr/0009).  It moves the slot it reads, so it is given a temporary copy
-of the pipeline's slot, which goes with the connection.
+COPY sends its rows in blocks (docs/adr/0009).  The function moves the slot that it reads, so it reads a
+temporary copy of the pipeline's slot, which ends with the connection.
 
-Invariants: the pipeline's slot stays where it stands; a `BulkStream` ends with a keepalive at ``until``,
-before which every transaction that commits before ``until`` has been handed out, in commit order.
+Invariants: the pipeline's slot does not move.  A `BulkStream` ends with a keepalive at ``until``; before it,
+the stream has returned every transaction that commits before ``until``, in commit order.
 
-The server keeps a window's messages in work_mem, then in a temporary file, before it sends the first.  So a
-backlog is read in windows of WAL.  How much comes out of one is known only then (what TOAST compressed comes
-out a hundred times as large): the first is small, and each further one as large as what came out of the last
-allows, at most a few times as long as that.  Each is decoded from where the oldest transaction in it may have
-begun, so a window is at least about as long as what is decoded again for it, and a backlog for which too much
-would be is left at the end of a window (the batch ends there).  A transaction that goes beyond a window comes
-whole with the one in which it commits: only the last window may send transactions in progress.  One that
-fills whole windows is for the stream, and so is what the server has no room for.  Where the role may say so,
-the server itself stops at SPOOL_BYTES_MAX.
+The server collects all messages of one query in work_mem, then in a temporary file, before it sends the
+first.  So a backlog is read in windows of WAL:
+
+- Nobody knows in advance how large the messages of a window are (values that TOAST compressed can become a
+  hundred times as large).  So the first window is small.  The size of each further window follows from the
+  messages of the last one, and is at most GROWTH times the last size.
+- The server decodes each window from the place where its oldest transaction may have begun.  So a window is
+  at least about as long as the WAL that is decoded again for it.  If too much WAL would be decoded again, the
+  batch ends at the end of a window.
+- A transaction that is longer than a window comes whole with the window in which it commits: only the last
+  window may send transactions in progress.
+- A transaction that fills whole windows is left to the stream (START_REPLICATION), and so is a backlog for
+  which the server has no space.  If the role may set it, the server itself stops at SPOOL_BYTES_MAX.
 """
 
 from __future__ import annotations
@@ -52,22 +56,22 @@ SPOOL_BYTES_MAX = 2 << 30
 WINDOW_BYTES = 256 << 20
 WINDOW_BYTES_MAX = 1 << 30
 AGAIN_BYTES_MAX = 1 << 30
-# An open transaction may lie in it, and come out whole with the first window.
+# A transaction that began in this WAL comes whole with the first window.
 BEFORE_BYTES_MAX = 512 << 20
 STATUS_SECONDS = 60.0
 _SETTINGS = "SET work_mem = '64MB'; SET lock_timeout = 0"
-_NEARLY_EMPTY = 16  # a window that sends less than this part of its WAL holds little that has committed
-_INSUFFICIENT_RESOURCES = "53"  # a full disk, temp_file_limit, memory: a stream needs none of it
+_NEARLY_EMPTY = 16  # if a window sends less than this part of its WAL, little in it has committed
+_INSUFFICIENT_RESOURCES = "53"  # a full disk, temp_file_limit, memory: a stream does not need them
 _CANCEL_SECONDS = 2.0
 _WAITING, _SENDING, _DONE = range(3)
 _NO_BYTES, _NO_LENGTHS = np.empty(0, np.uint8), np.empty(0, np.int64)
 
 
 def worth_bulk(source: SourceSettings, slot: SlotState, start: int, until: int) -> bool:
-    """Return whether there is so much to read that SQL pays, and SQL is a way to it.
+    """Return whether the backlog is large enough for SQL, and SQL can read it.
 
-    Not if decoding begins far behind, and not from a two-phase slot, whether or not the pipeline asks for
-    that: a copy of it does not know which prepared transactions it has handed out.
+    It cannot if decoding begins far before ``start``, or from a two-phase slot, whatever the pipeline's
+    setting: a copy of such a slot does not know which prepared transactions the slot has sent.
 
     Args:
         start, until: a batch's positions.
@@ -78,20 +82,20 @@ def worth_bulk(source: SourceSettings, slot: SlotState, start: int, until: int) 
 
 
 class BulkStream(Closes):
-    """The changes between two positions, handed out like a `receive.Stream`; use as a context manager.
+    """The changes between two positions, with the methods of a `receive.Stream`; use as a context manager.
 
     Args:
-        options: what is asked of pgoutput.
+        options: pgoutput's options.
         start, until: a batch's positions.
 
     Raises:
-        BulkError: the server refuses to be read this way: no slot is free, no room for a temporary file, …
+        BulkError: the server cannot be read through SQL: no slot is free, no space for a temporary file, …
         SourceError: a publication is missing.
         UntranslatableError: a text cannot be sent in UTF-8.
         SourceUnavailableError: the connection failed.
 
     Attributes:
-        exhausted: no more comes, though ``until`` is not reached: the batch is to end where this ended.
+        exhausted: nothing more comes, though ``until`` is not reached: the batch must end where this ended.
     """
 
     status_seconds = STATUS_SECONDS
@@ -126,7 +130,7 @@ class BulkStream(Closes):
         self._warned = missing_publication(self._source, result) or self._warned
 
     def _copy_slot(self, start: int) -> None:
-        """Copy the slot, moved to ``start``; the copy is this session's own."""
+        """Create a copy of the slot for this session, and move it to ``start``."""
         run = self._connection.execute
         run(_SETTINGS)
         self._limit_spool()
@@ -137,7 +141,7 @@ class BulkStream(Closes):
             run("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", (self._slot, format_lsn(start)))
 
     def _limit_spool(self) -> None:
-        """Have the server refuse to keep more, if this role may ask for that and nothing tighter is set."""
+        """Limit the server's temporary files, if the role may set that and no smaller limit is set."""
         row = self._connection.execute(
             "SELECT setting::bigint FROM pg_settings WHERE name = 'temp_file_limit'"
         ).fetchone()
@@ -150,17 +154,17 @@ class BulkStream(Closes):
         """Check that the copy of the slot is on that server.
 
         Raises:
-            SourceUnavailableError: it is not.
+            SourceUnavailableError: it is on another one.
             BulkError, UntranslatableError: the query has failed already, so the server dropped the copy.
         """
         try:
             require_server_of(self._connection, self._source, self._slot, origin)
         except SourceUnavailableError:
-            self.drain()  # raises what the query failed at, if it did
+            self.drain()  # raises the query's own error, if it failed
             raise
 
     def _copy_positions(self) -> tuple[int, int]:
-        """The copy's confirmed position, and where decoding for the next window begins."""
+        """The copy's confirmed position, and the position at which decoding for the next window begins."""
         row = self._connection.execute(
             "SELECT confirmed_flush_lsn, restart_lsn FROM pg_replication_slots WHERE slot_name = %s",
             (self._slot,),
@@ -189,14 +193,17 @@ class BulkStream(Closes):
         self._state, self._rows = _WAITING, CopiedRows()
 
     def _refuse_large_transaction(self, window_bytes: int, *, moved: bool) -> None:
-        """Of windows of which next to nothing comes, what is in them is still to come, at once."""
+        """Stop if windows send next to nothing: their changes belong to a transaction that is still open."""
         nearly_empty = not moved and self._window_sent * _NEARLY_EMPTY < window_bytes
         self._empty_bytes = self._empty_bytes + window_bytes if nearly_empty else 0
         if self._empty_bytes >= WINDOW_BYTES // 2:
-            raise BulkError("a transaction reaches beyond a window of WAL", where=redact(self._source.dsn))
+            raise BulkError(
+                f"a transaction has more WAL than the window before {format_lsn(self._position)}",
+                where=redact(self._source.dsn),
+            )
 
     def _window_bytes(self, again_bytes: int) -> int:
-        """WAL for the next window, by what is decoded again for it and by what came out of the last one."""
+        """WAL for the next window, from the WAL decoded again for it and the messages of the last one."""
         last_bytes = self._position - self._window_start
         bytes_max = min(max(WINDOW_BYTES, again_bytes), WINDOW_BYTES_MAX)
         if not last_bytes:
@@ -209,7 +216,7 @@ class BulkStream(Closes):
         """Everything that has arrived, without waiting, as the contents of replication messages.
 
         Raises:
-            BulkError, UntranslatableError, SourceUnavailableError: as when it was made.
+            BulkError, UntranslatableError, SourceUnavailableError: as the constructor.
         """
         try:
             frames = self._arrived_frames()
@@ -230,7 +237,7 @@ class BulkStream(Closes):
         return _frames(contents, self._end_window()) if ended else Frames(*contents, ended=False)
 
     def _check_copy_began(self) -> None:
-        """Has the server begun to send?"""
+        """Note whether the server has begun to send."""
         self._pgconn.consume_input()
         if self._pgconn.is_busy():
             return
@@ -240,7 +247,7 @@ class BulkStream(Closes):
         self._state = _SENDING
 
     def _end_window(self) -> tuple[Bytes, Ints]:
-        """Says where the window ended; the next is asked for, so that the server works on it meanwhile."""
+        """Request the next window, so that the server works meanwhile; a keepalive for this window's end."""
         result = self._pgconn.get_result()
         if result is None or result.status != pq.ExecStatus.COMMAND_OK:
             raise _server_error(result, self._pgconn)
@@ -265,10 +272,10 @@ class BulkStream(Closes):
             self._patience.nothing()
 
     def report(self, written: int, *, now: bool = False) -> None:
-        """Nothing: a server that answers a query waits for no word from the reader."""
+        """Do nothing: a server that answers a query does not wait for reports."""
 
     def close(self) -> None:
-        """End the connection, and with it the copy of the slot; a query under way is cancelled."""
+        """End the connection, and with it the copy of the slot; a running query is cancelled."""
         with suppress(psycopg.Error):
             if self._state != _DONE:
                 self._connection.cancel_safe(timeout=_CANCEL_SECONDS)
@@ -281,20 +288,20 @@ class BulkStream(Closes):
             return explained
         if isinstance(explained, SourceUnavailableError) and not no_room:
             return SourceUnavailableError(
-                f"the connection broke off while a backlog was read: {explained.what}",
+                f"the connection was lost while a backlog was read: {explained.what}",
                 where=explained.where,
-                way_out="run the same command again: nothing of the unfinished batch was kept",
+                way_out="run the same command again: nothing of the unfinished batch was stored",
             )
         return BulkError(explained.what, where=redact(self._source.dsn), way_out="set source.bulk: false")
 
 
 def window_query(source: SourceSettings, options: Options, slot: str, end: int) -> bytes:
-    """Return the COPY of what a slot has up to a position.
+    """Return the COPY of a slot's changes up to a position.
 
     The first record that ends there or later is included.
 
     Args:
-        options: what is asked of pgoutput.
+        options: pgoutput's options.
         slot: the copied slot.
         end: the window's end.
     """

@@ -1,13 +1,13 @@
-r"""Rows of a binary COPY of (lsn, message), made into what a replication connection would have carried.
+r"""Turns the rows of a binary COPY of (lsn, message) into the messages of a replication connection.
 
-Grammar (COPY manual page, "Binary Format"; each row is one CopyData, the first also holds the header):
+Grammar (COPY manual page, "Binary Format"; each row is one CopyData, the first also has the header):
 
     header  = "PGCOPY\n\377\r\n\0"  int32 flags = 0  int32 extension_length  extension
     row     = int16 2  int32 8  int64 lsn  int32 length  message
     trailer = int16 -1
 
-A row becomes the content of an XLogData message, 'w' int64 lsn  int64 0  int64 0  message, so that all that
-follows (framing.py) sees one kind of stream.  Every length is checked before it is used; a fault is a
+A row becomes the content of an XLogData message, 'w' int64 lsn  int64 0  int64 0  message, so that the next
+step (framing.py) sees one kind of stream.  Every length is checked before it is used; a wrong one is a
 ProtocolError.
 """
 
@@ -39,7 +39,7 @@ _KEEPALIVE = struct.Struct(">cQQB")
 
 
 class CopiedRows:
-    """Makes the rows of one COPY into XLogData contents, drain by drain."""
+    """Turns the rows of one COPY into XLogData contents, drain by drain."""
 
     def __init__(self) -> None:
         self._headed = self._finished = False
@@ -62,7 +62,7 @@ class CopiedRows:
         report[2] = self._finished
         bad_offset = _rows(frozen(frames.data), frozen(frames.lengths), skipped, data, lengths, report)
         if bad_offset >= 0:
-            raise _error("a row that is not of (lsn, message)", bad_offset)
+            raise _error("a row does not have the two columns lsn and message", bad_offset)
         self._finished = bool(report[2])
         return data[: report[0]], lengths[: report[1]]
 
@@ -73,17 +73,17 @@ class CopiedRows:
             self._lengths = np.empty(2 * count, np.int64)
 
     def end(self) -> None:
-        """Check that the rows did not stop before their end mark.
+        """Check that the rows ended with the COPY trailer.
 
         Raises:
-            ProtocolError: they did.
+            ProtocolError: the trailer is missing.
         """
         if not self._finished:
-            raise _error("the rows end too early", 0)
+            raise _error("the rows end without the COPY trailer", 0)
 
 
 def keepalive(position: int) -> tuple[Bytes, Ints]:
-    """What a server says that has sent everything before ``position``, as `CopiedRows.take` gives it."""
+    """The keepalive of a server that has sent everything before ``position``, as from `CopiedRows.take`."""
     content = _KEEPALIVE.pack(b"k", position, 0, 0)
     return np.frombuffer(content, np.uint8), np.array([len(content)], np.int64)
 
@@ -92,15 +92,17 @@ def _header(frames: Frames) -> int:
     """Bytes of the header, which is part of the first CopyData."""
     first = frames.data[: int(frames.lengths[0])].tobytes()
     if len(first) < _HEADER_BYTES or not first.startswith(_SIGNATURE):
-        raise _error("no COPY signature", 0)
+        raise _error("the COPY does not begin with the signature of the binary format", 0)
     flags, extension = struct.unpack_from(">II", first, len(_SIGNATURE))
     if flags or _HEADER_BYTES + extension > len(first):
-        raise _error("unknown COPY flags, or an extension that ends too early", len(_SIGNATURE))
+        raise _error(
+            "the COPY header has unknown flags, or an extension that ends too early", len(_SIGNATURE)
+        )
     return int(_HEADER_BYTES + extension)
 
 
 def _error(what: str, offset: int) -> ProtocolError:
-    where = f"COPY of changes, byte offset {offset}"
+    where = f"COPY of changes, byte offset {offset} of what arrived last"
     way_out = "set source.bulk: false, which reads the same changes over a replication connection"
     return ProtocolError(what, message_type="d", offset=offset, where=where, way_out=way_out)
 
@@ -128,9 +130,9 @@ def _is_row(data: Bytes, p: int, end: int) -> bool:
 
 @compiled
 def _rows(data: Bytes, row_lengths: Ints, skipped: int, out: Bytes, lengths: Ints, report: Ints) -> int:
-    """Fill out and lengths; the offset of a bad row, else -1.
+    """Fill out and lengths; return the offset of a bad row, else -1.
 
-    Report: bytes and contents written, whether the end mark was seen.
+    ``report``: bytes and contents written, and whether the trailer was seen.
     """
     p = signed(skipped)
     end = signed(0)
@@ -147,7 +149,7 @@ def _rows(data: Bytes, row_lengths: Ints, skipped: int, out: Bytes, lengths: Int
         if report[2] == 0 and end - p == 2 and data[p] == 255 and data[p + 1] == 255:
             report[2] = 1
         elif report[2] != 0 or not _is_row(data, p, end):
-            if end != p or i > 0 or skipped == 0:  # only the header may come alone
+            if end != p or i > 0 or skipped == 0:  # only the header may come without a row
                 return p
         else:
             _message(data, p, end, data_end, out, report[0], out_end)

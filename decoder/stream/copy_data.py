@@ -1,9 +1,9 @@
-"""CopyData messages taken from libpq in bulk, outside the interpreter lock.
+"""CopyData messages, read from libpq many at a time, without the interpreter lock.
 
 One call of psycopg's `get_copy_data` per message costs more than all of decoding.  So the loop over
 libpq's own functions (PQgetCopyData, PQconsumeInput, PQfreemem; libpq manual, section 32.10) is
-compiled; the connection stays psycopg's, which also handles notices and errors.  Where libpq cannot be
-found for certain in this process (libpq.py), the same loop runs in Python.
+compiled; the connection stays psycopg's, which also handles notices and errors.  If libpq cannot be
+identified with certainty in this process (libpq.py), the same loop runs in Python.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NAMES = {name: f"slotlake_{name}" for name in ("PQgetCopyData", "PQconsumeInput
 
 
 def _external(name: str, result: Any, *arguments: Any) -> Any:
-    """A C function as compiled code names it; pointers are plain addresses here."""
+    """A C function under its name for compiled code; pointers are plain addresses here."""
     return types.ExternalFunction(_NAMES[name], result(*arguments))
 
 
@@ -59,7 +59,7 @@ class Frames:
 
 
 class CopyReader:
-    """Takes what has arrived on a connection that is in COPY OUT or COPY BOTH."""
+    """Reads what has arrived on a connection that is in COPY OUT or COPY BOTH."""
 
     def __init__(self, pgconn: pq.abc.PGconn) -> None:
         self._pgconn = pgconn
@@ -69,7 +69,7 @@ class CopyReader:
         self._cells = np.zeros(1, dtype=np.int64)  # the pointer that PQgetCopyData sets
         self._report = np.zeros(3, dtype=np.int64)
         if self._compiled:
-            self._run(0)  # with no room it touches nothing, but is loaded now and not while the server waits
+            self._run(0)  # it reads nothing, but loads the compiled code now, not while the server waits
 
     def drain(self) -> Frames:
         """Everything that has arrived, up to about DRAIN_BYTES, without waiting.
@@ -138,7 +138,7 @@ def _drain(
     bytes_max: int,
     report: Ints,
 ) -> int:
-    """Fill data and lengths from libpq.  A message that did not fit waits in the cell (_HELD bytes)."""
+    """Fill data and lengths from libpq.  A message that did not fit waits in the cell (_WAITING_BYTES)."""
     fresh = False
     while True:
         size = report[_WAITING_BYTES]
@@ -173,7 +173,7 @@ def _drain(
 def _registered() -> bool:
     """Make libpq's functions known to compiled code, under names of our own.
 
-    By name, not by address: code that is kept on disk is then right in every process.
+    By name, not by address, so that the code cached on disk works in every process.
     """
     libpq = library()
     for name, symbol in _NAMES.items():

@@ -1,4 +1,7 @@
-"""What the server says last on a stream, and what it means: by SQLSTATE and catalog; words are translated."""
+"""The meaning of the server's last message on a stream, by its SQLSTATE and the catalog.
+
+The words of the message do not count, because a server may translate them.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,19 @@ _PUBLICATION_SKIPPED = ("42704", "55000")
 
 
 def stream_error(source: SourceSettings, result: pq.abc.PGresult, at: int) -> SlotlakeError:
-    """Return what the server's last word on a stream means to the user.
+    """Return the error for the server's last message on a stream.
 
     Args:
         result: libpq's result that ended the stream.
-        at: the position reached.
+        at: the position that the stream reached.
     """
     where = f"slot {source.slot!r} at {redact(source.dsn)}, after {format_lsn(at)}"
     if result.status != pq.ExecStatus.FATAL_ERROR:
         return SourceUnavailableError(
             "the server ended the replication stream (it is probably shutting down)",
             where=where,
-            way_out="run the same command again when it serves: nothing of the unfinished batch was kept",
+            way_out="run the same command again when the server accepts connections: nothing of the "
+            "unfinished batch was stored",
         )
     state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
     server_text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
@@ -43,9 +47,10 @@ def stream_error(source: SourceSettings, result: pq.abc.PGresult, at: int) -> Sl
 
 
 def missing_publication(source: SourceSettings, notice: pq.abc.PGresult) -> SlotlakeError | None:
-    """From PostgreSQL 18 on a missing publication is a warning, and its changes are left out.
+    """The error for a warning about a missing publication; None if the notice is another one.
 
-    It is the only one of these states that pgoutput gives (pgoutput.c, LoadPublications).
+    From PostgreSQL 18 on the server only warns, and leaves the publication's changes out.  pgoutput gives
+    these states for nothing else (pgoutput.c, LoadPublications).
     """
     state = (notice.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
     if state not in _PUBLICATION_SKIPPED:
@@ -56,17 +61,17 @@ def missing_publication(source: SourceSettings, notice: pq.abc.PGresult) -> Slot
 
 def _no_publication(server_text: str, where: str) -> SourceError:
     return SourceError(
-        f"the server cannot find a publication that the slot's changes are read through: {server_text}",
+        f"a publication of source.publications did not exist at this place in the WAL: {server_text}",
         where=where,
-        way_out="run `slotlake recover`: it makes the publication if it is missing, and a new slot, which it "
-        "must be older than",
+        way_out="run `slotlake recover`: it creates the publication if it is missing, and then a new slot, "
+        "because a slot can only use a publication that is older than the slot",
     )
 
 
 def _slot_is_there(source: SourceSettings) -> bool:
-    """Of what a stream needs by name, the slot; else it is a publication that is undefined.
+    """True if the slot exists; then the undefined object that the server reports is a publication.
 
-    The publication may be there now: what counts is whether it was where the stream is.
+    The publication may exist now: it must have existed at the stream's place in the WAL.
     """
     try:
         with source_session(source.dsn) as connection:
@@ -76,7 +81,7 @@ def _slot_is_there(source: SourceSettings) -> bool:
 
 
 def _meaning(state: str) -> tuple[type[SlotlakeError], str, str]:
-    again = "run the same command again: nothing of the unfinished batch was kept"
+    again = "run the same command again: nothing of the unfinished batch was stored"
     if state == "55006":
         return (
             SlotBusyError,
@@ -84,12 +89,12 @@ def _meaning(state: str) -> tuple[type[SlotlakeError], str, str]:
             "wait until the other reader ends, or end it; then " + again,
         )
     if state == _UNDEFINED:
-        return SlotError, "the replication slot is gone", "run `slotlake recover`"
+        return SlotError, "the replication slot does not exist any more", "run `slotlake recover`"
     if state in ("55000", "58P01"):
         return (
             SlotError,
-            "the server has given the slot up, or cannot read from it any more",
-            "run `slotlake recover`; raise max_slot_wal_keep_size so that it does not happen again",
+            "the server has invalidated the slot, or cannot read from it any more",
+            "run `slotlake recover`; to prevent this in future, raise max_slot_wal_keep_size",
         )
     meaning = meaning_of(state)
     return meaning.kind, f"the server ended the replication stream ({meaning.what})", meaning.way_out

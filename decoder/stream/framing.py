@@ -1,4 +1,4 @@
-"""What travels inside COPY BOTH: XLogData and keepalives, taken apart in bulk.
+"""The messages inside COPY BOTH: XLogData and keepalives, many at a time.
 
 Grammar (protocol manual, section 54.4, streaming replication):
 
@@ -6,16 +6,16 @@ Grammar (protocol manual, section 54.4, streaming replication):
     'k' int64 wal_end    int64 send_time  byte reply_requested         keepalive
     'r' int64 write  int64 flush  int64 apply  int64 time  byte reply  status, ours to the server
 
-Owns the rule by which a batch ends.  A batch up to position U holds exactly the transactions whose
+Owns the rule by which a batch ends.  A batch up to position U has exactly the transactions whose
 commit record starts before U.  The server sends outcomes in the order of their records, so U is reached
-when the first of these is seen:
+when the first of these arrives:
 
 * a Begin, Begin Prepare, Stream Commit, Stream Prepare or Commit Prepared whose commit (or prepare) record
-  starts at U or later, or a Rollback Prepared whose record ends behind U (not taken in);
-* a Commit, Prepare or any of the above that is taken in and whose record ends at U or later (such records do
-  not overlap);
-* a logical message outside transactions whose record starts at U or later (not taken in);
-* a keepalive whose ``wal_end`` is U or more: the server has decoded and sent all before it.
+  starts at U or later, or a Rollback Prepared whose record ends after U (left to the next batch);
+* a Commit, Prepare or any of the above that belongs to the batch and whose record ends at U or later (such
+  records do not overlap);
+* a logical message outside transactions whose record starts at U or later (left to the next batch);
+* a keepalive whose ``wal_end`` is U or more: the server has decoded and sent everything before it.
 
 A stream block of a transaction in progress says nothing about U: the transaction may still commit before it.
 
@@ -64,10 +64,10 @@ def status_update(written: int, now_seconds: float, *, flushed: int = 0, ask: bo
     Unless ``flushed`` is given it confirms nothing: flush and apply are not set (0).
 
     Args:
-        written: position up to which all was received.
+        written: position up to which everything was received.
         now_seconds: time.time().
         flushed: position to confirm.
-        ask: want a keepalive in reply.
+        ask: request a keepalive in reply.
     """
     micros = int((now_seconds - POSTGRES_EPOCH_SECONDS) * 1_000_000)
     return _STATUS.pack(b"r", max(written, flushed), flushed, flushed, micros, ask)
@@ -87,26 +87,26 @@ class Framing:
 
     Attributes (read-only):
         until: where the batch ends at the latest.
-        end: RUNNING, REACHED (all before ``until`` is here) or ENDED_EARLY (before it, at a commit).
+        end: RUNNING, REACHED (everything before ``until`` has arrived) or ENDED_EARLY (at an earlier commit).
         open: inside a transaction or a stream block.
-        taken_bytes: payload bytes taken in so far.
-        commits: transactions taken in that committed.
-        last_commit_end: end of the last commit record taken in, 0 when none.
-        seen: all commits before this position have been received (``start`` at first).
+        taken_bytes: payload bytes of this batch so far.
+        commits: committed transactions of this batch so far.
+        last_commit_end: end of the batch's last commit record, 0 if there is none yet.
+        received_lsn: all commits before this position have been received (``start`` at first).
     """
 
     def __init__(self, bounds: Bounds) -> None:
         self._state = np.zeros(_STATE_FIELDS, dtype=np.int64)
         self._state[RECEIVED_LSN] = bounds.start
         self._bound(bounds)
-        # Loaded before the stream starts: from then on the server waits for answers.
+        # Load the compiled code before the stream starts: from then on the server waits for answers.
         self.take(np.empty(0, np.uint8), np.empty(0, np.int64), MessageBuffer())
 
     def _bound(self, bounds: Bounds) -> None:
         self._start, self.until, self._max_bytes = bounds.start, bounds.until, bounds.max_bytes
 
     def begin(self, bounds: Bounds) -> None:
-        """A new batch on the same stream, from where the last one ended."""
+        """Begin a new batch on the same stream, at the end of the last one."""
         self._bound(bounds)
         state = self._state
         state[TAKEN_BYTES] = state[COMMITS] = state[LAST_COMMIT_END] = 0
@@ -118,14 +118,14 @@ class Framing:
         """Append the payloads of these CopyData contents to the buffer, until the batch ends.
 
         Returns:
-            How many of the contents belong to this batch; all, unless it has ended.
+            How many of the contents belong to this batch: all, unless the batch has ended.
 
         Args:
             raw: uint8, the contents back to back.
-            lengths: int64, of each.
+            lengths: int64, the length of each.
 
         Raises:
-            ProtocolError: not a replication message, or one cut short.
+            ProtocolError: it is not a replication message, or an incomplete one.
         """
         count = len(lengths)
         start, length = np.empty(count, np.int64), np.empty(count, np.int32)
@@ -140,7 +140,7 @@ class Framing:
         return int(report[_USED])
 
     def end_at_commit(self) -> None:
-        """End the batch at the next commit; at once when between transactions and past the start."""
+        """End the batch at the next commit, or now if no transaction is open and the start is passed."""
         self._max_bytes = 0
         if not self.open and self.received_lsn > self._start and self.end == RUNNING:
             self._state[END] = ENDED_EARLY
@@ -178,10 +178,10 @@ class Framing:
 
 @inlined
 def _layout(tag: int) -> tuple[int, int, int]:
-    """Where a message that ends or settles a transaction has its LSNs: (start of its record, end, size).
+    """Offsets of the LSNs in a message that begins or ends a transaction: (record's start, end, size).
 
-    0 where it has none.  Tags: C commit, c stream commit, P prepare, p stream prepare, K commit prepared,
-    r rollback prepared, B begin, b begin prepare.
+    0 if the message lacks that LSN.  Tags: C commit, c stream commit, P prepare, p stream prepare,
+    K commit prepared, r rollback prepared, B begin, b begin prepare.
     """
     if tag == 67 or tag == 75 or tag == 80 or tag == 112:  # noqa: PLR1714
         return 2, 10, 26
@@ -198,10 +198,10 @@ def _layout(tag: int) -> tuple[int, int, int]:
 
 @inlined
 def _ends_before(data: Bytes, p: int, length: int, until: int) -> bool:
-    """Whether the payload at p belongs to what lies at ``until`` or later.
+    """True if the payload at p belongs to a record at ``until`` or later, so that the batch ends before it.
 
-    A message outside of transactions carries the *end* of its record; if that starts before ``until``, the
-    server does not send it again from there.
+    A message outside of transactions has the *end* of its record.  If its record starts before ``until``, the
+    server does not send it again to a stream that starts at ``until``.
     """
     tag = data[p]
     if tag == 77:
@@ -266,7 +266,7 @@ def _walk(
     lsns: Unsigned,
     report: Ints,
 ) -> int:
-    """Note the payloads taken in; a fault's number, else 0."""
+    """Note the payloads of this batch; return the number of a fault, else 0."""
     until, max_bytes, count = limits[0], limits[1], len(lengths)
     data, lengths, state, report = bare(data), bare(lengths), bare(state), bare(report)
     start, length, lsns = bare(start), bare(length), bare(lsns)

@@ -1,18 +1,20 @@
-"""How long a reader leaves the socket alone.
+"""How long a reader sleeps before it reads the socket again (a *nap*).
 
-The WAL sender sends every message by itself and wakes whoever waits for it.  A reader that sleeps
-between drains is not woken per message and finds many at once, which on loopback can halve the server's
-work.  But a nap longer than the buffers last makes the server wait, and how long they last depends on
-the transport: megabytes on TCP, some 280 messages on a Unix socket; and on a machine whose cores are
-all busy, being woken costs less than coming late.  No fixed nap is right, and nothing the reader can ask
-the kernel tells whether the sender is waiting.  So the nap is tried out: the present length and a
-neighbouring one take turns, and the one under which more bytes came is kept (the longer, if it makes no
-difference: it costs less).  A trial is half spent under the worse of the two, so after one that changed
-nothing the next waits a while.  Where the first nap starts follows from the transport (docs/adr/0006).
+The WAL sender sends every message by itself and wakes the process that waits for it.  A reader that sleeps
+between drains is not woken for each message and gets many at once, which on loopback can halve the server's
+work.  But if a nap is so long that the buffers fill up, the server must wait.  How much fits depends on the
+transport: megabytes on TCP, some 280 messages on a Unix socket.  And on a machine whose cores are all busy,
+it costs less to be woken than to come late.  So no fixed length is right, and the kernel cannot say whether
+the sender is waiting.
 
-Invariant: a nap is never longer than NAP_MAX_SECONDS, whatever the socket does, nor than
-NAP_TRICKLE_SECONDS when little comes at a time, so that a small transaction is not kept waiting; and none
-is taken in a quiet period: `idle` then says to wait on the socket instead.
+Therefore the length is found by trial.  The present length and a neighbouring one take turns, and the one
+with more bytes per second stays (the longer one if there is no difference, because it costs less).  Half of
+a trial runs with the worse length, so after a trial that changed nothing the next one comes later.  The
+first length follows from the transport (docs/adr/0006).
+
+Invariant: a nap is never longer than NAP_MAX_SECONDS, whatever the socket does.  It is never longer than
+NAP_TRICKLE_SECONDS while little comes at a time, so that a small transaction does not wait.  In a quiet
+period there is no nap: `idle` then says that the reader must wait on the socket instead.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ NAP_MAX_SECONDS = NAPS_SECONDS[-1]
 NAP_TRICKLE_SECONDS = 0.005
 FIRST_SECONDS = 0.001
 FIRST_UNIX_SECONDS = 0.000_3  # some 280 messages fit, which take the server 0.6 ms and more
-FIRST_LOOPBACK_SECONDS = 0.010  # megabytes fit, nearly all of them unsent while the window is shut
+FIRST_LOOPBACK_SECONDS = 0.010  # megabytes fit; nearly all of them are unsent while the window is closed
 _TRICKLE_BYTES = 64 << 10
 _WINDOW_SECONDS = 0.04
 _WINDOW_DRAINS = 3
@@ -34,7 +36,7 @@ _QUIET_DRAINS = 3
 
 
 class Nap:
-    """Fed with what each drain found, says what to do before the next.
+    """Learns how much each drain read, and says what to do before the next one.
 
     Attributes:
         level: the length in use when nothing else is tried, as an index of NAPS_SECONDS.
@@ -60,16 +62,16 @@ class Nap:
 
     @property
     def idle(self) -> bool:
-        """Wait for the socket to become readable instead of sleeping."""
+        """True if the reader must wait until the socket is readable, instead of sleeping."""
         return self._quiet >= _QUIET_DRAINS or self.seconds == 0
 
     def drained(self, size_bytes: int, elapsed_seconds: float) -> None:
-        """Learn that a drain found ``size_bytes`` after ``elapsed_seconds`` since the one before."""
+        """Note that a drain read ``size_bytes``, ``elapsed_seconds`` after the one before."""
         was_quiet = self._quiet >= _QUIET_DRAINS
         self._quiet = 0 if size_bytes else self._quiet + 1
         self._last_bytes = size_bytes
         if was_quiet or self._quiet >= _QUIET_DRAINS:
-            self._begin_trial()  # the sender had nothing: its silence says nothing about naps
+            self._begin_trial()  # the sender had nothing to send, so this measures nothing
             return
         self._bytes[self._window % 2] += size_bytes
         self._seconds[self._window % 2] += elapsed_seconds

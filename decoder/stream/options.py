@@ -1,6 +1,6 @@
-"""What is asked of pgoutput: negotiated from what the pipeline wants and what the server has.
+"""The options that slotlake gives to pgoutput, from the pipeline's settings and the server's version.
 
-Owns the floors, of the protocol's versions and of each option (pgoutput.c, parse_output_parameters and
+Owns the lowest versions for each protocol version and each option (pgoutput.c, parse_output_parameters and
 pgoutput_startup; manual, "Logical Streaming Replication Parameters"):
 
     proto_version   1: PostgreSQL 10   2: 14   3: 15   4: 16
@@ -8,8 +8,9 @@ pgoutput_startup; manual, "Logical Streaming Replication Parameters"):
     two_phase       15, version 3
     binary          14                messages  14                origin  16
 
-Invariant: what is asked for by name is given or refused with what would work, never lowered; what is left
-open (None) becomes the most that the server has.
+Invariant: an option that the pipeline file sets is used as it is, or refused with an error that names what
+would work; it is never lowered silently.  An option without a setting (None) becomes the most that the server
+supports.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ _ORIGIN_SERVER = 16
 
 @dataclass(frozen=True)
 class Options:
-    """The options of one START_REPLICATION with pgoutput, each settled.
+    """The final options of one START_REPLICATION with pgoutput.
 
     Attributes:
-        as_stored: texts come as the database stores them, and are translated here (`as_stored_options`).
+        as_stored: texts come as the database stores them, and slotlake translates them (`as_stored_options`).
     """
 
     proto_version: int
@@ -47,23 +48,23 @@ class Options:
 
 
 def as_stored_options(options: Options) -> Options:
-    """The same, with texts as they are stored: of whole transactions, and of values in text format only."""
+    """The same options with texts as they are stored: only whole transactions, and values in text format."""
     return replace(options, streaming="off", binary=False, as_stored=True)
 
 
 def newest_protocol(server_version: int) -> int:
-    """The highest protocol version that a server (its number as 180004) speaks."""
+    """The highest protocol version of a server (its version as a number: 180004)."""
     return _VERSION_OF_SERVER.get(server_version // 10000, _NEWEST_VERSION)
 
 
 def negotiate(settings: SourceSettings, server_version: int) -> Options:
-    """Settle every option for a server.
+    """Decide every option for a server.
 
     Args:
         server_version: as libpq gives it: 180004.
 
     Raises:
-        SourceError: the server, or the protocol version asked for, lacks what is asked for.
+        SourceError: the server, or the wanted protocol version, does not support a wanted option.
     """
     where = f"PostgreSQL {server_version // 10000} at {redact(settings.dsn)}"
     _check_server(server_version, where)
@@ -95,9 +96,9 @@ def _protocol(asked: int | None, newest: int, where: str) -> int:
         return newest
     if not 1 <= asked <= newest:
         raise SourceError(
-            f"the server does not speak protocol version {asked}",
+            f"the server does not support source.proto_version {asked}",
             where=where,
-            way_out=f"ask for proto_version 1 to {newest}, or leave it out: then it is {newest}",
+            way_out=f"set proto_version to 1 to {newest}, or leave it out: then it is {newest}",
         )
     return asked
 
@@ -105,9 +106,10 @@ def _protocol(asked: int | None, newest: int, where: str) -> int:
 def _check_origin(origin: Origin, server_version: int, where: str) -> None:
     if origin != "any" and server_version // 10000 < _ORIGIN_SERVER:
         raise SourceError(
-            f"the server cannot leave out what other nodes have replicated to it (origin {origin!r})",
+            f"the server cannot leave out changes that other servers replicated to it (source.origin "
+            f"{origin!r})",
             where=where,
-            way_out=f"use PostgreSQL {_ORIGIN_SERVER} or later, or origin 'any'",
+            way_out=f"use PostgreSQL {_ORIGIN_SERVER} or later, or set source.origin to 'any'",
         )
 
 
@@ -124,13 +126,13 @@ def _check_feature(feature: str, needs: int, version: int, server_version: int, 
     newest = newest_protocol(server_version)
     if newest >= needs:
         raise SourceError(
-            f"{feature} needs protocol version {needs}, and proto_version {version} is asked for",
+            f"{feature} needs protocol version {needs}, but source.proto_version is {version}",
             where=where,
-            way_out=f"leave proto_version out, or ask for {needs} to {newest}; or leave {feature} out",
+            way_out=f"leave proto_version out, or set it to {needs} to {newest}; or leave {feature} out",
         )
-    instead = "ask for streaming 'on', or " if feature == _PARALLEL and newest >= 2 else ""
+    instead = "set streaming to 'on', or " if feature == _PARALLEL and newest >= 2 else ""
     raise SourceError(
-        f"the server lacks {feature}: that needs protocol version {needs}, and its newest is {newest}",
+        f"the server does not support {feature}: that needs protocol version {needs}, its newest is {newest}",
         where=where,
         way_out=f"{instead}leave {feature} out, or use PostgreSQL {_SERVER_OF_VERSION[needs]} or later",
     )

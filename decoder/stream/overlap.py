@@ -1,14 +1,14 @@
-"""Does the slot still tell what the change log says? Asked where the two overlap.
+"""Compares the slot's transactions with the change log's, for the part of the WAL that both have.
 
-A server that was restored from a copy of its disks is the same cluster on the same timeline, and once it has
-written as much again, its positions are those of before with other content.  Its slot then stands before the
-lake's position, as it does after a crash between publishing and confirming; what tells the two apart is which
-transactions lie between.  A transaction is known by where its commit record starts, its id, and when it was
-committed: the first two can be the same by chance, for both histories began from one state.
+A server that was restored from a copy of its disks is the same cluster on the same timeline.  Once it has
+written as much WAL again, the same positions have other content.  Its slot is then before the lake's
+position, as after a crash between publishing and confirming.  The difference shows in the transactions
+between the two positions.  A transaction is identified by the start of its commit record, its id, and its
+commit time; the first two can be equal by chance, because both histories began from the same state.
 
-Invariant: the slot is looked at only (peeked), never moved; where nothing overlaps, nothing is said.
-Histories that differ do so from where they part, and a peek is kept on the server until all of it is there:
-so only the first PEEK_BYTES of WAL are looked at.
+Invariant: the slot is only peeked at, never moved; if slot and change log have no common part, there is no
+result.  Two histories differ from the place where they separate, and the server collects the whole result of
+a peek before it sends it; so only the first PEEK_BYTES of WAL are compared.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def contradiction(
     changelog: Path,
     position: int,
 ) -> str | None:
-    """What the slot tells otherwise than batches that are in the lake; None if nothing.
+    """How the slot's transactions differ from the batches that are in the lake; None if they do not.
 
     Args:
         position: the lake's.
@@ -65,7 +65,7 @@ def contradiction(
         return None
     slot_transactions = _slot_transactions(connection, source, until)
     for batch in archived:
-        # A two-phase slot shows their PREPARE and a COMMIT PREPARED, which names no place where they begin.
+        # For prepared transactions a two-phase slot shows PREPARE and COMMIT PREPARED, without their begin.
         prepared = {entry["xid"] for entry in batch.manifest.get("resolved", ())}
         batch_transactions = {
             each for each in _transactions(batch) if confirmed <= each[0] < until and each[1] not in prepared
@@ -79,12 +79,12 @@ def contradiction(
             slot_part &= batch_transactions
         if batch_transactions != slot_part:
             first = min(batch_transactions ^ slot_part)[0]
-            return f"from {format_lsn(first)} on the server has other transactions than the lake"
+            return f"from {format_lsn(first)} on, the server has other transactions than the lake"
     return None
 
 
 def _published(changelog: Path, position: int) -> list[Batch]:
-    """The batches that the lake holds, as far as the archive has them."""
+    """The batches that are in the lake, as far as the change log still has them."""
     named_positions = ((path, batch_positions(path.name)) for path in batches(changelog))
     return [Batch.open(path) for path, ends in named_positions if ends is not None and ends[1] <= position]
 
@@ -99,7 +99,7 @@ def _transactions(batch: Batch) -> set[Transaction]:
 def _slot_transactions(
     connection: psycopg.Connection[Any], source: SourceSettings, until: int
 ) -> set[Transaction]:
-    """The transactions that the slot has from its confirmed position up to there."""
+    """The slot's transactions from its confirmed position up to ``until``."""
     names = ",".join(sql.Identifier(name).as_string(None) for name in source.publications)
     options = {"proto_version": "1", "publication_names": names}
     if source.messages:
@@ -107,7 +107,7 @@ def _slot_transactions(
     if source.origin == "none" and connection.info.server_version >= _FIRST_WITH_ORIGIN:
         options["origin"] = "none"
     given = stored_texts(connection, [text for pair in options.items() for text in pair])
-    as_stored(connection, always=True)  # a value that cannot be translated would end every run
+    as_stored(connection, always=True)  # or a value that cannot be translated would fail every run
     rows = connection.execute(
         "SELECT substr(data, 2, 20) FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, NULL, "
         "VARIADIC ARRAY(SELECT convert_from(given, getdatabaseencoding()) FROM unnest(%s::bytea[]) given)) "

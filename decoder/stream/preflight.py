@@ -1,11 +1,11 @@
-"""What comes before every pull: server and slot are judged, and the end of the batch is settled.
+"""The steps before every pull: check server and slot, and decide the end of the batch.
 
 Three readers pull: a connection for one batch (`stream/pull.py`), a standing stream (`infra/standing.py`) and
-the slot of another plugin (`plugins/changelog.py`).  All of them go through `prepare`, so that the same is
-checked in the same order, whichever reads.
+the slot of another plugin (`plugins/changelog.py`).  All of them call `prepare`, so that all make the same
+checks in the same order.
 
-Invariant: a batch that is on disk already is taken as it is; nothing is read beyond what those standbys have
-that must have it first; nothing is confirmed to the server.
+Invariant: a batch that is on disk already is used unchanged; nothing is read that has not reached the
+standbys of synchronized_standby_slots; nothing is confirmed to the server.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class PullRequest:
     Attributes:
         changelog: the change log's directory.
         start: the lake's position.
-        until: the batch's exact end; None: a position behind all that was committed before the call, or the
-            end of a batch from ``start`` that is on disk already.
+        until: the batch's exact end; None: a position after everything that was committed before the call,
+            or the end of a batch from ``start`` that is on disk already.
     """
 
     source: SourceSettings
@@ -55,9 +55,9 @@ class SourceState:
     """Server and slot as they are before a pull.
 
     Attributes:
-        options: what is asked of pgoutput; None for another plugin.
-        slot: None if it was not looked at, because the caller's own stream reads it.
-        settled: a position behind all that was committed before the look.
+        options: pgoutput's options; None for another plugin.
+        slot: None if it was not checked, because the caller's own stream reads it.
+        settled: a position after everything that was committed before the check.
     """
 
     server: ServerIdentity
@@ -71,8 +71,8 @@ class PullPlan:
     """A pull that can begin.
 
     Attributes:
-        identity: what the batch's manifest will say of its source.
-        until: the batch's end, behind its start.
+        identity: what the batch's manifest will say about its source.
+        until: the batch's end, after its start.
     """
 
     state: SourceState
@@ -83,18 +83,18 @@ class PullPlan:
 def prepare(
     request: PullRequest, *, own_stream: bool = False, ask: Question | None = None
 ) -> Batch | PullPlan:
-    """Do what comes before a pull.
+    """Do the steps before a pull.
 
     Args:
-        own_stream: a stream of the caller reads the slot now, so it is not looked at.
-        ask: called with the connection and the slot, once both are found fit; may raise, too.
+        own_stream: a stream of the caller reads the slot now, so the slot is not checked.
+        ask: called with the connection and the slot after both have passed the checks; it may raise.
 
     Returns:
-        The batch, if nothing is to be read: one that is on disk already, or an empty one; else the plan.
+        The batch, if there is nothing to read: one that is on disk already, or an empty one; else the plan.
 
     Raises:
-        SourceError, SlotError: the server or the slot does not serve, each with its way out.
-        ChangeLogError: the batch on disk is damaged, or of another source.
+        SourceError, SlotError: the server or the slot cannot be used; the error says what to do.
+        ChangeLogError: the batch on disk is damaged, or from another source.
     """
     source, start = request.source, request.start
     state = look_at_source(request, own_stream=own_stream, ask=ask)
@@ -116,14 +116,14 @@ def prepare(
 def look_at_source(
     request: PullRequest, *, own_stream: bool = False, ask: Question | None = None
 ) -> SourceState:
-    """Judge server, slot and publications, after what dead processes left in the change log was removed.
+    """Remove what dead processes left in the change log, then check server, slot and publications.
 
     Args:
-        own_stream: a stream of the caller reads the slot and writes to the change log: both are left alone.
-        ask: called with the connection and the slot, once both are found fit; may raise, too.
+        own_stream: a stream of the caller uses the slot and the change log, so both are left unchanged.
+        ask: called with the connection and the slot after both have passed the checks; it may raise.
 
     Raises:
-        SourceError, SlotError: the server or the slot does not serve, each with its way out.
+        SourceError, SlotError: the server or the slot cannot be used; the error says what to do.
     """
     source = request.source
     if not own_stream:
@@ -140,12 +140,12 @@ def look_at_source(
 
 
 def identity_of(server: ServerIdentity, pipeline: str, source: SourceSettings) -> BatchIdentity:
-    """Return what a batch's manifest says of its source.
+    """Return what a batch's manifest says about its source.
 
     Args:
-        server: as it identified itself.
+        server: the server's identity.
         pipeline: name of the pipeline.
-        source: whose slot is read.
+        source: has the name of the slot.
     """
     return BatchIdentity(
         pipeline=pipeline,
@@ -158,23 +158,26 @@ def identity_of(server: ServerIdentity, pipeline: str, source: SourceSettings) -
 
 
 def reusable_batch(batch: Batch, identity: BatchIdentity) -> Batch:
-    """Return a batch that is on disk, after it was verified.
+    """Verify a batch that is on disk, and return it.
 
     Raises:
-        ChangeLogError: it is damaged, or of another server, slot or database.
+        ChangeLogError: it is damaged, or from another server, slot or database.
     """
     if str(batch.manifest["system_identifier"]) != identity.system_identifier:
         raise ChangeLogError(
-            "the change log holds a batch of another server from the lake's position on",
+            "the change log's batch from the lake's position on comes from another server",
             where=str(batch.path),
-            way_out="connect to the server that the lake was fed from, or move a wrong batch away",
+            way_out="point source.dsn at the server from which the lake was filled; or, if the batch is "
+            "wrong, move it to another folder",
         )
     if (batch.manifest["slot"], batch.manifest["database"]) != (identity.slot, identity.database):
         raise ChangeLogError(
-            f"the change log holds a batch from slot {batch.manifest['slot']!r} in database "
-            f"{batch.manifest['database']!r} from the lake's position on",
+            f"the change log's batch from the lake's position on comes from slot {batch.manifest['slot']!r} "
+            f"in database {batch.manifest['database']!r}, not from slot {identity.slot!r} in database "
+            f"{identity.database!r}",
             where=str(batch.path),
-            way_out="give each pipeline a change log directory of its own, or move that batch away",
+            way_out="give each pipeline a change log folder of its own (changelog.path), or move that batch "
+            "to another folder",
         )
     batch.verify()
     return batch
@@ -188,7 +191,7 @@ def _end_position(source: SourceSettings, start: int, until: int | None, settled
         raise SourceError(
             f"the server's WAL ends at {format_lsn(settled)}, before {format_lsn(needed_lsn)}",
             where=redact(source.dsn),
-            way_out="this is not the server that the lake was fed from, or it was restored to an earlier "
-            "moment: connect to the right one, or run `slotlake recover`",
+            way_out="this is not the server from which the lake was filled, or it was restored to an earlier "
+            "moment: correct source.dsn, or run `slotlake recover`",
         )
     return max(start, settled) if until is None else until

@@ -1,10 +1,10 @@
 """Pull: from the slot to one whole batch of the change log.
 
-Owns how a batch is read: through SQL, streamed, with no transaction in progress, or in binary.  What is
-checked before is `preflight`'s matter.  Nothing is confirmed to the server: that is `decoder.slots.confirm`,
-after the lake has published.
+Owns the choice of how a batch is read: through SQL, streamed, streamed without transactions in progress, or
+in binary.  `preflight` makes the checks before.  Nothing is confirmed to the server: `decoder.slots.confirm`
+does that after the lake has published.
 
-The work is done by `Puller`; this module decides whether and how far.
+`Puller` does the work; this module decides whether there is work, and up to which position.
 """
 
 from __future__ import annotations
@@ -56,28 +56,28 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
     noted: Noted = tuple,
     progress: Progress | None = None,
 ) -> Batch:
-    """Bring all transactions from ``start`` on into one batch of the change log.
+    """Write all transactions from ``start`` on into one batch of the change log.
 
     Args:
         start: the lake's position.
-        until: the batch's exact end; without it, a position behind all that was committed before
+        until: the batch's exact end; without it, a position after everything that was committed before
             the call, or the end of a batch from ``start`` that is on disk already.
         max_bytes: payload bytes after which the batch ends early, at the next commit.
-        max_seconds: likewise in time.
-        memory_bytes: how much of transactions that have not ended is kept in memory; more goes to disk.
+        max_seconds: seconds after which the batch ends early, at the next commit.
+        memory_bytes: memory for transactions that have not ended; more goes to disk.
         pass_over, noted: as of a `Puller`.
-        stream_by_need: let the server send transactions in progress only if none is open now. One that is
-            open cannot end before ``until``: its changes would come in vain, and again in the next batch
-            (docs/adr/0007).
+        stream_by_need: let the server send transactions in progress only if none is open now. A transaction
+            that is open now cannot end before ``until``: its changes would come for nothing, and again in the
+            next batch (docs/adr/0007).
         progress: called a few times a second.
 
     Returns:
         The batch, whole and on disk; `Batch.empty` (and not on disk) when start and end are the same.
 
     Raises:
-        SourceError, SlotError: the server or the slot, each with its way out.
-        ChangeLogError: the disk does not take the batch, or an old batch is damaged.
-        ProtocolError: the stream is not what it should be.
+        SourceError, SlotError: the server or the slot cannot be used; the error says what to do.
+        ChangeLogError: the batch cannot be written, or an old batch is damaged.
+        ProtocolError: the stream breaks the protocol.
         In every case nothing of an unfinished batch is left and nothing was confirmed.
     """
     writes_open = False
@@ -117,41 +117,47 @@ def pull(  # noqa: PLR0913 - each a choice of the caller's, by name
 
 
 def _as_utf8_or_stored(write_batch: Callable[..., Batch], options: Options, bulk_until: int | None) -> Batch:
-    """In UTF-8; else as the database stores it: a value that has no UTF-8 is then found, with its table."""
+    """Read in UTF-8; if the server cannot, read texts as stored, so that an error can name the table."""
     try:
         return _first_that_works(write_batch, options, bulk_until)
     except UntranslatableError as error:
-        _log.warning("a batch is read as it is stored, because the server cannot translate all of it")
+        _log.warning(
+            "the server cannot translate all texts of this batch to UTF-8: slotlake reads it again as it is "
+            "stored, and translates it itself"
+        )
         refused = error
     try:
         return write_batch(as_stored_options(options))
-    except UntranslatableError:  # it is no text of a change
+    except UntranslatableError:  # the text does not belong to a change
         raise refused from None
 
 
 def _first_that_works(write_batch: Callable[..., Batch], options: Options, bulk_until: int | None) -> Batch:
-    """Through SQL, if that is asked for; else streamed; else with no transaction in progress; else in binary.
+    """Read through SQL (if ``bulk_until``), else stream, else without transactions in progress, else binary.
 
-    Binary because the server doubles a bytea's size to make a text of it, and has room for 1 GiB: one of more
-    than 512 MB would stop the pipeline for ever.
+    Binary is needed because the text of a bytea is twice as long, and the server's limit is 1 GiB: a bytea of
+    more than 512 MB would stop the pipeline for ever.
     """
     if bulk_until is not None:
         try:
             return write_batch(options, bulk_until)
         except BulkError as error:
-            _log.warning("a backlog is streamed, because it cannot be read through SQL: %s", error.what)
+            _log.warning(
+                "a backlog cannot be read through SQL, so it is read over a replication connection: %s",
+                error.what,
+            )
     try:
         return _stream_batch(write_batch, options)
     except UnsendableError as error:
         if options.binary:
             raise
-        _log.warning("a batch is read in binary, because the server cannot send it as text: %s", error.what)
+        _log.warning("the server cannot send a batch as text, so it is read in binary: %s", error.what)
         unsendable = error
     try:
         return write_batch(replace(options, streaming="off", binary=True))
     except SourceUnavailableError:
         raise
-    except SourceError:  # a type that does not come in binary, or too large also so
+    except SourceError:  # a type that has no binary format, or a value that is too large in binary too
         raise unsendable from None
 
 

@@ -1,12 +1,12 @@
-"""One connection to a slot, and the batches that are cut from it.
+"""One connection to a slot, and the batches that are read from it.
 
-Two threads.  The caller's owns the socket: it receives, sorts (framing.py) and answers the server, also
-while the other puts transactions together (assembly.py), decodes and writes.  Between them go message
-buffers of a bounded number and size, so memory does not depend on how large a transaction is.
+There are two threads.  The caller's thread owns the socket: it receives, sorts (framing.py) and answers the
+server, also while the other thread assembles transactions (assembly/), decodes and writes.  They exchange
+message buffers of limited number and size, so the memory does not depend on the size of a transaction.
 
-A puller may go on after a batch: what the server has sent beyond the batch's end is kept, the transactions
-that are open too, and the next batch continues where this one ended.  Invariant: whatever fails, the
-unfinished batch is removed, the puller is of no more use, and the slot stands where it stood.
+A puller can go on after a batch: messages that the server has sent after the batch's end stay in memory, and
+so do open transactions; the next batch begins where this one ended.  Invariant: after any failure the
+unfinished batch is removed, the puller cannot be used any more, and the slot has not moved.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _REST_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class PullProgress:
-    """How far a pull has come: bytes and transactions received, position reached of the one wanted."""
+    """How far a pull has come: bytes and transactions received, position reached and position wanted."""
 
     received_bytes: int
     transactions: int
@@ -76,17 +76,18 @@ class _Sender(Protocol):
 
 
 class Puller(Closes):
-    """A running stream from a slot, from which batches are cut; use as a context manager.
+    """A running stream from a slot, which gives batches; use as a context manager.
 
     Args:
-        options: what is asked of the server (`negotiate`).
-        changelog: where batches are written.
+        options: pgoutput's options (`negotiate`).
+        changelog: the folder for batches.
         start: the lake's position.
-        memory_bytes: how much of transactions that have not ended is kept in memory.
-        pass_over: a value that cannot be read leaves the rows of its table out of the batch, which says so
-            (`Batch.unreadable`); else it is an error.
-        bulk_until: read one batch up to there through SQL (bulk.py), instead of from a running stream.
-        noted: prepared transactions with changes that the lake waits for, beside those of batches on disk.
+        memory_bytes: memory for transactions that have not ended.
+        pass_over: if a value cannot be read, leave the rows of its table out of the batch and record this
+            (`Batch.unreadable`); without it, such a value is an error.
+        bulk_until: read one batch up to this position through SQL (bulk.py), not from a running stream.
+        noted: prepared transactions whose changes the lake waits for, in addition to those of batches on
+            disk.
     """
 
     def __init__(  # noqa: PLR0913 - each a choice of the caller's, by name
@@ -112,7 +113,7 @@ class Puller(Closes):
             None if _may_withhold(identity) else lambda: noted_in(changelog, self.position).union(noted()),
         )
         room = SpoolRoom(incoming_path(changelog, f"spool-{secrets.token_hex(4)}"), memory_bytes)
-        # A two-phase slot sends prepared transactions whether or not they are asked for.
+        # A two-phase slot sends prepared transactions, whatever the option two_phase says.
         assembler = Assembler(
             room, store, streaming=options.streaming, binary=options.binary, any_bytes=pass_over
         )
@@ -140,7 +141,7 @@ class Puller(Closes):
 
     @property
     def open_transactions(self) -> int:
-        """Transactions in progress of which the server has sent a part."""
+        """How many transactions in progress the server has sent in part."""
         return self._decoding.assembler.open_transactions
 
     def next_batch(
@@ -154,7 +155,8 @@ class Puller(Closes):
         """The transactions from the puller's position up to ``until``, as a batch on disk.
 
         Args:
-            max_bytes, deadline (of time.monotonic): end earlier, at the next commit after that.
+            max_bytes, deadline (of time.monotonic): limits; after one of them the batch ends at the next
+                commit.
         """
         self._framing.begin(Bounds(self.position, until, NO_LIMIT if max_bytes is None else max_bytes))
         self._progress, self._begun = progress, time.monotonic()
@@ -178,20 +180,20 @@ class Puller(Closes):
         return batch
 
     def answer(self) -> None:
-        """Between batches: tell the server that this reader lives, if that is due."""
+        """Between batches: tell the server that this reader is alive, if that is due."""
         self._stream.report(self._framing.received_lsn)
 
     def confirm(self, lsn: int) -> None:
         """Tell the server over this connection that the lake has everything before ``lsn``.
 
-        Of a running stream only: who reads a backlog through SQL does not hold the pipeline's slot.
+        Only a running stream can do this: a reader through SQL does not use the pipeline's slot itself.
         """
         assert isinstance(self._stream, Stream)
         self._stream.confirm(lsn)
 
     @property
     def status_seconds(self) -> float:
-        """`answer` is to be called at least this often."""
+        """The caller must call `answer` at least this often."""
         return self._stream.status_seconds
 
     def _receive(self, deadline: float | None) -> None:
@@ -214,7 +216,7 @@ class Puller(Closes):
         self._decoding.submit(buffer)
 
     def _take(self, buffer: MessageBuffer) -> None:
-        """Sort what was left over from the batch before, or what has arrived; keep what is the next one's."""
+        """Sort the messages left from the last batch, or those that arrived; keep those of the next batch."""
         data, lengths = self._next_frames or self._arrived_frames()
         used = self._framing.take(data, lengths, buffer)
         self._stream.report(self._framing.received_lsn, now=self._framing.asked_for_reply())
@@ -235,7 +237,7 @@ class Puller(Closes):
         return 0.0 if self._framing.end == ENDED_EARLY else _REST_SECONDS
 
     def _next_buffer(self) -> MessageBuffer:
-        """Wait for a buffer to come back from the decoder, answering the server meanwhile."""
+        """Wait until the decoder returns a buffer, and answer the server meanwhile."""
         while (buffer := self._decoding.free_buffer()) is None:
             self._stream.report(self._framing.received_lsn)
             self._decoding.wait(0.02)
@@ -251,29 +253,30 @@ class Puller(Closes):
         self._progress(PullProgress(*taken, framing.until, now - self._begun))
 
     def close(self) -> None:
-        """End the stream; transactions that are open will be sent again."""
+        """End the stream; the server will send open transactions again."""
         self._decoding.stop()
         self._stream.close()
 
 
 def _may_withhold(identity: BatchIdentity) -> bool:
-    """May a COMMIT PREPARED come alone though its changes never came?
+    """True if a COMMIT PREPARED may come without its changes.
 
-    17 forgets at a failover from where on the slot decodes two-phase (18 synchronizes ``two_phase_at``): what
-    was prepared in the moment in which the slot was made is then told by its outcome alone.
+    At a failover PostgreSQL 17 loses the position from which the slot decodes two-phase (18 synchronizes
+    ``two_phase_at``).  Of a transaction that was prepared while the slot was created, it then sends the
+    outcome only.
     """
     return identity.server_version.startswith("17") and identity.timeline > 1
 
 
 def _decoder(source: SourceSettings, options: Options) -> Decoder:
-    """One that knows the source's own types, if values may come in their binary form."""
+    """A decoder; it knows the source's own types if values may come in binary."""
     if not options.binary:
         return Decoder()
     return Decoder(binary=True, catalog=source_types(source))
 
 
 class _Decoding:
-    """The other thread: takes full buffers in order, puts together, decodes, appends to the batch."""
+    """The other thread: it takes full buffers in order, assembles, decodes, and appends to the batch."""
 
     def __init__(self, assembler: Assembler, decoder: Decoder, *, pass_over: bool) -> None:
         self.assembler = assembler
@@ -289,7 +292,7 @@ class _Decoding:
         self.translation: Translation | None = None
 
     def begin(self, writer: BatchWriter) -> None:
-        """The next buffers belong to a new batch."""
+        """Begin a new batch, to which the next buffers belong."""
         self._writer = writer
         self._next_seq = self._next_txn = 0
         self.versions = []
@@ -303,7 +306,7 @@ class _Decoding:
         self._under_way.append((self._thread.submit(self._work, buffer), buffer))
 
     def check(self) -> None:
-        """Take back finished buffers; raise what the other thread raised."""
+        """Reuse finished buffers; raise the other thread's error, if there is one."""
         while self._under_way and self._under_way[0][0].done():
             future, buffer = self._under_way.pop(0)
             future.result()
@@ -316,22 +319,24 @@ class _Decoding:
                 self._under_way[0][0].exception(timeout=seconds)
 
     def finish(self) -> None:
-        """Wait for all; the last chunk must end with a commit."""
+        """Wait for all buffers; the last chunk must end with a commit."""
         while self._under_way:
             self.wait(1.0)
             self.check()
         if self._open:
-            raise ProtocolError("the batch ends inside a transaction", way_out=DEFECT)
+            raise ProtocolError(
+                "the batch ends inside a transaction", where="the end of the batch", way_out=DEFECT
+            )
 
     def settle(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """For the manifest: transactions made durable because they are prepared, and those settled."""
+        """For the manifest: prepared transactions that were stored, and those whose outcome came."""
         prepared = [which.entry() for which in self.assembler.persist()]
         resolved = [which.entry(outcome=outcome) for which, outcome in self.assembler.resolved]
         self.assembler.resolved.clear()
         return prepared, resolved
 
     def stop(self) -> None:
-        """Give up: what has not begun is dropped, what has is waited for."""
+        """Stop: drop the work that has not begun, and wait for the rest."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         self.assembler.close()
         if self.translation is not None:
@@ -348,7 +353,11 @@ class _Decoding:
         chunk = self._decoder.decode(buffer, **counters, partial=True, unreadable=self.unreadable)
         if chunk.consumed != buffer.count:
             remaining = buffer.count - chunk.consumed
-            raise ProtocolError(f"the decoder left {remaining} messages over", way_out=DEFECT)
+            raise ProtocolError(
+                f"the decoder did not read the last {remaining} of {buffer.count} messages",
+                where="a chunk of the batch",
+                way_out=DEFECT,
+            )
         self._next_seq, self._next_txn, self._open = chunk.next_seq, chunk.next_txn, chunk.open
         self.versions += [version for version in chunk.rows if version not in self.versions]
         self._writer.append(chunk)

@@ -1,11 +1,11 @@
 """One START_REPLICATION: from the command, through COPY BOTH, to its end.
 
-Owns the replication socket.  Reads it in bulk (see nap.py), answers the server in time from the same
-loop, and turns whatever ends the stream early into one clear error.
+Owns the replication socket.  It reads many messages at a time (see nap.py), answers the server in time from
+the same loop, and turns every early end of the stream into one clear error.
 
-Invariant: nothing is confirmed but by `Stream.confirm`.  Other status updates leave the flushed position
-unset, which the server takes as "no news" (walsender.c, ProcessStandbyReplyMessage), and say as
-written what has been received, so that it does not ask again and again.
+Invariant: only `Stream.confirm` confirms.  Other status updates leave the flushed position unset, which the
+server ignores (walsender.c, ProcessStandbyReplyMessage); as written position they give what has been
+received, so that the server does not ask again and again.
 """
 
 from __future__ import annotations
@@ -51,12 +51,13 @@ from slotlake.decoder.stream.options import Options, negotiate
 STATUS_SECONDS = 5.0
 _INTERNAL_ERROR, _PROGRAM_LIMIT = b"XX000", b"54000"
 _UNSENDABLE = (
-    "if a row is larger than the server can send (1 GiB; as text, which 512 MB of bytea come to): set "
-    "source.binary: true; or leave its column out of the publication (a column list), then `slotlake recover`"
+    "if a row is larger than the server can send (1 GiB as text, which is 512 MB of bytea), set "
+    "source.binary: true, or leave the large column out of the publication (a column list), then run "
+    "`slotlake recover`; else the server's log of this moment says more"
 )
 START_RETRY_SECONDS = 5.0
 _END_SECONDS = 0.5
-# Doubled by the kernel.  In a window that its largest segment does not fit in, the sender waits for probes.
+# The kernel doubles it.  If the sender's largest segment does not fit in the window, it waits for probes.
 _LOOPBACK_RECEIVE_BYTES = 64 << 10
 
 
@@ -64,13 +65,13 @@ class Stream(Closes):
     """A running logical replication stream; use as a context manager.
 
     Args:
-        options: what is asked of pgoutput; without it, what the source's settings come to on this server.
-        plugin_options: what is asked of another plugin, by name.
-        origin: the server that is to answer.
+        options: pgoutput's options; without them, those that follow from the source's settings.
+        plugin_options: options of another plugin, by name.
+        origin: the server that must answer.
 
     Attributes:
         status_seconds: a status update is due this long after the last.
-        exhausted: no; it goes on until the server ends it.
+        exhausted: always False; the stream goes on until the server ends it.
     """
 
     exhausted = False
@@ -106,7 +107,7 @@ class Stream(Closes):
             raise
 
     def _require_position(self) -> None:
-        """Is it read from where it was asked for? One that has ended by now says why itself."""
+        """Check that the stream begins at the wanted position; if it has ended already, raise the reason."""
         try:
             require_slot_at(self._connection, self._source, self._start)
         except SourceUnavailableError:
@@ -120,7 +121,7 @@ class Stream(Closes):
         return start_command(self._source, self._options, self._start)
 
     def _prepared(self, command: bytes) -> bytes:
-        """The command as the connection takes it once texts come as they are stored, if they do."""
+        """The command in the connection's encoding; sets that to the stored one if the options say so."""
         if self._options is None or not self._options.as_stored:
             as_stored(self._connection)
             return command
@@ -132,14 +133,14 @@ class Stream(Closes):
         timeout = _sender_timeout(self._connection)
         self.status_seconds = STATUS_SECONDS if timeout <= 0 else min(STATUS_SECONDS, timeout / 3)
         self._silence = Silence(limit_seconds(timeout))
-        # Before the server starts to send: it waits for answers from then on.
+        # Made before the server starts to send: from then on it waits for answers.
         self._reader = CopyReader(self._pgconn)
         deadline = time.monotonic() + START_RETRY_SECONDS
         while True:
             failure = self._start_failure(command)
             if failure is None:
                 break
-            # Our own last reader may hold the slot until the server notices that it has gone.
+            # Our own last reader may use the slot until the server notices that it has gone.
             if not isinstance(failure, SlotBusyError) or time.monotonic() >= deadline:
                 raise failure
             time.sleep(0.1)
@@ -157,7 +158,7 @@ class Stream(Closes):
             return None
         try:
             _drop_results(self._pgconn, time.monotonic() + self._silence.limit)
-        except psycopg.Error as error:  # it refused, and then the connection broke too
+        except psycopg.Error as error:  # the server refused, and then the connection was lost too
             return explain(error, self._source.dsn)
         return stream_error(self._source, result, self._start)
 
@@ -168,7 +169,7 @@ class Stream(Closes):
         """Everything that has arrived, without waiting: the content of each CopyData.
 
         Raises:
-            SourceError, SlotError: the server ended the stream, or the connection broke.
+            SourceError, SlotError: the server ended the stream, or the connection was lost.
         """
         try:
             frames = self._reader.drain()
@@ -195,7 +196,7 @@ class Stream(Closes):
             raise no_answer(redact(self._source.dsn), self._silence.limit)
 
     def rest(self, seconds_max: float) -> None:
-        """Leave the socket alone for as long as pays, or wait for its next byte when all is quiet."""
+        """Sleep for one nap, or wait for the socket's next byte in a quiet period."""
         if self._nap.idle:
             due = self._last_status + self.status_seconds - time.monotonic()
             self._wait(min(seconds_max, due))
@@ -209,20 +210,20 @@ class Stream(Closes):
             raise self._broken(error) from None
 
     def report(self, written: int, *, now: bool = False) -> None:
-        """Tell the server what has been received, if that is due (or ``now``)."""
+        """Report to the server what has been received, if that is due (or ``now``)."""
         self._written = max(self._written, written)
         if now or time.monotonic() - self._last_status >= self.status_seconds:
             self.send(status_update(self._written, time.time()))
 
     def confirm(self, lsn: int) -> None:
-        """Tell the server that everything before ``lsn`` is safe: it may forget it."""
+        """Tell the server that it may remove the WAL before ``lsn``."""
         self.send(status_update(self._written, time.time(), flushed=lsn))
 
     def send(self, message: bytes) -> None:
         """Send one message to the server.
 
         Raises:
-            SourceUnavailableError: the connection broke.
+            SourceUnavailableError: the connection was lost.
         """
         try:
             self._pgconn.put_copy_data(message)
@@ -232,7 +233,7 @@ class Stream(Closes):
         self._last_status = time.monotonic()
 
     def close(self) -> None:
-        """End the stream, politely if the server listens, so that it frees the slot at once."""
+        """End the stream, in an orderly way if the server answers, so that it frees the slot at once."""
         try:
             self._pgconn.put_copy_end()
             self._pgconn.flush()
@@ -263,7 +264,7 @@ class Stream(Closes):
         state = result.error_field(pq.DiagnosticField.SQLSTATE)
         if state == _INTERNAL_ERROR and self._options is not None and self._options.streaming != "off":
             # A rolled-back ALTER TABLE in a transaction in progress: "could not map filenumber …" (18.4).
-            return StreamingError(failure.what, where=failure.where, way_out="read with streaming 'off'")
+            return StreamingError(failure.what, where=failure.where, way_out="set source.streaming: off")
         if state in (_INTERNAL_ERROR, _PROGRAM_LIMIT):
             return UnsendableError(failure.what, where=failure.where, way_out=_UNSENDABLE)
         return failure
@@ -271,9 +272,9 @@ class Stream(Closes):
     def _broken(self, error: psycopg.Error) -> SlotlakeError:
         explained = explain(error, self._source.dsn)
         return SourceUnavailableError(
-            f"the replication stream broke off after {format_lsn(self._written)}: {explained.what}",
+            f"the replication stream was lost after {format_lsn(self._written)}: {explained.what}",
             where=explained.where,
-            way_out="run the same command again: nothing of the unfinished batch was kept",
+            way_out="run the same command again: nothing of the unfinished batch was stored",
         )
 
 
@@ -281,14 +282,14 @@ def start_command(source: SourceSettings, options: Options, start: int) -> bytes
     """Return the START_REPLICATION command for pgoutput.
 
     Args:
-        options: what is asked of pgoutput.
+        options: pgoutput's options.
         start: the position to begin at.
     """
     return replication_command(source.slot, start, plugin_options(source, options))
 
 
 def plugin_options(source: SourceSettings, options: Options) -> list[tuple[str, str]]:
-    """What pgoutput is told, by name (its options: protocol manual, section 54.5.1)."""
+    """Name and value of each option for pgoutput (protocol manual, section 54.5.1)."""
     names = ",".join('"' + name.replace('"', '""') + '"' for name in source.publications)
     pairs = [("proto_version", str(options.proto_version)), ("publication_names", names)]
     if options.streaming != "off":
@@ -305,7 +306,7 @@ def plugin_options(source: SourceSettings, options: Options) -> list[tuple[str, 
 
 
 def replication_command(slot: str, start: int, options: Sequence[tuple[str, str]]) -> bytes:
-    """Return START_REPLICATION with the options that the slot's plugin takes.
+    """Return START_REPLICATION with the options for the slot's plugin.
 
     Args:
         slot: its name.
@@ -318,7 +319,7 @@ def replication_command(slot: str, start: int, options: Sequence[tuple[str, str]
 
 
 def _name(option: str) -> str:
-    """wal2json's names have hyphens, which the command takes in quotes only."""
+    """The option's name; quoted if it has hyphens, as wal2json's names do."""
     return option if option.replace("_", "a").isalnum() else f'"{option}"'
 
 
@@ -335,7 +336,7 @@ def _sender_timeout(connection: psycopg.Connection[Any]) -> float:
 
 
 def _result(pgconn: pq.abc.PGconn, seconds_max: float) -> pq.abc.PGresult:
-    """The next result, waiting for it; TimeoutError when it does not come in time."""
+    """Wait for the next result; TimeoutError if it does not come in time."""
     _await_result(pgconn, time.monotonic() + seconds_max)
     result = pgconn.get_result()
     assert result is not None
@@ -343,7 +344,7 @@ def _result(pgconn: pq.abc.PGconn, seconds_max: float) -> pq.abc.PGresult:
 
 
 def _drop_results(pgconn: pq.abc.PGconn, deadline: float) -> None:
-    """Take what is left of a command's results, as far as it comes in time."""
+    """Read the remaining results of a command, as far as they come in time."""
     with suppress(TimeoutError):
         while True:
             _await_result(pgconn, deadline)
@@ -352,7 +353,7 @@ def _drop_results(pgconn: pq.abc.PGconn, deadline: float) -> None:
 
 
 def _await_result(pgconn: pq.abc.PGconn, deadline: float) -> None:
-    """Wait until PQgetResult need not: it would, and keep the interpreter's lock meanwhile."""
+    """Wait until PQgetResult can return at once: while it waits itself, it keeps the interpreter's lock."""
     while True:
         pgconn.flush()
         if not pgconn.is_busy():
@@ -364,15 +365,15 @@ def _await_result(pgconn: pq.abc.PGconn, deadline: float) -> None:
 
 
 def _shape_socket(pgconn: pq.abc.PGconn) -> float:
-    """On loopback keep the receive window small; returns the nap to begin with, in seconds.
+    """On loopback keep the receive window small; return the first nap, in seconds.
 
-    A full window makes the sender's kernel gather small messages into large segments, which is far
-    cheaper than delivering each; on a real network the window must hold what is under way.
+    If the window is full, the sender's kernel collects small messages into large segments, which is far
+    cheaper than to deliver each.  On a real network the window must be large enough for the data in transit.
     """
     with socket.socket(fileno=os.dup(pgconn.socket)) as channel:
         if channel.family not in (socket.AF_INET, socket.AF_INET6):
             return FIRST_UNIX_SECONDS
-        with suppress(OSError):  # the other side has reset the connection: the first drain says so
+        with suppress(OSError):  # the other side has reset the connection: the first drain raises the error
             if _loopback(channel.getpeername()[0]):
                 channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LOOPBACK_RECEIVE_BYTES)
                 return FIRST_LOOPBACK_SECONDS
