@@ -1,4 +1,4 @@
-"""Streamed and prepared transactions, put together to whole ones in commit order.
+"""Assembles streamed and prepared transactions into whole ones, in commit order.
 
 Others import `assembler`, `prepared` and `spool`.
 """

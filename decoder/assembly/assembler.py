@@ -1,24 +1,24 @@
-"""Puts streamed and prepared transactions together: protocol 2 to 4 in, whole transactions out.
+"""Assembles streamed and prepared transactions: protocol 2 to 4 in, whole transactions out.
 
-What comes in is the stream as the server sends it: blocks of transactions in progress, interleaved, with
-rolled-back parts, and prepared transactions whose outcome may come much later.  What goes out has the shape
-of protocol 1, ``B … C``, in commit order, so that everything behind this module knows whole transactions
-only.  A stream that is plain already passes through untouched.
+The input is the stream as the server sends it: interleaved blocks of transactions in progress, with parts
+that are rolled back, and prepared transactions whose outcome may come much later.  The output is in protocol
+1, ``B … C``, in commit order, so that all later code sees whole transactions only.  A stream that has only
+plain transactions passes unchanged.
 
     in   = (B … C | S part E | c | A | b … P | P | K | r | p | message outside of transactions)*
-    part = (R | Y | I | U | D | T | M, each with the (sub)transaction id behind its tag | O, without)*
+    part = (R | Y | I | U | D | T | M, each with the (sub)transaction id after its tag | O, without)*
 
-Rules (worker.c, pgoutput.c): an abort of a subtransaction drops exactly what that subtransaction sent, its
-relation messages too, of the top-level transaction everything; COMMIT and COMMIT PREPARED bring a
-transaction out, at their own position and time.  A prepared transaction that had a number and changed nothing
+Rules (worker.c, pgoutput.c): an abort of a subtransaction drops exactly the messages of that subtransaction,
+its relation messages too; an abort of the top-level transaction drops all.  COMMIT and COMMIT PREPARED output
+a transaction, at their own position and time.  A prepared transaction that has an id but changed nothing
 (``SELECT … FOR UPDATE``) has no base snapshot, so it is not replayed, but its PREPARE is sent
 (reorderbuffer.c, ReorderBufferReplay and ReorderBufferPrepare): P without b is such an empty one.  Older
-servers send its outcome alone, others nothing at all (prepared.py: how it is told from a lost one).
+servers send only its outcome, others nothing (prepared.py says how it differs from a lost one).
 
-Invariant: the reader behind this module sees, at every row, the relation message that the server meant.  A
-relation message counts from when it *arrives* (the server sends it once), a streamed one from when its
-transaction commits.  A transaction that comes out late brings its relations along, and after it those in
-force are said again if they differ.
+Invariant: for every row in the output, the last relation message before it is the one that the server meant.
+A relation message is valid from its *arrival* (the server sends it once), a streamed one from the commit of
+its transaction.  A transaction that is output late has its own relations with it; after it, the valid ones
+are output again if they differ.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ Tags = npt.NDArray[np.uint8]
 
 
 class Assembler:
-    """One connection's stream, put together.
+    """Assembles the transactions of one connection's stream.
 
     Args:
-        room: where transactions wait.
+        room: keeps transactions that have not ended.
         store: prepared transactions of earlier batches, and of this one when it ends.
-        streaming, two_phase, binary: as asked of the server.
+        streaming, two_phase, binary: the options of the stream.
         any_bytes: values that are not UTF-8 pass, for a decoder that names their table.
 
     Attributes:
@@ -120,14 +120,14 @@ class Assembler:
         return len(self._streams)
 
     def take(self, buffer: MessageBuffer) -> Iterator[MessageBuffer]:
-        """Take the next messages in; yields what has become whole, in pieces of bounded size.
+        """Read the next messages, and yield transactions that are whole now, in buffers of limited size.
 
-        A yielded buffer is to be used up before the next is asked for.  Plain transactions are handed on
-        as they come, so a piece may end inside one.
+        The caller must use a buffer before it asks for the next.  Plain transactions are output as they
+        come, so a buffer may end inside one.
 
         Raises:
             ProtocolError: the stream breaks the grammar above.
-            ChangeLogError: a transaction cannot be spooled, or a prepared one is not there any more.
+            ChangeLogError: a transaction cannot be spooled, or a prepared one does not exist any more.
         """
         tags = tags_of(buffer)
         controls = np.flatnonzero(_CONTROL[tags])
@@ -146,7 +146,7 @@ class Assembler:
         self._room.settle()
         yield from self._full_buffers(0)
 
-    # Messages between two control messages: all of one transaction, or plain.
+    # Messages between two control messages: all belong to one transaction, or to plain ones.
 
     def _segment(self, buffer: MessageBuffer, tags: Tags, first: int, end: int) -> None:
         start = buffer.ends[first:end]
@@ -161,7 +161,7 @@ class Assembler:
             self._preparing.spool.extend(buffer.data, start, length, lsns, xids)
             return
         self._note_plain(buffer, tags, first, end)
-        # The server described these in a transaction that waits for its outcome, and does it once.
+        # The server described these once, in a transaction that still waits for its outcome.
         begins = np.flatnonzero((tags[first:end] == ord("B")) & self._session_relations.owes)
         upto = int(begins[0]) + 1 if len(begins) else 0
         self._out.extend(buffer.data, start[:upto], length[:upto], lsns[:upto])
@@ -190,15 +190,15 @@ class Assembler:
         block.spool.extend(data, start, length, buffer.lsns[first : first + len(tags)], xids)
 
     def _check_senders(self, block: Collected, buffer: MessageBuffer, xids: Ints, first: int) -> None:
-        """No subtransaction belongs to two transactions, or sends once it was rolled back."""
+        """Check that no subtransaction belongs to two transactions, or sends after its rollback."""
         for i in [0, *(np.flatnonzero(np.diff(xids)) + 1).tolist()]:
             xid = int(xids[i])
             if xid in block.spool.aborted:
-                raise fault(buffer, first + i, "sent by a part that was rolled back", 1)
+                raise fault(buffer, first + i, records.SENDER_ROLLED_BACK, 1)
             if xid not in block.senders:
                 for top, other in self._streams.items():
                     if other is not block and (xid == top or xid in other.senders):
-                        raise fault(buffer, first + i, f"sent by a part of transaction {top}", 1)
+                        raise fault(buffer, first + i, records.sender_of_another(top), 1)
                 block.senders.add(xid)
 
     def _inspect_prepared(self, buffer: MessageBuffer, tags: Tags, first: int) -> None:
@@ -244,18 +244,19 @@ class Assembler:
             self._rollback_prepared(message)
 
     def _check_place(self, message: Message, buffer: MessageBuffer, at: int) -> None:
-        """Does this control message stand where the grammar has it?"""
+        """Check that this control message is at a place where the grammar allows it."""
         inside = "a plain transaction" if self._in_plain else ""
         inside = "a stream block" if self._block is not None else inside
         inside = "a prepared transaction" if self._preparing is not None else inside
         required = {StreamStop: "a stream block", Prepare: "a prepared transaction"}.get(type(message), "")
         if inside != required and (inside or not isinstance(message, Prepare)):
-            raise fault(buffer, at, f"inside {inside}" if inside else f"outside of {required}")
+            place = f"inside {inside}" if inside else f"outside of {required}"
+            raise fault(buffer, at, f"the message may not come {place}")
 
     def _check(self, message: Message, tag: str) -> None:
-        """Was it asked for, and do its fields fit one another and what came before?"""
+        """Check that the options allow the message, and that its fields fit earlier messages."""
         if tag in self._refused:
-            raise ProtocolError("streaming or two-phase, which was not asked for", message_type=tag)
+            raise ProtocolError(records.NOT_ENABLED, message_type=tag)
         if isinstance(message, Prepare) and self._preparing is not None:
             records.check_agreement(self._preparing.begin, message)
         records.check_record(message, tag)
@@ -265,16 +266,11 @@ class Assembler:
     def _stream_start(self, message: StreamStart, buffer: MessageBuffer, at: int) -> None:
         stream = self._streams.get(message.xid)
         if message.first != (stream is None):
-            what = (
-                "a first block of a transaction that has one"
-                if stream
-                else "a later block of an unknown transaction"
-            )
-            raise fault(buffer, at, what)
+            raise fault(buffer, at, records.SECOND_FIRST_BLOCK if stream else records.NO_FIRST_BLOCK)
         if stream is None:
             for top, other in self._streams.items():
                 if message.xid in other.senders:
-                    raise fault(buffer, at, f"a part of transaction {top}", 1)
+                    raise fault(buffer, at, records.sender_of_another(top), 1)
             stream = self._streams[message.xid] = Collected(message.xid, self._room.open())
             self.streamed += 1
         self._block = stream
@@ -285,14 +281,14 @@ class Assembler:
             return
         stream = self._streams.get(message.xid)
         if stream is None:
-            raise fault(buffer, at, "of a transaction that was not streamed")
+            raise fault(buffer, at, records.NOT_STREAMED)
         stream.abort(message.subxid)
 
     def _take_stream(self, xid: int, buffer: MessageBuffer, at: int) -> Collected:
-        """A streamed transaction, which is over now."""
+        """Remove a streamed transaction, which has ended, and return it."""
         stream = self._streams.pop(xid, None)
         if stream is None:
-            raise fault(buffer, at, "of a transaction that was not streamed")
+            raise fault(buffer, at, records.NOT_STREAMED)
         return stream
 
     def _prepare(self, message: Prepare | StreamPrepare, buffer: MessageBuffer, at: int) -> None:
@@ -323,13 +319,13 @@ class Assembler:
         if which is None:
             if self._store.had_changes(message.gid, message.xid):
                 raise self._store.missing(message.gid, message.xid, format_lsn(message.commit_lsn))
-            return  # an empty one, of which the server sent nothing at PREPARE
+            return  # an empty one: the server sent nothing at its PREPARE
         self.resolved.append((which, "committed"))
         stored = Collected(message.xid, self._room.open())
         yield from self._committed_messages(stored, self._store.pieces(which), outcome)
 
     def _rollback_prepared(self, message: RollbackPrepared) -> None:
-        """One that is not known was prepared before the slot was made: nothing of it came."""
+        """Drop it.  An unknown one was prepared before the slot was created: none of its changes came."""
         self._open_prepared.discard((message.gid, message.xid))
         done = self._prepared.pop((message.gid, message.xid), None)
         which = done.which if done else self._stored_id(message.gid, message.xid, message.rollback_end_lsn)
@@ -339,14 +335,14 @@ class Assembler:
             self.resolved.append((which, "rolled back"))
 
     def _stored_id(self, gid: str, xid: int, before: int) -> PreparedId | None:
-        """One of another batch or life.  Its outcome comes once; its file stays until the lake has it."""
+        """Find one on disk, from an earlier batch.  Its file stays until the lake has its outcome."""
         which = self._store.find(gid, xid, before)
         if which is None or which in self._settled:
             return None
         self._settled.add(which)
         return which
 
-    # Coming out.
+    # Output.
 
     def _committed_messages(
         self, done: Collected, pieces: Iterable[Piece], outcome: Outcome
@@ -374,7 +370,7 @@ class Assembler:
     # Between batches.
 
     def persist(self) -> list[PreparedId]:
-        """Make every transaction that is prepared now durable; returns them."""
+        """Store every transaction that is prepared now on disk, and return their ids."""
         persisted: list[PreparedId] = []
         for done in self._prepared.values():
             assert done.which is not None
@@ -387,5 +383,5 @@ class Assembler:
         return persisted
 
     def close(self) -> None:
-        """Forget what has not come out: the server sends it again."""
+        """Forget what was not output: the server sends it again."""
         self._room.close_all()

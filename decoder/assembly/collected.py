@@ -1,7 +1,7 @@
-"""A transaction that has not come out yet, as the assembler keeps it.
+"""A transaction that was not output yet, as the assembler keeps it.
 
-Invariant: what `whole` yields can be read by itself: the tables and types that its rows need come first, and
-nothing in it was rolled back.
+Invariant: what `whole` yields can be read on its own: the tables and types that its rows need come first, and
+it contains nothing that was rolled back.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class Collected:
     """A streamed transaction, or one that is being or has been prepared.
 
     Attributes:
-        described: its relation messages, in order; none once it is prepared outside of a stream, since they
-            then hold for the session.
-        widths: of the tables that a streamed one has described.
-        senders: the (sub)transactions of a streamed one that sent something.
-        begin: of one that is being prepared.
-        which: of one that is prepared.
-        prefix: types and relations that the session knew and its rows need.
-        before: the relation messages in force when it began.
-        dropped: a part of it that was rolled back had described a table.
+        described: a streamed transaction's relation messages, in order; empty for one that was prepared
+            outside of a stream, because its relation messages are valid for the session.
+        widths: number of columns of the tables that a streamed transaction has described.
+        senders: the (sub)transactions of a streamed transaction that sent something.
+        begin: Begin Prepare of a transaction that is being prepared.
+        which: the id of a prepared transaction.
+        prefix: types and relations that the session knew and the transaction's rows need.
+        before: the relation messages that were valid when it began.
+        dropped: a subtransaction that was rolled back had described a table.
     """
 
     xid: int
@@ -79,17 +79,17 @@ class Collected:
         self.widths.set(relation_id, width)
 
     def abort(self, subxid: int) -> None:
-        """A subtransaction was rolled back, with what it described."""
+        """Drop a subtransaction that was rolled back, with its relation messages."""
         self.spool.aborted.add(subxid)
         self.dropped = self.dropped or any(each.subxid == subxid for each in self.described)
         self.described = [each for each in self.described if each.subxid != subxid]
         self.widths = Widths({each.relation_id: each.width for each in self.described})
 
     def lost(self) -> int | None:
-        """A table that its changes need and that a part described which was rolled back."""
+        """A table that its changes need, but that only a subtransaction described that was rolled back."""
         if not self.dropped:
             return None
-        by: dict[int, int] = {}  # who described a table last
+        by: dict[int, int] = {}  # the (sub)transaction that described a table last
         lost: set[int] = set()
         for piece in self.spool.pieces():
             live, at = self.spool.live_flags(piece), 0
@@ -103,7 +103,7 @@ class Collected:
         return min(lost, default=None)
 
     def needs(self, types: Iterable[bytes]) -> list[bytes]:
-        """Types and relations that its rows need and that the server sent before it."""
+        """Types and relations that its rows need and that the server sent before the transaction."""
         needed: set[int] = set()
         for piece in self.spool.pieces():
             needed.update(relation_ids(frozen(piece.data), frozen(piece.ends)).tolist())
@@ -112,7 +112,7 @@ class Collected:
         return [*types, *relations] if relations else []
 
     def whole(self) -> Iterator[Piece]:
-        """Its messages: what describes them first, without what was rolled back."""
+        """Its messages, after the types and relations they need, and without those that were rolled back."""
         if self.prefix:
             prefix = MessageBuffer()
             assert self.which is not None

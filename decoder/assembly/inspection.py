@@ -1,12 +1,12 @@
-"""What is inside a transaction that comes out late, or never, is checked when it arrives.
+"""Checks the messages of streamed and prepared transactions when they arrive.
 
-The readers behind the assembler see only what comes out.  But a prepared transaction is kept for days and
-confirmed to the server, which never sends it again: what is wrong with it must be found while it can still be
-asked for.  And damage is damage in a transaction that is rolled back, too.
+The readers after the assembler see only its output.  But a prepared transaction may wait for days, and its
+PREPARE is confirmed to the server, which then never sends its changes again.  So an error in it must be found
+while the server can still send it.  And an error in a transaction that is rolled back is an error too.
 
-The compiled pass takes what is beyond doubt; the plain reader judges the rest, and says what is wrong.
-Invariant: this accepts exactly what the plain reader of the whole stream (reader.py) accepts as content, and
-values that are not UTF-8 if it is to leave them to the decoder.
+The compiled pass accepts messages that are certainly right.  The plain reader checks the others, and says
+what is wrong.  Invariant: this module accepts exactly what the plain reader of the whole stream (reader.py)
+accepts as content; with ``any_bytes`` also values that are not UTF-8, which it leaves to the decoder.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from slotlake.decoder.assembly.messages import fault, read_at
 from slotlake.decoder.columnar.buffer import MessageBuffer
 from slotlake.decoder.compiled.jit import Ints, frozen
 from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.protocol import records
 from slotlake.decoder.protocol.messages import (
     Begin,
     Commit,
@@ -41,7 +42,7 @@ Describe = Callable[[int, Message], None]
 
 
 class Widths:
-    """The number of columns of the tables that are known, by their ids."""
+    """The number of columns of each known table, by the table's id."""
 
     def __init__(self, widths: dict[int, int] | None = None) -> None:
         self._by_id = dict(widths or {})
@@ -82,8 +83,8 @@ def inspect(
         tags: of these messages.
         widths: the tables that are known now.
         described: called with the place of each relation and type message, and the message.
-        streamed: they stand in a stream block, and begin with a transaction id.
-        binary: binary values were asked for.
+        streamed: they are in a stream block, and begin with a transaction id.
+        binary: the stream may contain binary values.
         any_bytes: values that are not UTF-8 are left to the decoder, which knows their table.
 
     Raises:
@@ -122,7 +123,7 @@ def _judge(
     loose = isinstance(content, LogicalMessage) and not content.transactional
     if isinstance(content, Begin | Commit) or loose:
         where = "in a stream block" if streamed else "in a transaction that will be prepared"
-        raise fault(buffer, at, f"may not come {where}")
+        raise fault(buffer, at, f"the message may not come {where}")
     if isinstance(content, RelationMessage | TypeMessage):
         described(at, message)
     elif isinstance(content, Truncate):
@@ -133,7 +134,7 @@ def _judge(
         old = None if isinstance(content, Insert) else content.old
         new = None if isinstance(content, Delete) else content.new
         if any(values is not None and len(values) != width for values in (old, new)):
-            raise fault(buffer, at, "a tuple of another width than its table", offset + 4)
+            raise fault(buffer, at, records.OTHER_WIDTH, offset + 4)
 
 
 def _width(buffer: MessageBuffer, at: int, widths: Widths, relation_id: int, offset: int) -> int:
@@ -144,7 +145,7 @@ def _width(buffer: MessageBuffer, at: int, widths: Widths, relation_id: int, off
 
 
 def with_place(buffer: MessageBuffer, at: int, check: Callable[[], None]) -> None:
-    """Run a check of one message; a refusal then names the message's place.
+    """Run a check of one message; its error then names the message's place.
 
     Args:
         at: index of the message.

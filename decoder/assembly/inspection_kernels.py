@@ -1,7 +1,7 @@
-"""The compiled pass of inspection.py: row and logical messages, checked to the last byte and letter.
+"""The compiled pass of inspection.py: checks every byte of row and logical messages.
 
-Invariant: nothing is read past a message's end; a message that is taken here is one that the plain reader
-takes.  What is refused here, the plain reader judges.
+Invariant: nothing is read past a message's end, and the plain reader accepts every message that is accepted
+here.  The plain reader checks again what is not accepted here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HIGH_BITS = -0x7F7F7F7F7F7F7F80  # of eight bytes
 
 @inlined
 def _is_utf8(data: Bytes, p: int, end: int) -> bool:  # noqa: C901 - the table of well-formed sequences
-    """As the Unicode standard has it (table 3-7): no surrogates, nothing longer than needed."""
+    """True for UTF-8 as in the Unicode standard (table 3-7): no surrogates, no overlong sequences."""
     while p < end:
         while end - p >= 8 and read_int64(data, p) & _HIGH_BITS == 0:
             p += 8
@@ -57,7 +57,7 @@ def _is_utf8(data: Bytes, p: int, end: int) -> bool:  # noqa: C901 - the table o
 
 @inlined
 def _tuple_end(data: Bytes, p: int, end: int, width: int, old: bool, binary: bool) -> int:
-    """The position behind a tuple of so many values, or -1."""
+    """The position after a tuple of ``width`` values, or -1."""
     if end - p < 2 or read_uint16(data, p) != width:
         return -1
     p += 2
@@ -99,7 +99,7 @@ def _row_fits(data: Bytes, p: int, end: int, op: int, width: int, binary: bool) 
 
 @inlined
 def _logical_fits(data: Bytes, p: int, end: int) -> bool:
-    """A transactional message, from its flags on."""
+    """True for a correct transactional message; p is at its flags."""
     if end - p < 9 or data[p] != 1 or read_int64(data, p + 1) < 0:
         return False
     p += 9
@@ -111,7 +111,7 @@ def _logical_fits(data: Bytes, p: int, end: int) -> bool:
 
 @inlined
 def _index_of(ids: Ints, count: int, number: int) -> int:
-    """Where a number stands in the sorted ids, or -1."""
+    """The index of a number in the sorted ids, or -1."""
     low, high = 0, count
     while low < high:
         middle = (low + high) >> 1
@@ -129,8 +129,8 @@ def first_doubtful(data: Bytes, ends: Ints, head: int, ids: Ints, widths: Ints, 
     Args:
         data, ends: message i is ``data[ends[i] : ends[i + 1]]``, an insert, update, delete or message.
         head: bytes before the content: the tag, and in a block the transaction id.
-        ids, widths: the tables that are known, in order of their ids.
-        binary: binary values were asked for.
+        ids, widths: the known tables, in order of their ids.
+        binary: the stream may contain binary values.
     """
     last, width = signed(-1), signed(0)
     count, tables = len(ends) - 1, len(ids)

@@ -1,6 +1,6 @@
-"""The compiled loops of assembly.py: one pass over the messages of a stream block.
+"""The compiled loops of assembler.py: one pass over the messages of a stream block.
 
-Invariant: nothing is read past a message's end, as long as `inspection.inspect` has taken the messages.
+Invariant: nothing is read past a message's end, if `inspection.inspect` has accepted the messages.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from slotlake.decoder.compiled.words import copy_bytes
 def strip_xids(
     data: Bytes, ends: Ints, top: int, into: Bytes, start: Ints, length: Lengths, xids: Ints
 ) -> None:
-    """Copy messages ``ends[i]:ends[i + 1]`` without the transaction id behind their tag.
+    """Copy messages ``ends[i]:ends[i + 1]`` without the transaction id after their tag.
 
     Args:
         ends: int64[n + 1], offsets into ``data``.
-        top: the id of an origin message, which carries none.
+        top: the id for an origin message, which has none itself.
         into: uint8, at least as long as the messages.
-        start, length, xids: filled in, of each copy.
+        start, length, xids: filled in for each copy.
     """
     written, count, data_end, into_end = 0, len(ends) - 1, len(data), len(into)
     data, ends, into = bare(data), bare(ends), bare(into)

@@ -1,6 +1,6 @@
-"""The single messages of a buffer or a piece, for assembly.py: their tags, bytes, places and faults.
+"""Single messages of a buffer or a piece, for assembler.py: their tags, bytes, places and errors.
 
-Invariant: every refusal names the message's type, the byte and the WAL position.
+Invariant: every error names the message's type, the byte and the WAL position.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from slotlake.decoder.assembly.spool import Piece
 from slotlake.decoder.columnar.buffer import MessageBuffer
-from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.errors import DAMAGED, ProtocolError
 from slotlake.decoder.protocol.messages import Message, Truncate
 from slotlake.decoder.protocol.wire import read_message
 
@@ -24,9 +24,9 @@ def append_piece(out: MessageBuffer, piece: Piece, live: Flags, sent_relations: 
     """Append the live messages of a piece, and note the relations that they describe.
 
     Args:
-        out: buffer that the messages are appended to.
-        live: bool[messages], whether each message is to be appended.
-        sent_relations: relation messages appended so far, by OID; added to.
+        out: buffer for the messages.
+        live: bool[messages], true for each message to append.
+        sent_relations: relation messages appended so far, by OID; changed.
     """
     out.extend(piece.data, *piece.only(live))
     tags = piece.data[piece.ends[:-1]]
@@ -35,13 +35,13 @@ def append_piece(out: MessageBuffer, piece: Piece, live: Flags, sent_relations: 
 
 
 def note_relation(sent_relations: dict[int, bytes], payload: bytes) -> None:
-    """Note a relation message, by the relation's id; any other is none."""
+    """Note a relation message, by the relation's id; ignore any other message."""
     if payload[:1] == b"R":
         sent_relations[int.from_bytes(payload[1:5], "big")] = payload
 
 
 def truncated_by(piece: Piece) -> Iterator[int]:
-    """The relations that a piece empties."""
+    """The relations that a piece truncates."""
     tags = piece.data[piece.ends[:-1]]
     for i in np.flatnonzero(tags == ord("T")).tolist():
         message = read_message(piece.data[piece.ends[i] : piece.ends[i + 1]].tobytes())
@@ -50,7 +50,7 @@ def truncated_by(piece: Piece) -> Iterator[int]:
 
 
 def relation_id_at(piece: Piece, i: int) -> int:
-    """The relation that message ``i``, of a row or a description, names."""
+    """The relation that message ``i`` names, a row or relation message."""
     begin = int(piece.ends[i]) + 1
     return int.from_bytes(piece.data[begin : begin + 4].tobytes(), "big")
 
@@ -92,16 +92,19 @@ def payload_of(buffer: MessageBuffer, at: int) -> bytes:
     return buffer.data[buffer.ends[at] : buffer.ends[at + 1]].tobytes()
 
 
-def fault(buffer: MessageBuffer, at: int, what: str, offset: int = 0) -> ProtocolError:
-    """Make the error that says what is wrong with a message, and where it is.
+def fault(
+    buffer: MessageBuffer, at: int, what: str, offset: int = 0, way_out: str = DAMAGED
+) -> ProtocolError:
+    """The error that says what is wrong with a message, and where it is.
 
     Args:
         at: index of the message.
         what: what is wrong.
         offset: byte within the message.
+        way_out: what to do.
     """
     tag = payload_of(buffer, at)[:1].decode("latin-1")
-    return ProtocolError(what, message_type=tag, offset=offset, lsn=int(buffer.lsns[at]))
+    return ProtocolError(what, message_type=tag, offset=offset, lsn=int(buffer.lsns[at]), way_out=way_out)
 
 
 def read_at(
@@ -117,13 +120,13 @@ def read_at(
 
     Args:
         at: index of the message.
-        in_stream: it stands in a stream block, so content begins with a transaction id.
-        parallel: aborts carry position and time (streaming 'parallel').
-        binary: binary values were asked for.
-        any_bytes: values may be no UTF-8.
+        in_stream: it is in a stream block, so content begins with a transaction id.
+        parallel: aborts have position and time (streaming 'parallel').
+        binary: the stream may contain binary values.
+        any_bytes: values need not be UTF-8.
 
     Raises:
-        ProtocolError: the message breaks the grammar; with its place.
+        ProtocolError: the message breaks the grammar; the error names its place.
     """
     try:
         payload = payload_of(buffer, at)
@@ -131,4 +134,4 @@ def read_at(
             payload, in_stream=in_stream, parallel=parallel, binary=binary, any_bytes=any_bytes
         )
     except ProtocolError as error:
-        raise fault(buffer, at, error.what, error.offset) from None
+        raise fault(buffer, at, error.what, error.offset, error.way_out) from None

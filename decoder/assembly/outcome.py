@@ -1,4 +1,4 @@
-"""How a transaction ended, as the messages of protocol 1 that stand around its changes."""
+"""The outcome of a transaction, as the messages of protocol 1 before and after its changes."""
 
 from __future__ import annotations
 

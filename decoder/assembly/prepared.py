@@ -1,19 +1,19 @@
-"""Prepared transactions that wait for their outcome, kept next to the batches of the change log.
+"""Prepared transactions that wait for their outcome, stored next to the batches of the change log.
 
-Once a position behind its PREPARE is confirmed, the server never sends a transaction's changes again: at
-COMMIT PREPARED it sends that message alone.  So a batch that ends while a transaction is prepared first
-makes it durable here:
+Once a position after its PREPARE is confirmed, the server never sends a transaction's changes again: at
+COMMIT PREPARED it sends only that message.  So a batch that ends while a transaction is prepared first
+stores the transaction here:
 
     prepared/<position of PREPARE, 16 hex digits>-<xid>.arrow     its messages, an Arrow IPC stream
 
-Invariant: a file is whole or not there (written elsewhere, fsynced, renamed), it holds everything needed to
-read it (the relations in force, too), and it is removed only when the lake itself has gone past the outcome.
-A file that is written twice, because a pull was repeated, is the same file.
+Invariant: a file is complete or does not exist (it is written under another name, fsynced, renamed).  It has
+everything that is needed to read it (the valid relations, too).  It is removed only when the lake is past the
+outcome.  If a pull is repeated, it writes the same file again.
 
-COMMIT PREPARED alone may also be of a transaction that had a number and changed nothing: at its PREPARE older
-servers (seen: 16.14) send nothing.  The message does not say which of the two it is, nor where the PREPARE
-was.  What tells them apart is what was noted when changes came: whatever was made durable here stands in its
-batch's manifest, and in the lake (spark/publish/commits.py) until its outcome is there too.
+COMMIT PREPARED may also come for a transaction that has an id but changed nothing: at its PREPARE older
+servers (seen: 16.14) send nothing.  The message does not say which of the two cases it is, or where the
+PREPARE was.  A record of the changes decides: each transaction that was stored here is listed in its batch's
+manifest, and in the lake (spark/publish/commits.py) until its outcome is there too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Noted: TypeAlias = Callable[[], Iterable[Named]]
 
 @dataclass(frozen=True)
 class PreparedId:
-    """Which prepared transaction: a gid may be used again, a PREPARE's position is not."""
+    """Identifies a prepared transaction: a gid may be used again, a PREPARE's position is not."""
 
     gid: str
     xid: int
@@ -51,7 +51,7 @@ class PreparedId:
         return f"{self.prepare_lsn:016X}-{self.xid}.arrow"
 
     def entry(self, **more: str) -> dict[str, Any]:
-        """As in a batch's manifest."""
+        """The entry for a batch's manifest."""
         return {"gid": self.gid, "xid": self.xid, "prepare_lsn": format_lsn(self.prepare_lsn), **more}
 
 
@@ -60,9 +60,9 @@ class PreparedStore:
 
     Args:
         changelog: the change log's directory.
-        origin: what the files are of: system identifier and slot.
-        noted: transactions with changes whose outcome has not come, as was noted when they were prepared;
-            without it any may be one.
+        origin: system identifier and slot to which the files belong.
+        noted: prepared transactions that had changes and whose outcome has not come; without it, any may
+            have had changes.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class PreparedStore:
         self._noted = noted
 
     def write(self, which: PreparedId, pieces: Iterable[Piece]) -> Path:
-        """Make a transaction durable; raises ChangeLogError when the disk does not take it."""
+        """Store a transaction on disk; raises ChangeLogError if it cannot be written."""
         final = self._directory / which.file_name
         incoming = self._directory / f".{which.file_name}.{os.getpid()}"
         metadata = {"gid": which.gid, "xid": str(which.xid), "prepare_lsn": format_lsn(which.prepare_lsn)}
@@ -93,12 +93,12 @@ class PreparedStore:
         return final
 
     def find(self, gid: str, xid: int, before: int) -> PreparedId | None:
-        """Return the newest transaction of that name prepared before a position; None if there is none.
+        """Return the newest transaction with that gid and xid prepared before a position, or None.
 
         Args:
             gid: its global identifier.
             xid: its transaction id.
-            before: an LSN; only what was prepared before it counts.
+            before: an LSN; only a transaction that was prepared before it counts.
         """
         candidates = [
             which
@@ -108,11 +108,11 @@ class PreparedStore:
         return max(candidates, key=lambda which: which.prepare_lsn, default=None)
 
     def had_changes(self, gid: str, xid: int) -> bool:
-        """Did changes of a transaction that is not here come once?  Else it was empty."""
+        """True if changes of this transaction, which is not on disk, came before; else it was empty."""
         return self._noted is None or (gid, xid) in self._noted()
 
     def missing(self, gid: str, xid: int, at: str) -> ChangeLogError:
-        """Make the error for a committed prepared transaction whose changes are not on disk.
+        """The error for a committed prepared transaction whose changes are not on disk.
 
         Args:
             gid: its global identifier.
@@ -120,11 +120,11 @@ class PreparedStore:
             at: the position of its commit, as text.
         """
         return ChangeLogError(
-            f"COMMIT PREPARED of {gid!r} (transaction {xid}) at {at}: its changes are not here any more, and "
-            "the server does not send them twice",
+            f"the prepared transaction {gid!r} (transaction id {xid}) was committed at {at}, but the file "
+            "with its changes is missing, and the server does not send them again",
             where=str(self._directory),
-            way_out="restore the directory from a copy and run the same command again; else make the lake "
-            "anew (`slotlake drop`, then `slotlake init`)",
+            way_out="restore the folder from a copy and run the same command again; else create the lake "
+            "again (`slotlake drop`, then `slotlake init`)",
         )
 
     def waiting(self) -> list[PreparedId]:
@@ -132,7 +132,7 @@ class PreparedStore:
         return [which for path in self._paths() if (which := self._identify(path)) is not None]
 
     def pieces(self, which: PreparedId) -> Iterator[Piece]:
-        """A transaction's messages, relations in force first."""
+        """A transaction's messages, after the relations that they need."""
         path = self._directory / which.file_name
         with _reading(path), pa.OSFile(str(path), "rb") as file, pa.ipc.open_stream(file) as reader:
             for record in reader:
@@ -142,7 +142,7 @@ class PreparedStore:
         return sorted(self._directory.glob("*.arrow")) if self._directory.is_dir() else []
 
     def _identify(self, path: Path) -> PreparedId | None:
-        """Who it is; None for another slot's, which is none of ours."""
+        """The transaction in a file; None if it belongs to another slot."""
         with _reading(path), pa.OSFile(str(path), "rb") as file, pa.ipc.open_stream(file) as reader:
             metadata = {k.decode(): v.decode() for k, v in (reader.schema.metadata or {}).items()}
         if any(metadata.get(name) != value for name, value in self._origin.items()):
@@ -151,7 +151,7 @@ class PreparedStore:
 
 
 def noted_in(changelog: Path, position: int) -> set[Named]:
-    """What the batches on disk up to a position say was prepared with changes, and has no outcome in them."""
+    """Transactions that were prepared, with changes, in the batches up to a position, and have no outcome."""
     noted: set[Named] = set()
     for path in batches(changelog):
         ends = batch_positions(path.name)
@@ -174,7 +174,7 @@ def forget_settled(changelog: Path, position: int) -> None:
 
 
 def forget_from(changelog: Path, position: int) -> None:
-    """Remove transactions that were prepared at a position or behind it: the server sends them again."""
+    """Remove transactions that were prepared at a position or after it: the server sends them again."""
     for path in (changelog / DIRECTORY).glob("*.arrow"):
         if int(path.name.partition("-")[0], 16) >= position:
             path.unlink(missing_ok=True)
@@ -182,13 +182,13 @@ def forget_from(changelog: Path, position: int) -> None:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """A damaged file becomes a ChangeLogError."""
+    """Turn an error about a damaged file into a ChangeLogError."""
     try:
         yield
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         raise ChangeLogError(
-            f"a prepared transaction that waits for its outcome cannot be read ({type(error).__name__})",
+            f"the file of a prepared transaction cannot be read ({type(error).__name__})",
             where=str(path),
-            way_out="restore the file from a copy; without it the transaction's changes are lost to the "
-            "lake, and its tables must be copied again (`slotlake backfill --table`)",
+            way_out="restore the file from a copy. Without it the lake loses the transaction's changes: copy "
+            "its tables again (`slotlake backfill --table`)",
         ) from None

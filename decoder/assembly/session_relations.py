@@ -1,10 +1,10 @@
-"""The tables and types that a session has described to the assembler, as the messages that did it.
+"""The relation and type messages that the server has sent in this session.
 
-The server describes a table once a session, wherever that happens, so a description must reach the reader
-behind the assembler although the transaction it came with may come out late or never.
+The server describes a table once per session, at any place.  So the description must reach the reader after
+the assembler, even if the transaction that contained it is output late or never.
 
-Invariant: after any transaction that came out, that reader knows the relation message in force for each
-table, or is told it at the next transaction (`owed`) before a row needs it.
+Invariant: after each transaction in the output, that reader knows the valid relation message of each table,
+or the next transaction begins with it (`owed`), before a row needs it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slotlake.decoder.protocol.messages import Message, RelationMessage, TypeMes
 
 
 class SessionRelations:
-    """What holds for everything outside of stream blocks.
+    """The descriptions that are valid outside of stream blocks.
 
     Attributes:
         widths: the number of columns of each table.
@@ -32,12 +32,12 @@ class SessionRelations:
         self._owed: dict[int, bytes] = {}
 
     def describe(self, payload: bytes, message: Message, *, owed: bool) -> None:
-        """Let a relation or type message hold for the session.
+        """Make a relation or type message valid for the session.
 
         Args:
             payload: the message's bytes.
-            message: the same, read.
-            owed: it came with a transaction that waits, so the next transaction must begin with it.
+            message: the message, read from them.
+            owed: it came in a transaction that waits, so the next transaction must begin with it.
         """
         self.arrival += 1
         if isinstance(message, TypeMessage):
@@ -54,23 +54,23 @@ class SessionRelations:
         return bool(self._owed)
 
     def pay(self) -> list[bytes]:
-        """What the next transaction must begin with."""
+        """The messages with which the next transaction must begin."""
         due = [*self._types.values(), *self._owed.values()] if self._owed else []
         self._owed.clear()
         return due
 
     def in_force(self) -> dict[int, bytes]:
-        """The relation messages, by table."""
+        """The valid relation messages, by table."""
         return {number: payload for number, (_, payload) in self._relations.items()}
 
     def prefix(self, done: Collected) -> list[bytes]:
-        """Types and relations that a transaction needs and that came before it."""
+        """Types and relations that a transaction needs and that came before the transaction."""
         return done.needs(self._types.values())
 
     def came_out(self, transaction: Collected, sent_relations: dict[int, bytes]) -> Iterator[bytes]:
-        """A transaction has come out that said these relations: what it described now holds.
+        """Make the descriptions of a transaction valid that was output with these relation messages.
 
-        Yields the relations that it described otherwise than the server last did, and that are said again.
+        Yields the valid relation messages that differ from those of the transaction, to be output again.
         """
         latest = {each.relation_id: each for each in transaction.described}
         for number, payload in sent_relations.items():

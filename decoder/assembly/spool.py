@@ -1,12 +1,12 @@
-"""Keeps the messages of transactions that have not ended yet, in memory and, beyond a limit, on disk.
+"""Keeps the messages of transactions that have not ended yet, in memory and, above a limit, on disk.
 
-One `Spool` per transaction, in arrival order: payload, WAL position and the (sub)transaction id that sent
-it.  One `SpoolRoom` for all of them, with one limit: when it is passed, the largest spool goes to disk, as
-PostgreSQL does on its side (logical_decoding_work_mem, reorderbuffer.c).  An aborted subtransaction is
-noted, not cut out: its messages are left out when the spool is read.
+There is one `Spool` per transaction, in arrival order: payload, WAL position and the (sub)transaction id of
+the sender.  There is one `SpoolRoom` for all of them, with one limit: above it, the largest spool goes to
+disk, as in PostgreSQL itself (logical_decoding_work_mem, reorderbuffer.c).  An aborted subtransaction is only
+noted: its messages are left out when the spool is read.
 
-Files are Arrow IPC streams, so that what was written is read back in pieces of bounded size.  Invariant:
-what a spool yields does not depend on whether, or how often, it went to disk.
+Files are Arrow IPC streams, so that they are read in pieces of limited size.  Invariant: the output of a
+spool does not depend on whether, or how often, it went to disk.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("xid", pa.int64()),
 ]
 SCHEMA = pa.schema(_COLUMNS)
-_MESSAGE_BYTES = 24  # offset, position and xid beside each payload
+_MESSAGE_BYTES = 24  # offset, position and xid, in addition to each payload
 # A message can be as large as a row (1 GB); otherwise a spilled piece is about this large.
 PIECE_BYTES = 4 << 20
 
@@ -55,7 +55,7 @@ class Piece:
         return self.ends[:-1][flags], np.diff(self.ends)[flags].astype(np.int32), self.lsns[flags]
 
     def record(self) -> pa.RecordBatch:
-        """As written to a file."""
+        """The record batch for a file."""
         offsets = arrow_buffer(np.ascontiguousarray(self.ends))
         payload = pa.LargeBinaryArray.from_buffers(
             pa.large_binary(), self.count, [None, offsets, arrow_buffer(self.data)]
@@ -64,7 +64,7 @@ class Piece:
 
     @classmethod
     def read(cls, record: pa.RecordBatch) -> Piece:
-        """The opposite of `record`."""
+        """The inverse of `record`."""
         payload = record.column(0)
         _, offsets, data = payload.buffers()
         ends = elements(offsets, np.int64)[payload.offset : payload.offset + len(payload) + 1]
@@ -82,7 +82,7 @@ class Spool:
 
     Attributes:
         aborted: subtransactions that were rolled back.
-        memory_bytes: what is held in memory.
+        memory_bytes: size of the part in memory.
     """
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Spool:
         self._buffer.extend(data, start, length, lsns)
 
     def spill(self, path: Path) -> None:
-        """Move what is in memory to the spool's file; one that was read already is followed by ``path``."""
+        """Move the part in memory to the spool's file; if the last file was read already, to ``path``."""
         with writing(path):
             if self._writer is None:
                 self._files.append(path)
@@ -140,7 +140,7 @@ class Spool:
         yield from self._in_memory()
 
     def live_flags(self, piece: Piece) -> np.ndarray:
-        """bool per message: not of an aborted subtransaction."""
+        """bool[messages], false for messages of an aborted subtransaction."""
         if not self.aborted:
             return np.ones(piece.count, dtype=np.bool_)
         return ~np.isin(piece.xids, np.fromiter(self.aborted, np.int64))
@@ -167,7 +167,7 @@ class Spool:
                 sink.close()
 
     def drop(self) -> None:
-        """Forget everything, the file too."""
+        """Forget all messages, and remove the files."""
         with suppress(OSError, pa.ArrowException):
             if self._writer is not None and self._sink is not None:
                 self._writer.close()
@@ -183,7 +183,7 @@ class SpoolRoom:
     """All open spools, within one limit of memory.
 
     Args:
-        directory: where spilled spools go; made when the first one does.
+        directory: for spools that go to disk; created with the first one.
         memory_bytes: the limit for all spools together.
     """
 
@@ -200,7 +200,7 @@ class SpoolRoom:
         return spool
 
     def close(self, spool: Spool) -> None:
-        """Forget a spool and what it holds."""
+        """Forget a spool and its messages."""
         self._spools.pop(id(spool), None)
         spool.drop()
 
@@ -209,7 +209,7 @@ class SpoolRoom:
         return sum(spool.memory_bytes for spool in self._spools.values())
 
     def settle(self) -> None:
-        """Bring memory under the limit again: the largest spools go to disk."""
+        """Move the largest spools to disk until the memory is below the limit."""
         total_bytes = self.memory_bytes
         while total_bytes > self._limit:
             largest = max(self._spools.values(), key=lambda spool: spool.memory_bytes)

@@ -1,14 +1,14 @@
 """Reading one message from front to back: the integers, strings, positions and times of the protocol.
 
-Invariant: nothing is read beyond the message's end, and every refusal names the message's type and the
-byte at which it was refused.  Integers are big-endian, strings UTF-8 ending in a zero byte.
+Invariant: nothing is read after the message's end, and every error names the message's type and the byte.
+Integers are big-endian; strings are UTF-8 and end in a zero byte.
 """
 
 from __future__ import annotations
 
-from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.errors import DAMAGED, NOT_UTF8, ProtocolError
 
-LSN_MAX = 2**63 - 1  # positions are kept as signed 64-bit integers
+LSN_MAX = 2**63 - 1  # positions are stored as signed 64-bit integers
 EPOCH_MICROSECONDS = 946_684_800_000_000  # from 1970-01-01 to PostgreSQL's 2000-01-01
 TIME_MIN, TIME_MAX = -63_082_281_600_000_000, 252_455_615_999_999_999  # years 1 to 9999, from 2000
 
@@ -18,11 +18,11 @@ class Cursor:
 
     Attributes:
         payload: the message, tag included.
-        offset: how much of it was read.
-        message_type: its tag, "" when it is empty.
-        binary: whether binary values were asked for.
-        parallel: whether an abort tells its position and time (streaming 'parallel').
-        any_bytes: whether a value may be no UTF-8: it then comes with surrogate escapes.
+        offset: how many of its bytes were read.
+        message_type: its tag, "" if the message is empty.
+        binary: the stream may contain binary values.
+        parallel: an abort has a position and a time (streaming 'parallel').
+        any_bytes: a value need not be UTF-8; its other bytes become surrogate escapes.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class Cursor:
         self.parallel = parallel
         self.any_bytes = any_bytes
 
-    def error(self, what: str, offset: int | None = None) -> ProtocolError:
-        """The refusal of what stands at ``offset``, or of what comes next."""
+    def error(self, what: str, offset: int | None = None, way_out: str = DAMAGED) -> ProtocolError:
+        """The error about the bytes at ``offset``; without it, about the next bytes."""
         where = self.offset if offset is None else offset
-        return ProtocolError(what, message_type=self.message_type, offset=where)
+        return ProtocolError(what, message_type=self.message_type, offset=where, way_out=way_out)
 
     def take(self, length: int) -> bytes:
         """Return the next ``length`` bytes.
@@ -54,11 +54,11 @@ class Cursor:
         return part
 
     def unsigned(self, length: int) -> int:
-        """An integer of so many bytes."""
+        """Read an unsigned integer of ``length`` bytes."""
         return int.from_bytes(self.take(length), "big")
 
     def signed(self, length: int) -> int:
-        """A signed integer of so many bytes."""
+        """Read a signed integer of ``length`` bytes."""
         return int.from_bytes(self.take(length), "big", signed=True)
 
     def text(self, raw: bytes, offset: int) -> str:
@@ -70,13 +70,13 @@ class Cursor:
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
-            raise self.error("text that is not UTF-8", offset) from None
+            raise self.error("the text is not UTF-8", offset, NOT_UTF8) from None
 
     def value(self, length: int) -> str:
         """Return the next ``length`` bytes as a value's text.
 
         Raises:
-            ProtocolError: the message ends too early, or the bytes are not UTF-8 and have to be.
+            ProtocolError: the message ends too early, or the bytes must be UTF-8 and are not.
         """
         start, raw = self.offset, self.take(length)
         return raw.decode("utf-8", "surrogateescape") if self.any_bytes else self.text(raw, start)
@@ -89,7 +89,7 @@ class Cursor:
         """
         end = self.payload.find(b"\0", self.offset)
         if end < 0:
-            raise self.error("a string without its end")
+            raise self.error("the string has no zero byte at its end")
         start = self.offset
         self.offset = end + 1
         return self.text(self.payload[start:end], start)
@@ -106,27 +106,27 @@ class Cursor:
         return value
 
     def lsn(self, *, required: bool = True) -> int:
-        """Return a position; 0 stands for none where none is needed.
+        """Return a position; 0 means none, if it is not ``required``.
 
         Raises:
-            ProtocolError: it is not set, or lies beyond the end of all WAL.
+            ProtocolError: it is not set, or larger than any position in WAL can be.
         """
         value = self.unsigned(8)
         if value > LSN_MAX:
-            raise self.error("a position beyond the end of all WAL", self.offset - 8)
+            raise self.error("the position is larger than any position in WAL can be", self.offset - 8)
         if required and value == 0:
-            raise self.error("a position is not set", self.offset - 8)
+            raise self.error("the position is not set", self.offset - 8)
         return value
 
     def time(self) -> int:
         """Return a time in microseconds since 1970-01-01 UTC.
 
         Raises:
-            ProtocolError: it lies outside the years 1 to 9999.
+            ProtocolError: it is outside the years 1 to 9999.
         """
         value = self.signed(8)
         if not TIME_MIN <= value <= TIME_MAX:
-            raise self.error("a time outside the years 1 to 9999", self.offset - 8)
+            raise self.error("the time is outside the years 1 to 9999", self.offset - 8)
         return value + EPOCH_MICROSECONDS
 
     def xid(self) -> int:
@@ -137,14 +137,14 @@ class Cursor:
         """
         value = self.unsigned(4)
         if value == 0:
-            raise self.error("a transaction's number is not set", self.offset - 4)
+            raise self.error("the transaction id is not set", self.offset - 4)
         return value
 
     def end(self) -> None:
         """Check that no bytes are left.
 
         Raises:
-            ProtocolError: some are.
+            ProtocolError: there are bytes left.
         """
         if self.offset != len(self.payload):
             raise self.error("bytes are left over after the message")

@@ -1,8 +1,8 @@
-"""What a stream has said about tables and types, and for whom it holds.
+"""The descriptions of tables and types in a stream, and where each of them is valid.
 
-`Descriptions` are those of a session, `StreamDescriptions` those of one streamed transaction, seen over the
-session's.  Invariant: each is known with its place in the stream, so that when a streamed transaction is
-committed its descriptions replace older ones only: the server does not repeat a newer one
+`Descriptions` are those of a session; `StreamDescriptions` are those of one streamed transaction, which come
+before the session's.  Invariant: each has its place in the stream, so that the descriptions of a streamed
+transaction replace only older ones when it commits: the server does not repeat a newer one
 (pgoutput.c, ``cleanup_rel_sync_cache`` marks as sent only what was not invalidated since).
 """
 
@@ -21,7 +21,7 @@ class Descriptions:
     """The tables and types of a session.
 
     Attributes:
-        relations: the version in force of each table, by id, with the names of its types.
+        relations: the valid version of each table, by id, with the names of its types.
         types: names of user types by OID.
     """
 
@@ -31,7 +31,7 @@ class Descriptions:
         self._places: dict[tuple[type[Description], int], int] = {}
 
     def add(self, message: Description, place: int) -> Description:
-        """Let a description hold, unless a later one does; returns it with the names of its types."""
+        """Make a description valid, unless a later one is; return it with the names of its types."""
         key = (type(message), _number(message))
         message = named(message, self.types)
         if place >= self._places.get(key, -1):
@@ -48,11 +48,11 @@ class StreamDescriptions:
     """A streamed transaction that has not ended: its subtransactions and what they described.
 
     Attributes:
-        session: what holds for all others, and gives names to types here too.
-        xids: the transactions that sent something, top-level and sub.
+        session: the session's descriptions, which give names to types here too.
+        xids: the (sub)transactions that sent something.
         aborted: the subtransactions that were rolled back.
-        said: (place, xid, description), in order.
-        uses: (xid, who described the table, its id): what is needed of another's descriptions.
+        descriptions: (place, xid, description), in order.
+        uses: (xid, the other (sub)transaction that described the table, the table's id).
     """
 
     session: Descriptions
@@ -75,36 +75,36 @@ class StreamDescriptions:
         return message
 
     def relation(self, relation_id: int) -> Relation | None:
-        """The version of a table in force in this transaction: one that it has described itself."""
+        """The version of a table that is valid in this transaction: one that it has described itself."""
         description = self._described(relation_id)
         return None if description is None else description[1]
 
     def _described(self, relation_id: int) -> tuple[int, Relation] | None:
-        """Who described a table last, and how."""
+        """The (sub)transaction that described a table last, and its description."""
         for _, xid, message in reversed(self.descriptions):
             if isinstance(message, RelationMessage) and message.relation.relation_id == relation_id:
                 return xid, message.relation
         return None
 
     def used(self, xid: int, relation_id: int) -> None:
-        """A (sub)transaction changes that table, whoever described it."""
+        """Note that a (sub)transaction changes this table; another one may have described it."""
         description = self._described(relation_id)
         if description is not None and description[0] != xid:
             self.uses.add((xid, description[0], relation_id))
 
     def lost(self) -> int | None:
-        """A table that changes need and that a part described which was rolled back."""
+        """A table that changes need, but that only a subtransaction described that was rolled back."""
         return min(
             (n for xid, by, n in self.uses if by in self.aborted and xid not in self.aborted), default=None
         )
 
     def abort(self, subxid: int) -> None:
-        """Forget what a subtransaction described; it sends no more."""
+        """Forget a subtransaction's descriptions; it sends nothing any more."""
         self.aborted.add(subxid)
         self.descriptions = [each for each in self.descriptions if each[1] != subxid]
 
     def commit(self) -> None:
-        """Let everything hold for the session."""
+        """Make all descriptions valid for the session."""
         for place, _, message in self.descriptions:
             self.session.add(message, place)
 
@@ -114,18 +114,18 @@ def _number(message: Description) -> int:
 
 
 def type_text(message: TypeMessage) -> str:
-    """A type's name as a column carries it."""
+    """A type's name as in `Column.type_name`."""
     return f"{message.schema}.{message.name}"
 
 
 def named(message: Description, types: dict[int, str]) -> Description:
-    """The description with the user types named that the stream has named."""
+    """The description, with the names of the user types that the stream has named."""
     if isinstance(message, TypeMessage):
         return message
     return RelationMessage(with_type_names(message.relation, types))
 
 
 def with_type_names(relation: Relation, types: dict[int, str]) -> Relation:
-    """The relation with the user types named that the stream has named."""
+    """The relation, with the names of the user types that the stream has named."""
     columns = tuple(replace(c, type_name=c.type_name or types.get(c.type_oid, "")) for c in relation.columns)
     return replace(relation, columns=columns)

@@ -1,7 +1,7 @@
-"""Where the record of a logical message starts, of which the protocol tells the end.
+"""The start of a logical message's WAL record, from the record's end, which the protocol sends.
 
 The server decides by a record's start what it sends again (logicalmsg_decode, SnapBuildXactNeedsSkip), so a
-batch that ends within such a record must hold the message.  Its length follows from what it holds
+batch that ends within such a record must contain the message.  The record's length follows from its content
 (xlogrecord.h, message.h: xl_logical_message), rounded up to 8, and from the page headers in between
 (xlog_internal.h), with the server's usual sizes of pages and segments.
 """
@@ -19,8 +19,8 @@ def record_start(end: int, content_bytes: int) -> int:
     """The position of a message's record.
 
     Args:
-        end: where the record ends; if no record can end there, it is given back.
-        content_bytes: bytes of the prefix, with its end mark, and of the content.
+        end: where the record ends; if no record can end there, it is returned.
+        content_bytes: bytes of the prefix, with its zero byte, and of the content.
     """
     if end % 8 != 0:
         return end

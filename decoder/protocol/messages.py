@@ -1,8 +1,8 @@
 """The messages of pgoutput, protocol versions 1 to 4.
 
-One frozen class a message, fields in wire order and under the names of PostgreSQL's manual ("Logical
-Replication Message Formats").  LSNs are integers; times are microseconds since 1970-01-01 UTC.  Which
-message may follow which is `decoder.protocol.reader`'s matter.
+Each message is one frozen class, with fields in wire order and with the names of PostgreSQL's manual
+("Logical Replication Message Formats").  LSNs are integers; times are microseconds since 1970-01-01 UTC.
+`decoder.protocol.reader` decides which message may follow which.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slotlake.decoder.protocol.relations import Relation
 
 
 class NoValue(Enum):
-    """What stands in a tuple where no text is sent."""
+    """The entry of a tuple for which the server sends no value."""
 
     NULL = "n"
     UNCHANGED = "u"
@@ -23,7 +23,7 @@ class NoValue(Enum):
 
 @dataclass(frozen=True)
 class BinaryValue:
-    """A value in its type's own binary format (``typsend``), where ``binary`` was asked for."""
+    """A value in its type's own binary format (``typsend``), in a stream with the option ``binary``."""
 
     data: bytes
 
@@ -43,7 +43,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Commit:
-    """'C': it ends; ``commit_lsn`` is where the commit record starts, ``end_lsn`` where it ends."""
+    """'C': the transaction ends; its commit record starts at ``commit_lsn`` and ends at ``end_lsn``."""
 
     commit_lsn: int
     end_lsn: int
@@ -60,14 +60,14 @@ class Origin:
 
 @dataclass(frozen=True)
 class RelationMessage:
-    """'R': what the table looks like from here on."""
+    """'R': describes a table from here on."""
 
     relation: Relation
 
 
 @dataclass(frozen=True)
 class TypeMessage:
-    """'Y': the name of a user type; of a domain, the name of its base type."""
+    """'Y': the name of a user type; for a domain, the name of its base type."""
 
     type_oid: int
     schema: str
@@ -112,7 +112,7 @@ class Truncate:
 
 @dataclass(frozen=True)
 class LogicalMessage:
-    """'M': pg_logical_emit_message; outside of any transaction when it is not transactional."""
+    """'M': pg_logical_emit_message; outside of any transaction if it is not transactional."""
 
     transactional: bool
     lsn: int
@@ -145,9 +145,9 @@ class StreamCommit:
 
 @dataclass(frozen=True)
 class StreamAbort:
-    """'A': of a streamed transaction a subtransaction was rolled back, or all when both numbers are equal.
+    """'A': a subtransaction of a streamed transaction was rolled back, or all of it if both ids are equal.
 
-    Position and time are told with streaming 'parallel' only; the position is 0 when the server crashed
+    Position and time come with streaming 'parallel' only; the position is 0 if the server crashed
     before it could log the abort.
     """
 
@@ -170,7 +170,7 @@ class BeginPrepare:
 
 @dataclass(frozen=True)
 class Prepare:
-    """'P': it ends; whether it is committed is told later."""
+    """'P': the prepared transaction ends; its outcome comes later."""
 
     prepare_lsn: int
     end_lsn: int
@@ -219,7 +219,7 @@ StreamedContent: TypeAlias = RelationMessage | TypeMessage | Change
 
 @dataclass(frozen=True)
 class Streamed:
-    """A message of a stream block with the transaction or subtransaction that made it."""
+    """A message of a stream block, with the transaction or subtransaction that sent it."""
 
     xid: int
     message: StreamedContent

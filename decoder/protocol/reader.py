@@ -1,4 +1,4 @@
-"""The plain reader of a whole pgoutput stream: which message may follow which, and what holds when.
+"""The plain reader of a whole pgoutput stream: which message may follow which, and which tables are valid.
 
     stream       = (transaction | prepared | block | outcome | loose)*
     transaction  = B content* C
@@ -9,23 +9,24 @@
     content      = O | R | Y | I | U | D | T | M       in a block all but O begin with an xid
     loose        = M with flags 0
 
-`NEXT` is this grammar as a table: state → tag → state.  A streamed transaction is opened by the block that
-says it is the first and lives until its c, p or A; blocks of several alternate, other transactions come
-between them.  What a capability brings ('streaming', 'two_phase') is refused unless it was asked for.
+`NEXT` is this grammar as a table: state → tag → state.  A streamed transaction begins with the block that is
+marked as its first, and ends with its c, p or A.  Blocks of several transactions alternate, and other
+transactions come between them.  Messages of an option ('streaming', 'two_phase') are refused if it is off.
 
-Tables and types.  The server describes a table once a session, and once more in each streamed transaction
-that touches it (pgoutput.c, ``maybe_send_schema``), because that may be rolled back or applied late:
+Tables and types.  The server describes a table once per session, and once more in each streamed transaction
+that changes it (pgoutput.c, ``maybe_send_schema``), because that may be rolled back or applied late:
 
-- a description in a transaction or in one that is prepared holds from there on for everything but what is
-  streamed, whatever becomes of the transaction;
-- one in a block holds for its own transaction at once, and for all else from its c (or p and K) on, unless
-  a later message described the table since; A of the whole and r drop it;
-- what a block changes is of tables that its own transaction has described;
-- A of a subtransaction drops what that subtransaction described; what comes out of the transaction in the end
-  may not need it (the server describes a table anew after an A).
+- A description in a plain or a prepared transaction is valid from there on for everything that is not
+  streamed, whatever the outcome of the transaction.
+- A description in a block is valid for its own transaction at once.  For everything else it is valid from the
+  transaction's c (or p and K) on, unless a later message has described the table since.  A of the whole
+  transaction and r drop it.
+- A block changes only tables that its own transaction has described.
+- A of a subtransaction drops that subtransaction's descriptions.  The remaining changes may not need them
+  (after an A the server describes a table again).
 
-Invariant: a message is returned only if the stream up to it could be a server's; after an error the reader
-is of no more use.
+Invariant: a message is returned only if a server can send the stream up to it; after an error the reader
+cannot be used any more.
 """
 
 from __future__ import annotations
@@ -61,12 +62,19 @@ from slotlake.decoder.protocol.messages import (
     Update,
 )
 from slotlake.decoder.protocol.records import (
+    NO_FIRST_BLOCK,
+    NOT_ENABLED,
+    NOT_STREAMED,
+    OTHER_WIDTH,
+    SECOND_FIRST_BLOCK,
+    SENDER_ROLLED_BACK,
     STREAMING,
     TWO_PHASE,
     check_agreement,
     check_described,
     check_record,
     prepared_already,
+    sender_of_another,
 )
 from slotlake.decoder.protocol.relations import Relation
 from slotlake.decoder.protocol.wire import read_message
@@ -85,7 +93,7 @@ __all__ = [
 
 
 class State(Enum):
-    """Where in the stream a reader is."""
+    """The place of a reader in the stream."""
 
     BETWEEN = "between transactions"
     TRANSACTION = "in a transaction"
@@ -112,20 +120,20 @@ _OPENING = "BbS"
 
 
 class StreamReader:
-    """Reads messages in order and holds them to the stream's grammar.
+    """Reads messages in order and checks them against the stream's grammar.
 
     Args:
-        streaming, two_phase, binary: as asked of the server.
+        streaming, two_phase, binary: the options of the stream.
 
     Attributes:
-        state: where the stream is.
+        state: the reader's place in the stream.
         transaction: the open transaction's Begin, or None.
-        preparing: the Begin Prepare of the transaction that is about to be prepared, or None.
-        block: the streamed transaction whose block it is in, or None.
-        relations: the version of each table in force outside of streams, by id, type names filled in.
+        preparing: the Begin Prepare of the transaction that is being prepared, or None.
+        block: the streamed transaction whose block is being read, or None.
+        relations: the version of each table that is valid outside of streams, by id, with type names.
         streams: the streamed transactions that have not ended, by xid.
-        prepared: (gid, xid) of transactions prepared in this session whose outcome has not come, and what
-            a streamed one described.  An outcome may be of one that was prepared in an earlier session.
+        prepared: (gid, xid) of transactions prepared in this session whose outcome has not come, and the
+            descriptions of a streamed one.  An outcome may belong to an earlier session's transaction.
     """
 
     def __init__(
@@ -151,7 +159,7 @@ class StreamReader:
         return self._session.relations
 
     def relation(self, relation_id: int) -> Relation | None:
-        """The version of a table in force for the message read last."""
+        """The version of a table that is valid for the message read last."""
         if self.block is None:
             return self._session.relations.get(relation_id)
         return self.streams[self.block].relation(relation_id)
@@ -170,7 +178,7 @@ class StreamReader:
     def _read(self, payload: bytes) -> Message:  # noqa: C901 - one case a kind of message
         tag = payload[:1].decode("latin-1")
         if tag and tag in self._refused:
-            raise ProtocolError("streaming or two-phase, which was not asked for", message_type=tag)
+            raise ProtocolError(NOT_ENABLED, message_type=tag)
         message = read_message(
             payload, in_stream=self.state is State.BLOCK, binary=self._binary, parallel=self._parallel
         )
@@ -206,11 +214,11 @@ class StreamReader:
         loose = isinstance(content, LogicalMessage) and not content.transactional
         following = NEXT[self.state].get(tag)
         if self.state is State.BETWEEN and (following is None or (tag == "M" and not loose)):
-            raise ProtocolError("outside of any transaction", message_type=tag)
+            raise ProtocolError("the message may not come outside of a transaction", message_type=tag)
         if following is None and tag in _OPENING:
             raise ProtocolError("a transaction begins inside another", message_type=tag)
         if following is None or (loose and self.state in {State.PREPARED, State.BLOCK}):
-            raise ProtocolError(f"may not come {self.state.value}", message_type=tag)
+            raise ProtocolError(f"the message may not come {self.state.value}", message_type=tag)
         return following
 
     def _end(self, message: Commit | Prepare) -> None:
@@ -222,23 +230,19 @@ class StreamReader:
             return
         assert self.transaction is not None
         if message.commit_lsn != self.transaction.final_lsn:
-            raise ProtocolError("commit and begin disagree on the position", message_type="C", offset=2)
+            raise ProtocolError("Commit and Begin have different positions", message_type="C", offset=2)
         check_record(message, "C")
         self.transaction = None
 
     def _start(self, message: StreamStart) -> None:
         is_open = message.xid in self.streams
         if message.first == is_open:
-            what = (
-                "a first block of a transaction that has one"
-                if is_open
-                else "a later block of an unknown transaction"
-            )
+            what = SECOND_FIRST_BLOCK if is_open else NO_FIRST_BLOCK
             raise ProtocolError(what, message_type="S", offset=5)
         if not is_open:
             for top, other in self.streams.items():
                 if message.xid in other.xids:
-                    raise ProtocolError(f"a part of transaction {top}", message_type="S", offset=1)
+                    raise ProtocolError(sender_of_another(top), message_type="S", offset=1)
             self.streams[message.xid] = StreamDescriptions(self._session)
         self.block = message.xid
 
@@ -247,19 +251,17 @@ class StreamReader:
         assert self.block is not None
         stream = self.streams[self.block]
         if xid in stream.aborted:
-            raise ProtocolError("sent by a part that was rolled back", message_type=tag, offset=1)
+            raise ProtocolError(SENDER_ROLLED_BACK, message_type=tag, offset=1)
         if xid not in stream.xids:
             for top, other in self.streams.items():
                 if other is not stream and (xid == top or xid in other.xids):
-                    raise ProtocolError(f"sent by a part of transaction {top}", message_type=tag, offset=1)
+                    raise ProtocolError(sender_of_another(top), message_type=tag, offset=1)
             stream.xids.add(xid)
 
     def _stream(self, xid: int, tag: str, offset: int) -> StreamDescriptions:
         stream = self.streams.get(xid)
         if stream is None:
-            raise ProtocolError(
-                "of a transaction that is not being streamed", message_type=tag, offset=offset
-            )
+            raise ProtocolError(NOT_STREAMED, message_type=tag, offset=offset)
         return stream
 
     def _abort(self, message: StreamAbort) -> None:
@@ -287,7 +289,7 @@ class StreamReader:
         self.prepared[message.gid, message.xid] = stream
 
     def _outcome(self, message: CommitPrepared | RollbackPrepared, tag: str) -> None:
-        """An outcome; a name may be in use twice, if the origin's filter kept an outcome back."""
+        """Read an outcome; two transactions may have one gid, if the filter by origin removed an outcome."""
         check_record(message, tag)
         stream = self.prepared.pop((message.gid, message.xid), None)
         if stream is not None and isinstance(message, CommitPrepared):
@@ -296,7 +298,7 @@ class StreamReader:
     def _content(
         self, message: StreamedContent, tag: str, offset: int, xid: int | None = None
     ) -> StreamedContent:
-        """Check content against the tables known; ``offset`` is where it starts in its message."""
+        """Check content against the known tables; ``offset`` is where it starts in its message."""
         if isinstance(message, RelationMessage | TypeMessage):
             if xid is None:
                 return self._session.add(message, self._place)
@@ -323,6 +325,4 @@ class StreamReader:
         new = None if isinstance(message, Delete) else message.new
         for values in (old, new):
             if values is not None and len(values) != len(relation.columns):
-                raise ProtocolError(
-                    "a tuple of another width than its table", message_type=tag, offset=offset + 4
-                )
+                raise ProtocolError(OTHER_WIDTH, message_type=tag, offset=offset + 4)

@@ -1,6 +1,6 @@
-"""What the messages about a transaction's end must say, whoever reads them.
+"""Checks and error texts that the plain reader and the assembler share: messages at a transaction's end.
 
-Invariant: each refusal names the message's type and the byte at which the wrong field stands.
+Invariant: each error names the message's type and the byte of the wrong field.
 """
 
 from __future__ import annotations
@@ -17,16 +17,22 @@ from slotlake.decoder.protocol.messages import (
     StreamPrepare,
 )
 
-# The tags that come only if it was asked for.
+# The tags that come only with this option.
 STREAMING, TWO_PHASE = "SEcAp", "bPKrp"
+NOT_ENABLED = "the message belongs to streaming or two_phase, but this option is off"
+NOT_STREAMED = "the message is about a transaction that is not being streamed"
+SECOND_FIRST_BLOCK = "the block is marked as the first of its transaction, but a block came before it"
+NO_FIRST_BLOCK = "the block is not marked as the first of its transaction, but no block came before it"
+SENDER_ROLLED_BACK = "the message belongs to a subtransaction that was rolled back"
+OTHER_WIDTH = "the row has another number of columns than its table"
 _PREPARED_FIELDS = ((2, "prepare_lsn"), (10, "end_lsn"), (18, "prepare_time"), (26, "xid"), (30, "gid"))
 
 
 def check_record(message: Message, tag: str) -> None:
-    """Check that a record ends behind its start.
+    """Check that a record ends after its start.
 
     Raises:
-        ProtocolError: it does not.
+        ProtocolError: it ends at its start or before.
     """
     match message:
         case Commit() | CommitPrepared():
@@ -40,33 +46,36 @@ def check_record(message: Message, tag: str) -> None:
         case _:
             return
     if end <= start:
-        raise ProtocolError("a commit record that ends before it starts", message_type=tag, offset=offset)
+        raise ProtocolError("the record ends before it starts", message_type=tag, offset=offset)
 
 
 def check_agreement(begin: BeginPrepare | None, end: Prepare) -> None:
-    """Check that Begin Prepare and Prepare agree in all of their fields (proto.c: of one record).
+    """Check that Begin Prepare and Prepare have the same fields (proto.c: they come from one record).
 
     Raises:
         ProtocolError: they differ.
     """
     for offset, name in _PREPARED_FIELDS:
         if getattr(end, name) != getattr(begin, name):
-            what = f"prepare and begin prepare disagree on the {name}"
+            what = f"Prepare and Begin Prepare have different values of {name}"
             raise ProtocolError(what, message_type="P", offset=offset)
 
 
 def prepared_already(tag: str) -> ProtocolError:
     """The error for a transaction that is prepared a second time, before its outcome."""
-    return ProtocolError("a transaction that is prepared already", message_type=tag, offset=30)
+    return ProtocolError("the transaction is prepared already", message_type=tag, offset=30)
+
+
+def sender_of_another(top: int) -> str:
+    """The error text for a subtransaction of ``top`` that sends in a block of another transaction."""
+    return f"the message belongs to a subtransaction of transaction {top}"
 
 
 def check_described(lost: int | None, tag: str, offset: int) -> None:
-    """Check that what comes out needs no description that was rolled back.
-
-    The server describes a table again then.
+    """Check that a transaction needs no description that was rolled back: the server sends it again.
 
     Args:
-        lost: OID of a table whose description was rolled back; None: of none.
+        lost: OID of a table whose description was rolled back; None if there is none.
         tag: the message's type.
         offset: byte within the message.
 
@@ -74,5 +83,5 @@ def check_described(lost: int | None, tag: str, offset: int) -> None:
         ProtocolError: a description is missing.
     """
     if lost is not None:
-        what = f"relation {lost} was described by a part that was rolled back"
+        what = f"relation {lost} was described only by a subtransaction that was rolled back"
         raise ProtocolError(what, message_type=tag, offset=offset)

@@ -1,7 +1,7 @@
-"""Relation messages at some microseconds each: a thousand tables say a thousand of them to every connection.
+"""A fast reader of relation messages: for a thousand tables each connection brings a thousand of them.
 
-Invariant: what comes out is what `wire.read_message` makes of the same bytes.  This reader knows nothing of
-faults: whatever is not plainly right, the other one reads, and says what is wrong.
+Invariant: the result is the same as that of `wire.read_message` for the same bytes.  This reader has no error
+messages: if a message is not certainly right, `wire.read_message` reads it and says what is wrong.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from slotlake.decoder.protocol.relations import Column, Relation
 from slotlake.decoder.protocol.wire import read_message
 from slotlake.decoder.types.table import type_name
 
-# The same descriptions come again with every connection.  What is kept is bounded, whatever a stream says.
+# The same descriptions come again with every connection.  The caches are bounded, whatever a stream contains.
 _RELATIONS_CACHED, _RELATION_BYTES_MAX = 1 << 11, 1 << 10
 _COLUMNS_CACHED, _COLUMN_BYTES_MAX = 1 << 13, 1 << 7
-_COLUMN_TAIL = 9  # the zero byte behind the name, type OID, modifier
+_COLUMN_TAIL = 9  # the zero byte after the name, type OID, modifier
 _ID, _COUNT, _TYPE = struct.Struct(">I"), struct.Struct(">H"), struct.Struct(">Ii")
 
 
@@ -33,7 +33,7 @@ def read_relation(payload: bytes) -> Relation:
 
 
 def forget() -> None:
-    """Keep nothing of what was read: what comes next costs what it costs a new process."""
+    """Clear the caches, so that the next read costs as much as in a new process."""
     _read_again.cache_clear()
     _columns_again.cache_clear()
     _column_again.cache_clear()
@@ -42,7 +42,7 @@ def forget() -> None:
 def _read(payload: bytes) -> Relation:
     try:
         relation = _plainly(payload)
-    except (ValueError, IndexError, struct.error):  # no zero byte, not UTF-8; cut short
+    except (ValueError, IndexError, struct.error):  # no zero byte, not UTF-8, or too short
         relation = None
     if relation is not None:
         return relation
@@ -55,7 +55,7 @@ _read_again = lru_cache(_RELATIONS_CACHED)(_read)
 
 
 def _plainly(payload: bytes) -> Relation | None:
-    """The relation, or None where the other reader is to judge."""
+    """The relation, or None if the other reader must check it."""
     (number,) = _ID.unpack_from(payload, 1)
     schema_end = payload.index(0, 5)
     table_end = payload.index(0, schema_end + 1)
@@ -69,7 +69,7 @@ def _plainly(payload: bytes) -> Relation | None:
 
 
 def _columns(raw: bytes) -> tuple[Column, ...]:
-    """All columns; a count, then as many.  Tables that are made alike have the same, and share them."""
+    """All columns: a count, then the columns.  Tables with the same columns share one tuple."""
     (count,) = _COUNT.unpack_from(raw)
     at, columns = 2, []
     for _ in range(count):

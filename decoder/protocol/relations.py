@@ -1,9 +1,9 @@
 """Tables as the replication stream describes them.
 
-A *relation version* is the content of a Relation message: two messages that say the same are the
+A *relation version* is the content of a Relation message: two messages with the same content are the
 same version, and any difference (a column added, renamed, retyped, the replica identity changed)
-makes a new one.  Values are read only with the version in force at their message, never with what
-the live catalog says now, which would be an answer from the future.
+makes a new one.  Values are read only with the version that is valid at their message, never with the live
+catalog, which may be newer than the message.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Column:
         type_oid: type OID.
         typmod: type modifier, -1 for none.
         in_key: part of the replica identity (all columns under REPLICA IDENTITY FULL).
-        type_name: name in pg_type; of a user type with its schema, of a domain that of its base type,
-            as the Type message gives it; "" when the stream did not name it.
+        type_name: name in pg_type; for a user type with its schema; for a domain the name of its base type,
+            as in the Type message; "" if the stream did not name it.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Relation:
         schema: its schema ("pg_catalog" written out).
         table: its name.
         replica_identity: d (default), n (nothing), f (full) or i (index).
-        columns: the published columns in the order in which tuples carry them.
+        columns: the published columns, in the order of the values in tuples.
     """
 
     relation_id: int
@@ -63,12 +63,12 @@ class Relation:
     columns: tuple[Column, ...]
 
     def __hash__(self) -> int:
-        """Of what tells tables apart: a table has few versions, and this is asked a few times a chunk."""
+        """Hash id and name only: a table has few versions, and each chunk computes this a few times."""
         return hash((self.relation_id, self.table))
 
     @cached_property
     def kinds(self) -> bytes:
-        """Each column's type OID and modifier in a row: the same for tables that can be read as one."""
+        """All columns' type OIDs and modifiers: tables that can be read together have the same bytes."""
         numbers = [number for column in self.columns for number in (column.type_oid, column.typmod)]
         return np.array(numbers, np.int64).astype(np.uint32).tobytes()
 

@@ -1,7 +1,7 @@
-"""One message of pgoutput in, one frozen dataclass out.
+"""Reads one message of pgoutput into one frozen dataclass.
 
-The readable reference for the columnar reader (a property test holds them equal), and the reader of
-the rare messages in it.  The grammar, integers big-endian, strings ending in a zero byte
+This is the readable reference for the columnar reader (a property test compares them), which also uses it for
+control messages.  In the grammar integers are big-endian, and strings end in a zero byte
 (PostgreSQL manual, "Logical Replication Message Formats"; proto.c):
 
     begin       'B' final_lsn:u64 commit_time:i64 xid:u32
@@ -16,7 +16,7 @@ the rare messages in it.  The grammar, integers big-endian, strings ending in a 
     truncate    'T' [xid] count:u32 flags:u8(1=cascade, 2=restart identity) relation:u32*
     message     'M' [xid] flags:u8(1=transactional) lsn:u64 prefix:string length:u32 bytes
     tuple           count:u16 value*
-    value           'n' | 'u' | 't' length:u32 bytes | 'b' length:u32 bytes  ('b' only when asked for)
+    value           'n' | 'u' | 't' length:u32 bytes | 'b' length:u32 bytes  ('b' only with option binary)
 
     start       'S' xid first:u8(0|1)
     stop        'E'
@@ -32,8 +32,8 @@ the rare messages in it.  The grammar, integers big-endian, strings ending in a 
     prepared            prepare_lsn:u64 end_lsn:u64 prepare_time:i64 xid gid
     gid                 string of at most 199 bytes
 
-Every xid:u32 is not 0 but in 'B' (unchecked, as in proto.c).  ``[xid]`` stands in messages between 'S'
-and 'E' and nowhere else: a message does not tell by itself whether it has one.
+No xid:u32 is 0, except that of 'B' (not checked, as in proto.c).  ``[xid]`` is in messages between 'S' and
+'E' and nowhere else: a message itself does not show whether it has one.
 
 Invariant: the whole message is read, each byte once; anything else is a `ProtocolError` with the
 message's type and the byte offset.
@@ -90,15 +90,15 @@ def read_message(
 
     Args:
         payload: the message, from its tag to its end.
-        in_stream: it stands between a stream's start and stop: relations, types and changes then come
+        in_stream: it is between a stream's start and stop: relations, types and changes then come
             as `Streamed`.
-        binary: binary values were asked for.
-        parallel: streaming 'parallel' was asked for: an abort tells its position and time.
-        any_bytes: values that are not UTF-8 are left to somebody who can name their table.
+        binary: the stream may contain binary values.
+        parallel: the stream has streaming 'parallel', so that an abort has a position and a time.
+        any_bytes: values need not be UTF-8, because the caller checks them and can name their table.
 
     Raises:
-        ProtocolError: truncated, of unknown type, with left-over bytes, with a tag, flag, length,
-            number or position that the grammar does not allow, or not UTF-8.
+        ProtocolError: the message is truncated, of unknown type, or has left-over bytes; or a tag, flag,
+            length, id or position breaks the grammar; or a text is not UTF-8.
     """
     cursor = Cursor(payload, binary=binary, parallel=parallel, any_bytes=any_bytes)
     tag = cursor.take(1)
@@ -109,7 +109,7 @@ def read_message(
     elif tag in _CONTROL:
         message = _CONTROL[tag](cursor)
     else:
-        raise cursor.error("a message of unknown type", 0)
+        raise cursor.error("the message has an unknown type", 0)
     cursor.end()
     return message
 
@@ -150,7 +150,7 @@ def _type(cursor: Cursor) -> TypeMessage:
 def _tag(cursor: Cursor, allowed: bytes) -> str:
     tag = cursor.take(1)
     if tag not in allowed:
-        raise cursor.error(f"a tuple tag {tag!r} where one of {allowed!r} is due", cursor.offset - 1)
+        raise cursor.error(f"the tuple has the tag {tag!r}, not one of {allowed!r}", cursor.offset - 1)
     return tag.decode("ascii")
 
 
@@ -190,7 +190,10 @@ def _value(cursor: Cursor, old: bool) -> Value:
     if kind == b"b" and cursor.binary:
         return BinaryValue(cursor.take(cursor.unsigned(4)))
     # An old tuple is flattened before it is logged (heapam.c ExtractReplicaIdentity).
-    reasons = {b"u": "an unchanged value in an old tuple", b"b": "a binary value, which was not asked for"}
+    reasons = {
+        b"u": "an old row has an unchanged value",
+        b"b": "a value is binary, but the option binary is off",
+    }
     raise cursor.error(reasons.get(kind, f"unknown kind of value {kind!r}"), cursor.offset - 1)
 
 
@@ -226,7 +229,7 @@ def _stream_abort(cursor: Cursor) -> StreamAbort:
     xid, subxid = cursor.xid(), cursor.xid()
     if not cursor.parallel:
         return StreamAbort(xid, subxid)
-    # After a crash the server finds the abort without a record of it (ReorderBufferAbortOld).
+    # After a crash the server aborts it without a WAL record (ReorderBufferAbortOld).
     return StreamAbort(xid, subxid, cursor.lsn(required=False), cursor.time())
 
 
@@ -234,7 +237,7 @@ def _gid(cursor: Cursor) -> str:
     start = cursor.offset
     gid = cursor.string()
     if cursor.offset - start - 1 > GID_BYTES_MAX:
-        raise cursor.error(f"a name of more than {GID_BYTES_MAX} bytes", start)
+        raise cursor.error(f"the gid has more than {GID_BYTES_MAX} bytes", start)
     return gid
 
 
