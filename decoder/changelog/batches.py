@@ -1,20 +1,20 @@
 """The change log on disk: batches as directories that exist whole or not at all, and their reader.
 
-A batch ``<start>-<end>`` (16 upper-case hex digits each) holds exactly the transactions whose commit
+A batch ``<start>-<end>`` (16 upper-case hex digits each) has exactly the transactions whose commit
 record starts at ``start`` or later and before ``end``:
 
-    manifest.json          what the batch is: identity of the source, positions, relations, digests
+    manifest.json          describes the batch: identity of the source, positions, relations, digests
     transactions.parquet   one row per transaction that is not empty, in commit order
-    messages.parquet       logical messages, when there are any
+    messages.parquet       logical messages, if there are any
     r<n>.<part>.parquet    row changes of relation version n
 
 A RELATION VERSION MAY HAVE SEVERAL FILES ("files" in the manifest).  Optional columns (old values,
-"unchanged" flags, exact texts) appear only when a row needs them, and a file's columns are fixed by
-its first rows; when a later row needs one more, a further part begins.  `Batch.relation_table` hides
-this: it yields one table with the union of the columns.
+"unchanged" flags, exact texts) appear only if a row needs them, and a file's first rows decide its
+columns; if a later row needs one more, a further part begins.  `Batch.relation_table` hides
+this: it returns one table with the union of the columns.
 
-Invariant: a batch is written under ``.incoming-<pid>-<start time of the process>-…``, every file and
-directory is fsynced, then it is renamed.  A reader trusts a name only with a manifest that matches
+Invariant: a batch is written under ``.incoming-<machine>-<pid>-<start time of the process>-…``, every file
+and directory is fsynced, then it is renamed.  A reader trusts a name only with a manifest that matches
 it; `Batch.verify` checks every byte against the digests.
 """
 
@@ -44,7 +44,7 @@ _NAME = re.compile(r"^([0-9A-F]{16})-([0-9A-F]{16})$")
 
 @dataclass(frozen=True)
 class BatchColumn:
-    """A column as the relation version has it; ``in_key``: part of the replica identity."""
+    """A column of a relation version; ``in_key``: part of the replica identity."""
 
     name: str
     type_oid: int
@@ -60,9 +60,9 @@ class BatchRelation:
     Attributes:
         ordinal: its number in the batch, in order of first appearance.
         key: columns that identify a row: primary key, else those of the replica identity's index;
-            under REPLICA IDENTITY USING INDEX always the index's; () when there are none.
-        files: file names, in order; empty when the version was described but no row changed.
-        rows: row changes, one per truncated table included.
+            under REPLICA IDENTITY USING INDEX always the index's; () if there are none.
+        files: file names, in order; empty if the version was described but no row changed.
+        rows: row changes, including one for each time that the table was truncated.
     """
 
     ordinal: int
@@ -84,7 +84,7 @@ class Batch:
     """A whole batch.
 
     Attributes:
-        path: its directory (not there for an `empty` batch, which has no length).
+        path: its directory (it does not exist for an `empty` batch, which has no length).
         manifest: the manifest as read.
         name, digest, start_lsn, end_lsn: as in the manifest; positions are integers.
         relations: the relation versions in order of first appearance.
@@ -104,22 +104,22 @@ class Batch:
         """Read a batch's manifest.
 
         Raises:
-            ChangeLogError: no manifest, an unknown format, or not the batch that its name says.
+            ChangeLogError: no manifest, an unknown format, or the manifest of another batch.
         """
         try:
             manifest = json.loads((path / MANIFEST).read_text("utf-8"))
             if manifest["format"] != FORMAT:
-                raise _damaged(path, f"format {manifest['format']} is not known here (only {FORMAT})")
+                raise _unknown_format(path, manifest["format"])
             batch = cls(path, manifest)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise _damaged(path, f"its manifest cannot be read ({type(error).__name__})") from None
         if batch_name(batch.start_lsn, batch.end_lsn) != path.name:
-            raise _damaged(path, "its manifest is that of another batch")
+            raise _damaged(path, "its manifest belongs to another batch")
         return batch
 
     @property
     def empty(self) -> bool:
-        """Start and end are the same: there was nothing to pull."""
+        """True if start and end are the same: there was nothing to pull."""
         return self.start_lsn == self.end_lsn
 
     @property
@@ -128,9 +128,9 @@ class Batch:
 
     @property
     def unreadable(self) -> dict[tuple[str, str], tuple[str, str]]:
-        """Tables, by schema and name, of which a value could not be read: the batch lacks rows of them.
+        """Tables with a value that could not be read; the batch lacks rows of them.
 
-        With what was wrong, and where.
+        (schema, table) → (what was wrong, where).
         """
         entries = self.manifest.get("unreadable", ())
         return {(each["schema"], each["table"]): (each["what"], each["where"]) for each in entries}
@@ -151,21 +151,23 @@ class Batch:
         n<i>, and o<i>, u<i>, xn<i>, xo<i> where a row needs them; i indexes ``relation.columns``.
 
         Raises:
-            ChangeLogError: a file is missing or damaged, or holds another number of rows.
+            ChangeLogError: a file is missing or damaged, or has another number of rows.
         """
         parts = list(self.relation_parts(relation))
         table = pa.concat_tables(parts, promote_options="default") if parts else pa.table({})
         if table.num_rows != relation.rows:
-            raise _damaged(self.path, f"{relation.files} hold {table.num_rows} rows, not {relation.rows}")
+            raise _damaged(
+                self.path, f"{', '.join(relation.files)} have {table.num_rows} rows, not {relation.rows}"
+            )
         return _ordered(table)
 
     def relation_parts(self, relation: BatchRelation) -> Iterator[pa.Table]:
-        """The same file by file, each with the columns that it has."""
+        """The same row changes file by file, each with the file's own columns."""
         for name in relation.files:
             yield self._read(name)
 
     def distinct_texts(self, relation: BatchRelation, index: int) -> set[str]:
-        """The texts that one column, of those kept as text, has in old and new rows; reads nothing else.
+        """The texts of one text column in old and new rows; reads nothing else.
 
         Raises:
             ChangeLogError: a file is missing or damaged.
@@ -182,11 +184,11 @@ class Batch:
         return self._read(TRANSACTIONS)
 
     def xids(self) -> pa.ChunkedArray:
-        """Of its transactions alone: their ids, in commit order."""
+        """The ids of its transactions, in commit order."""
         return self._read(TRANSACTIONS, ["xid"]).column(0)
 
     def message_table(self) -> pa.Table | None:
-        """seq, txn, lsn, transactional, prefix, content; None when the batch has no messages."""
+        """seq, txn, lsn, transactional, prefix, content; None if the batch has no messages."""
         return self._read(MESSAGES) if (self.path / MESSAGES).exists() else None
 
     def _read(self, name: str, columns: list[str] | None = None) -> pa.Table:
@@ -205,19 +207,20 @@ class Batch:
         """Compare every file with its digest.
 
         Raises:
-            ChangeLogError: a file is missing, too many, or not what was written.
+            ChangeLogError: a file is missing, unknown or changed.
         """
         digests = {str(file["name"]): str(file["sha256"]) for file in self.manifest["files"]}
         if digest_of(digests) != self.digest:
-            raise _damaged(self.path, "the manifest's digest is not that of its files")
+            raise _damaged(self.path, "the manifest's digest does not match its list of files")
         if self.empty:
             return
         present = {entry.name for entry in self.path.iterdir()} - {MANIFEST}
         if present != digests.keys():
-            raise _damaged(self.path, f"files missing or too many: {sorted(present ^ digests.keys())}")
+            names = ", ".join(sorted(present ^ digests.keys()))
+            raise _damaged(self.path, f"these files are missing or unknown: {names}")
         for name, digest in digests.items():
             if sha256_of(self.path / name) != digest:
-                raise _damaged(self.path, f"{name} is not what was written")
+                raise _damaged(self.path, f"{name} was changed: its digest is another one")
 
 
 def batch_name(start: int, end: int) -> str:
@@ -290,7 +293,7 @@ _GROUPS = {"n": 0, "o": 1, "u": 2, "xn": 3, "xo": 4}
 
 
 def _ordered(table: pa.Table) -> pa.Table:
-    """Columns in their fixed order: parts may have brought optional ones in any."""
+    """The table with its columns in their fixed order, because parts have optional columns in any order."""
 
     def rank(name: str) -> tuple[int, int]:
         group = name.rstrip("0123456789")
@@ -305,6 +308,14 @@ def _damaged(path: Path, what: str) -> ChangeLogError:
     return ChangeLogError(
         f"the change log batch{place} is damaged: {what}",
         where=str(path),
-        way_out="if the lake does not hold this batch yet, run `slotlake recover`: it moves the batch aside, "
-        "and its changes are still in the slot; else restore the directory from a copy",
+        way_out="if the lake does not have this batch yet, run `slotlake recover`: it moves the batch to "
+        "another folder, and the slot still has its changes; else restore the batch's folder from a copy",
+    )
+
+
+def _unknown_format(path: Path, written: object) -> ChangeLogError:
+    return ChangeLogError(
+        f"the change log batch has format {written}, but this version of slotlake reads only format {FORMAT}",
+        where=str(path),
+        way_out="install the version of slotlake that wrote the batch, or a later one",
     )

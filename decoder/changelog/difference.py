@@ -1,11 +1,11 @@
 """A difference between lake and source as one transaction of the change log.
 
-What was lost between two positions comes back as its net effect: inserts, updates and deletes of rows,
-written as the server would send them (protocol 1, logicalrep/proto.c) and decoded like everything else.  So a
-batch that holds a difference is a batch like any other: folded, merged, fed to the tables beside, archived,
-replayed.
+Changes that were lost between two positions are replaced by their net effect: inserts, updates and deletes of
+rows, written as the server would send them (protocol 1, logicalrep/proto.c) and decoded like all others.  So
+a batch with a difference is a batch like any other: it is folded, merged, written to the derived tables,
+archived, replayed.
 
-The transaction says what it is: its origin is ``slotlake_recover`` and its id is 0, which no transaction has.
+The transaction is recognizable: its origin is ``slotlake_recover`` and its id is 0, which no transaction has.
 Invariant: memory is bounded by one buffer, whatever the number of rows.
 """
 
@@ -33,7 +33,7 @@ Row = Sequence[str | None]
 
 @dataclass(frozen=True)
 class RowChange:
-    """A row that comes (``old`` None), goes (``new`` None) or changes; values as PostgreSQL's text."""
+    """A row that is inserted (``old`` None), deleted (``new`` None) or changed; values are texts."""
 
     old: Row | None
     new: Row | None
@@ -46,15 +46,15 @@ def write_difference(
     taken: datetime,
     tables: Iterable[tuple[SourceTable, Iterable[RowChange]]],
 ) -> Batch:
-    """Write the batch that leads from one position to another by its net effect.
+    """Write a batch from one position to another that has the net effect of the changes between them.
 
     Args:
         positions: start and end of the batch.
         taken: when the source was read, by its clock; the transaction's commit time.
-        tables: each with its changes, rows in the order of the table's columns.
+        tables: each with its changes; values are in the order of the table's columns.
 
     Raises:
-        ChangeLogError: the disk does not take it; nothing is left of it.
+        ChangeLogError: the batch cannot be written; nothing is left of it.
     """
     start, end = positions
     writer = BatchWriter(directory, identity, start)
@@ -139,7 +139,7 @@ def _row(table: SourceTable, change: RowChange) -> bytes:
 
 
 def _old(table: SourceTable, row: Row) -> bytes:
-    """As the replica identity has it: the whole row, or the columns that identify it."""
+    """The old row according to the replica identity: the whole row, or the columns that identify it."""
     if table.replica_identity == "f":
         return b"O" + _tuple(row)
     return b"K" + _tuple([v if c.in_key else None for c, v in zip(table.columns, row, strict=True)])

@@ -1,11 +1,12 @@
-"""Directories that are being written, and the removal of those whose writer is dead, wherever it lived.
+"""Directories that are being written, and the removal of those whose writer is dead, on whatever machine.
 
-A change log may lie on a disk that containers or machines share, where a process id of another one means
-nothing.  So a writer locks its directory (flock), and the lock ends with the process; whoever can lock it
-may remove it.  Where a directory cannot be locked (NFS), its name says of which machine and process it is:
-of this machine, /proc is asked; another one's is left alone until nothing was written to it for a day.
+A change log may be on a disk that containers or machines share; there a process id of another machine means
+nothing.  So a writer locks its directory (flock), and the lock ends with the process; a process that can lock
+a directory may remove it.  If a directory cannot be locked (NFS), its name gives the writer's machine and
+process.  For a process of this machine, /proc says whether it lives.  The directory of another machine is
+removed only after nothing was written to it for a day.
 
-Invariant: `remove_leftovers` removes nothing that a living process is writing, but for this very process's.
+Invariant: `remove_leftovers` removes nothing that another living process is writing.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _handles_lock = threading.Lock()
 
 
 def incoming_path(directory: Path, name: str) -> Path:
-    """A place of this process, to be made by `make_incoming`."""
+    """The path of a directory of this process; `make_incoming` creates it."""
     return directory / f"{_INCOMING}{_writer_name()}-{name}"
 
 
 def make_incoming(path: Path) -> None:
-    """Make the directory, and hold it until it is gone or renamed, or the process has ended."""
+    """Create the directory, and lock it until it is removed or renamed, or the process has ended."""
     release_renamed()
     if path.is_dir():
         return
@@ -46,7 +47,7 @@ def make_incoming(path: Path) -> None:
     making.mkdir()
     try:
         lock_handle = _lock(making)
-        making.rename(path)  # nobody removes it before it is held
+        making.rename(path)  # nobody removes it before it is locked
     except BaseException:
         with suppress(OSError):
             making.rmdir()
@@ -57,7 +58,7 @@ def make_incoming(path: Path) -> None:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what dead processes were writing when they ended."""
+    """Remove the directories that dead processes were writing when they ended."""
     if not directory.is_dir():
         return
     release_renamed()
@@ -86,10 +87,10 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def _lock(path: Path) -> int | None:
-    """A descriptor with which the directory is locked; None where directories cannot be.
+    """Lock the directory and return the descriptor; None if the file system cannot lock directories.
 
     Raises:
-        OSError: another process holds it; or it is not there.
+        OSError: another process has the lock, or the directory does not exist.
     """
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -103,9 +104,9 @@ def _lock(path: Path) -> int | None:
 
 
 def release_renamed() -> None:
-    """Close what is not there any more under its name; all of it in a forked child, whose parent holds it.
+    """Close the locks of directories that were renamed or removed; in a forked child close all.
 
-    Called wherever a directory was renamed or removed: a descriptor keeps a file system from being unmounted.
+    Call it after each rename or removal: an open descriptor prevents a file system from being unmounted.
     """
     with _handles_lock:
         child = _owner_pid[0] != os.getpid()
@@ -122,13 +123,13 @@ def _untouched_seconds(path: Path) -> float:
 
 
 def _writer_name() -> str:
-    """``<machine>-<pid>-<start time>``: a number that is given again to another process does not match."""
+    """``<machine>-<pid>-<start time>``: a later process with the same pid has another start time."""
     return f"{_machine()}-{os.getpid()}-{_start_time(os.getpid())}"
 
 
 @lru_cache(maxsize=1)
 def _machine() -> str:
-    """Of this boot of this machine, and of the container's own numbering of processes."""
+    """A name for this boot of this machine and for the container's process namespace."""
     parts = [os.uname().nodename]
     with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())

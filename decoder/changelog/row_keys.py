@@ -1,11 +1,11 @@
-"""By which columns a relation version's changes name their row, for the manifest of a batch.
+"""The columns that identify a row in a relation version's changes, for the manifest of a batch.
 
-The stream itself says so under a default or index identity.  Under FULL every column is marked, and
-the primary key must be asked from the catalog, which answers for now and not for when the changes were
-made: a key that is newer than a change may be no key of the rows there were then.  So it counts only if
-it, and its columns' names, are older than anything the slot can still decode: made by a transaction before
-the slot's ``catalog_xmin``, which was over for every snapshot that changes are decoded with.  A younger key
-is left out; the changes carry whole rows, and are exact without it.
+Under a default or index identity the stream itself names them.  Under FULL every column is marked, and the
+catalog must be asked for the primary key.  But the catalog describes the present, not the time of the
+changes: a key that is newer than a change may not have been a key for the rows of that time.  So a key counts
+only if the key and the names of its columns are older than everything that the slot can still decode: a
+transaction before the slot's ``catalog_xmin`` created them, which had ended for every snapshot used in
+decoding.  A newer key is left out; the changes have whole rows, and are exact without it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ ORDER BY a.attnum
 def keys_of(
     source: SourceSettings, versions: Sequence[RelationVersion]
 ) -> Mapping[RelationVersion, tuple[str, ...]]:
-    """The columns that identify a row, per relation version; () for none.
+    """The columns that identify a row, per relation version; () if there are none.
 
-    Under NOTHING no change names a row, and the key is told for what it is worth.  A key with a column
-    that the version does not publish is none.
+    Under NOTHING no change identifies a row; the key is listed for information.  A key with a column that
+    the version does not publish does not count.
     """
     keys = {v: tuple(c.name for c in v.columns if c.in_key) for v in versions if v.replica_identity in "di"}
     asked = [version for version in versions if version.replica_identity in "fn"]

@@ -1,6 +1,6 @@
-"""Writes one change log batch: streaming appends, then all or nothing.
+"""Writes one change log batch: chunk by chunk; at the end the batch exists whole or not at all.
 
-Owns the ``.incoming-…`` directory of a batch until it is renamed or removed.  Memory is bounded by
+Owns the ``.incoming-…`` directory of a batch until it is renamed or removed.  Memory is limited to
 one decoded chunk, whatever the size of a transaction: each chunk becomes a row group.
 
 Invariant: after `finish` the batch has its final name and all of it is on disk (fsync before rename,
@@ -47,7 +47,7 @@ _SYNCED_TOGETHER = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NONE: Mapping[tuple[str, str], ProtocolError] = {}
 _OPERATIONS = {"inserts": "I", "updates": "U", "deletes": "D", "truncates": "T"}
-# Written once, read once or twice, soon: cheap to write counts for more than small.
+# A batch is written once and read once or twice soon: fast writing matters more than a small size.
 _PARQUET: dict[str, Any] = {
     "compression": "lz4",
     "use_dictionary": False,
@@ -58,7 +58,7 @@ _PARQUET: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class BatchIdentity:
-    """What the manifest says of where a batch is from."""
+    """The source of a batch, for its manifest."""
 
     pipeline: str
     system_identifier: str
@@ -69,7 +69,7 @@ class BatchIdentity:
 
 
 class _Parts:
-    """The Parquet files of one table; a new part when a chunk brings a column the last one lacks."""
+    """The Parquet files of one table; a new part begins if a chunk has a column that the last part lacks."""
 
     def __init__(self, directory: Path, stem: str) -> None:
         self.files: list[str] = []
@@ -88,7 +88,7 @@ class _Parts:
 
     def _next_part(self, schema: pa.Schema) -> None:
         if self._schema is not None:
-            # What was needed once is needed again: with the union, parts stay few.
+            # A column that was needed once is needed again: with all columns so far, there are few parts.
             schema = pa.unify_schemas([schema, self._schema])
         self.close()
         name = f"{self._stem}.{len(self.files)}.parquet"
@@ -129,7 +129,7 @@ class _Relation:
 
 
 class BatchWriter:
-    """A batch in the making. Raises ChangeLogError wherever the disk does not take it."""
+    """A batch that is being written. Its methods raise ChangeLogError if the disk refuses to write."""
 
     def __init__(self, directory: Path, identity: BatchIdentity, start: int) -> None:
         self._identity, self._start = identity, start
@@ -188,8 +188,8 @@ class BatchWriter:
             end: the batch's end position.
             keys: per relation version the columns that identify a row.
             prepared: transactions prepared in this batch that wait for their outcome (prepared.py).
-            resolved: transactions whose outcome came in this batch.
-            unreadable: tables of which the batch does not have all rows, and why.
+            resolved: prepared transactions whose outcome came in this batch.
+            unreadable: tables of which the batch lacks rows, and the reason.
         """
         final = self._log / batch_name(self._start, end)
         with writing(self._path):
@@ -204,7 +204,7 @@ class BatchWriter:
             (self._path / MANIFEST).write_text(text + "\n", "utf-8")
             _sync_files(list(self._path.iterdir()))
             sync_path(self._path)
-            if final.exists():  # the same transactions, put together again
+            if final.exists():  # the same transactions, from an earlier pull
                 shutil.rmtree(final)
             self._path.rename(final)
             release_renamed()
@@ -247,7 +247,7 @@ class BatchWriter:
         }
 
     def abandon(self) -> None:
-        """Remove all that was written."""
+        """Remove everything that was written."""
         for closing in [*(r.parts.close for r in self._relations.values()), self._transactions.close]:
             with suppress(OSError, pa.ArrowException):
                 closing()
@@ -263,7 +263,7 @@ def empty_batch(directory: Path, identity: BatchIdentity, position: int) -> Batc
 
     Args:
         directory: the change log.
-        identity: what the manifest says of the source.
+        identity: what the manifest says about the source.
         position: its start and end.
     """
     manifest = {
@@ -320,13 +320,13 @@ def _file(path: Path) -> dict[str, Any]:
 
 
 def _sync_files(files: Sequence[Path]) -> None:
-    """Side by side: one commit of the file system's journal then does for several files."""
+    """Sync files in parallel: one commit of the file system's journal then serves several files."""
     with ThreadPoolExecutor(min(len(files), _SYNCED_TOGETHER), thread_name_prefix="slotlake-sync") as threads:
         list(threads.map(sync_path, files))
 
 
 def sync_path(path: Path) -> None:
-    """Wait until a file, or a directory's entries, are on disk."""
+    """Wait until a file, or the entries of a directory, are on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -336,10 +336,10 @@ def sync_path(path: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn whatever keeps ``path`` from being written into a ChangeLogError that names its directory.
+    """Turn any error of writing ``path`` into a ChangeLogError that names its directory.
 
     Raises:
-        ChangeLogError: the disk does not take it.
+        ChangeLogError: it cannot be written.
     """
     try:
         yield
@@ -349,6 +349,7 @@ def writing(path: Path) -> Iterator[None]:
         raise ChangeLogError(
             f"the change log batch cannot be written: {reason}",
             where=str(path.parent),
-            way_out="free or enlarge the disk (or correct its permissions), then run the same command again; "
-            "what was written of the batch was removed, and nothing was confirmed to the server",
+            way_out="free space on the disk, or enlarge it, or correct the permissions of the folder; then "
+            "run the same command again. The unfinished batch was removed, and nothing was confirmed to the "
+            "server",
         ) from None

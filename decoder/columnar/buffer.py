@@ -13,13 +13,13 @@ from slotlake.decoder.compiled.jit import Bytes, Ints, Lengths, Unsigned, compil
 from slotlake.decoder.compiled.memory import bare
 from slotlake.decoder.compiled.words import copy_bytes
 
-# So many are decoded together at most: what is made of each message then stays in memory that is near, and is
-# used again; of many small messages, 16 MB would be three times as many.
+# At most so many messages are decoded together: then the notes about them stay in the processor's caches and
+# are used again.  16 MB of small messages would be three times as many.
 CHUNK_MESSAGES = 1 << 18
 
 _FIRST_BYTES = 1 << 20
 _FIRST_MESSAGES = 1 << 14
-_NEXT_BYTES, _NEXT_MESSAGES = 32 << 20, 1 << 17  # room that is not used yet costs no memory
+_NEXT_BYTES, _NEXT_MESSAGES = 32 << 20, 1 << 17  # an array's unused part costs no memory
 
 
 class MessageBuffer:
@@ -35,16 +35,16 @@ class MessageBuffer:
 
     @property
     def count(self) -> int:
-        """Number of messages held."""
+        """Number of messages in the buffer."""
         return self._count
 
     @property
     def size_bytes(self) -> int:
-        """Payload bytes held."""
+        """Payload bytes in the buffer."""
         return self._used
 
     def full(self, size_bytes: int) -> bool:
-        """Whether to decode what is here: so many bytes, or CHUNK_MESSAGES."""
+        """True if it is time to decode: the buffer has ``size_bytes`` bytes or CHUNK_MESSAGES messages."""
         return self._used >= size_bytes or self._count >= CHUNK_MESSAGES
 
     @property
@@ -63,7 +63,7 @@ class MessageBuffer:
         return self._lsns[: self._count]
 
     def append(self, payload: memoryview | bytes | bytearray, wal_start: int) -> None:
-        """Copy one message in."""
+        """Append a copy of one message."""
         end = self._used + len(payload)
         if end > len(self._data):
             self._grow_data(end)
@@ -76,7 +76,7 @@ class MessageBuffer:
         self._used = end
 
     def extend(self, data: Bytes, start: Ints, length: Lengths, lsns: Unsigned) -> None:
-        """Copy many messages in: message i is ``data[start[i] : start[i] + length[i]]``.
+        """Append copies of many messages: message i is ``data[start[i] : start[i] + length[i]]``.
 
         Args:
             data: uint8[bytes].

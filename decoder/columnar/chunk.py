@@ -1,7 +1,7 @@
-"""One walk over a buffer of messages, and what it noted of rows, transactions and the rest.
+"""One walk over a buffer of messages, and its notes about rows, transactions and control messages.
 
-Invariant: a chunk changes nothing outside of itself but its notes, and nothing made of it keeps those; the
-decoder takes over its state when all of it was read.
+Invariant: a chunk changes nothing outside of itself except its notes, and no result refers to the notes; the
+decoder takes the chunk's state when all of it was read.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import numpy as np
 from slotlake.decoder.columnar import scan
 from slotlake.decoder.columnar.buffer import MessageBuffer
 from slotlake.decoder.compiled.jit import Ints, frozen
-from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.errors import DAMAGED, ProtocolError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.types.catalog import TypeCatalog
 
 
 class Notes:
-    """Where the walk writes, for one chunk at a time: fresh memory costs as much as the walk itself."""
+    """The arrays for the walk's notes, used again for each chunk: new memory costs as much as the walk."""
 
     def __init__(self) -> None:
         self._room = 0
 
     def room_for(self, messages: int) -> tuple[Ints, Ints, Ints]:
-        """int64[fields, at least ``messages``] of rows, of transactions and of rare messages."""
+        """int64[fields, at least ``messages``] for rows, for transactions and for control messages."""
         if messages > self._room or self._room == 0:
             self._room = max(messages + messages // 4, 1)
             self._rows = np.empty((scan.ROW_FIELDS, self._room), dtype=np.int64)
@@ -33,7 +33,7 @@ class Notes:
 
 
 class Chunk:
-    """One walk over a buffer and what it noted."""
+    """One walk over a buffer, and its notes."""
 
     def __init__(
         self,
@@ -79,18 +79,19 @@ class Chunk:
         return self.data[self.ends[message] : self.ends[message + 1]].tobytes()
 
     def place(self, message: int) -> str:
-        """Where a message lies, for errors."""
+        """A message's place, for errors."""
         return f"message {message} of the chunk, WAL {format_lsn(int(self.lsns[message]))}"
 
-    def error(self, what: str, message: int, offset: int) -> ProtocolError:
-        """Make the error for a message of the chunk.
+    def error(self, what: str, message: int, offset: int, way_out: str = DAMAGED) -> ProtocolError:
+        """The error for a message of the chunk.
 
         Args:
             what: what is wrong.
             message: index of the message.
             offset: byte within the message.
+            way_out: what to do.
         """
         tag = self.payload(message)[:1].decode("latin-1")
         where = f"message {tag!r}, byte offset {offset}, {self.place(message)}"
         lsn = int(self.lsns[message])
-        return ProtocolError(what, message_type=tag, offset=offset, where=where, lsn=lsn)
+        return ProtocolError(what, message_type=tag, offset=offset, where=where, lsn=lsn, way_out=way_out)

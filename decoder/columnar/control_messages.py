@@ -1,6 +1,6 @@
-"""The messages of a chunk that are not of rows: descriptions, truncations, logical messages, origins.
+"""The control messages of a chunk: descriptions, truncations, logical messages, origins.
 
-Invariant: a description holds for the messages behind it, of this chunk and of later ones, and for no other.
+Invariant: a description is valid for the messages after it, in this chunk and later ones, and for no others.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _ORIGIN, _RELATION = ord("O"), ord("R")
 
 
 class ControlMessages:
-    """The messages that are not rows, read one by one, and the caches as they leave them."""
+    """The control messages, read one by one, and the relation and type caches after them."""
 
     def __init__(self, chunk: Chunk, relations: dict[int, Relation], types: dict[int, str]) -> None:
         self.relations, self.types = dict(relations), dict(types)
-        # Per relation: from which message on each version holds.
+        # Per relation: the message from which each version is valid.
         self.versions = {relation_id: [(-1, version)] for relation_id, version in relations.items()}
         self.origins = Origins(chunk)
         self.truncates: list[tuple[int, int, int, Relation]] = []
@@ -50,12 +50,12 @@ class ControlMessages:
         try:
             return read(payload)
         except ProtocolError as error:
-            raise self._chunk.error(error.what, at, error.offset) from None
+            raise self._chunk.error(error.what, at, error.offset, error.way_out) from None
 
     def _describe(self, relation: Relation, at: int) -> None:
         if self.types and any(not column.type_name for column in relation.columns):
             relation = with_type_names(relation, self.types)
-        if self.relations.get(relation.relation_id) != relation:  # else it only says so again
+        if self.relations.get(relation.relation_id) != relation:  # else it repeats the valid one
             self.relations[relation.relation_id] = relation
             self.versions.setdefault(relation.relation_id, []).append((at, relation))
 
@@ -71,7 +71,7 @@ class ControlMessages:
             self.logical.append((seq, txn, message))
 
     def relation_in_force(self, relation_id: int, at: int) -> Relation:
-        """Return the version of a relation that is in force at a message.
+        """Return the version of a relation that is valid at a message.
 
         Raises:
             ProtocolError: the relation was not described before.
@@ -94,9 +94,9 @@ class ControlMessages:
 
 
 class Origins:
-    """The origin messages of a chunk; a transaction may have one each, so they are read in bulk.
+    """The origin messages of a chunk; each transaction may have one, so they are read all together.
 
-    ``among``: which of the chunk's rare messages they are.
+    ``among``: which of the chunk's control messages they are.
     """
 
     def __init__(self, chunk: Chunk) -> None:
@@ -118,11 +118,11 @@ class Origins:
             try:
                 read_message(chunk.payload(at))
             except ProtocolError as error:
-                raise chunk.error(error.what, at, error.offset) from None
+                raise chunk.error(error.what, at, error.offset, error.way_out) from None
         raise AssertionError("the two readers of origins disagree")
 
     def between(self, begin: Ints, end: Ints) -> pa.Array:
-        """For each i the first origin named behind message ``begin[i]`` and before ``end[i]``, or null."""
+        """For each i the first origin named after message ``begin[i]`` and before ``end[i]``, or null."""
         if len(self._at) == 0:
             return pa.nulls(len(begin), pa.string())
         i = np.searchsorted(self._at, begin, side="right")

@@ -2,8 +2,8 @@
 
 Owns the relation and type caches, which live as long as the replication connection: the server
 describes a table once per connection.  Invariant: `decode` either succeeds and moves its state past
-exactly the messages it reports as consumed, or raises and changes nothing.  What it yields does not
-depend on how the stream was cut into chunks.
+exactly the messages it reports as consumed, or raises and changes nothing.  The result does not
+depend on how the stream was divided into chunks.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _MESSAGES: list[tuple[str, pa.DataType]] = [
 MESSAGES_SCHEMA = pa.schema(_MESSAGES)
 
 
-# Tables of which a value could not be read, by schema and name, and the error that says which.
+# Tables with a value that could not be read, by schema and name, and the error that names the value's place.
 Unreadable: TypeAlias = MutableMapping[tuple[str, str], ProtocolError]
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How much a chunk holds; ``truncates`` counts tables, not statements."""
+    """How much a chunk contains; ``truncates`` counts tables, not statements."""
 
     transactions: int = 0
     inserts: int = 0
@@ -68,23 +68,23 @@ class Counts:
 
 @dataclass(frozen=True)
 class DecodedChunk:
-    """What one call of `Decoder.decode` made of the buffer.
+    """The result of one call of `Decoder.decode`.
 
     Attributes:
         consumed: messages used, from the front of the buffer.
-        transactions: one row per transaction that is not empty and ended here (TRANSACTIONS_SCHEMA),
-            row i being transaction number ``first_txn + i``.
+        transactions: one row per transaction that is not empty and ended here (TRANSACTIONS_SCHEMA);
+            row i is transaction number ``first_txn + i``.
         rows: per relation version, in order of first appearance, its row changes ordered by ``seq``:
             seq int64, op int8, txn int32, lsn int64, old int8, then n<i> for every column, and o<i>,
             u<i>, xn<i>, xo<i> only for columns where a row needs them.
-        messages: logical messages (MESSAGES_SCHEMA), None when there are none; ``txn`` is null for
+        messages: logical messages (MESSAGES_SCHEMA), None if there are none; ``txn`` is null for
             one that is not transactional.
         counts: totals.
         last_commit_lsn, last_end_lsn: of the last commit in the chunk, empty transactions included;
-            None when no transaction ended here.
+            None if no transaction ended here.
         next_seq, next_txn: ``first_seq`` and ``first_txn`` of the next call.
         open: the chunk ends inside a transaction (only with ``partial``).
-        reached: a transaction at or behind ``commit_before`` was met; nothing more will be consumed.
+        reached: a transaction at or after ``commit_before`` came; nothing more will be consumed.
     """
 
     consumed: int
@@ -101,12 +101,11 @@ class DecodedChunk:
 
 
 class Decoder:
-    """Decodes one replication connection's stream, in the shape of protocol 1: whole transactions.
+    """Decodes the stream of one replication connection, as protocol 1: whole transactions.
 
     Args:
-        binary: binary values were asked for; without it one is a ProtocolError.
-        catalog: what is known of the source's types, for binary values of its own; it learns from the
-            stream's Type messages.
+        binary: the stream may contain binary values; without it a binary value is a ProtocolError.
+        catalog: the source's own types, for binary values; it learns from the stream's Type messages.
     """
 
     def __init__(self, *, binary: bool = False, catalog: TypeCatalog | None = None) -> None:
@@ -131,14 +130,14 @@ class Decoder:
 
         Args:
             buffer: received messages; not changed (the caller drops what was consumed).
-            first_seq: ordinal that the first change or logical message gets.
-            first_txn: number of the first transaction to end here, including one left open before.
+            first_seq: ordinal of the first change or logical message.
+            first_txn: number of the first transaction that ends here, including one left open before.
             commit_before: stop at the first transaction whose commit record starts here or later.
-            partial: also hand over the beginning of a transaction that does not end in the buffer.
-                Its row in ``transactions`` comes with the chunk in which it ends; the decoder must
-                then be given the rest.
-            unreadable: tables whose rows are left out. One of which a value cannot be read joins them,
-                where without it that is an error: the messages themselves are whole, and so is the rest.
+            partial: also decode the beginning of a transaction that does not end in the buffer.
+                Its row in ``transactions`` comes with the chunk in which it ends; the caller must
+                then give the rest to this decoder.
+            unreadable: tables whose rows are left out. A table with a value that cannot be read is added;
+                without this argument such a value is an error.
 
         Raises:
             ProtocolError: the stream breaks the grammar; nothing was consumed.

@@ -1,4 +1,4 @@
-"""A chunk's rows, each with the relation version in force at its message.
+"""A chunk's rows, each with the relation version that is valid at its message.
 
 Invariant: a row belongs to the version that was described last before its message, and to no later one.
 """
@@ -21,7 +21,7 @@ _TRUNCATE = ord("T")
 
 
 def row_sets(chunk: Chunk, control: ControlMessages, without: Collection[tuple[str, str]] = ()) -> RowSets:
-    """The rows sorted by relation version, those of versions with the same types of columns together.
+    """The rows sorted by relation version; versions with the same column types are next to each other.
 
     Args:
         without: tables, by schema and name, whose rows are left out.
@@ -71,13 +71,13 @@ def _without_tables(
 
 
 def _stable(numbers: Ints, count: int) -> Ints:
-    """Where the numbers, below ``count``, stand in order; up to 16 bits numpy sorts several times faster."""
+    """The order of the numbers, all below ``count``; numpy sorts 16-bit numbers several times faster."""
     order: Ints = np.argsort(numbers.astype(np.uint16 if count <= 1 << 16 else np.int64), kind="stable")
     return order
 
 
 def _alike(versions: list[Relation]) -> list[list[int]]:
-    """The numbers of versions whose columns have the same types; many share the very same columns."""
+    """The numbers of versions whose columns have the same types; many versions share one tuple of columns."""
     by_columns: dict[int, list[int]] = {}
     for number, version in enumerate(versions):
         by_columns.setdefault(id(version.columns), []).append(number)
@@ -96,7 +96,7 @@ def _versions(chunk: Chunk, control: ControlMessages, rows: Ints) -> tuple[Ints,
         at, version = control.versions[int(ids[0])][0]
         if at < messages[0]:
             return np.zeros(len(ids), np.int64), [version]
-    # One more than are described: where so many are met, the loop below meets one that is not.
+    # Space for one more than are described: if it is used, the loop below finds one that is not described.
     first, codes = np.empty(len(control.versions) + 1, np.int64), np.empty(len(ids), np.int64)
     slots = np.full(4 << len(first).bit_length(), -1, np.int64)
     first = first[: scan_values.number(frozen(ids), slots, codes, first)]
@@ -115,7 +115,7 @@ def _versions(chunk: Chunk, control: ControlMessages, rows: Ints) -> tuple[Ints,
 def _renumbered(
     codes: Ints, messages: Ints, current: list[Relation], later: list[tuple[int, int, Relation]]
 ) -> tuple[Ints, list[Relation]]:
-    """The same with versions that take the place of others within the chunk, from a message on."""
+    """The same, if versions replace others within the chunk, from a message on."""
     versions = list(current)
     numbers = codes.copy()
     for where, code, version in sorted(later, key=lambda each: each[0]):

@@ -1,12 +1,12 @@
 """The row changes of relation versions, column by column, as Arrow tables.
 
-Positions, not names, name the columns (n0, o0 …), so that no table can have a column that gets in
-the way.  Invariant: one table row per change, in ``seq`` order; every column that is not there
-means "null (or false) in every row".
+Columns are named by position (n0, o0 …), not by their names, so that no column of a table can conflict with
+another.  Invariant: one table row per change, in ``seq`` order; a column that is missing is null (or false)
+in every row.
 
-The rows of all versions whose columns have the same types, a *group*, are read as one table, of which each
-version's is a slice; and in all groups the columns of one type are parsed by one call.  So a chunk of a
-thousand tables with ten rows each costs little more than one of one table.
+A *group* is all versions whose columns have the same types.  Its rows are read as one table, and each
+version's table is a slice of it; one call parses the columns of one type in all groups.  So a chunk of a
+thousand tables with ten rows each costs little more than a chunk of one table.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from slotlake.decoder.columnar.value_spans import Block, Flags, Run, Tuples, Val
 from slotlake.decoder.compiled.arrays import arrow, valid
 from slotlake.decoder.compiled.jit import Bytes, Ints, Unsigned, frozen
 from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.protocol.records import OTHER_WIDTH
 from slotlake.decoder.protocol.relations import Relation, RelationVersion
 from slotlake.decoder.types.binary.containers import AS_TEXT
 from slotlake.decoder.types.catalog import TypeCatalog
@@ -32,16 +33,16 @@ from slotlake.decoder.types.row_kernels import LIES
 from slotlake.decoder.types.table import way_of
 from slotlake.decoder.types.text_error import TextError
 
-# The positions of about this many values are held at a time, so that they fit a cache; or those of this many
-# columns, since each pass goes over all rows.  Values that are read as their rows are walked count less.
+# So many value spans are used at a time, so that they fit a processor's cache; but at least those of so many
+# columns, because each pass goes over all rows.  Values that the walk itself reads count less.
 _VALUES_MAX, _COLUMNS_MIN, _READ_SHARE = 1 << 17, 16, 1 / 32
 
 _FIXED = {"seq": np.int64, "op": np.int8, "txn": np.int32, "lsn": np.int64, "old": np.int8}
 _NOTED = scan.ROW_SEQ, scan.ROW_OP, scan.ROW_TXN, scan.ROW_MESSAGE, scan.ROW_OLD
 
 _BINARY_OFF = (
-    "the type was dropped after the change was made, or has no readable binary form: run the same command "
-    "with `source.binary: false`; once the lake is past this change, binary may be on again"
+    "the type was dropped after the change was made, or its binary format cannot be read: run the same "
+    "command with `source.binary: false`; once the lake is past this change, binary may be on again"
 )
 
 Fault = Callable[[str, int, int], ProtocolError]
@@ -49,19 +50,19 @@ Fault = Callable[[str, int, int], ProtocolError]
 
 @dataclass(frozen=True)
 class RowSets:
-    """A chunk's rows, and how they stand sorted by relation version, within one in order.
+    """A chunk's rows, and their order by relation version and, within a version, by message.
 
     Attributes:
-        versions: each version once; those whose columns have the same types, in order, stand together.
-        rank: int64[versions], in the order in which the tables are wanted, the place of each in ``versions``.
+        versions: each version once; versions whose columns have the same types are next to each other.
+        rank: int64[versions], for each version in the order of the result its place in ``versions``.
         first: int64[versions + 1], where the rows of each begin; each has at least one.
         groups: where in ``versions`` each group begins, and the end.
-        rows: the fields of the rows as they came.
-        order: int64[rows], which row stands where; None: where it came.
-        walked: int64[rows], the rows of each group together, but as they came, so that their bytes are read
-            one after the other, however many tables came in turn; None: as they came.
-        place: int64[rows], where each of those stands; None: there.
-        catalog: what is known of types; None when no binary values were asked for.
+        rows: the fields of the rows, in the order of the messages.
+        order: int64[rows], the row at each place of the sorted order; None: the order of the messages.
+        walked: int64[rows], the rows of each group together, but in the order of the messages, so that their
+            bytes are read one after the other, also if tables alternate; None: the order of the messages.
+        place: int64[rows], the place of each of those in the sorted order; None: the same.
+        catalog: the known types; None if the stream has no binary values.
         error: ``error(what, message, offset)`` makes the exception that names a message.
     """
 
@@ -79,7 +80,7 @@ class RowSets:
     error: Fault
 
     def walk(self, number: int) -> Ints:
-        """One field of the rows in the order in which they are walked."""
+        """One field of the rows, in the order ``walked``."""
         values = self.rows[number]
         return np.ascontiguousarray(values) if self.walked is None else values.take(self.walked)
 
@@ -89,8 +90,8 @@ class RowSets:
 
 
 def build_tables(sets: RowSets) -> dict[RelationVersion, pa.Table]:
-    """All changes of each relation version; raises ProtocolError when a value does not parse."""
-    if not sets.versions:  # of an idle slot: no compiled code is loaded for it
+    """All changes of each relation version; raises ProtocolError if a value cannot be parsed."""
+    if not sets.versions:  # an idle slot must not load compiled code
         return {}
     groups = [_Group(sets, *bounds) for bounds in pairwise(sets.groups)]
     for old, field in ((False, scan.ROW_NEW_AT), (True, scan.ROW_OLD_AT)):
@@ -115,9 +116,9 @@ class _Group:
 
     Attributes:
         first: int64[versions + 1], where the rows of each begin.
-        width: how many columns.
+        width: number of columns.
         always: the new tuples' columns.
-        some: columns that not every version needs to have, by kind (o, u, xn, xo) and number, each with a
+        some: columns that only some versions need, by kind (o, u, xn, xo) and number, each with a
             flag for every version.
     """
 
@@ -134,14 +135,14 @@ class _Group:
         return Block(int(self.first[0]), int(self.first[-1]), begin, end, self.versions[0])
 
     def check_empty(self, tuples: Tuples) -> None:
-        """No tuple of a table without columns has a value; no block of columns would tell."""
+        """Check that tuples of a table without columns have no value; no block of columns checks it."""
         at = tuples.at[self.first[0] : self.first[-1]]
         odd = (at >= 0) & ((tuples.data[at] != 0) | (tuples.data[at + 1] != 0))
         if odd.any():
             raise WidthError(int(self.first[0] + np.argmax(odd)))
 
     def load(self, binary: bool) -> int:
-        """What a column of all rows counts for, on the average: as many values, or fewer."""
+        """The cost of one column of all rows, on average, as a number of values."""
         if binary or self.width == 0:
             return self.count
         _, where, counts = np.unique(
@@ -156,7 +157,7 @@ class _Group:
         return max(1, int(self.count * max(lying / self.width, _READ_SHARE)))
 
     def having(self, values: Flags) -> Flags:
-        """For each version whether one of its rows is flagged."""
+        """For each version, true if one of its rows is flagged."""
         flagged: Flags = np.logical_or.reduceat(values, self.first[:-1] - self.first[0])
         return flagged
 
@@ -189,7 +190,7 @@ def _new_names(width: int) -> tuple[str, ...]:
 
 
 def _read_columns(sets: RowSets, groups: Sequence[_Group], tuple_field: int, old: bool) -> None:
-    """Every column of the new or of the old tuples; an old one only where a row has a value for it."""
+    """Read every column of the new or the old tuples; an old one only if a row has a value for it."""
     at = sets.walk(tuple_field)
     if old and not (at >= 0).any():
         return
@@ -203,11 +204,11 @@ def _read_columns(sets: RowSets, groups: Sequence[_Group], tuple_field: int, old
             _Columns(sets, owners, ValueSpans(tuples, blocks)).keep(old)
     except WidthError as error:
         message = int(sets.walk(scan.ROW_MESSAGE)[error.row])
-        raise sets.error("a tuple of another width than its table", message, 5) from None
+        raise sets.error(OTHER_WIDTH, message, 5) from None
 
 
 def _blocks(groups: Sequence[_Group], binary: bool) -> Iterator[tuple[list[_Group], list[Block]]]:
-    """Blocks of about _LOCATED_MAX values together; a large table's columns come in several."""
+    """Lists of blocks with about _VALUES_MAX values together; a large table's columns are divided."""
     owners: list[_Group] = []
     blocks: list[Block] = []
     room = _VALUES_MAX
@@ -227,13 +228,13 @@ def _blocks(groups: Sequence[_Group], binary: bool) -> Iterator[tuple[list[_Grou
 
 
 class _Columns:
-    """What was found in some blocks, handed to the groups that own them."""
+    """Gives the columns of some blocks to the groups that own them."""
 
     def __init__(self, sets: RowSets, owners: Sequence[_Group], spans: ValueSpans) -> None:
         self._sets, self._owners, self._spans = sets, owners, spans
 
     def keep(self, old: bool) -> None:
-        """Parse all; of old tuples only the columns that have a value in some row."""
+        """Parse all columns; of old tuples only those that have a value in some row."""
         for i, run in enumerate(self._spans.runs):
             present = self._spans.present(i) if old else None
             if present is not None and not present.any():
@@ -253,7 +254,7 @@ class _Columns:
                 )  # fmt: skip
 
     def _keep_all(self, run: Run, typed: pa.Array) -> None:
-        """What `_keep` comes to for new tuples that have nothing out of the ordinary."""
+        """`_keep` for new tuples without exact texts and unchanged values."""
         spans, begin = self._spans, 0
         blocks, columns = spans.block[run.first : run.end], spans.column[run.first : run.end]
         for block, column in zip(blocks, columns, strict=True):
@@ -269,7 +270,7 @@ class _Columns:
         present: Flags | None,
         unchanged: Flags | None,
     ) -> None:
-        """Hand a column to its group; ``present``: of old tuples, else None."""
+        """Give a column to its group; ``present``: for old tuples, else None."""
         group, column = self._owners[self._spans.block[segment]], self._spans.column[segment]
         if present is None:
             group.always[column] = typed
@@ -281,16 +282,16 @@ class _Columns:
             group.some["u"][column] = arrow(unchanged), group.having(unchanged)
 
     def _parsed(self, i: int, run: Run) -> Parsed:
-        """The values of a run; on a fault, of one segment after the other, to name the one."""
+        """The values of a run; after an error, parse segment by segment, to name the column."""
         try:
             return self._spans.parsed(i)
         except TextError:
             for segment in range(run.first, run.end):
                 self._refuse(i, segment)
-            raise AssertionError("what could not be read together could be read apart") from None
+            raise AssertionError("a run cannot be parsed, but each of its segments can") from None
 
     def _refuse(self, i: int, segment: int) -> None:
-        """Raise the error of the first version in which this column does not parse."""
+        """Raise the error of the first version in which this column cannot be parsed."""
         group, column = self._owners[self._spans.block[segment]], self._spans.column[segment]
         begin = int(self._spans.begin[segment]) - self._spans.runs[i].begin - int(group.first[0])
         bounds = pairwise(group.first.tolist())

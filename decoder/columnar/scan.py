@@ -1,11 +1,11 @@
-"""The compiled walk over received messages: what is where, checked byte by byte.
+"""The compiled walk over received messages: it checks every byte and notes where each part is.
 
 `walk` goes over all messages once, checks begin, commit and row messages to the last byte against
-the grammar in `reader`, keeps the order of transactions, and notes where each tuple starts.  Rare
-messages are only noted; `reader` reads them, but for origins, of which each transaction may have one
-(`origins`).  `scan_values` then finds each column's bytes.
+the grammar in `reader`, keeps the order of transactions, and notes where each tuple starts.  Control
+messages are only noted; `reader` reads them.  Origins are the exception: each transaction may have one, so
+compiled code reads them (`origins`).  `scan_values` then finds each column's bytes.
 
-Invariant: a tuple whose position `walk` has noted lies whole within its message, so later passes
+Invariant: a tuple whose position `walk` has noted is completely within its message, so later passes
 need no bounds checks; a message that breaks the grammar ends the walk with an error code and an
 offset.  Compiled code never raises and never reads past a message's end.
 """
@@ -33,10 +33,10 @@ TXN_FIELDS = 6
 CONTROL_MESSAGE, CONTROL_SEQ, CONTROL_TXN = range(3)
 CONTROL_FIELDS = 3
 
-# The walk's own state, kept between calls when a chunk ends inside a transaction.
+# The walk's own state, which a later call continues if a chunk ends inside a transaction.
 OPEN, XID, FINAL_LSN, HAS_CHANGES, NEXT_SEQ, NEXT_TXN, BEGIN_AT = range(7)
 STATE_FIELDS = 7
-# What the walk reports: how far it came, and how much of each array is filled.
+# The walk's report: how far it came, and how much of each array is filled.
 AT, ROWS, TXNS, CONTROLS, REACHED, BAD_OFFSET, LAST_COMMIT_LSN, LAST_END_LSN = range(8)
 REPORT_FIELDS = 8
 
@@ -46,20 +46,20 @@ REASONS = (
     "",
     "the message ends too early",
     "bytes are left over after the message",
-    "a message of unknown type",
-    "streaming or two-phase, which was not asked for",
-    "an unexpected tuple tag",
+    "the message has an unknown type",
+    "the message belongs to streaming or two_phase, but this option is off",
+    "the tuple has an unexpected tag",
     "unknown kind of value",
-    "a binary value, which was not asked for",
-    "an unchanged value in an old tuple",
+    "a value is binary, but the option binary is off",
+    "an old row has an unchanged value",
     "reserved flags are set",
-    "a position is not set",
-    "a position beyond the end of all WAL",
-    "a time outside the years 1 to 9999",
-    "outside of any transaction",
+    "the position is not set",
+    "the position is larger than any position in WAL can be",
+    "the time is outside the years 1 to 9999",
+    "the message may not come outside of a transaction",
     "a transaction begins inside another",
-    "commit and begin disagree on the position",
-    "a commit record that ends before it starts",
+    "Commit and Begin have different positions",
+    "the record ends before it starts",
 )
 _FINE = 0
 _TOO_SHORT, _TRAILING_BYTES, _UNKNOWN, _LATER, _TAG, _KIND, _BINARY, _OLD_UNCHANGED = range(1, 9)
@@ -220,10 +220,10 @@ def _control(
 
 @inlined
 def _at_limit(data: Bytes, p: int, end: int, is_open: int, limit: int) -> bool:
-    """True when this message opens something that lies at or behind the limit.
+    """True if this message begins something at or after the limit.
 
-    A transaction's position is where its commit record starts, a loose message's where its record
-    ends, so the latter lies behind the limit only when it is greater.
+    A transaction's position is the start of its commit record.  The position of a message outside of
+    transactions is the end of its record, so it is after the limit only if it is greater.
     """
     if data[p] == 66 and end - p >= 9:
         return limit != NO_LIMIT and read_int64(data, p + 1) >= limit
@@ -253,7 +253,7 @@ def _message(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
     room: int,
     report: Ints,
 ) -> tuple[int, int]:
-    """Check one message and note what it holds: (code, position)."""
+    """Check one message and note its content: (code, position)."""
     tag = data[p]
     if tag == 73 or tag == 85 or tag == 68:  # noqa: PLR1714 - I, U, D
         row = report[ROWS]
@@ -281,7 +281,7 @@ def _walk(  # noqa: PLR0913, PLR0917
     data: Bytes, ends: Ints, count: int, limit: int, binary: bool, state: Ints, rows: Ints, txns: Ints,
     controls: Ints, room: int, report: Ints, safe_state: Ints, safe_report: Ints,
 ) -> int:  # fmt: skip
-    """`walk`, over bare memory; ``room``: how many notes each field has room for."""
+    """`walk`, over bare memory; ``room``: length of each field's array."""
     while report[AT] < count:
         p, end = ends[report[AT]], ends[report[AT] + 1]
         if p >= end:
@@ -310,15 +310,15 @@ def walk(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
     data: Bytes, ends: Ints, limit: int, partial: bool, binary: bool,
     state: Ints, rows: Ints, txns: Ints, controls: Ints, report: Ints,
 ) -> int:  # fmt: skip
-    """Go over all messages; returns 0 or the code of the first fault, at ``report[AT]``.
+    """Go over all messages; return 0 or the code of the first error, at ``report[AT]``.
 
-    ``binary``: binary values were asked for.  Unless ``partial``, state and report go back to the last
-    point outside of any transaction.
+    ``binary``: the stream may contain binary values.  Unless ``partial``, state and report go back to the
+    last place outside of any transaction.
 
     Args:
         data: uint8[bytes], the messages back to back.
         ends: int64[messages + 1], offsets into ``data``.
-        state: int64[STATE_FIELDS], what goes on from one chunk to the next; changed.
+        state: int64[STATE_FIELDS], which the next chunk continues; changed.
         rows, txns, controls: int64[fields, room], filled in.
         report: int64[REPORT_FIELDS], filled in.
     """
@@ -343,7 +343,7 @@ def origins(data: Bytes, ends: Ints, messages: Ints, start: Ints, length: Length
         data: uint8[bytes], the messages back to back.
         ends: int64[all messages + 1], offsets into ``data``.
         messages: int64[origins], indices of the origin messages.
-        start, length: int64[origins] and int32[origins], filled in: where each name lies.
+        start, length: int64[origins] and int32[origins], filled in: the span of each name.
     """
     for i in range(len(messages)):
         p, end = ends[messages[i]], ends[messages[i] + 1]

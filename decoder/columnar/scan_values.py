@@ -1,4 +1,4 @@
-"""Rows that `scan.walk` has noted, by table and in the form in which their columns are handed over.
+"""Numbers the tables of the rows that `scan.walk` has noted, and fills the fixed columns of the result.
 
 Invariant: every row number and message number given exists, so nothing here needs to check one.
 """
@@ -22,7 +22,7 @@ def number(ids: Ints, slots: Ints, codes: Ints, first: Ints) -> int:
         first: int64, filled in: for each number the row in which it comes first.
 
     Returns:
-        How many numbers there are; or, where one more than ``first`` has room for was met, that many.
+        How many numbers there are, at most the length of ``first``.
     """
     rows, room, mask = len(ids), len(first), len(slots) - 1
     ids, slots, codes, first = bare(ids), bare(slots), bare(codes), bare(first)
@@ -48,12 +48,12 @@ def fixed_columns(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes th
     seqs: Ints, ops: Ints, txns: Ints, messages: Ints, olds: Ints, lsns: Unsigned, order: Ints,
     seq: Ints, op: Bytes, txn: Lengths, lsn: Ints, old: Bytes,
 ) -> None:  # fmt: skip
-    """What is told of each row besides its values.
+    """Fill the columns of each row that are not values of its table.
 
     Args:
         seqs, ops, txns, messages, olds: int64[n], as noted.
         lsns: uint64[messages].
-        order: int64[n], which row comes where; or of length 0, for as they are.
+        order: int64[n], the row for each place; of length 0 if rows stay in their order.
         seq, op, txn, lsn, old: filled in.
     """
     count, ordered = len(seq), len(order) > 0

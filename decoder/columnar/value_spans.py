@@ -1,8 +1,9 @@
-"""The values of some columns of some rows: read where they are plain, and of the others the bytes' places.
+"""The values of some columns of some rows: plain values are read at once, for others their spans are noted.
 
-A *segment* is one column of one block of rows.  Segments lie by type; those of one type, a *run*, become one
-array, of which each segment is a slice.  Invariant: what a run gives is what its type's parser makes of its
-bytes; the pass over the rows (`row_kernels`) only spares that work where nothing is out of the ordinary.
+A *segment* is one column of one block of rows.  Segments are sorted by type.  All segments of one type, a
+*run*, become one array, and each segment is a slice of it.  Invariant: a run's values are the same as if its
+type's parser had read the bytes; the pass over the rows (`row_kernels`) only makes that unnecessary for
+ordinary values.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from slotlake.decoder.types.row_kernels import LIES, PASSED, WIDTHS, read_rows
 from slotlake.decoder.types.slices import UNCHANGED, Slices
 from slotlake.decoder.types.table import parse_binary_slices, parse_mixed_slices, parse_slices, way_of
 
-_ALIGNED = 64  # bytes: where the memory of each run begins, as Arrow likes it
+_ALIGNED = 64  # bytes: the memory of each run begins at a multiple of it, as Arrow recommends
 Flags = npt.NDArray[np.bool_]
 
 
 class WidthError(Exception):
-    """A tuple of another width than its table, in row ``row``."""
+    """The tuple in row ``row`` has another number of columns than its table."""
 
     def __init__(self, row: int) -> None:
         super().__init__(row)
@@ -38,9 +39,9 @@ class WidthError(Exception):
 
 @dataclass(frozen=True)
 class Tuples:
-    """One tuple a row, at ``at`` (negative: the row has none); ``cursor``: where each is read on.
+    """One tuple per row, at ``at`` (negative: the row has none); ``cursor``: where reading of each continues.
 
-    ``place``: which row's the values of each become, within the same block; empty: its own.
+    ``place``: for each tuple the row that gets its values, within the same block; empty: its own row.
     """
 
     data: Bytes
@@ -52,7 +53,7 @@ class Tuples:
 
 @dataclass(frozen=True)
 class Block:
-    """Columns ``begin`` to ``end`` of rows ``first`` to ``behind``; their types are those of ``relation``."""
+    """Columns ``begin`` to ``end`` of rows ``first`` to ``behind``, with the types of ``relation``."""
 
     first: int
     behind: int
@@ -63,7 +64,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Run:
-    """Segments ``first`` to ``end``, of one type; ``begin`` to ``behind`` are their values among all."""
+    """Segments ``first`` to ``end``, of one type; their values are ``begin`` to ``behind`` among all."""
 
     first: int
     end: int
@@ -74,7 +75,7 @@ class Run:
 
 @dataclass(frozen=True)
 class _Pass:
-    """What a pass over the rows left, of each run from ``place`` on: values, or where their bytes lie."""
+    """The result of a pass over the rows, for each run from ``place`` on: values, or their spans."""
 
     ways: Sequence[int]
     place: Sequence[int]
@@ -90,12 +91,12 @@ class _Pass:
 
 
 class ValueSpans:
-    """What lies in some blocks of columns.
+    """The values of some blocks of columns.
 
     Attributes:
-        block, column: of each segment.
+        block, column: block and column of each segment.
         runs: the segments by type.
-        begin: int64[segments + 1], where the values of each begin, among all.
+        begin: int64[segments + 1], where the values of each segment begin, among all values.
     """
 
     def __init__(self, tuples: Tuples, blocks: Sequence[Block]) -> None:
@@ -119,10 +120,10 @@ class ValueSpans:
             yield Run(first, end, begin, behind, kind)
 
     def _read(self) -> Iterator[_Pass]:
-        """For each run the pass that tells of it: odd ones are read again."""
+        """For each run the pass that has its values: runs with unusual values are read again."""
         texts = self._tuples.catalog is not None
         ways = [LIES if texts else way_of(run.kind) for run in self.runs]
-        # A block of later columns goes on where the one before ended, also when it is read again.
+        # A block of later columns continues at the end of the block before it, also if it is read again.
         ends = self._blocks[0].first, self._blocks[-1].behind
         later = any(each.begin > 0 for each in self._blocks)
         cursor = self._tuples.cursor[slice(*ends)].copy() if later else None
@@ -165,7 +166,7 @@ class ValueSpans:
         )  # fmt: skip
 
     def _walk(self, segments: tuple[Ints, ...], out: tuple[npt.NDArray[Any], ...]) -> None:
-        """`read_rows`, which takes the segments in the order of the blocks."""
+        """Call `read_rows`, which needs the segments in the order of the blocks."""
         blocks, tuples = self._blocks, self._tuples
         place = np.empty(len(self._order), np.int64)
         place[self._order] = np.arange(len(place))
@@ -181,7 +182,7 @@ class ValueSpans:
             raise WidthError(row)
 
     def present(self, i: int) -> Flags:
-        """For each value of run ``i`` whether there is one."""
+        """For each value of run ``i``, true if it exists."""
         run, row_pass = self.runs[i], self._passes[i]
         count = run.behind - run.begin
         if row_pass.ways[i] == LIES:
@@ -190,7 +191,7 @@ class ValueSpans:
         return flags
 
     def unchanged(self, i: int) -> Flags | None:
-        """For each value of run ``i`` whether the server left it out as unchanged; None: for none."""
+        """For each value of run ``i``, true if the server left it out as unchanged; None if there is none."""
         run, row_pass = self.runs[i], self._passes[i]
         if not row_pass.unchanged or row_pass.ways[i] != LIES:
             return None
@@ -213,13 +214,13 @@ class ValueSpans:
         return plain(run.kind.arrow, values, valid), None
 
     def part(self, i: int, begin: int, end: int) -> Parsed:
-        """Parse some values of run ``i``, of those whose bytes lie in the buffer.
+        """Parse some values of run ``i``, which must be one whose spans were noted.
 
         Args:
             begin, end: which of the run's values.
 
         Raises:
-            TextError: a value does not parse.
+            TextError: a value cannot be parsed.
         """
         kind, row_pass = self.runs[i].kind, self._passes[i]
         begin, end = row_pass.place[i] + begin, row_pass.place[i] + end

@@ -1,6 +1,6 @@
-"""The Parquet files of a copied part of a table, as an Iceberg table takes them in: field ids, exact texts.
+"""The Parquet files of a copied part of a table, ready for an Iceberg table: with field ids and exact texts.
 
-Invariant: a file that `PartFiles.finish` tells of is whole and on disk; of a part that failed none is left.
+Invariant: a file that `PartFiles.finish` returns is whole and on disk; a part that failed leaves no file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PARQUET: dict[str, Any] = {
 
 
 class CopyPlace(Protocol):
-    """Where one table's files go and what stands in them; keys are source column names."""
+    """The directory of one table's files, and their columns; keys are source column names."""
 
     @property
     def directory(self) -> Path: ...
@@ -56,8 +56,8 @@ class CopiedFile:
 
     Attributes:
         bytes: its size.
-        exact: source columns for which it has an exact-text companion.
-        received: bytes of the COPY that it was made of.
+        exact: source columns for which it has a column with exact texts.
+        received: bytes of the COPY from which it was written.
     """
 
     path: Path
@@ -68,10 +68,10 @@ class CopiedFile:
 
 
 class PartFiles:
-    """The Parquet files of one part; a new one when the last is long enough or lacks a column.
+    """The Parquet files of one part; a new file begins if the last is long enough or lacks a column.
 
     Args:
-        stem: begins the files' names; no two parts of a table have the same.
+        stem: the beginning of the files' names, different for each part of a table.
     """
 
     def __init__(self, table: SourceTable, place: CopyPlace, stem: str, rows_per_file: int) -> None:
@@ -84,12 +84,12 @@ class PartFiles:
         self.rows = 0
 
     def append(self, rows: int, columns: list[Pair], received: int = 0) -> None:
-        """Write rows: of each column its typed values, and the exact texts if some value needs one.
+        """Write rows: for each column its typed values, and the exact texts if some value needs one.
 
         Args:
             rows: how many rows the arrays have.
-            columns: per column its typed values, and the exact texts where some value needs one, else None.
-            received: bytes of the COPY that the rows were made of.
+            columns: per column its typed values, and the exact texts if some value needs one, else None.
+            received: bytes of the COPY that the rows came from.
         """
         named = list(zip(self._table.columns, columns, strict=True))
         exact = tuple(column.name for column, (_, text) in named if text is not None)
@@ -139,14 +139,14 @@ class PartFiles:
         self._file_rows = self._file_received = 0
 
     def finish(self) -> list[CopiedFile]:
-        """End the last file; all of them, in order."""
+        """End the last file; return all files, in order."""
         self._close()
         if self._done:
             sync_path(self.place.directory)
         return self._done
 
     def abandon(self) -> None:
-        """Leave nothing behind."""
+        """Remove all files."""
         writer, self._writer = self._writer, None
         try:
             if writer is not None:
@@ -159,7 +159,7 @@ class PartFiles:
 
 
 def _repeats(values: pa.Array | pa.ChunkedArray) -> bool:
-    """Is a column smaller with a dictionary? One that most numbers, times and texts overflow only costs."""
+    """True if a dictionary makes the column smaller; for most numbers, times and texts it only costs time."""
     if not pa.types.is_string(values.type):
         return False
     some = values.slice(0, _ROWS_LOOKED_AT)
@@ -171,7 +171,7 @@ def _field(name: str, kind: pa.DataType, field_id: int) -> pa.Field:
 
 
 def _file_type(place: CopyPlace, column: SourceColumn) -> pa.DataType:
-    """The column's type in the files; within it the field ids of its parts."""
+    """The column's type in the files; a nested type has the field ids of its parts."""
     representation = place.representations.get(column.name)
     if representation is None:
         return column_type(column.type_oid, column.typmod).arrow
@@ -184,12 +184,12 @@ def _file_type(place: CopyPlace, column: SourceColumn) -> pa.DataType:
 
 
 def unwritable(directory: Path, error: Exception) -> ChangeLogError:
-    """What a file that cannot be written is told as."""
+    """The error for a file that cannot be written."""
     number = getattr(error, "errno", None)
     reason = os.strerror(number) if number else str(error)
     return ChangeLogError(
         f"the copied table cannot be written: {reason}",
         where=str(directory),
-        way_out="free or enlarge the disk (or correct its permissions), then run the same command again; "
-        "the files written so far were removed",
+        way_out="free space on the disk, or enlarge it, or correct the permissions of the folder; then run "
+        "the same command again. The files of this part of the table were removed",
     )

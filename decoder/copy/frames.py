@@ -1,4 +1,4 @@
-r"""COPY's binary format, taken apart column by column.
+r"""Reads COPY's binary format into columns.
 
 Grammar (COPY manual page, "Binary Format"):
 
@@ -6,7 +6,7 @@ Grammar (COPY manual page, "Binary Format"):
     row    = int16 field_count  field*
     field  = int32 length  bytes            length -1: NULL
 
-Compiled code checks every length before it is used; a fault is a ProtocolError with its offset.
+Compiled code checks every length before it is used; a wrong one is a ProtocolError with its offset.
 """
 
 from __future__ import annotations
@@ -28,11 +28,16 @@ from slotlake.decoder.errors import ProtocolError
 from slotlake.decoder.types.slices import Slices
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
-_FAULTS = ("", "a row with another number of fields", "a negative field length", "data after the end")
+_FAULTS = (
+    "",
+    "a row has another number of fields than the table has columns",
+    "a field has a negative length",
+    "there is data after the COPY trailer",
+)
 _WAY_OUT = (
-    "the bytes of the copy are damaged, or of a version that is not known here; nothing of it was "
-    "published. It is "
-    "read anew by the next run; if it is refused at the same place, please report it"
+    "the data of the copy is damaged, or has a format that this version of slotlake does not know. Nothing "
+    "of it was published, and the next run reads the table again. If the same place is refused again, please "
+    "report it"
 )
 _ROWS, _CONSUMED, _FINISHED, _BAD = range(4)
 
@@ -47,10 +52,10 @@ class CopyFrames:
         self._offset = 0
 
     def take(self, raw: bytes, rows_max: int) -> tuple[int, list[Slices]]:
-        """The whole rows in what was left over and ``raw``: their number, and each column's slices.
+        """The complete rows in the rest of the last call and ``raw``: their number, and each column's slices.
 
         Args:
-            rows_max: at most this many rows lie in it.
+            rows_max: it contains at most this many rows.
 
         Raises:
             ProtocolError: it is not binary COPY data with that many columns.
@@ -71,26 +76,26 @@ class CopyFrames:
         return rows, [Slices(view, start[i, :rows], length[i, :rows]) for i in range(self._columns)]
 
     def end(self) -> None:
-        """Check that the data did not stop before its end mark.
+        """Check that the data ended with the COPY trailer.
 
         Raises:
-            ProtocolError: it did.
+            ProtocolError: the trailer is missing.
         """
         if not self.finished or self._rest:
-            raise _error("the data ends too early", self._offset)
+            raise _error("the data ends without the COPY trailer", self._offset)
 
     def _header(self, data: bytes) -> int:
         """Offset of the first row in ``data``."""
         if self._headed:
             return 0
         if len(data) < 19 or not data.startswith(_SIGNATURE):
-            raise _error("no COPY signature", 0)
+            raise _error("the data does not begin with the signature of binary COPY", 0)
         if data[11:15] != b"\0\0\0\0":
-            raise _error("unknown COPY flags", 11)
+            raise _error("the COPY header has unknown flags", 11)
         self._headed = True
         begin = 19 + int.from_bytes(data[15:19], "big")
         if begin > len(data):
-            raise _error("the header extension ends too early", 15)
+            raise _error("the extension of the COPY header ends too early", 15)
         return begin
 
 
@@ -113,7 +118,7 @@ def _int32(data: Bytes, p: int) -> int:
 def _walk(  # noqa: C901, PLR0911
     data: Bytes, begin: int, finished: bool, start: Ints, length: Lengths, report: Ints
 ) -> int:
-    """Note where each field lies; stops before a row that is not whole."""
+    """Note the span of each field; stop before a row that is not complete."""
     columns, rows_max = start.shape
     size = len(data)
     data, start, length, report = bare(data), bare(start), bare(length), bare(report)

@@ -1,10 +1,11 @@
-"""Into which parts a table's copy is cut: ranges of its pages, so that many are read at once and none twice.
+"""Divides a table's copy into parts: ranges of pages, so that several are read at once and none twice.
 
 A part is a range of ctids of one table file: the table itself, or a partition of a table that is published
 through its root.  Together the parts are the whole table, whatever is written meanwhile: a version of a row
-never moves, the first range begins at the first page, the last has no end.  PostgreSQL reads a range of ctids
-without the rest of the table from 14 on (nodeTidrangescan.c); of what has no pages, or may be read through
-its root only, or not by ctid (whoever may read some columns only), there is one part.
+never moves, the first range begins at the first page, and the last has no end.  From version 14 on PostgreSQL
+reads a range of ctids without the rest of the table (nodeTidrangescan.c).  There is only one part for a table
+without pages, for one that the role may read through its root only, and for one that it may not read by
+ctid (because it may read only some columns).
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _ONLY = "ONLY "
 
 @dataclass(frozen=True)
 class Part:
-    """What one COPY reads of a table.
+    """The part of a table that one COPY reads.
 
     Attributes:
         number: its place among the table's parts.
-        relation: the table file as SQL takes it, with ONLY unless it is a root.
-        first, end: pages, ``end`` not included; None for no bound.
-        rows, bytes: about how many; 0 when the server does not know. Bytes are the server's, TOAST included.
-        relation_id: OID of what had that name when the table was cut; 0 if that was not recorded.
+        relation: the table file as in SQL, with ONLY unless it is a root.
+        first, end: pages, ``end`` not included; None for no limit.
+        rows, bytes: estimates; 0 if the server does not know. Bytes are the server's, TOAST included.
+        relation_id: OID of the relation that had that name when the parts were planned; 0 if not recorded.
     """
 
     number: int
@@ -47,12 +48,12 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Of the table file, quoted, with its schema."""
+        """The quoted name of the table file, with its schema."""
         return self.relation.removeprefix(_ONLY)
 
     @property
     def condition(self) -> str | None:
-        """The range as SQL; None for all."""
+        """The range as SQL; None for the whole table file."""
         bounds = [f"ctid >= '({self.first},0)'::tid"] if self.first is not None else []
         bounds += [f"ctid < '({self.end},0)'::tid"] if self.end is not None else []
         return " AND ".join(bounds) or None
@@ -72,7 +73,7 @@ class _Leaf:
     ranged: bool
 
 
-# Of a locked table the size is as it was analysed last: a range more or less, but the plan waits for nobody.
+# The size of a locked table is that of its last ANALYZE: there may be a range more or less, but no wait.
 _LEAVES = f"""WITH RECURSIVE {LOCKED}, root AS (
     SELECT oid, relkind FROM pg_class WHERE oid = ANY (%s)
 ), {LEAVES}
@@ -101,7 +102,7 @@ def plan_parts(
     """The parts of each table, at least one, by one query for all tables.
 
     Args:
-        part_bytes: a part has about so many (PART_BYTES), as the server stores them; at least a page.
+        part_bytes: size of a part in the server's files, at least a page; None: PART_BYTES.
     """
     by_oid = {table.relation_id: table for table in tables}
     ranges, size = connection.info.server_version >= _FIRST_WITH_RANGES, part_bytes or PART_BYTES
@@ -120,7 +121,7 @@ def plan_parts(
 
 
 def _whole(table: SourceTable, leaves: list[_Leaf]) -> list[_Leaf]:
-    """A root whose partitions this role may not read by themselves."""
+    """One leaf for the whole root, because this role may not read its partitions directly."""
     rows, stored = sum(leaf.rows for leaf in leaves), sum(leaf.bytes for leaf in leaves)
     return [_Leaf(table.relation_id, table.quoted, 0, rows, stored, ranged=False)]
 
@@ -140,7 +141,7 @@ def _parts(table: SourceTable, leaves: list[_Leaf], part_bytes: int) -> list[Par
 
 
 def part_query(table: SourceTable, part: Part, more: str | None = None) -> str:
-    """The COPY command for a part of a table; ONLY, because children are published by themselves.
+    """The COPY command for a part of a table; with ONLY, because child tables are published separately.
 
     Args:
         more: a further condition, as SQL.

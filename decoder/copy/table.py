@@ -1,13 +1,12 @@
 """The initial copy of a table: COPY under an exported snapshot into Parquet files for Iceberg.
 
-Every column comes in COPY's binary format, as the value itself where its type has a reader of binary values,
-else as the text that its output function gives (`types.copy_sql`).  Both go through the same table of types
-as the stream, so that a row copied and the same row streamed are equal to the last bit.  The files carry
+Every column comes in COPY's binary format: as the value itself if its type has a reader of binary values,
+else as the text from its output function (`types.copy_sql`).  Both use the same table of types as the
+stream, so that a copied row and the same row from the stream are equal to the last bit.  The files have
 Iceberg's field ids and can be registered in place as the table's data.
 
-Invariant: the rows are exactly those that the publication's filter lets through as the snapshot sees
-them; memory is bounded by a few chunks for each part that is read at once; of a part that failed no file
-is left.
+Invariant: the rows are exactly those of the snapshot that pass the publication's filter; memory is limited
+to a few chunks for each part that is being read; a part that failed leaves no file.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ __all__ = ["CopiedFile", "CopyCrew", "CopyJob", "CopyPlace", "CopyProgress", "co
 WORKERS = 2
 _NO_PRIVILEGE = "42501"
 CHUNK_BYTES = 16 << 20
-_CHUNKS_BYTES = 32 << 20  # of all parts that are read at once
+_CHUNKS_BYTES = 32 << 20  # for all parts that are read at once
 _CHUNK_BYTES_MIN = 4 << 20
 
 
@@ -63,10 +62,10 @@ class CopyJob:
     """A part to be copied.
 
     Attributes:
-        place: an existing directory, and names and field ids; arrays are typed as
-            `types.column_type` says (decimals, timestamps in microseconds, UTC-adjusted or not).
-        stem: of the names of its files; no two jobs with one directory have the same.
-        condition: a further condition that its rows meet, as SQL.
+        place: an existing directory, and names and field ids; arrays have the types of
+            `types.column_type` (decimals, timestamps in microseconds, UTC-adjusted or not).
+        stem: the beginning of its files' names, different for each job with the same directory.
+        condition: a further condition on its rows, as SQL.
     """
 
     table: SourceTable
@@ -82,7 +81,7 @@ Begins = Callable[[CopyJob], bool]
 
 
 def _nothing(*arguments: object) -> None:
-    """Nobody asks."""
+    """Do nothing: the caller gave no function."""
 
 
 def _always(job: CopyJob) -> bool:
@@ -102,16 +101,16 @@ def copy_table(
     """Copy the published rows and columns of a table, as the snapshot sees them.
 
     Args:
-        snapshot: name of an exported snapshot that is still held (`slots.ExportedSnapshot`).
+        snapshot: name of an exported snapshot that is still open (`slots.ExportedSnapshot`).
         place: as in `CopyJob`.
         rows_per_file: a file ends at the first chunk after this many rows.
         workers: how many parts are read at once.
 
     Returns:
-        The files, in order; none when there are no rows. On failure none is left.
+        The files, in order; none if there are no rows. After an error no file is left.
 
     Raises:
-        SourceError: the server refuses: privileges, row-level security, a snapshot that is gone.
+        SourceError: the server refuses: privileges, row-level security, a snapshot that does not exist.
         VanishedError: the table was dropped.
         ChangeLogError: the files cannot be written.
     """
@@ -145,7 +144,7 @@ def copy_query(table: SourceTable) -> str:
 
 
 class _Sum:
-    """What the parts of a table tell, as one."""
+    """Adds the progress of a table's parts."""
 
     def __init__(self, table: SourceTable, progress: Callable[[CopyProgress], None]) -> None:
         self._table, self._progress = table, progress
@@ -165,17 +164,17 @@ class _StoppedError(Exception):
 
 
 class CopyCrew:
-    """Reads parts under one snapshot, several at once, in the order given; use as a context manager.
+    """Reads parts under one snapshot, several at once, in the order of ``jobs``; use as a context manager.
 
-    Leaving it by an exception ends what is under way; files of parts that were finished stay.
+    An exception inside the block stops the running parts; files of finished parts stay.
 
     Args:
         done: called, in a thread of the crew, with the files of each part once they are on disk.
-        report: called with how many more rows and bytes of a part have come.
-        begins: asked before each part, in a thread of the crew; one for which it says no is left out.
+        report: called with the number of further rows and bytes of a part.
+        begins: called before each part, in a thread of the crew; if it returns False the part is left out.
 
     Attributes:
-        dropped_tables: OIDs of tables that were dropped before all parts were read; they are left out
+        dropped_tables: OIDs of tables that were dropped before all parts were read; they are left out.
     """
 
     def __init__(
@@ -214,10 +213,10 @@ class CopyCrew:
             connection.close()
 
     def wait(self, jobs: Iterable[CopyJob]) -> None:
-        """Until these parts are done, or left out.
+        """Wait until these parts are done, or left out.
 
         Raises:
-            SourceError, ChangeLogError: as `copy_table`; of any part, also of one that was not asked for.
+            SourceError, ChangeLogError: as `copy_table`; also for a part that is not among ``jobs``.
         """
         for job in jobs:
             try:
@@ -271,7 +270,7 @@ class CopyCrew:
             raise
 
     def _connection(self) -> WatchedConnection:
-        """This thread's; one is closed, not rolled back: in the middle of a COPY nothing else can be said."""
+        """This thread's connection; in the middle of a COPY it can only be closed, not rolled back."""
         connection: WatchedConnection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = connect(self._dsn)
@@ -285,16 +284,16 @@ def _take_snapshot(connection: psycopg.Connection[Any], snapshot: str) -> None:
         connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
     except (psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue):
         raise SourceError(
-            f"the exported snapshot {snapshot!r} is gone",
-            where="the session that exported it has ended",
+            f"the exported snapshot {snapshot!r} does not exist any more, because its session has ended",
+            where="SET TRANSACTION SNAPSHOT",
             way_out="run the same command again",
         ) from None
-    # Rather fail than copy a part of the rows.
+    # With row-level security the copy must fail, not read a part of the rows.
     connection.execute("SET LOCAL row_security = off")
 
 
 class _Reading:
-    """Receives here, decodes and writes in another thread, one chunk ahead."""
+    """Receives data in this thread; decodes and writes in another thread, one chunk at a time."""
 
     def __init__(
         self, dsn: str, job: CopyJob, writer: PartFiles, crew: tuple[Report, threading.Event, int]
@@ -331,14 +330,14 @@ class _Reading:
             else:
                 time.sleep(nap.seconds)
         self._expect(connection, pq.ExecStatus.COMMAND_OK)
-        while pgconn.get_result() is not None:  # the connection takes its next command only then
+        while pgconn.get_result() is not None:  # only then the connection accepts its next command
             pass
         self._wait()
         self._thread.shutdown()
         self._frames.end()
 
     def stop(self) -> None:
-        """Give up; what has begun is waited for."""
+        """Stop, and wait for the work that has begun."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _expect(self, connection: WatchedConnection, status: int) -> None:
@@ -359,7 +358,7 @@ class _Reading:
             return SourceError(
                 f"row-level security hides rows of {self._table.quoted} from this role",
                 where=where,
-                way_out="ALTER ROLE … BYPASSRLS, or use the table's owner",
+                way_out="ALTER ROLE … BYPASSRLS (as a superuser), or connect as the table's owner",
             )
         return explain(error, self._dsn, f"copying {self._table.quoted}", rows=True)
 
@@ -377,7 +376,7 @@ class _Reading:
             self._under_way.result()
 
     def _decode(self, raw: bytes, messages: int) -> None:
-        # One message is one row, but for the header before the first and the end mark.
+        # One message is one row; the first also has the header, and the last is the trailer.
         rows, slices = self._frames.take(raw, messages + 1)
         if rows:
             columns = [self._parse(c, s) for c, s in zip(self._table.columns, slices, strict=True)]
@@ -393,7 +392,7 @@ class _Reading:
 
 
 def _wait(connection: WatchedConnection, patience: Patience) -> None:
-    """For the server's next bytes, or a second."""
+    """Wait for the server's next bytes, for at most a second."""
     if readable(connection.pgconn, 1.0):
         patience.heard()
     else:

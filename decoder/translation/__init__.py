@@ -1,4 +1,4 @@
-"""Texts as the database stores them, translated here to UTF-8, where the server would end the stream.
+"""Translates texts from the database's encoding to UTF-8, for streams that the server cannot translate.
 
 Others import `messages`.
 """

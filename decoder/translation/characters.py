@@ -1,12 +1,12 @@
 """Characters of the source's encoding in UTF-8, as the server itself translates them.
 
-Owns what is known of an encoding: where a character ends.  What it is in UTF-8 only the server knows (it may
-have a conversion of its own, CREATE DEFAULT CONVERSION): each character that occurs is asked for once.
+This module knows of an encoding only where a character ends.  Its UTF-8 only the server knows (it may have a
+conversion of its own, CREATE DEFAULT CONVERSION): each character that occurs is requested once.
 
-Rules: wchar.c (pg_euc_*_verifychar) says how long a character is, by its first byte; conv.c (LocalToUtf)
-translates one after the other, so a text can be translated exactly if each of its characters can.  A length
-that is too long or too short only occurs in a text that the server refuses too: its first byte is no first
-byte of that encoding.
+Rules: by wchar.c (pg_euc_*_verifychar) a character's first byte gives its length.  conv.c (LocalToUtf)
+translates characters one after the other, so a text can be translated exactly if each of its characters can.
+The length found here can be wrong only in a text that the server refuses too, because a byte in it cannot
+begin a character of that encoding.
 """
 
 from __future__ import annotations
@@ -29,19 +29,22 @@ _EUC = rb"\x8e.?|\x8f.{0,2}|[\x80-\xff].?"
 _EUC_TW = rb"\x8e.{0,3}|\x8f.{0,2}|[\x80-\xff].?"
 _SINGLE = rb"[\x80-\xff]"
 _SINGLE_BYTE = re.compile(r"LATIN\d+|WIN\d+|KOI8[RU]|ISO_8859_\d+")
-_UNKNOWN = "correct the value at the source, drop the slot, then run `slotlake recover --yes`"
+_UNKNOWN = (
+    "correct the value at the source, drop the slot (SELECT pg_drop_replication_slot(…)), then run "
+    "`slotlake recover --yes`"
+)
 
 
 class Characters(Closes):
-    """What the characters of an encoding are in UTF-8; use as a context manager.
+    """The UTF-8 of the characters of an encoding; use as a context manager.
 
     Args:
         dsn: of the database whose texts are translated.
-        encoding: their encoding, as the server names it; that of the database if not given.
+        encoding: their encoding, with the server's name for it; that of the database if not given.
 
     Raises:
-        UntranslatableError: texts of that encoding cannot be taken apart here.
-        SourceError: the server cannot be asked.
+        UntranslatableError: this module cannot divide texts of that encoding into characters.
+        SourceError: the server cannot be reached or refuses.
     """
 
     def __init__(self, dsn: str, encoding: str | None = None) -> None:
@@ -60,10 +63,10 @@ class Characters(Closes):
         self._connection.close()
 
     def learn(self, texts: Iterable[bytes]) -> None:
-        """Ask for the characters of these texts that are not known yet.
+        """Ask the server for the characters of these texts that are not known yet.
 
         Raises:
-            SourceError: the server cannot be asked.
+            SourceError: the server cannot be reached or refuses.
         """
         occur = {character for text in texts for character in self._character.findall(text)}
         asked = sorted(occur - self._known.keys())
@@ -71,7 +74,7 @@ class Characters(Closes):
             self._known.update(zip(asked, self._translated(asked), strict=True))
 
     def utf8(self, text: bytes) -> bytes | None:
-        """A text of which all characters were learnt, in UTF-8; None if the server has none for it."""
+        """A text in UTF-8, after its characters were learnt; None if the server cannot translate one."""
         try:
             return self._character.sub(self._one, text)
         except _NoneError:
@@ -84,7 +87,7 @@ class Characters(Closes):
         return translated
 
     def _translated(self, characters: Sequence[bytes]) -> list[bytes | None]:
-        """One bad character makes the server refuse all: then each half is asked for by itself."""
+        """Translate characters; one bad character makes the server refuse all: then try each half alone."""
         if not characters:
             return []
         try:
@@ -102,13 +105,13 @@ class _NoneError(Exception):
 
 
 def _pattern(encoding: str, where: str) -> bytes:
-    """One character that is not ASCII, or what a text's end leaves of it."""
+    """The pattern of one character that is not ASCII, or of its beginning at a text's end."""
     if _SINGLE_BYTE.fullmatch(encoding):
         return _SINGLE
     if encoding.startswith("EUC_"):
         return _EUC_TW if encoding == "EUC_TW" else _EUC
     raise UntranslatableError(
-        f"texts in the encoding {encoding or '(unknown)'} are not translated here",
+        f"neither the server nor slotlake can translate these texts from {encoding or '(unknown)'} to UTF-8",
         where=where,
         way_out=_UNKNOWN,
     )

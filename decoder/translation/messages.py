@@ -1,13 +1,13 @@
-"""Messages whose texts are in the database's encoding, made into those that a client of UTF-8 would be sent.
+"""Translates messages with texts in the database's encoding into those that a client with UTF-8 would get.
 
-Grammar: decoder/protocol/wire.py, of protocol 1 and text values (no transaction in progress, nothing binary),
-with the messages of prepared transactions.  Texts are names and values; the content of a logical message is
-bytes.
+Grammar: decoder/protocol/wire.py, for protocol 1 and text values (no transaction in progress, nothing
+binary), with the messages of prepared transactions.  Texts are names and values; the content of a logical
+message is bytes.
 
-Invariant: a text that the server could not translate leaves here as bytes that are never UTF-8, so that the
-decoder, which looks at each value, finds its table and column.  The bytes alone might be UTF-8 by chance:
-Á is two letters of WIN1252, the second of which does not exist.  A message that breaks the grammar passes as
-it is: the decoder says what is wrong with it.
+Invariant: a text that the server could not translate becomes bytes that are never UTF-8, so that the decoder,
+which checks each value, can name its table and column.  Without this the bytes could be UTF-8 by chance: the
+two bytes of Á in UTF-8 are two characters in WIN1252, and the second of them does not exist there.  A message
+that breaks the grammar is not changed: the decoder says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ASCII_MAX = 127
 
 
 class _Text(NamedTuple):
-    """Where a text lies in a message; ``counted``: its length stands before it, else a zero byte ends it."""
+    """The span of a text in a message; ``counted``: its length is before it, else a zero byte ends it."""
 
     start: int
     end: int
@@ -54,10 +54,10 @@ class Translation(Closes):
         self._characters.close()
 
     def take(self, buffer: MessageBuffer) -> MessageBuffer:
-        """The same messages in UTF-8: another buffer, or this one if it is ASCII throughout.
+        """The same messages in UTF-8: another buffer, or this one if it contains only ASCII.
 
         Raises:
-            SourceError: the server cannot be asked.
+            SourceError: the server cannot be reached or refuses.
         """
         messages = {i: _message(buffer, i) for i in _not_ascii(buffer)}
         texts = {i: _texts(message) for i, message in messages.items()}
@@ -83,7 +83,7 @@ class Translation(Closes):
 
 
 def _not_ascii(buffer: MessageBuffer) -> list[int]:
-    """The messages with a byte beyond ASCII."""
+    """The messages with a byte that is not ASCII."""
     starts, ends = buffer.ends[:-1], buffer.ends[1:]
     filled = np.flatnonzero(ends > starts)
     if not len(filled):
@@ -112,7 +112,7 @@ def _replaced(buffer: MessageBuffer, changed: dict[int, bytes]) -> MessageBuffer
 
 
 def _texts(message: bytes) -> list[_Text]:
-    """The texts of a message that are not ASCII, in order; none of one that breaks the grammar."""
+    """The texts of a message that are not ASCII, in order; none if the message breaks the grammar."""
     reader = _READERS.get(message[:1])
     if reader is None:
         return []
@@ -139,19 +139,19 @@ class _Walk:
         cursor = self._cursor
         end = cursor.payload.find(b"\0", cursor.offset)
         if end < 0:
-            raise cursor.error("a string without its end")
+            raise cursor.error("the string has no zero byte at its end")
         self._note(_Text(cursor.offset, end, counted=False))
         cursor.offset = end + 1
 
     def columns(self) -> None:
-        """Of a Relation message."""
+        """Read the columns of a Relation message."""
         for _ in range(self._cursor.unsigned(2)):
             self.skip(1)
             self.string()
             self.skip(8)
 
     def tuples(self) -> None:
-        """One or two, each after the letter that says which."""
+        """Read one or two tuples, each after its tag."""
         while self._cursor.offset < len(self._cursor.payload):
             self.skip(1)
             for _ in range(self._cursor.unsigned(2)):
@@ -193,7 +193,7 @@ def _row(walk: _Walk) -> None:
 
 
 def _string_after(length: int) -> Callable[[_Walk], None]:
-    """Of a message with one string behind so many bytes; what follows it is none."""
+    """A reader for messages with one string after ``length`` bytes, and no text after it."""
 
     def read(walk: _Walk) -> None:
         walk.skip(length)
@@ -202,7 +202,7 @@ def _string_after(length: int) -> Callable[[_Walk], None]:
     return read
 
 
-# Where the identifiers of prepared transactions stand: protocol manual, section 54.9.
+# For the places of the identifiers of prepared transactions see the protocol manual, section 54.9.
 _READERS: dict[bytes, Callable[[_Walk], None]] = {
     b"R": _relation,
     b"Y": _type,
