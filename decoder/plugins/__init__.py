@@ -1,4 +1,4 @@
-"""Output plugins seen from the reading side: one change model, one interface, a reader for each plugin.
+"""Readers of output plugins: one model of changes, one interface for consumers, a reader for each plugin.
 
 Others import `changelog`, `consumer`, `delivery`, `jsonlines`, `live`, `model` and `readers`.
 """

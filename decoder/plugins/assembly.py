@@ -1,10 +1,10 @@
-"""Whole transactions from streamed and prepared ones, for consumers that take only these.
+"""Makes whole transactions from streamed and prepared ones, for consumers that accept only whole ones.
 
-What the server would do for an output plugin without the families: show a streamed transaction when
-it commits, a prepared one when its outcome is commit.  Works on events, in memory: the lake's own road
-(`decoder.assembly.assembler`) spills to disk, this one is for looking and for small consumers.
+It does what the server does for an output plugin without these callbacks: it shows a streamed transaction
+when it commits, and a prepared one when its outcome is commit.  It works on events, in memory; the lake uses
+`decoder.assembly.assembler`, which spills to disk.
 
-Invariant: what comes out is in commit order and has no event of a family that was asked to go.
+Invariant: the output is in commit order, and has no event of a family that the consumer lacks.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class _OpenTransaction:
 
 
 class Assembly:
-    """Passes events on, holding back what belongs to an unfinished transaction.
+    """Forwards events, but keeps those of an unfinished transaction.
 
     Args:
-        streams: hold streamed transactions until they commit.
-        prepared: hold prepared transactions until their outcome.
+        streams: keep streamed transactions until they commit.
+        prepared: keep prepared transactions until their outcome.
     """
 
     def __init__(self, *, streams: bool, prepared: bool) -> None:
@@ -46,17 +46,17 @@ class Assembly:
         self._preparing: _OpenTransaction | None = None
 
     def hold(self, event: Event) -> None:
-        """From this begin_prepare on, hold that transaction, though prepared ones are passed on."""
+        """From this begin_prepare on, keep that transaction, although prepared ones are forwarded."""
         assert event.transaction is not None
         self._preparing = _OpenTransaction(event.transaction)
 
     @property
     def unfinished(self) -> int:
-        """Transactions held."""
+        """How many transactions are kept."""
         return len(self._streamed) + len(self._waiting)
 
     def take(self, event: Event) -> Iterator[Event]:
-        """Events that are due now that this one has come."""
+        """Take one event; yield the events that are due now."""
         if self._preparing is not None:
             yield from self._in_preparation(event)
         elif event.callback.startswith("stream_") and self._streams:
@@ -82,11 +82,11 @@ class Assembly:
         assert event.transaction is not None
         prepared = self._waiting.pop(event.transaction.gid, None)
         if prepared is None:
-            # Prepared before the first position read: its changes are not in this stream.
+            # It was prepared before the first position: its changes are not in this stream.
             if not self._prepared:
                 yield event
         elif event.callback == "commit_prepared":
-            # Its position is that of the outcome; the xid and origin are those it had from the start.
+            # Its position is that of the outcome; its xid and origin are those from its begin.
             original = prepared.transaction
             final = replace(event.transaction, xid=original.xid, origin=original.origin)
             yield from _whole_transaction(final, prepared.events, event.lsn)
@@ -131,7 +131,7 @@ class Assembly:
         stream = self._streamed.pop(xid, None) if end else self._streamed.get(xid)
         if stream is None:
             raise ProtocolError(
-                f"{event.callback} of a transaction of which no block has come",
+                f"{event.callback} came for a transaction without any stream block",
                 where=f"transaction {xid}, at {format_lsn(event.lsn)}",
             )
         return stream
@@ -140,9 +140,9 @@ class Assembly:
 def _as_plain(event: Event) -> Event:
     if event.body is None:
         raise ProtocolError(
-            "the plugin hides what a streamed transaction changed",
+            "the plugin does not show the changes of a streamed transaction",
             where=f"{event.callback}, at {format_lsn(event.lsn)}",
-            way_out="read without its option stream-changes",
+            way_out="remove the plugin's option stream-changes",
         )
     return replace(event, callback=_PLAIN[event.callback])
 

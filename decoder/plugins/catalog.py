@@ -1,11 +1,11 @@
-"""What a plugin does not tell of a table, from the source's catalog: OID, replica identity, key, types.
+"""Facts about a table that a plugin does not send: OID, replica identity, key, types, from the catalog.
 
-pgoutput describes its tables itself.  The other plugins do not, so their readers ask here.  The answer is
-the catalog of *now*, not of the moment of the change: it is used only where it agrees with all that the
-plugin does tell (names and types of the columns), and never for a value.  A replica identity that was
-switched in between is the one thing that cannot be noticed; docs/plugins.md says so.
+pgoutput describes its tables itself.  The other plugins do not, so their readers ask this module.  The answer
+is the catalog of *now*, not of the time of the change: it is used only if it agrees with everything that the
+plugin sends (names and types of the columns), and never for a value.  Only a replica identity that was
+changed in between cannot be noticed; docs/plugins.md says so.
 
-A recording holds the answers that were given while it was made, so it reads the same anywhere.
+A recording contains the answers that came while it was made, so reading it gives the same result anywhere.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ORDER BY a.attnum
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """One column: as pgoutput would describe it, as SQL prints its type, and whether it can be TOASTed."""
+    """One column: as pgoutput describes it, its type's name in SQL, and whether it can be TOASTed."""
 
     column: Column
     sql_type: str
@@ -58,14 +58,14 @@ class ColumnFacts:
 
 @dataclass(frozen=True)
 class TableFacts:
-    """One table as the catalog has it."""
+    """One table in the catalog."""
 
     oid: int
     replica_identity: str
     columns: tuple[ColumnFacts, ...]
 
     def relation(self, schema: str, table: str) -> Relation:
-        """The same as pgoutput's Relation message."""
+        """The same facts as in pgoutput's Relation message."""
         return Relation(
             self.oid, schema, table, self.replica_identity, tuple(facts.column for facts in self.columns)
         )
@@ -75,14 +75,14 @@ class Catalog(Protocol):
     """Answers about tables and origins."""
 
     def table(self, schema: str, table: str) -> TableFacts | None:
-        """The table, None when it is not known."""
+        """The table, None if it is not known."""
 
     def origin(self, number: int) -> str | None:
-        """Name of a replication origin by its number (wal2json), None when it is not known."""
+        """Name of a replication origin by its number (wal2json), None if it is not known."""
 
 
 class LiveCatalog:
-    """Asks the source; each table once per description that the plugin gives of it."""
+    """Asks the source, once for each description of a table that the plugin sends."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -111,43 +111,43 @@ class LiveCatalog:
 
 
 class RecordedCatalog:
-    """Answers given earlier, read from a recording."""
+    """Earlier answers, read from a recording."""
 
     def __init__(self) -> None:
         self.answers: dict[tuple[str, str], TableFacts | None] = {}
         self.origins: dict[int, str | None] = {}
 
     def table(self, schema: str, table: str) -> TableFacts | None:
-        """The last answer about it."""
+        """The last answer about this table."""
         return self.answers.get((schema, table))
 
     def origin(self, number: int) -> str | None:
-        """The answer about it."""
+        """The answer about this origin."""
         return self.origins.get(number)
 
 
 class NotingCatalog:
-    """Passes questions on and tells each answer, so that a recording can keep it."""
+    """Forwards questions, and reports each answer to a recording."""
 
     def __init__(self, catalog: Catalog, note: Callable[[dict[str, Any]], None]) -> None:
         self._catalog, self._note = catalog, note
 
     def table(self, schema: str, table: str) -> TableFacts | None:
-        """What the catalog answers."""
+        """The catalog's answer about a table."""
         facts = self._catalog.table(schema, table)
         rows = facts_rows(facts) if facts is not None else []
         self._note({"schema": schema, "table": table, "columns": rows})
         return facts
 
     def origin(self, number: int) -> str | None:
-        """What the catalog answers."""
+        """The catalog's answer about an origin."""
         name = self._catalog.origin(number)
         self._note({"origin": number, "name": name})
         return name
 
 
 def table_facts(rows: list[tuple[Any, ...]] | list[list[Any]]) -> TableFacts:
-    """From rows of the catalog query, or of a recording."""
+    """The facts from rows of the catalog query, or of a recording."""
     columns = tuple(
         ColumnFacts(Column(name, oid, typmod, in_key, user_name or type_name(oid) or ""), sql_type, toastable)
         for _, _, name, oid, typmod, in_key, user_name, sql_type, toastable in rows
@@ -157,7 +157,7 @@ def table_facts(rows: list[tuple[Any, ...]] | list[list[Any]]) -> TableFacts:
 
 
 def facts_rows(facts: TableFacts) -> list[list[Any]]:
-    """`table_facts` backwards."""
+    """The inverse of `table_facts`."""
     if not facts.columns:
         return [[facts.oid, facts.replica_identity, *[None] * 7]]
     rows: list[list[Any]] = []

@@ -1,12 +1,12 @@
 """The change log as a consumer: batches from a slot of another plugin than pgoutput.
 
-Row by row, so slower than `decoder.stream.pull`, but with the same batch at the end: events are written as
-pgoutput messages (`encode`) and go through the same columnar decoder and batch writer.
+It works row by row, so it is slower than `decoder.stream.pull`, but the batch is the same: events are written
+as pgoutput messages (`encode`) and go through the same columnar decoder and batch writer.
 
-Only what loses nothing may feed a lake: test_decoding, and wal2json in format 2; before its version 2.6,
-which prints NaN as null, only with number columns that cannot be NULL.  Publications are applied here, as the
-plugins know none: tables, column lists; one with a row filter, without some action, or of a partitioned table
-is refused.
+Only plugins that lose nothing may fill a lake: test_decoding, and wal2json in format 2.  wal2json before
+version 2.6 prints NaN as null, so its number columns must be NOT NULL.  The plugins ignore publications, so
+this module applies them: tables and column lists.  It refuses a publication with a row filter, without one of
+the actions, or of a partitioned table.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ WHERE pubname = ANY (%s) AND NOT (pubinsert AND pubupdate AND pubdelete AND pubt
 """
 
 Published = Mapping[tuple[str, str], Collection[str]]
+_ACTIONS = {"insert": "an inserted", "update": "an updated", "delete": "a deleted"}
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ class _Projection:
     """The published part of a table.
 
     Attributes:
-        places: of its columns among those that the plugin shows.
-        numbers: which of its columns have a type that has NaN.
+        places: the places of its columns among those that the plugin shows.
+        numbers: the columns whose type has NaN.
     """
 
     relation: Relation
@@ -82,17 +83,17 @@ class _Projection:
 
 
 class ChangeLogConsumer(FullConsumer):
-    """Writes what it is shown into a batch.
+    """Writes changes into a batch.
 
     Args:
         writer: of the batch; the caller finishes or abandons it.
-        published: the tables to keep and their columns; None for all as they are.
-        messages: keep logical messages.
-        unreadable: tables of which a value cannot be read join it (`Decoder.decode`); None: that is an error.
+        published: the tables to write and their columns; None for all tables with all columns.
+        messages: write logical messages.
+        unreadable: tables with a value that cannot be read are added (`Decoder.decode`); None: an error.
 
     Attributes:
         versions: the table versions written, for the batch's keys.
-        keeps_until_commit: what has begun and does not commit is left out here.
+        keeps_until_commit: this consumer itself drops a transaction that does not commit.
         takes_any_bytes: values that are not UTF-8 are left to the columnar decoder, which names their table.
     """
 
@@ -122,32 +123,32 @@ class ChangeLogConsumer(FullConsumer):
         """Refuse a plugin that loses something.
 
         Raises:
-            ChangeLogError: a lake fed by this plugin, with these options, would not equal its source.
+            ChangeLogError: a lake filled by this plugin, with these options, would differ from its source.
         """
         self._hides_nan = startup.plugin == "wal2json" and startup.options.get(NUMBERS_AS_TEXT) != "1"
         problem = _loses(startup, messages=self._messages)
         if problem:
             raise ChangeLogError(
-                f"{startup.plugin} {problem}: a lake fed from it would not equal its source",
-                where="plugin",
+                f"{startup.plugin} {problem}: a lake filled by it would differ from its source",
+                where=f"source.plugin: {startup.plugin}",
                 way_out="use pgoutput, test_decoding, or wal2json in format 2 without messages",
             )
 
     def begin(self, transaction: Transaction, /) -> None:
-        """What comes next belongs to it."""
+        """Begin a transaction, to which the next changes belong."""
         self._gathering.begin(transaction)
 
     def change(self, transaction: Transaction, change: Change, /) -> None:
         """Add one row, if its table is published.
 
         Raises:
-            ChangeLogError: the plugin shows too little of the row, or its table is not as the catalog has it.
+            ChangeLogError: the plugin shows too little of the row, or its table differs from the catalog.
         """
         projection = self._projection(change.relation)
         if projection is None:
             return
         if change.kind != "insert" and change.old is None and change.new is None:
-            raise _unfit(change.relation, "a row changed of which the plugin shows nothing")
+            raise _unfit(change.relation, f"the plugin shows no values of {_ACTIONS[change.kind]} row")
         self._describe(projection.relation, change.lsn)
         published = replace(
             change,
@@ -160,7 +161,7 @@ class ChangeLogConsumer(FullConsumer):
         self._gathering.add(encode.change(published), change.lsn)
 
     def truncate(self, transaction: Transaction, truncate: Truncate, /) -> None:
-        """The published ones of the tables."""
+        """Add the truncation of those tables that are published."""
         projections = [self._projection(relation) for relation in truncate.relations]
         relations = tuple(projection.relation for projection in projections if projection is not None)
         for relation in relations:
@@ -169,18 +170,18 @@ class ChangeLogConsumer(FullConsumer):
             self._gathering.add(encode.truncate(replace(truncate, relations=relations)), truncate.lsn)
 
     def message(self, transaction: Transaction | None, message: Message, /) -> None:
-        """In its transaction, or at once."""
+        """Add a logical message to its transaction, or at once if it has none."""
         if transaction is None and self._messages:
             self._gathering.loose(encode.message(message), message.lsn)
         elif self._messages:
             self._gathering.add(encode.message(message), message.lsn)
 
     def commit(self, transaction: Transaction, /) -> None:
-        """Now it is known where the transaction belongs."""
+        """End the transaction, whose position is known now."""
         self._gathering.commit(transaction)
 
     def flush(self) -> None:
-        """Write what is whole into the batch."""
+        """Write all complete transactions into the batch."""
         self._gathering.finish()
 
     def _describe(self, relation: Relation, lsn: int) -> None:
@@ -190,12 +191,12 @@ class ChangeLogConsumer(FullConsumer):
                 self._gathering.add(payload, lsn)
 
     def _projection(self, relation: Relation) -> _Projection | None:
-        """The published part of a table, None when it is not published."""
+        """The published part of a table, None if it is not published."""
         names = None if self._published is None else self._published.get((relation.schema, relation.table))
         if self._published is not None and names is None:
             return None
         if relation.relation_id == 0:
-            raise _unfit(relation, "its columns are not what the catalog has now, so its key is not known")
+            raise _unfit(relation, "the changed columns differ from the catalog, so the key is not known")
         if relation not in self._projections:
             self._projections[relation] = _projected(relation, names)
         return self._projections[relation]
@@ -216,9 +217,9 @@ def pull_rows(
 
     Args:
         start: the lake's position.
-        until: the batch's exact end; without it a position behind all that was committed before the call.
-        options: the plugin's own, over those chosen for it.
-        memory_bytes: how much of a transaction that waits for its commit is kept in memory.
+        until: the batch's exact end; without it a position after everything committed before the call.
+        options: options of the plugin, which replace the default ones.
+        memory_bytes: memory for a transaction that waits for its commit; more goes to disk.
         pass_over: as of `decoder.stream.puller.Puller`.
     """
     published: dict[tuple[str, str], Collection[str]] = {}
@@ -268,27 +269,27 @@ def _write_batch(
 
 
 def _check_numbers(connection: psycopg.Connection[Any], source: SourceSettings, published: Published) -> None:
-    """Where NaN is printed as null, a column in which NULL is allowed cannot be read.
+    """Refuse number columns that allow NULL, for a plugin that prints NaN as null.
 
-    A null in one in which it is not is refused when it comes (`ChangeLogConsumer.change`).
+    In a NOT NULL column, a null is refused when it comes (`ChangeLogConsumer.change`).
     """
     for table, columns in published.items():
         row = connection.execute(_NULLABLE_NUMBERS, (*table, list(columns), list(HIDES_NAN))).fetchone()
         if row is not None:
             raise SourceError(
-                f"column {row[0]!r} of {table[0]}.{table[1]} is of type {row[1]} and may be NULL: wal2json "
+                f"column {row[0]!r} of {table[0]}.{table[1]} has type {row[1]} and may be NULL, but wal2json "
                 "before 2.6 prints NaN and infinity as null too",
                 where=redact(source.dsn),
                 way_out="make the column NOT NULL, leave it out of the publication's column list, install "
-                "wal2json 2.6, or read through pgoutput",
+                "wal2json 2.6, or use pgoutput",
             )
 
 
 def published_columns(connection: psycopg.Connection[Any], source: SourceSettings) -> Published:
-    """The tables of the source's publications and the columns published of each.
+    """The tables of the source's publications, and the published columns of each.
 
     Raises:
-        SourceError: a publication does something that cannot be done on this side.
+        SourceError: a publication uses a feature that only pgoutput applies.
     """
     names = [list(source.publications)]
     narrow = connection.execute(_REFUSED, names).fetchall()
@@ -301,7 +302,7 @@ def published_columns(connection: psycopg.Connection[Any], source: SourceSetting
         if row_filter:
             raise _not_here(source, f"table {schema}.{table} is published with a row filter")
         if kind == "p":
-            raise _not_here(source, f"table {schema}.{table} is published in place of its partitions")
+            raise _not_here(source, f"table {schema}.{table} is published instead of its partitions")
         columns = listed or [name for (name,) in connection.execute(_PLAIN_COLUMNS, [oid]).fetchall()]
         columns_by_table[schema, table] = {*columns_by_table.get((schema, table), ()), *columns}
     return columns_by_table
@@ -316,22 +317,23 @@ def _projected(relation: Relation, names: Collection[str] | None) -> _Projection
 
 
 def _refuse_two_phase(source: SourceSettings, *, two_phase: bool) -> None:
-    """Changes that came at PREPARE are not kept here from batch to batch, and come once.
+    """Refuse changes at PREPARE: they come only once, and are not stored here from batch to batch.
 
-    wal2json knows no PREPARE, so the server sends it whole transactions at COMMIT PREPARED from any slot.
+    wal2json has no callback for PREPARE, so the server sends it whole transactions at COMMIT PREPARED, from
+    any slot.
     """
     if two_phase and source.plugin == "test_decoding":
         raise SlotError(
-            f"slot {source.slot!r} decodes prepared transactions at PREPARE: their changes come once, "
-            "and are not kept until their outcome",
+            f"slot {source.slot!r} sends prepared transactions at PREPARE, but with {source.plugin} slotlake "
+            "cannot store their changes until COMMIT PREPARED",
             where=redact(source.dsn),
-            way_out="make the slot anew without two-phase (`slotlake drop`, then `slotlake init`), or read "
-            "through pgoutput",
+            way_out="create the slot again without two_phase (`slotlake drop`, then `slotlake init`), or use "
+            "pgoutput",
         )
 
 
 def _refuse_hidden(projection: _Projection, change: Change) -> None:
-    """A null where none can be stands for NaN or infinity."""
+    """Refuse a null in a NOT NULL column: it means NaN or infinity."""
     for number in projection.numbers:
         column = projection.relation.columns[number]
         new = change.new is not None and change.new[number] is NoValue.NULL
@@ -339,25 +341,25 @@ def _refuse_hidden(projection: _Projection, change: Change) -> None:
         if new or (whole and change.old is not None and change.old[number] is NoValue.NULL):
             raise _unfit(
                 projection.relation,
-                f"a null in column {column.name!r}, which wal2json before 2.6 prints for NaN too",
+                f"column {column.name!r} has a null, which wal2json before 2.6 also prints for NaN",
             )
 
 
 def _loses(startup: Startup, *, messages: bool) -> str:
     if startup.plugin == "decoderbufs":
-        return "does not show truncations, and time zones not as they are"
+        return "does not show truncations, and loses the time zone of timetz values"
     if startup.plugin == "wal2json" and startup.options.get("format-version") != "2":
         return "does not show truncations in format 1"
     if startup.plugin == "wal2json" and messages:
-        return "shows logical messages up to their first zero byte only"
+        return "shows logical messages only up to their first zero byte"
     return ""
 
 
 def _not_here(source: SourceSettings, what: str) -> SourceError:
     return SourceError(
-        f"{what}, which {source.plugin} knows nothing of",
+        f"{what}, but {source.plugin} does not apply publications",
         where=redact(source.dsn),
-        way_out="read through pgoutput, or publish the tables whole",
+        way_out="use pgoutput, or publish whole tables with all actions",
     )
 
 
@@ -365,5 +367,6 @@ def _unfit(relation: Relation, what: str) -> ChangeLogError:
     return ChangeLogError(
         f"{what}",
         where=f"table {relation.schema}.{relation.table}",
-        way_out="read through pgoutput, which describes its tables itself, or copy the table again",
+        way_out="use pgoutput, which describes its tables itself, or copy the table again (`slotlake "
+        "backfill --table`)",
     )

@@ -1,34 +1,35 @@
-"""The output plugin API, seen from the reading side: what a consumer implements.
+"""The interface of a consumer: PostgreSQL's output plugin API for programs that read the stream.
 
 A consumer is any object with these methods, named as the callbacks of PostgreSQL's output plugins
 (manual, "Logical Decoding Output Plugins").  ``begin``, ``change`` and ``commit`` are mandatory.  The
-stream and prepare families are capabilities: none of a family, or all that it requires (logical.c,
-StartupDecodingContext and the callback wrappers); `capabilities_of` checks that before anything is read.
+stream and prepare families are capabilities: a consumer implements no callback of a family, or at least all
+required ones (logical.c, StartupDecodingContext and the callback wrappers); `capabilities_of` checks that
+before anything is read.
 
     startup(startup)                  once, first
     begin(transaction)                * per transaction, in commit order
     change(transaction, change)       *
-    truncate(transaction, truncate)   left out: truncations are passed over
-    message(transaction, message)     transaction is None outside of transactions; left out: passed over
+    truncate(transaction, truncate)   without it, truncations are ignored
+    message(transaction, message)     transaction is None outside of transactions; without it, ignored
     commit(transaction)               *
-    filter_by_origin(origin)          True: nothing of transactions from there is shown
-    shutdown()                        once, last, also after a failure
+    filter_by_origin(origin)          True: transactions from this origin are not shown
+    shutdown()                        once, last, also after an error
 
     stream_start(transaction)                 +  a block of a transaction that is still open
     stream_change(transaction, change, xid)   +  xid: the subtransaction's
     stream_stop(transaction)                  +
-    stream_abort(transaction, xid)            +  drops what xid did; all, if it is the transaction's own
+    stream_abort(transaction, xid)            +  drops the changes of xid; all, if it is the transaction's own
     stream_commit(transaction)                +
     stream_message(transaction, message, xid), stream_truncate(transaction, truncate, xid)
-    stream_prepare(transaction)               required of a consumer with both families
+    stream_prepare(transaction)               required for a consumer with both families
 
-    begin_prepare(transaction)        +  in place of begin
-    prepare(transaction)              +  in place of commit; kept until one of the two below
+    begin_prepare(transaction)        +  instead of begin
+    prepare(transaction)              +  instead of commit; one of the next two follows
     commit_prepared(transaction)      +
     rollback_prepared(transaction)    +
     filter_prepare(xid, gid)          True: show this one as an ordinary transaction when it commits
 
-(* mandatory, + required of its family)
+(* mandatory, + required in its family)
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ PREPARE_OPTIONAL = ("filter_prepare", "stream_prepare")
 
 
 class Consumer(Protocol):
-    """What every consumer has; the type for a parameter that takes one."""
+    """The callbacks that every consumer has; a type for parameters."""
 
     def begin(self, transaction: Transaction, /) -> None:
         """A committed transaction starts."""
@@ -62,7 +63,7 @@ class Consumer(Protocol):
 
 
 class FullConsumer:
-    """Base for a consumer that wants only some of the optional callbacks; it has no family."""
+    """Base for a consumer that needs only some of the optional callbacks; it has no family."""
 
     def startup(self, startup: Startup, /) -> None:
         """Reading is about to start."""
@@ -77,13 +78,13 @@ class FullConsumer:
         """Tables were emptied."""
 
     def message(self, transaction: Transaction | None, message: Message, /) -> None:
-        """A logical message; outside of any transaction when that is None."""
+        """A logical message; it is outside of any transaction if ``transaction`` is None."""
 
     def commit(self, transaction: Transaction, /) -> None:
         """The transaction is complete."""
 
     def filter_by_origin(self, origin: str | None, /) -> bool:
-        """Whether to leave out what was replicated from there (None: made on the server itself)."""
+        """True to leave out transactions from this origin (None: made on the server itself)."""
         return False
 
     def shutdown(self) -> None:
@@ -91,7 +92,7 @@ class FullConsumer:
 
 
 class StreamConsumer(Consumer, Protocol):
-    """A consumer that takes blocks of transactions still open."""
+    """A consumer that accepts blocks of transactions that are still open."""
 
     def stream_start(self, transaction: Transaction, /) -> None:
         """A block of this transaction starts."""
@@ -100,23 +101,23 @@ class StreamConsumer(Consumer, Protocol):
         """The block ends; others may follow."""
 
     def stream_abort(self, transaction: Transaction, xid: int | None, /) -> None:
-        """What (sub)transaction ``xid`` did is void."""
+        """The changes of (sub)transaction ``xid`` are rolled back."""
 
     def stream_commit(self, transaction: Transaction, /) -> None:
-        """All blocks of the transaction count."""
+        """The transaction with all its blocks is committed."""
 
     def stream_change(self, transaction: Transaction, change: Change | None, xid: int | None, /) -> None:
         """Take a row that (sub)transaction ``xid`` changed.
 
         Args:
             transaction: the top-level transaction.
-            change: the row; None from test_decoding, which hides it.
-            xid: id of the (sub)transaction; None where the plugin does not say it.
+            change: the row; None from test_decoding, which does not show it.
+            xid: id of the (sub)transaction; None if the plugin does not send it.
         """
 
 
 class PrepareConsumer(Consumer, Protocol):
-    """A consumer that takes transactions when they are prepared."""
+    """A consumer that accepts transactions when they are prepared."""
 
     def begin_prepare(self, transaction: Transaction, /) -> None:
         """A prepared transaction starts."""
@@ -125,34 +126,34 @@ class PrepareConsumer(Consumer, Protocol):
         """It is complete; its outcome comes later."""
 
     def commit_prepared(self, transaction: Transaction, /) -> None:
-        """The prepared transaction counts."""
+        """The prepared transaction is committed."""
 
     def rollback_prepared(self, transaction: Transaction, /) -> None:
-        """The prepared transaction is void."""
+        """The prepared transaction is rolled back."""
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Which callbacks a consumer has, and so which families it takes."""
+    """Which callbacks a consumer has, and therefore which families."""
 
     callbacks: frozenset[str]
 
     @property
     def streaming(self) -> bool:
-        """It takes transactions in blocks, before they end."""
+        """True if it accepts transactions in blocks, before they end."""
         return "stream_start" in self.callbacks
 
     @property
     def two_phase(self) -> bool:
-        """It takes prepared transactions before their outcome."""
+        """True if it accepts prepared transactions before their outcome."""
         return "begin_prepare" in self.callbacks
 
 
 def capabilities_of(consumer: object) -> Capabilities:
-    """Look at what a consumer implements.
+    """Find out which callbacks a consumer implements.
 
     Raises:
-        ConsumerError: a mandatory callback, or one that its family requires, is missing; it is named.
+        ConsumerError: a mandatory callback, or a required one of its family, is missing; the error names it.
     """
     callbacks = (
         *MANDATORY,
@@ -188,6 +189,6 @@ def _require(consumer: object, has: frozenset[str], required: tuple[str, ...], w
 
 
 def callback_of(consumer: object, name: str) -> Callable[..., Any] | None:
-    """The consumer's callback of that name, None when it has none."""
+    """The consumer's callback of that name, None if it has none."""
     callback = getattr(consumer, name, None)
     return callback if callable(callback) else None

@@ -1,4 +1,4 @@
-"""Reads decoderbufs (versions 1 to 3): one protobuf RowMessage a message (its pg_logicaldec.proto).
+"""Reads decoderbufs (versions 1 to 3): each message is one protobuf RowMessage (its pg_logicaldec.proto).
 
     RowMessage   transaction_id:1 commit_time:2 table:3 op:4 new_tuple:5* old_tuple:6* new_typeinfo:7*
     op           0 insert  1 update  2 delete  3 begin  4 commit
@@ -6,9 +6,9 @@
                  bytes:9 point:10 missing:11 (unchanged TOAST); none of them: NULL
     TypeInfo     modifier:1 (the type as SQL prints it) value_optional:2
 
-Names are quoted as quote_identifier does.  The plugin shows no truncation, no message, no position
-but the one it is sent with; of timetz the zone is lost, money is a number of cents, and a table
-without replica identity loses the rows of its updates.
+Names are quoted as by quote_identifier.  The plugin shows no truncation, no logical message, and no position
+except that of the message itself.  timetz loses its zone, money is a number of cents, and for a table without
+replica identity the rows of updates are missing.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ProtobufReader(ReaderBase):
     """Reads one stream of decoderbufs.
 
     Args:
-        catalog: asked for keys and replica identity, which are not told.
+        catalog: gives keys and replica identity, which the plugin does not send.
     """
 
     plugin: ClassVar[str] = "decoderbufs"
@@ -83,19 +83,19 @@ class ProtobufReader(ReaderBase):
         """The events of one message.
 
         Raises:
-            ProtocolError: not a message of this plugin, or not one that may come here.
+            ProtocolError: it is not a message of this plugin, or it may not come here.
         """
         self.lsn = lsn
         self._wire = Wire(payload, self._fault)
         row = self._wire.message(_ROW, 0, len(payload))
         op = row.get("op")
         if op is None or op >= len(_OPS):
-            raise self.error(f"an unknown operation {op}")
+            raise self.error(f"the message has the unknown operation {op}")
         kind = _OPS[op]
         transaction = self._transaction_of(row)
         if kind in ("begin", "commit"):
             if len(row) != 3:
-                raise self.error(f"a {kind} with more than transaction and time")
+                raise self.error(f"a {kind} message has other fields than transaction id, time and operation")
             yield self._begin(transaction) if kind == "begin" else self._commit(transaction)
         else:
             yield Event("change", self._inside(transaction), lsn, self._change(kind, row))
@@ -106,7 +106,7 @@ class ProtobufReader(ReaderBase):
     def _transaction_of(self, row: Fields) -> Transaction:
         xid, time = row.get("transaction_id"), row.get("commit_time")
         if xid is None or xid >= 1 << 32 or time is None:
-            raise self.error("no transaction id, or no commit time")
+            raise self.error("the message lacks its transaction id or its commit time")
         return Transaction(xid, None, None, _signed(time, 64))
 
     def _begin(self, transaction: Transaction) -> Event:
@@ -117,9 +117,9 @@ class ProtobufReader(ReaderBase):
 
     def _inside(self, transaction: Transaction) -> Transaction:
         if self._transaction is None:
-            raise self.error("outside of any transaction")
+            raise self.error("the message may not come outside of a transaction")
         if transaction.xid != self._transaction.xid:
-            raise self.error("a message of another transaction than the one that has begun")
+            raise self.error("the message belongs to another transaction than the one that has begun")
         return self._transaction
 
     def _commit(self, transaction: Transaction) -> Event:
@@ -132,7 +132,7 @@ class ProtobufReader(ReaderBase):
 
     def _change(self, kind: str, row: Fields) -> Change:
         if "table" not in row:
-            raise self.error("a change without its table")
+            raise self.error("a change lacks its table")
         schema, table = self._qualified(row["table"])
         types = [self._type_name(place) for place in row.get("new_typeinfo", [])]
         new = self._tuple(row.get("new_tuple"), types)
@@ -152,7 +152,7 @@ class ProtobufReader(ReaderBase):
         if old is None:
             return Change(self.lsn, relation, "update", new=values)
         if list(old[1]) != list(new[1]):
-            raise self.error("old and new tuple are not of the same columns")
+            raise self.error("old and new row have different columns")
         old_kind, before = old_tuple(relation, old[1])
         return Change(self.lsn, relation, "update", old_kind, before, values)
 
@@ -169,17 +169,17 @@ class ProtobufReader(ReaderBase):
         if places is None:
             return None
         if types and len(types) != len(places):
-            raise self.error("types and values of a row are not equally many")
+            raise self.error("a row has different numbers of types and values")
         columns: list[SentColumn] = []
         values: dict[str, Value] = {}
         for i, place in enumerate(places):
             datum = self._wire.message(_DATUM, *place)
             if "column_name" not in datum or "column_type" not in datum:
-                raise self.error("a value without its column", place[0])
+                raise self.error("a value lacks the name or the type of its column", place[0])
             name = self._name(datum["column_name"])
             if name in values:
                 raise self.error("a column comes twice", place[0])
-            # The modifier is told of new tuples only; an old one must not look like another version.
+            # Only new tuples have type modifiers; an old one must not look like another table version.
             oid = datum["column_type"]
             columns.append(SentColumn(name, types[i] if types else "", oid))
             values[name] = self._value(datum, oid, place[0])
@@ -188,7 +188,7 @@ class ProtobufReader(ReaderBase):
     def _type_name(self, place: tuple[int, int]) -> str:
         info = self._wire.message(_TYPE_INFO, *place)
         if len(info) != 2:
-            raise self.error("a type without its name", place[0])
+            raise self.error("a type lacks its name", place[0])
         return self._wire.text(info["modifier"])
 
     def _qualified(self, place: tuple[int, int]) -> tuple[str, str]:
@@ -215,7 +215,7 @@ class ProtobufReader(ReaderBase):
         if not kinds:
             return NoValue.NULL
         if len(kinds) > 1:
-            raise self.error("more than one value in a column", at)
+            raise self.error("a column has more than one value", at)
         kind, sent = kinds[0], datum[kinds[0]]
         if kind == "missing":
             return NoValue.UNCHANGED
@@ -244,7 +244,7 @@ class ProtobufReader(ReaderBase):
     def _int64(self, value: int, oid: int, at: int) -> str:
         if oid == oids.TIME:
             if not 0 <= value <= _DAY:
-                raise self.error("a time outside of the day", at)
+                raise self.error("a time is outside of the day", at)
             return time_text(value)
         if oid == oids.MONEY:
             return money_text(value)
@@ -258,7 +258,7 @@ class ProtobufReader(ReaderBase):
     def _point(self, place: tuple[int, int]) -> str:
         point = self._wire.message(_POINT, *place)
         if len(point) != 2:
-            raise self.error("a point without its two numbers", place[0])
+            raise self.error("a point lacks one of its two numbers", place[0])
         return f"({float_text(point['x'])},{float_text(point['y'])})"
 
 
@@ -266,7 +266,7 @@ _Tuple = tuple[list[SentColumn], dict[str, Value]]
 
 
 def _signed(value: int, bits: int) -> int:
-    """A varint as a two's complement number of that many bits (an int32 is sent as 64)."""
+    """A varint as a two's complement number of ``bits`` bits (an int32 is sent with 64)."""
     value &= (1 << bits) - 1
     return value - (1 << bits) if value >> (bits - 1) else value
 
@@ -274,10 +274,10 @@ def _signed(value: int, bits: int) -> int:
 def _moment(value: int, *, zone: str) -> str:
     if value in (_NO_BEGIN, _NO_END):
         return "infinity" if value == _NO_END else "-infinity"
-    # Moved to 1970 the last years do not fit into 64 bits: the plugin lets them run over.
+    # Counted from 1970, the last years do not fit into 64 bits: the plugin lets them overflow.
     return timestamp_text(value + (1 << 64) if value < _TIMESTAMP_MIN else value, zone=zone)
 
 
 def _timetz(value: float) -> str:
-    """The time of day in UTC; which zone it was given in is lost."""
+    """The time of day in UTC; its original zone is lost."""
     return time_text(round(value) % _DAY) + "+00"

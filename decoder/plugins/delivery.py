@@ -1,12 +1,12 @@
-"""Calls a consumer's callbacks, in order, and says where it failed.
+"""Calls a consumer's callbacks, in order, and says where one failed.
 
 Owns the rules between a reader's events and a consumer: capabilities are checked before anything is
-read; a transaction that `filter_by_origin` refuses is not shown at all; a family that the consumer
-lacks is assembled into ordinary transactions; `shutdown` comes last, also after a failure.
+read; a transaction that `filter_by_origin` refuses is not shown at all; events of a family that the consumer
+lacks become ordinary transactions; `shutdown` comes last, also after an error.
 
-Invariant: no error leaves a callback without its context (callback, transaction, position), the
-original as its cause.  The context names places, never values: what a consumer's exception says may
-hold a row.
+Invariant: every error of a callback gets its context (callback, transaction, position), with the
+original error as its cause.  The context names places, never values, because the text of a consumer's
+exception may contain a row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Delivery:
 
     Args:
         consumer: an object with the callbacks of `decoder.plugins.consumer`.
-        startup: what its ``startup`` is told.
+        startup: the argument for its ``startup``.
 
     Raises:
         ConsumerError: the consumer lacks a callback.
@@ -58,7 +58,7 @@ class Delivery:
         except SlotlakeError:
             if error is None:
                 raise
-            # The first failure is the one to show.
+            # The first error is the one to show.
 
     def take(self, events: Iterable[Event]) -> None:
         """Deliver events in order.
@@ -72,7 +72,7 @@ class Delivery:
                     self._deliver(due)
 
     def _filtered(self, event: Event) -> bool:
-        """Whether the event belongs to a transaction from an origin that the consumer does not want."""
+        """True if the event belongs to a transaction from an origin that the consumer refuses."""
         if event.transaction is None or "filter_by_origin" not in self.capabilities.callbacks:
             return False
         xid = event.transaction.xid
@@ -123,7 +123,7 @@ class Delivery:
         raise ConsumerError(
             f"the consumer {type(self._consumer).__name__} failed {inside}: {type(error).__name__}",
             where=_place(error),
-            way_out="correct the consumer and run the command again: nothing was confirmed to the server",
+            way_out="correct the consumer, then run the command again: nothing was confirmed to the server",
             callback=name,
             xid=xid,
             lsn=lsn,

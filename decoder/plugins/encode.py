@@ -1,8 +1,7 @@
 """Writes the change model as pgoutput messages of protocol version 1 (proto.c, logicalrep_write_*).
 
-The mirror of `decoder.protocol.reader`, for changes that came through another plugin: what is written here
-goes into the same columnar decoder, so a batch of the change log is the same whichever plugin it came
-through.
+The inverse of `decoder.protocol.reader`, for changes from another plugin.  These messages go into the same
+columnar decoder, so a batch of the change log is the same for every plugin.
 
 Invariant: `StreamReader` reads back exactly the events that were written (a property of the tests).
 """
@@ -45,12 +44,12 @@ def commit(commit_lsn: int, end_lsn: int, commit_time: int) -> bytes:
 
 
 def origin(name: str) -> bytes:
-    """'O'; the position at the origin is not known here."""
+    """Write the message O; the position at the origin is not known here."""
     return b"O" + bytes(8) + _string(name)
 
 
 def description(relation: Relation) -> Iterator[bytes]:
-    """'Y' for each type of the user's, then 'R'."""
+    """Write a message Y for each user type, then R."""
     for oid, name in {column.type_oid: column.type_name for column in relation.columns}.items():
         if oid >= FIRST_NORMAL_OID and name:
             schema, _, plain = name.partition(".")
@@ -65,21 +64,21 @@ def description(relation: Relation) -> Iterator[bytes]:
 
 
 def change(body: Change) -> bytes:
-    """'I', 'U' or 'D'."""
+    """Write the message I, U or D."""
     old = body.old_kind.encode("ascii") + _tuple(body.old) if body.old is not None else b""
     new = b"N" + _tuple(body.new) if body.new is not None else b""
     return _ACTIONS[body.kind] + body.relation.relation_id.to_bytes(4, "big") + old + new
 
 
 def truncate(body: Truncate) -> bytes:
-    """'T'."""
+    """Write the message T."""
     flags = bytes([body.cascade | body.restart_identity << 1])
     ids = b"".join(relation.relation_id.to_bytes(4, "big") for relation in body.relations)
     return b"T" + len(body.relations).to_bytes(4, "big") + flags + ids
 
 
 def message(body: Message) -> bytes:
-    """'M'."""
+    """Write the message M."""
     head = bytes([body.transactional]) + body.lsn.to_bytes(8, "big") + _string(body.prefix)
     return b"M" + head + len(body.content).to_bytes(4, "big") + body.content
 

@@ -1,11 +1,10 @@
-"""Transactions of another plugin on their way into a batch, in memory that does not grow with them.
+"""Writes transactions of another plugin into a batch, with a limited amount of memory.
 
-A transaction whose begin says where and when it commits (wal2json, format 2) is written through as it comes.
-One of which only the commit tells that (test_decoding) is spooled until then, beyond a limit on disk
-(`decoder.assembly.spool`).
+If a transaction's begin has the position and time of its commit (wal2json, format 2), its changes are written
+as they come.  If only the commit has them (test_decoding), the changes wait in a spool until then, above a
+limit on disk (`decoder.assembly.spool`).
 
-Invariant: only transactions that have committed are in the batch when it is finished; the decoder is given
-messages in the shape of protocol 1.
+Invariant: a finished batch has only transactions that have committed; the decoder gets protocol 1.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ _PIECE_BYTES = 1 << 20
 
 
 class Gathering:
-    """The way of all messages into one batch.
+    """Writes all messages into one batch.
 
     Args:
         writer: of the batch; the caller finishes or abandons it.
-        room: where a transaction waits for its commit.
-        unreadable: as `Decoder.decode` takes it.
+        room: keeps a transaction until its commit.
+        unreadable: as for `Decoder.decode`.
 
     Attributes:
         versions: the table versions written.
@@ -49,14 +48,14 @@ class Gathering:
         self._unreadable = unreadable
 
     def begin(self, transaction: Transaction) -> None:
-        """What comes next belongs to this transaction."""
+        """Begin a transaction, to which the next messages belong."""
         self._forget()
         self._begun, self._open = transaction, False
         needed = (transaction.xid, transaction.commit_lsn, transaction.commit_time)
         self._through = None not in needed
 
     def add(self, payload: bytes, lsn: int) -> None:
-        """A message of the transaction that has begun."""
+        """Add a message of the transaction that has begun."""
         if self._through:
             self._announce()
             self._append(payload, lsn)
@@ -67,25 +66,25 @@ class Gathering:
             self._to_spool()
 
     def loose(self, payload: bytes, lsn: int) -> None:
-        """A message of no transaction."""
+        """Add a message outside of transactions."""
         self._append(payload, lsn)
 
     def commit(self, transaction: Transaction) -> None:
         """End the transaction that has begun; one without messages leaves nothing in the batch.
 
         Raises:
-            ChangeLogError: the plugin does not say its id, end or time.
+            ChangeLogError: the plugin does not send its id, end or time.
         """
         end, time = transaction.end_lsn, transaction.commit_time
         if end is None or time is None or transaction.xid is None:
             raise ChangeLogError(
-                "the plugin does not tell a transaction's id, end or time",
+                "the plugin does not send the transaction's id, end position or time",
                 where=f"transaction {transaction.xid}",
-                way_out="leave the plugin its options include-xids, include-lsn and include-timestamp",
+                way_out="do not turn off the plugin's options include-xids, include-lsn, include-timestamp",
             )
         if not self._open:
             return
-        # Where the commit record starts is not always told; any place inside it sorts and compares alike.
+        # Not every plugin sends the start of the commit record; any position inside it has the same order.
         lsn = end - 1 if transaction.commit_lsn is None else transaction.commit_lsn
         if not self._through:
             self._write_begin(transaction, lsn, time)
@@ -95,14 +94,16 @@ class Gathering:
         self._begun = None
 
     def finish(self) -> None:
-        """All that is whole goes into the batch.
+        """Write everything that is complete into the batch.
 
         Raises:
-            ProtocolError: a transaction has been written through and did not commit.
+            ProtocolError: a transaction was written as it came and did not commit.
         """
         self._flush()
         if self._through and self._open:
-            raise ProtocolError("the batch ends inside a transaction", way_out=DEFECT)
+            raise ProtocolError(
+                "the batch ends inside a transaction", where="the end of the batch", way_out=DEFECT
+            )
         self._forget()
 
     def _announce(self) -> None:
@@ -153,12 +154,16 @@ class Gathering:
             self._flush()
 
     def _flush(self) -> None:
-        """Decode what has gathered and append it to the batch; a transaction may go on in the next chunk."""
+        """Decode the messages so far and append them to the batch; this may end inside a transaction."""
         counters = {"first_seq": self._next_seq, "first_txn": self._next_txn}
         chunk = self._decoder.decode(self._buffer, **counters, partial=True, unreadable=self._unreadable)
         if chunk.consumed != self._buffer.count:
             remaining = self._buffer.count - chunk.consumed
-            raise ProtocolError(f"the decoder left {remaining} messages over", way_out=DEFECT)
+            raise ProtocolError(
+                f"the decoder did not read the last {remaining} of {self._buffer.count} messages",
+                where="a chunk of the batch",
+                way_out=DEFECT,
+            )
         self._next_seq, self._next_txn = chunk.next_seq, chunk.next_txn
         self.versions += [version for version in chunk.rows if version not in self.versions]
         self._writer.append(chunk)

@@ -1,7 +1,7 @@
-"""The fields of a plugin's JSON objects, read with their types: what is not as it should be is refused.
+"""Reads the fields of a plugin's JSON objects with their types, and refuses wrong ones.
 
-Invariant: numbers keep the digits they were written with, no key comes twice, and text is UTF-8 except where
-any bytes are allowed.
+Invariant: numbers keep their original digits, no key comes twice, and text is UTF-8 except where any bytes
+are allowed.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from slotlake.decoder.errors import NOT_UTF8
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.decoder.plugins.reader import ReaderBase
 
 
 class Number(str):
-    """A JSON number, as it was written."""
+    """A JSON number with its original digits."""
 
     __slots__ = ()
 
@@ -27,7 +28,7 @@ class JsonFields(ReaderBase):
         """Read one JSON object.
 
         Raises:
-            ProtocolError: the text is no JSON object, or a key comes twice.
+            ProtocolError: the text is not a JSON object, or a key comes twice.
         """
         try:
             record = json.loads(
@@ -39,11 +40,11 @@ class JsonFields(ReaderBase):
             )
         except json.JSONDecodeError as error:
             at = len(text[: error.pos].encode("utf-8", "surrogateescape"))
-            raise self.error(f"not JSON ({error.msg})", at) from None
+            raise self.error(f"the message is not JSON ({error.msg})", at) from None
         except RecursionError:
-            raise self.error("not JSON (nested too deeply)") from None
+            raise self.error("the message is not JSON (nested too deeply)") from None
         if not isinstance(record, dict):
-            raise self.error("not a JSON object")
+            raise self.error("the message is not a JSON object")
         return record
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -53,7 +54,7 @@ class JsonFields(ReaderBase):
         return fields
 
     def _constant(self, name: str) -> Any:
-        raise self.error(f"not JSON ({name})")
+        raise self.error(f"the message is not JSON (it has the constant {name})")
 
     def field(self, record: Mapping[str, Any], name: str, kind: type[Any], default: Any = None) -> Any:
         """Return a field that must be there.
@@ -73,7 +74,7 @@ class JsonFields(ReaderBase):
                 raise self.error(f"the field {name!r} is missing")
             return default
         if not isinstance(value, kind) or (kind is str and isinstance(value, Number)):
-            raise self.error(f"the field {name!r} is not of its type")
+            raise self.error(f"the field {name!r} has a wrong type")
         return self.clean(value, name) if kind is str and name != "content" else value
 
     def clean(self, text: str, what: str) -> str:
@@ -85,21 +86,21 @@ class JsonFields(ReaderBase):
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
-            raise self.error(f"text that is not UTF-8, in {what!r}") from None
+            raise self.error(f"the text of {what!r} is not UTF-8", way_out=NOT_UTF8) from None
         return text
 
     def only(self, record: Mapping[str, Any], allowed: set[str]) -> None:
         """Check that an object has no other fields than these.
 
         Raises:
-            ProtocolError: it has.
+            ProtocolError: it has another field.
         """
         unknown = sorted(set(record) - allowed)
         if unknown:
-            raise self.error(f"unknown fields: {', '.join(repr(name) for name in unknown)}")
+            raise self.error(f"the message has unknown fields: {', '.join(repr(name) for name in unknown)}")
 
     def integer(self, record: Mapping[str, Any], name: str, end: int) -> int | None:
-        """Return a whole number, or None where there is none.
+        """Return a whole number, or None if the field is missing or null.
 
         Args:
             record: the object.
@@ -107,7 +108,7 @@ class JsonFields(ReaderBase):
             end: the number must be below it.
 
         Raises:
-            ProtocolError: the field is no number in its range.
+            ProtocolError: the field is not a number in its range.
         """
         value = record.get(name)
         if value is None:
@@ -117,10 +118,10 @@ class JsonFields(ReaderBase):
         return int(value)
 
     def lsn_of(self, record: Mapping[str, Any], name: str) -> int | None:
-        """Return a position, or None where there is none.
+        """Return a position, or None if the field is missing or null.
 
         Raises:
-            ProtocolError: the field is no LSN.
+            ProtocolError: the field is not an LSN.
         """
         value = record.get(name)
         try:

@@ -1,6 +1,6 @@
-"""Changes as plain records, one by one, for `slotlake decode`: the JSON lines.
+"""Changes as plain records, one by one, for the JSON lines of `slotlake decode`.
 
-The readable way through the stream; nothing is confirmed, so a slot can be looked at again and again.
+This is the readable form of the stream.  Nothing is confirmed, so a slot can be read again and again.
 Values are PostgreSQL's own text, None for NULL.
 """
 
@@ -23,30 +23,30 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class JsonLines(FullConsumer):
-    """A consumer that makes each change a record.
+    """A consumer that makes one record of each change.
 
     Attributes:
         records: those not taken yet: ``kind`` insert | update | delete | truncate | message; ``xid``,
-            ``lsn``, ``commit_lsn``, ``commit_time`` (None where the plugin does not tell, or outside of
-            transactions); ``schema`` and ``table``; ``new`` and ``old``: column → text (``old`` of a key
-            only has the key's columns); ``unchanged``: columns whose value was not sent.
+            ``lsn``, ``commit_lsn``, ``commit_time`` (None if the plugin does not send it, or outside of
+            transactions); ``schema`` and ``table``; ``new`` and ``old``: column → text (if ``old`` is a key,
+            it has only the key's columns); ``unchanged``: columns whose value was not sent.
     """
 
     def __init__(self) -> None:
         self.records: deque[dict[str, Any]] = deque()
 
     def change(self, transaction: Transaction, change: Change, /) -> None:
-        """One record a row."""
+        """Add one record for a row."""
         place = _place(transaction, change.lsn)
         self.records.append({"kind": change.kind, **place, **_named(change.relation), **_row(change)})
 
     def truncate(self, transaction: Transaction, truncate: Truncate, /) -> None:
-        """One record a table."""
+        """Add one record for each table."""
         place = _place(transaction, truncate.lsn)
         self.records += ({"kind": "truncate", **place, **_named(table)} for table in truncate.relations)
 
     def message(self, transaction: Transaction | None, message: Message, /) -> None:
-        """One record."""
+        """Add one record for a logical message."""
         fields = {
             "transactional": message.transactional,
             "prefix": message.prefix,
@@ -67,11 +67,11 @@ def changes(
 
     Args:
         start: the slot's confirmed position if not given.
-        until: a position behind all that was committed before the call, if not given.
-        options, record: as of `decoder.plugins.live.read_slot`.
+        until: a position after everything that was committed before the call, if not given.
+        options, record: as in `decoder.plugins.live.read_slot`.
 
     Yields:
-        Records as of `JsonLines`.
+        Records as in `JsonLines`.
 
     Raises:
         SourceError, SlotError, ProtocolError: as for a pull.
@@ -82,7 +82,7 @@ def changes(
 
 
 def file_changes(path: Path) -> Iterator[dict[str, Any]]:
-    """The same of a recording.
+    """Yield every change in a recording.
 
     Raises:
         ProtocolError: the file, or a message in it, is damaged.
@@ -92,7 +92,7 @@ def file_changes(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def lines_of(steps: Iterator[int], lines: JsonLines) -> Iterator[dict[str, Any]]:
-    """The records of a reading, as they come."""
+    """Yield the records as they come while ``steps`` reads."""
     for _ in steps:
         while lines.records:
             yield lines.records.popleft()
@@ -127,7 +127,7 @@ def _row(change: Change) -> dict[str, Any]:
 
 
 def _old(relation: Relation, old: Tuple, *, whole: bool) -> dict[str, str | None]:
-    """The columns that count; where the key is not known, those that have a value."""
+    """The columns of the key or of the whole row; if the key is not known, those that have a value."""
     has_identity = bool(relation.replica_identity)
     return {
         column.name: _text(value)

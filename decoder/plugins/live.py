@@ -1,12 +1,12 @@
-"""Reading a slot, or a recording, into a consumer.
+"""Reads a slot, or a recording, into a consumer.
 
-Owns where reading ends.  With an end position U exactly the transactions count whose commit record
-starts before U.  A plugin that does not tell where that is (test_decoding, decoderbufs) tells where it
-ends, but only with the commit itself: under ``until`` its transactions are held until then, unless the
-consumer says (`keeps_until_commit`) that it leaves out what does not commit.  Without
-``until`` reading ends behind everything that was committed before the call.
+Owns the rule by which reading ends.  With an end position U the consumer gets exactly the transactions whose
+commit record starts before U.  Some plugins (test_decoding, decoderbufs) do not send that position, but only
+the end of the record, with the commit itself: with ``until`` their transactions wait until then, unless the
+consumer itself drops transactions that do not commit (`keeps_until_commit`).  Without ``until``, reading ends
+after everything that was committed before the call.
 
-Nothing is confirmed: a slot can be looked at again and again.
+Nothing is confirmed, so a slot can be read again and again.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _ENDS = ("commit", "prepare", "stream_commit", "stream_prepare", "commit_prepare
 
 
 class HiddenNumbersError(SourceError):
-    """The plugin cannot tell NaN and infinity from NULL: wal2json before 2.6."""
+    """The plugin prints NaN and infinity as NULL: wal2json before 2.6."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """From where to where; ``exact`` when the end was asked for."""
+    """Start and end of reading; ``exact``: the caller gave the end."""
 
     start: int
     until: int
@@ -76,13 +76,13 @@ def read_slot(
     """Give a slot's transactions to a consumer, in commit order; nothing is confirmed.
 
     Args:
-        source: where from; its ``plugin`` must be the slot's.
+        source: server and slot; its ``plugin`` must be the slot's.
         consumer: see `decoder.plugins.consumer`.
-        options: the plugin's own, over those chosen here; an empty value takes one away.
+        options: options of the plugin, which replace the default ones; an empty value removes an option.
         start: the slot's confirmed position if not given.
-        until: exact end; without it all that was committed before the call.
+        until: exact end; without it everything that was committed before the call is read.
         record: also write the raw messages to this file (see `decoder.plugins.recording`).
-        origin: the server that is to answer; any if not given.
+        origin: the server that must answer; any if not given.
 
     Returns:
         The position up to which everything was delivered.
@@ -109,10 +109,10 @@ def slot_steps(
     record: Path | None = None,
     origin: Origin | None = None,
 ) -> Iterator[int]:
-    """Do as `read_slot`, a message at a time: yields the position reached after each, and at the end.
+    """As `read_slot`, message by message: yields the position after each, and at the end.
 
     Args:
-        source, consumer, options, start, until, record, origin: as of `read_slot`.
+        source, consumer, options, start, until, record, origin: as in `read_slot`.
     """
     source = _within(source, capabilities_of(consumer))
     with ExitStack() as stack:
@@ -133,17 +133,17 @@ def slot_steps(
 
 
 def read_file(path: Path, consumer: Consumer) -> int:
-    """Give the transactions of a recording to a consumer; returns the number of messages read.
+    """Give the transactions of a recording to a consumer; return the number of messages read.
 
     Raises:
-        ProtocolError: the file or a message in it is damaged, or the recording was broken off.
+        ProtocolError: the file or a message in it is damaged, or the recording is incomplete.
         ConsumerError: the consumer lacks a callback or failed.
     """
     return sum(1 for _ in file_steps(path, consumer))
 
 
 def file_steps(path: Path, consumer: Consumer) -> Iterator[int]:
-    """Do as `read_file`, a message at a time: yields the position of each.
+    """As `read_file`, message by message: yields the position of each.
 
     Raises:
         ProtocolError: the file is damaged, or ends inside a transaction.
@@ -162,14 +162,15 @@ def file_steps(path: Path, consumer: Consumer) -> Iterator[int]:
 
 
 def _within(source: SourceSettings, capabilities: Capabilities) -> SourceSettings:
-    """The settings, if the consumer takes what they ask for; what they leave open is what it takes."""
+    """The settings, checked against the consumer's capabilities, which also decide what they leave open."""
     asked = {"streaming": source.streaming not in (None, "off"), "two_phase": source.two_phase}
     takes = {"streaming": capabilities.streaming, "two_phase": capabilities.two_phase}
     for name in (name for name in asked if asked[name] and not takes[name]):
         raise ConsumerError(
-            f"{name} is asked for, and the consumer lacks the callbacks for it",
+            f"the source's settings have {name}, but the consumer lacks the callbacks for it",
             where="consumer",
-            way_out=f"implement the family, or leave {name} out: transactions then come whole",
+            way_out=f"implement these callbacks (docs/plugins.md), or leave {name} out: then transactions "
+            "come whole",
         )
     if source.streaming is None and (not capabilities.streaming or source.plugin != "pgoutput"):
         return replace(source, streaming="off")
@@ -177,7 +178,7 @@ def _within(source: SourceSettings, capabilities: Capabilities) -> SourceSetting
 
 
 class _Slot:
-    """What is known before the first message, and the messages."""
+    """The facts before the first message, and the messages."""
 
     def __init__(
         self,
@@ -214,13 +215,14 @@ class _Slot:
                 raise HiddenNumbersError(
                     error.what,
                     where=error.where,
-                    way_out="wal2json before 2.6 prints NaN and the infinities of number columns as null, as "
-                    f"it does NULL; to accept that, take the option away: {NUMBERS_AS_TEXT}=",
+                    way_out="wal2json before 2.6 lacks this option, and prints NaN and infinity in number "
+                    "columns as null. Install wal2json 2.6, or accept this and remove the option: "
+                    f"{NUMBERS_AS_TEXT}=",
                 ) from None
             raise
 
     def received(self, reading: _Reading) -> Iterator[_Received]:
-        """Messages as they come; keepalives go to ``reading.reached``."""
+        """Yield the messages as they come; keepalives go to ``reading.reached``."""
         with self._stream() as stream:
             received_lsn = self.bounds.start
             while not reading.done():
@@ -235,7 +237,7 @@ class _Slot:
                         asked |= frame[17] != 0
                         reading.reached(received_lsn)
                     else:
-                        raise ProtocolError("an unknown kind of replication message", message_type="")
+                        raise ProtocolError("the replication message has an unknown kind", lsn=received_lsn)
                     if reading.done():
                         break
                 stream.report(received_lsn, now=asked)
@@ -270,11 +272,11 @@ class _Reading:
         yield self._end
 
     def done(self) -> bool:
-        """Whether the end position is reached."""
+        """True if the end position is reached."""
         return self._ended
 
     def reached(self, position: int) -> None:
-        """The server has sent all transactions that commit before this."""
+        """Note that the server has sent all transactions that commit before ``position``."""
         if not self._reader.open:
             self._end = max(self._end, min(position, self._bounds.until))
             self._ended |= position >= self._bounds.until
@@ -298,7 +300,7 @@ class _Reading:
             self._note_end(event)
 
     def _is_beyond(self, event: Event) -> bool:
-        """Whether the event belongs to what lies at the end position or later."""
+        """True if the event belongs to a record at the end position or later."""
         until, transaction = self._bounds.until, event.transaction
         if event.callback == "message" and transaction is None:
             return event.lsn > until and _message_starts(event) >= until
@@ -306,7 +308,7 @@ class _Reading:
             return False
         if event.callback in _OUTSIDE and transaction.commit_lsn is not None:
             return transaction.commit_lsn >= until
-        # A position lies between records: a commit record that ends behind it starts there too.
+        # A position is between two records: a commit record that ends after it does not start before it.
         return transaction.end_lsn is not None and transaction.end_lsn > until
 
     def _note_end(self, event: Event) -> None:
@@ -324,11 +326,12 @@ def _message_starts(event: Event) -> int:
 
 
 def _check_encoding(connection: Any, source: SourceSettings) -> None:
-    """Only pgoutput converts to the client's encoding; the others send the database's own."""
+    """Refuse databases that are not UTF8: only pgoutput converts texts to the client's encoding."""
     row = connection.execute("SHOW server_encoding").fetchone()
     if row is None or row[0] != "UTF8":
         raise SourceError(
-            f"{source.plugin} sends the database's own encoding, which is {row[0] if row else 'unknown'}",
+            f"{source.plugin} sends texts in the database's encoding, which is "
+            f"{row[0] if row else 'unknown'}, not UTF8",
             where=redact(source.dsn),
-            way_out="read a database in another encoding than UTF8 through pgoutput, which converts it",
+            way_out="use pgoutput, which converts texts to UTF8",
         )

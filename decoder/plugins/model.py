@@ -1,10 +1,10 @@
-"""What every reader gives and every consumer gets: transactions, changes, truncations, messages.
+"""The model between readers and consumers: transactions, changes, truncations, messages.
 
-The same for all output plugins.  Values are PostgreSQL's canonical text (what the type's output
-function prints under DateStyle ISO, IntervalStyle postgres, TimeZone UTC, extra_float_digits 1,
+It is the same for all output plugins.  Values are PostgreSQL's canonical text (that of the type's output
+function with DateStyle ISO, IntervalStyle postgres, TimeZone UTC, extra_float_digits 1,
 bytea_output hex), or `NoValue.NULL`, or `NoValue.UNCHANGED` for a TOASTed value that the server did
-not log again.  A table is a `decoder.protocol.relations.Relation`, as pgoutput describes it; what a plugin
-does not tell is 0, -1 or "" there, and None here.
+not log again.  A table is a `decoder.protocol.relations.Relation`, as pgoutput describes it.  Facts that a
+plugin does not send are 0, -1 or "" in the relation, and None in this model.
 
 LSNs are integers; times are microseconds since 1970-01-01 UTC.
 """
@@ -37,14 +37,14 @@ Tuple: TypeAlias = tuple[Value, ...]
 
 @dataclass(frozen=True)
 class Startup:
-    """What is about to be read.
+    """The facts about a stream before it is read.
 
     Attributes:
         plugin: name of the output plugin.
         options: its options as given to the server.
-        start_lsn: transactions whose commit record lies before it are not shown.
-        server_version: as libpq gives it (180004), 0 when unknown.
-        two_phase: the slot was made with it.
+        start_lsn: transactions whose commit record is before it are not shown.
+        server_version: as libpq gives it (180004), 0 if unknown.
+        two_phase: the slot was created with two_phase.
     """
 
     plugin: str
@@ -56,15 +56,15 @@ class Startup:
 
 @dataclass(frozen=True)
 class Transaction:
-    """One transaction, as far as its plugin tells at the moment of the callback.
+    """One transaction, with the facts that its plugin has sent when the callback comes.
 
     Attributes:
         xid: its 32-bit id.
-        commit_lsn: where its commit (or prepare) record starts; test_decoding and decoderbufs never
-            tell, wal2json in format 1 neither.
-        end_lsn: where that record ends; pgoutput tells it with the commit only.
-        commit_time: of the commit (or prepare).
-        origin: the node it was replicated from, None for one of the server's own.
+        commit_lsn: where its commit (or prepare) record starts; test_decoding, decoderbufs and wal2json in
+            format 1 never send it.
+        end_lsn: where that record ends; pgoutput sends it with the commit only.
+        commit_time: time of the commit (or prepare).
+        origin: the origin from which it was replicated, None for one of the server's own.
         gid: of a prepared transaction.
     """
 
@@ -81,10 +81,10 @@ class Change:
     """One row inserted, updated or deleted.
 
     Attributes:
-        lsn: position of the change, or of its transaction where the plugin does not tell.
+        lsn: position of the change, or of its transaction if the plugin does not send it.
         old_kind: "" (no old tuple), "K" (columns of the replica identity, the others NULL) or "O" (all).
-        old, new: values in the order of ``relation.columns``; both None when the plugin shows only
-            that something happened (a table without replica identity).
+        old, new: values in the order of ``relation.columns``; both None if the plugin shows only
+            that a row changed (in a table without replica identity).
     """
 
     lsn: int
@@ -97,7 +97,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Truncate:
-    """Tables emptied in one statement (wal2json: one event a table, flags unknown and False)."""
+    """Tables truncated in one statement (wal2json: one event per table, flags unknown and False)."""
 
     lsn: int
     relations: tuple[Relation, ...]
@@ -107,7 +107,7 @@ class Truncate:
 
 @dataclass(frozen=True)
 class Message:
-    """What pg_logical_emit_message wrote."""
+    """A logical message, written by pg_logical_emit_message."""
 
     lsn: int
     transactional: bool
@@ -144,9 +144,9 @@ class Event:
         callback: its name in `decoder.plugins.consumer`.
         transaction: None for a message outside of transactions.
         lsn: position, for the error's context.
-        body: what the callback is about, None for those about the transaction itself (and for a
-            streamed change whose content the plugin hides).
-        subxid: of stream_change, stream_truncate, stream_message, stream_abort: the (sub)transaction.
+        body: the callback's content, None for callbacks about the transaction itself (and for a
+            streamed change whose content the plugin does not show).
+        subxid: the (sub)transaction, for stream_change, stream_truncate, stream_message, stream_abort.
     """
 
     callback: Callback

@@ -1,7 +1,7 @@
-"""pgoutput behind the common interface: `decoder.protocol.reader.StreamReader`'s messages as callbacks.
+"""pgoutput behind the common interface: messages of `decoder.protocol.reader.StreamReader` as callbacks.
 
-The server sends the origin right after the start of a transaction (of a streamed one: in its first
-block only), so the callback that begins it is held until the next message shows whether there is one.
+The server sends the origin right after the start of a transaction (for a streamed one: in its first
+block only), so the callback that begins it waits until the next message shows whether there is an origin.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class PgoutputReader:
     """Reads one stream of pgoutput.
 
     Args:
-        streaming, two_phase, binary: as asked of the server.
-        types: what is known of user types; without it only built-in ones are read from binary.
+        streaming, two_phase, binary: the options of the stream.
+        types: the known user types; without them only binary values of built-in types can be read.
     """
 
     plugin: ClassVar[str] = "pgoutput"
@@ -72,7 +72,7 @@ class PgoutputReader:
 
     @property
     def open(self) -> bool:
-        """Inside a transaction or a streamed block."""
+        """True inside a transaction or a streamed block."""
         return self._transaction is not None
 
     def read(self, payload: bytes, lsn: int) -> Iterator[Event]:
@@ -122,7 +122,7 @@ class PgoutputReader:
     def _originated(self, message: Origin) -> None:
         if self._due is None or self._transaction is None:
             raise ProtocolError(
-                "an origin that does not follow the start of its transaction",
+                "an origin message does not follow the start of a transaction",
                 message_type="O",
                 where=f"message 'O', at {format_lsn(self.lsn)}",
             )
@@ -212,21 +212,22 @@ class PgoutputReader:
 
     def _relation(self, relation_id: int) -> Relation:
         relation = self._reader.relation(relation_id)
-        assert relation is not None, "the reader refuses what was not described"
+        assert relation is not None, "the reader refuses a relation that was not described"
         return relation
 
     def _texts(self, relation: Relation, values: WireTuple) -> model.Tuple:
         return tuple(
-            self._text(value, column) if isinstance(value, BinaryValue) else value
+            self._text(value, column, relation) if isinstance(value, BinaryValue) else value
             for value, column in zip(values, relation.columns, strict=True)
         )
 
-    def _text(self, value: BinaryValue, column: Column) -> str:
+    def _text(self, value: BinaryValue, column: Column, relation: Relation) -> str:
         try:
             return binary_text(value.data, column.type_oid, self._types)
         except TextError as error:
             raise ProtocolError(
-                f"a binary value of column {column.name!r}: {error.reason}",
+                f"a binary value of column {column.name!r} of {relation.schema}.{relation.table} cannot be "
+                f"read: {error.reason}",
                 where=f"pgoutput message, at {format_lsn(self.lsn)}",
                 way_out=UNREADABLE,
             ) from None

@@ -1,9 +1,9 @@
-"""The protobuf wire format, as much of it as decoderbufs uses (protobuf.dev, "Encoding").
+"""The part of the protobuf wire format that decoderbufs uses (protobuf.dev, "Encoding").
 
     message = (tag value)*        tag = varint(field << 3 | wire)
     wire 0: varint   1: 8 bytes, little-endian   2: varint length, bytes   5: 4 bytes, little-endian
 
-Invariant: a field is known, of the wire type that its message declares, and comes once unless it is
+Invariant: each field is known, has the wire type that its message declares, and comes once unless it is
 repeated; every byte belongs to a field.  Anything else is an error with its offset.
 """
 
@@ -30,15 +30,15 @@ class Field:
 
 
 class Fields(dict[str, Any]):
-    """The fields that came, by name; a repeated one as a list; nested messages as (start, end)."""
+    """The fields of a message, by name; a repeated one as a list; nested messages as (start, end)."""
 
 
 class Wire:
-    """Reads messages out of one payload.
+    """Reads messages from one payload.
 
     Args:
         payload: the bytes.
-        fail: makes the error from what is wrong and the offset.
+        fail: makes the error from its text and the offset.
     """
 
     def __init__(self, payload: bytes, fail: Callable[[str, int], ProtocolError]) -> None:
@@ -49,11 +49,11 @@ class Wire:
         """Return the fields of the message in ``payload[start:end]``.
 
         Args:
-            declared: what each field's number means.
+            declared: the field for each number.
             start, end: offsets into the payload.
 
         Raises:
-            ProtocolError: the bytes are no such message.
+            ProtocolError: the bytes are not such a message.
         """
         fields = Fields()
         at = start
@@ -62,9 +62,9 @@ class Wire:
             tag, at = self._varint(at, end)
             field = declared.get(tag >> 3)
             if field is None:
-                raise self._fail(f"unknown field {tag >> 3}", tag_at)
+                raise self._fail(f"the message has the unknown field {tag >> 3}", tag_at)
             if field.wire != tag & 7:
-                raise self._fail(f"field {field.name} is of wire type {tag & 7}, not {field.wire}", tag_at)
+                raise self._fail(f"field {field.name} has wire type {tag & 7}, not {field.wire}", tag_at)
             value, at = self._value(field.wire, at, end)
             if field.repeated:
                 fields.setdefault(field.name, []).append(value)
@@ -79,7 +79,7 @@ class Wire:
         return self.payload[place[0] : place[1]]
 
     def text(self, place: tuple[int, int]) -> str:
-        """The same as text.
+        """The content of a length-delimited field as text.
 
         Raises:
             ProtocolError: the bytes are not UTF-8.
@@ -87,7 +87,7 @@ class Wire:
         try:
             return self.bytes(place).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise self._fail("text that is not UTF-8", place[0] + error.start) from None
+            raise self._fail("the text is not UTF-8", place[0] + error.start) from None
 
     def _value(self, wire: int, at: int, end: int) -> tuple[Any, int]:
         if wire == VARINT:
@@ -111,7 +111,7 @@ class Wire:
                 if value >= 1 << 64:
                     break
                 return value, at
-        raise self._fail("a number that does not fit into 64 bits", at)
+        raise self._fail("a number does not fit into 64 bits", at)
 
     def _room(self, at: int, length: int, end: int) -> None:
         if at + length > end:

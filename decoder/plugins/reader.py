@@ -1,7 +1,8 @@
-"""What a reader of an output plugin's messages is: one message in, the callbacks that are due out.
+"""The interface of a reader of an output plugin: it reads one message and returns the callbacks that are due.
 
-A reader is pure: no sockets, no clocks.  It holds the messages to the plugin's grammar; anything that it
-does not allow is a `ProtocolError` with the plugin, the position, the transaction and the byte offset.
+A reader is pure: no sockets, no clocks.  It checks the messages against the plugin's grammar; a message that
+the grammar does not allow is a `ProtocolError` with the plugin, the position, the transaction and the byte
+offset.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Protocol
 
-from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.errors import DAMAGED, ProtocolError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.plugins.model import Event
 
@@ -33,18 +34,18 @@ class Reader(Protocol):
     def open(self) -> bool: ...
 
     def read(self, payload: bytes, lsn: int) -> Iterator[Event]:
-        """The events of one message; ``lsn`` is the position it was sent with (XLogData's start).
+        """The events of one message; ``lsn`` is the position with which it was sent (XLogData's start).
 
         Raises:
-            ProtocolError: not a message of this plugin, or not one that may come here.
+            ProtocolError: it is not a message of this plugin, or it may not come here.
         """
 
 
 class ReaderBase:
-    """What readers share: the error with its context.
+    """The base of readers: makes errors with their context.
 
     Attributes:
-        any_bytes: values that are not UTF-8 come as text with surrogate escapes, for a consumer that judges
+        any_bytes: values that are not UTF-8 become text with surrogate escapes, for a consumer that checks
             them itself (``takes_any_bytes``); else they are errors.
     """
 
@@ -55,23 +56,24 @@ class ReaderBase:
         self.lsn = 0
         self.xid: int | None = None
 
-    def error(self, what: str, offset: int = 0, kind: str = "") -> ProtocolError:
-        """Make an error that names plugin, message, offset, transaction and position.
+    def error(self, what: str, offset: int = 0, kind: str = "", way_out: str = DAMAGED) -> ProtocolError:
+        """The error with the plugin, message, offset, transaction and position.
 
         Args:
             what: what is wrong.
             offset: byte within the message.
-            kind: of the message, "" where the plugin has no kinds.
+            kind: of the message, "" if the plugin has no kinds.
+            way_out: what to do.
         """
         where = f"{self.plugin} message {kind!r}, byte offset {offset}" if kind else f"{self.plugin} message"
         where += f", byte offset {offset}" if not kind else ""
         where += "" if self.xid is None else f", transaction {self.xid}"
         where += f", at {format_lsn(self.lsn)}"
-        return ProtocolError(what, message_type=kind, offset=offset, where=where)
+        return ProtocolError(what, message_type=kind, offset=offset, where=where, way_out=way_out)
 
 
 def microseconds(text: str) -> int | None:
-    """A timestamptz as PostgreSQL prints it, as microseconds since 1970; None when it is not one."""
+    """Microseconds since 1970 from PostgreSQL's text of a timestamptz; None if the text is not one."""
     if not _TIME.match(text):
         return None
     try:

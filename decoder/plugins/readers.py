@@ -1,7 +1,7 @@
-"""Which plugins can be read, what is asked of each, and the reader for what it then sends.
+"""Which plugins slotlake can read, the options for each, and its reader.
 
-Options that the user gives go over those chosen here; one with an empty value is not sent at all (an
-older wal2json refuses options it does not know).
+The user's options replace the default ones; an option with an empty value is not sent at all (an
+older wal2json refuses options that it does not know).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FROM_OTHERS: dict[str, dict[str, str]] = {
         "include-lsn": "1",
         "include-origin": "1",
         "include-type-oids": "1",
-        "include-types": "0",  # a type in a schema whose name needs quotes makes it print what is not JSON
+        "include-types": "0",  # a type in a schema whose name needs quotes makes its output invalid JSON
         NUMBERS_AS_TEXT: "1",
     },
     "decoderbufs": {},
@@ -48,10 +48,10 @@ def plugin_options(
 
     Args:
         server_version: as libpq gives it: 180004.
-        asked: options by the user, which go over those chosen here; an empty value takes one away.
+        asked: the user's options, which replace the default ones; an empty value removes an option.
 
     Raises:
-        SourceError: a plugin that is not read here, or that cannot do what the source's settings ask.
+        SourceError: slotlake cannot read this plugin, or the plugin does not support the source's settings.
     """
     check_plugin(source.plugin)
     if source.plugin == "pgoutput":
@@ -77,11 +77,12 @@ def reader_for(
     """The reader for what a plugin sends under these options.
 
     Args:
-        types: what is known of user types, for values in binary.
-        two_phase: the slot was made with it; then prepared transactions come as such, asked for or not.
+        types: the known user types, for binary values.
+        two_phase: the slot was created with it; then prepared transactions come at PREPARE, whatever the
+            options say.
 
     Raises:
-        SourceError: a plugin that is not read here.
+        SourceError: slotlake cannot read this plugin.
     """
     check_plugin(plugin)
     if plugin == "pgoutput":
@@ -98,16 +99,16 @@ def reader_for(
 
 
 def check_plugin(plugin: str) -> None:
-    """Check that a plugin can be read here.
+    """Check that slotlake can read a plugin.
 
     Raises:
         SourceError: it cannot.
     """
     if plugin not in PLUGINS:
         raise SourceError(
-            f"the output plugin {plugin!r} is not read here",
-            where="plugin",
-            way_out=f"use {', '.join(PLUGINS)}",
+            f"slotlake cannot read the output plugin {plugin!r}",
+            where="source.plugin",
+            way_out=f"use one of {', '.join(PLUGINS)}",
         )
 
 
@@ -136,9 +137,9 @@ def _check_settings(source: SourceSettings) -> None:
     ]
     if lacks:
         raise SourceError(
-            f"{source.plugin} cannot give what is asked for: {', '.join(lacks)}",
+            f"{source.plugin} does not support these settings of the source: {', '.join(lacks)}",
             where=redact(source.dsn),
-            way_out="leave it out, or read the changes through pgoutput",
+            way_out="leave them out, or use pgoutput",
         )
 
 

@@ -1,14 +1,14 @@
-r"""A file of raw messages: what a slot sent, byte for byte, to be decoded again anywhere.
+r"""A file of a slot's raw messages, byte for byte, which can be decoded again anywhere.
 
     file    = "slotlake raw 1\n" header record* end
     record  = kind:1 byte  length:u32  body:length bytes          integers big-endian
     header    'h' JSON: plugin, options, start_lsn, server_version, two_phase
     message   'w' lsn:u64 payload            lsn as in XLogData's start
-    answer    't' JSON: what the catalog answered while the message before it was read
+    answer    't' JSON: the catalog's answer that came while the message before it was read
     end       'e' count:u64 of messages
 
-Invariant: a file without its end record, or with anything behind it, is an error: a recording that was
-broken off does not pass for a whole one.
+Invariant: a file without its end record, or with anything after it, is an error, so that an incomplete
+recording cannot be taken for a complete one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from slotlake.decoder.plugins.model import Startup
 MAGIC = b"slotlake raw 1\n"
 _HEAD = struct.Struct(">cI")
 _LSN = struct.Struct(">Q")
-BROKEN = "the recording is damaged or was broken off: record the slot again (`slotlake decode --record`)"
+BROKEN = "the recording is damaged or incomplete: record the slot again (`slotlake decode --record`)"
 BODY_BYTES_MAX = 1 << 30  # no message of PostgreSQL is larger (MaxAllocSize)
 
 
 class RecordingWriter:
-    """Writes a recording; a context manager, whose clean end writes the end record.
+    """Writes a recording; a context manager that writes the end record if no error occurred.
 
-    What is added stays in memory until `keep`: a message that turns out to lie beyond the end is not kept.
+    Messages stay in memory until `keep`, so that a message after the end position is not written.
     """
 
     def __init__(self, path: Path, startup: Startup) -> None:
@@ -65,7 +65,7 @@ class RecordingWriter:
         self._pending.append((b"t", _json(fields)))
 
     def keep(self) -> None:
-        """Write what was added since the last time."""
+        """Write everything that was added since the last call."""
         for kind, body in self._pending:
             self._record(kind, body)
             self._count += kind == b"w"
@@ -89,8 +89,8 @@ class Recording:
     """Reads a recording.
 
     Attributes:
-        startup: what its header says.
-        catalog: answers noted up to the message read last.
+        startup: the facts in its header.
+        catalog: the catalog's answers up to the message read last.
     """
 
     def __init__(self, path: Path) -> None:
@@ -108,10 +108,10 @@ class Recording:
             raise
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
-        """Each message with its position; the catalog knows what was answered while it was read.
+        """Each message with its position; ``catalog`` has the answers that came while it was read.
 
         Raises:
-            ProtocolError: the file is damaged or was broken off.
+            ProtocolError: the file is damaged or incomplete.
         """
         count, pending = 0, None
         while True:
@@ -127,7 +127,7 @@ class Recording:
                 self._check_end(body, count, at)
                 return
             if kind != b"w" or len(body) < _LSN.size:
-                raise self._error("a record of unknown kind, or without its position", at)
+                raise self._error("a record has an unknown kind, or lacks its position", at)
             pending = (_LSN.unpack_from(body)[0], body[_LSN.size :])
             count += 1
 
@@ -137,16 +137,16 @@ class Recording:
 
     def _check_end(self, body: bytes, count: int, at: int) -> None:
         if len(body) != _LSN.size or _LSN.unpack(body)[0] != count:
-            raise self._error("the end record does not fit the messages before it", at)
+            raise self._error("the end record has another number of messages than the file", at)
         if self._file.read(1):
             raise self._error("bytes are left over after the end record", self._offset)
 
     def _opened(self) -> Startup:
         if self._take(len(MAGIC), "the file") != MAGIC:
-            raise self._error("not a file of raw messages", 0)
+            raise self._error("the file is not a recording of raw messages", 0)
         kind, body = self._record()
         if kind != b"h":
-            raise self._error("no header", len(MAGIC))
+            raise self._error("the first record is not a header", len(MAGIC))
         return self._header(self._parsed(body))
 
     def _header(self, fields: dict[str, Any]) -> Startup:
@@ -155,7 +155,7 @@ class Recording:
             version, start = int(fields["server_version"]), int(fields["start_lsn"])
             return Startup(str(fields["plugin"]), options, start, version, bool(fields["two_phase"]))
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise self._error("a header that lacks something", len(MAGIC)) from None
+            raise self._error("the header lacks a field, or has a wrong one", len(MAGIC)) from None
 
     def _answer(self, fields: dict[str, Any]) -> None:
         try:
@@ -166,12 +166,14 @@ class Recording:
             facts = table_facts(rows) if rows else None
             self.catalog.answers[str(fields["schema"]), str(fields["table"])] = facts
         except (KeyError, TypeError, ValueError, IndexError):
-            raise self._error("an answer of the catalog that lacks something", self._offset) from None
+            raise self._error(
+                "an answer of the catalog lacks a field, or has a wrong one", self._offset
+            ) from None
 
     def _record(self) -> tuple[bytes, bytes]:
-        kind, length = _HEAD.unpack(self._take(_HEAD.size, "a record; the recording was broken off"))
+        kind, length = _HEAD.unpack(self._take(_HEAD.size, "the recording"))
         if length > BODY_BYTES_MAX:
-            raise self._error("a record that is too long", self._offset - 4)
+            raise self._error("a record is longer than any message can be", self._offset - 4)
         return kind, self._take(length, "a record")
 
     def _take(self, length: int, what: str) -> bytes:
@@ -187,7 +189,7 @@ class Recording:
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict):
-            raise self._error("not JSON", self._offset - len(body))
+            raise self._error("a record is not a JSON object", self._offset - len(body))
         return record
 
     def _error(self, what: str, offset: int) -> ProtocolError:
@@ -200,10 +202,10 @@ def _json(fields: dict[str, Any]) -> bytes:
 
 
 def _private(path: str, flags: int) -> int:
-    """Rows are in it: readable for its owner alone."""
+    """Open a file that only its owner can read, because it contains rows."""
     return os.open(path, flags, 0o600)
 
 
 def _unusable(path: Path, what: str) -> SlotlakeError:
-    way_out = "name a file that can be read, or one in a folder that can be written"
+    way_out = "check the name of the file, and the permissions of the file and its folder"
     return ProtocolError(f"the recording {what}", where=str(path), way_out=way_out)

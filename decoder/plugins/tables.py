@@ -1,11 +1,11 @@
-"""The tables of a plugin that sends names with every row: from these, and the catalog, a `Relation`.
+"""The tables of a plugin that sends names with every row: makes a `Relation` from the names and the catalog.
 
-Owns what is known of each table so far.  A row that names its columns completely replaces what was
-known; one that leaves some out (wal2json leaves out unchanged TOASTed values, an old tuple all that
-is not in the key) is fitted into it.
+Owns the known version of each table.  A row with all its columns replaces the known version.  A row without
+some columns (wal2json leaves out unchanged TOASTed values, an old tuple everything that is not in the key) is
+read with the known version.
 
-Invariant: no column is moved or guessed.  A name that does not fit what is known makes a new version
-of the table, of just what the row itself says.
+Invariant: no column is moved or guessed.  If a name does not fit the known version, the row makes a new
+version of the table, with only the columns of the row itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from slotlake.decoder.protocol.relations import Column, Relation
 
 @dataclass(frozen=True)
 class SentColumn:
-    """A column as a plugin names it; ``sql_type`` "" and ``type_oid`` 0 where it does not."""
+    """A column as a plugin sends it; ``sql_type`` "" and ``type_oid`` 0 if the plugin does not send them."""
 
     name: str
     sql_type: str = ""
@@ -37,18 +37,18 @@ class _TableVersion:
 
 
 class Tables:
-    """The versions in force, by schema and table."""
+    """The known versions, by schema and table."""
 
     def __init__(self, catalog: Catalog | None = None) -> None:
         self._catalog = catalog
         self._versions: dict[tuple[str, str], _TableVersion] = {}
 
     def complete(self, schema: str, table: str, sent: Sequence[SentColumn]) -> Relation:
-        """Return the table whose columns are exactly these.
+        """Return the table that has exactly these columns.
 
         Args:
             schema, table: its name.
-            sent: all of its columns, as the plugin names them.
+            sent: all of its columns, as the plugin sends them.
         """
         version = self._versions.get((schema, table))
         if version is None or version.sent != tuple(sent):
@@ -56,7 +56,7 @@ class Tables:
         return version.relation
 
     def fitting(self, schema: str, table: str, sent: Sequence[SentColumn], *, toasted: bool) -> Relation:
-        """Return the table of which these are some columns.
+        """Return the table that has these columns, and maybe others.
 
         Args:
             schema, table: its name.
@@ -75,7 +75,7 @@ class Tables:
         return self._described(schema, table, tuple(sent)).relation
 
     def named(self, schema: str, table: str) -> Relation:
-        """The table, when nothing but its name is told (a truncation)."""
+        """The table, if the plugin sends only its name (a truncation)."""
         version = self._versions.get((schema, table))
         if version is not None:
             return version.relation
@@ -86,7 +86,7 @@ class Tables:
         return self._versions[schema, table].relation
 
     def origin(self, number: int) -> str:
-        """Name of a replication origin; its number when the name is not known."""
+        """Name of a replication origin; its number if the name is not known."""
         name = self._catalog.origin(number) if self._catalog is not None else None
         return str(number) if name is None else name
 
@@ -111,16 +111,16 @@ def values_of(relation: Relation, sent: Mapping[str, Value], missing: NoValue) -
     Args:
         relation: the table.
         sent: values by column name.
-        missing: what stands for a column that was not sent.
+        missing: the value for a column that was not sent.
     """
     return tuple(sent.get(column.name, missing) for column in relation.columns)
 
 
 def old_tuple(relation: Relation, sent: Mapping[str, Value]) -> tuple[Literal["", "K", "O"], Tuple]:
-    """Kind and content of an old tuple, whichever columns the plugin printed.
+    """Kind and content of an old tuple, whichever columns the plugin sent.
 
-    The replica identity tells which it is.  Where that is not known, a tuple with a value in every
-    column passes for a whole one, any other for a key.
+    The replica identity decides the kind.  If it is not known, a tuple with a value in every
+    column counts as a whole row, any other as a key.
     """
     values = values_of(relation, sent, NoValue.NULL)
     identity = relation.replica_identity
@@ -159,14 +159,14 @@ def _covers(version: _TableVersion, sent: Sequence[SentColumn], toasted: bool) -
 
 
 def _consistent(one: SentColumn, other: SentColumn) -> bool:
-    """Whether two descriptions of a column say the same, as far as both say anything."""
+    """True if two descriptions of a column do not contradict each other."""
     types = {one.sql_type, other.sql_type} - {""}
     oids = {one.type_oid, other.type_oid} - {0}
     return len(types) <= 1 and len(oids) <= 1
 
 
 def _agree(facts: TableFacts, sent: Sequence[SentColumn]) -> bool:
-    """Whether the catalog means the same columns by these names as the plugin does."""
+    """True if the columns with these names have the same types in the catalog and from the plugin."""
     by_name = {f.column.name: f for f in facts.columns}
     return all(_same(by_name[column.name].column, by_name[column.name].sql_type, column) for column in sent)
 

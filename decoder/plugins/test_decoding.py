@@ -16,8 +16,8 @@
 
     value: null | unchanged-toast-datum | number | true | false | B'bits' | 'text, quotes doubled'
 
-NULLs of an old tuple are left out.  The plugin does not tell: where the commit record starts, OIDs, key,
-replica identity, whether an old tuple is whole, the origin, and what a streamed transaction changed.  A
+NULLs of an old tuple are left out.  The plugin does not send: the start of the commit record, OIDs, key,
+replica identity, whether an old tuple is whole, the origin, and the changes of a streamed transaction.  A
 prepared transaction begins with the same BEGIN as any other: with ``two_phase`` all wait for their last line.
 """
 
@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-from slotlake.decoder.errors import ProtocolError
+from slotlake.decoder.errors import NOT_UTF8, ProtocolError
 from slotlake.decoder.plugins.catalog import Catalog
 from slotlake.decoder.plugins.model import (
     Callback,
@@ -81,7 +81,7 @@ class LinesReader(ReaderBase):
     """Reads one stream of test_decoding.
 
     Args:
-        catalog: asked for what the lines do not tell; without it OIDs of user types, keys and replica
+        catalog: gives facts that the lines lack; without it OIDs of user types, keys and replica
             identity stay unknown.
         two_phase: the slot decodes prepared transactions at PREPARE.
     """
@@ -100,7 +100,7 @@ class LinesReader(ReaderBase):
 
     @property
     def open(self) -> bool:
-        """Between BEGIN and its end, or inside a streamed block."""
+        """True between BEGIN and its end, or inside a streamed block."""
         return self._transaction is not None or self._block is not None
 
     def read(self, payload: bytes, lsn: int) -> Iterator[Event]:
@@ -123,7 +123,7 @@ class LinesReader(ReaderBase):
             text = payload.decode("utf-8")
         except UnicodeDecodeError as error:
             if not (self.any_bytes and payload.startswith(b"table ")):
-                raise self.error("text that is not UTF-8", error.start) from None
+                raise self.error("the text is not UTF-8", error.start, way_out=NOT_UTF8) from None
             text = payload.decode("utf-8", "surrogateescape")
         scan = TextScan(text, self._fault)
         if scan.took("table "):
@@ -169,16 +169,16 @@ class LinesReader(ReaderBase):
             yield ended
             return
         if self.open:
-            raise scan.error("not allowed inside a transaction", 0)
+            raise scan.error("the line may not come inside a transaction", 0)
         self._streamed.discard(xid)
         self.xid = xid
         yield Event(callback, Transaction(xid, None, self.lsn, self._time(scan), None, gid), self.lsn)
 
     def _as_prepared(self, ended: Event) -> Iterator[Event]:
-        """The transaction turns out to be a prepared one: so it began as one."""
+        """Change the waiting events to those of a prepared transaction, because its end shows that it is."""
         assert ended.transaction is not None
         if self._waiting_events is None:
-            raise self.error("a prepared transaction, which was not asked for (two_phase)", 0)
+            raise self.error("a prepared transaction comes, but the slot does not have two_phase", 0)
         events, self._waiting_events = self._waiting_events, []
         began = replace(ended.transaction, end_lsn=None, commit_time=None)
         for event in events:
@@ -187,14 +187,14 @@ class LinesReader(ReaderBase):
 
     def _ended(self, callback: Callback, scan: TextScan, begun: Transaction, xid: int | None) -> Event:
         if begun.xid is not None and xid is not None and xid != begun.xid:
-            raise scan.error("begin and end disagree on the transaction", 0)
+            raise scan.error("BEGIN and the end have different transaction ids", 0)
         done = replace(begun, end_lsn=self.lsn, commit_time=self._time(scan))
         self._transaction = None
         return Event(callback, done, self.lsn)
 
     def _inside(self, scan: TextScan) -> Transaction:
         if self._transaction is None:
-            raise scan.error("outside of any transaction", 0)
+            raise scan.error("the line may not come outside of a transaction", 0)
         return self._transaction
 
     def _time(self, scan: TextScan) -> int | None:
@@ -203,7 +203,7 @@ class LinesReader(ReaderBase):
         start = scan.at
         moment = microseconds(scan.match(_TIME, "a time"))
         if moment is None:
-            raise scan.error("not a time", start)
+            raise scan.error("the text is not a time", start)
         scan.expect(")")
         return moment
 
@@ -211,26 +211,26 @@ class LinesReader(ReaderBase):
         start = scan.at
         xid = int(scan.match(_XID, "a transaction id"))
         if xid >= 2**32:
-            raise scan.error("not a transaction id", start)
+            raise scan.error("the number is too large for a transaction id", start)
         return xid
 
     def _spaced_xid(self, scan: TextScan) -> int:
         scan.expect(" ")
         return self._xid(scan)
 
-    # Streamed blocks, of which the plugin shows only the outline.
+    # Streamed blocks; the plugin does not show their changes.
 
     def _stream(self, scan: TextScan) -> Event:
         for start, before_xid, callback in _STREAMS:
             if scan.took(start):
                 xid = self._xid(scan) if before_xid and scan.took(before_xid) else None
                 return self._streamed_event(callback, xid, scan)
-        raise scan.error("a line of unknown kind", 0)
+        raise scan.error("the line has an unknown kind", 0)
 
     def _streamed_event(self, callback: Callback, xid: int | None, scan: TextScan) -> Event:
         inside = callback in ("stream_change", "stream_truncate", "stream_stop")
         if inside != (self._block is not None) or self._transaction is not None:
-            raise scan.error("not allowed here", 0)
+            raise scan.error(f"the line may not come {'outside of' if inside else 'in'} a stream block", 0)
         if callback == "stream_start":
             self._block = Transaction(xid)
             self._streamed.add(xid)
@@ -243,21 +243,21 @@ class LinesReader(ReaderBase):
             done = Transaction(xid, None, self.lsn, self._time(scan))
             return Event(callback, done, self.lsn)
         if callback == "stream_abort":
-            # Only the xid of what is void is told, not that of the transaction around it.
+            # The line has only the xid that is rolled back, not that of the transaction around it.
             top = Transaction(xid if xid in self._streamed else None)
             self._streamed.discard(xid)
             return Event(callback, top, self.lsn, None, xid)
         return Event(callback, block, self.lsn, None, None if not inside else (block.xid if block else None))
 
-    # Messages, whose content may be any bytes.
+    # Logical messages, whose content may be any bytes.
 
     def _message(self, payload: bytes) -> Event:
         start = _MESSAGE.match(payload)
         if start is None:
-            raise self.error("a message without its flag and prefix", 0)
+            raise self.error("a logical message lacks its flag or its prefix", 0)
         streamed, transactional = start[1] is not None, start[2] == b"1"
         hidden = streamed and transactional
-        # The prefix may itself look like a size: the one that fits is meant.
+        # The prefix may itself look like a size: the one that fits is right.
         for size in _SIZE.finditer(payload, start.end()):
             content = payload[size.end() :]
             fits = not content if hidden else len(content) == int(size[1])
@@ -265,21 +265,21 @@ class LinesReader(ReaderBase):
                 return self._checked_message(
                     streamed, transactional, payload[start.end() : size.start()], content
                 )
-        raise self.error("a message whose size is not what it says", len(payload))
+        raise self.error("a logical message has another size than its size field", len(payload))
 
     def _checked_message(self, streamed: bool, transactional: bool, prefix: bytes, content: bytes) -> Event:
         try:
             text = prefix.decode("utf-8")
         except UnicodeDecodeError:
-            raise self.error("text that is not UTF-8", 35) from None
+            raise self.error("the prefix is not UTF-8", 35, way_out=NOT_UTF8) from None
         message = Message(self.lsn, transactional, text, content)
         if streamed and transactional:
             if self._block is None:
-                raise self.error("a streamed message outside of any block")
+                raise self.error("a streamed message may not come outside of a stream block")
             return Event("stream_message", self._block, self.lsn, message, self._block.xid)
         transaction = self._transaction if transactional else None
         if transactional and transaction is None:
-            raise self.error("a transactional message outside of any transaction")
+            raise self.error("a transactional message may not come outside of a transaction")
         return Event("message", transaction, self.lsn, message)
 
     # Rows.
@@ -293,7 +293,7 @@ class LinesReader(ReaderBase):
         if scan.took("TRUNCATE:"):
             return Event("truncate", transaction, self.lsn, self._truncate(scan, names))
         if len(names) != 1:
-            raise scan.error("a change of more than one table")
+            raise scan.error("a row change names more than one table")
         rows: dict[str, Callable[[TextScan, str, str], Change]] = {
             "INSERT:": self._insert,
             "UPDATE:": self._update,
@@ -302,7 +302,7 @@ class LinesReader(ReaderBase):
         for action, read in rows.items():
             if scan.took(action):
                 return Event("change", transaction, self.lsn, read(scan, *names[0]))
-        raise scan.error("an action is due here")
+        raise scan.error("INSERT, UPDATE, DELETE or TRUNCATE is expected here")
 
     def _qualified(self, scan: TextScan) -> tuple[str, str]:
         schema = scan.name()
@@ -314,7 +314,7 @@ class LinesReader(ReaderBase):
         if not scan.took(" (no-flags)"):
             restart, cascade = scan.took(" restart_seqs"), scan.took(" cascade")
             if not restart and not cascade:
-                raise scan.error("flags are due here")
+                raise scan.error("the flags of TRUNCATE are expected here")
         return Truncate(self.lsn, tuple(self._tables.named(*name) for name in names), cascade, restart)
 
     def _insert(self, scan: TextScan, schema: str, table: str) -> Change:
@@ -329,7 +329,7 @@ class LinesReader(ReaderBase):
         columns, values = self._tuple(scan)
         relation = self._tables.complete(schema, table, columns)
         if old is not None and not set(old) <= set(values):
-            raise scan.error("the old tuple has a column that the new one lacks")
+            raise scan.error("the old row has a column that the new one lacks")
         new = values_of(relation, values, NoValue.NULL)
         if old is None:
             return Change(self.lsn, relation, "update", new=new)
@@ -357,7 +357,7 @@ class LinesReader(ReaderBase):
         return columns, values
 
     def _column(self, scan: TextScan) -> SentColumn:
-        """` name[type]:`, of which a stream has few different ones."""
+        """Read ` name[type]:`; a stream has few different ones, so they are cached."""
         head = _HEAD.match(scan.text, scan.at)
         column = self._columns.get(head[0]) if head is not None else None
         if head is None or column is None:
@@ -378,7 +378,7 @@ def _type(scan: TextScan) -> str:
     start = scan.at
     while not scan.sees("]"):
         if scan.ended:
-            raise scan.error("a type without its end", start)
+            raise scan.error("the type's closing bracket is missing", start)
         if scan.sees('"'):
             scan.quoted('"')
         elif not scan.took("[]"):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from slotlake.decoder.errors import ProtocolError
 
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
-# Possessive: a doubled quote is never taken for an end, however the text goes on.
+# Possessive: a doubled quote never counts as the end, whatever text follows.
 _QUOTED = {quote: re.compile(f"{quote}((?:[^{quote}]|{quote}{quote})*+){quote}") for quote in "'\""}
 
 
@@ -17,7 +17,7 @@ class TextScan:
 
     Args:
         text: the line.
-        fail: makes the error from what is wrong and a byte offset.
+        fail: makes the error from its text and a byte offset.
     """
 
     def __init__(self, text: str, fail: Callable[[str, int], ProtocolError]) -> None:
@@ -33,15 +33,15 @@ class TextScan:
 
     @property
     def ended(self) -> bool:
-        """Whether all was read."""
+        """True if everything was read."""
         return self.at == len(self.text)
 
     def sees(self, literal: str) -> bool:
-        """Whether this comes next."""
+        """True if ``literal`` comes next."""
         return self.text.startswith(literal, self.at)
 
     def took(self, literal: str) -> bool:
-        """Read this if it comes next."""
+        """Read ``literal`` if it comes next; true if it did."""
         if not self.sees(literal):
             return False
         self.at += len(literal)
@@ -54,22 +54,22 @@ class TextScan:
             ProtocolError: something else comes next.
         """
         if not self.took(literal):
-            raise self.error(f"{literal!r} is due here")
+            raise self.error(f"{literal!r} is expected here")
 
     def match(self, pattern: re.Pattern[str], what: str) -> str:
-        """Read what matches a pattern and must come next.
+        """Read text that must come next and match a pattern.
 
         Raises:
             ProtocolError: something else comes next.
         """
         match = pattern.match(self.text, self.at)
         if match is None:
-            raise self.error(f"{what} is due here")
+            raise self.error(f"{what} is expected here")
         self.at = match.end()
         return match[0]
 
     def quoted(self, quote: str) -> str:
-        """Read text in quotes, a quote inside doubled.
+        """Read text in quotes; a quote inside is doubled.
 
         Raises:
             ProtocolError: there is no quote, or it has no end.
@@ -77,7 +77,7 @@ class TextScan:
         match = _QUOTED[quote].match(self.text, self.at)
         if match is None:
             self.expect(quote)
-            raise self.error("a quote without its end", self.at - 1)
+            raise self.error("the closing quote is missing", self.at - 1)
         self.at = match.end()
         return match[1].replace(quote * 2, quote)
 
@@ -86,10 +86,10 @@ class TextScan:
         return self.quoted('"') if self.sees('"') else self.match(_PLAIN_NAME, "a name")
 
     def end(self) -> None:
-        """Check that all was read.
+        """Check that everything was read.
 
         Raises:
             ProtocolError: text is left over.
         """
         if not self.ended:
-            raise self.error("text is left over")
+            raise self.error("text is left over at the end of the line")

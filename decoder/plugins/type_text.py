@@ -1,4 +1,4 @@
-"""Type names as SQL prints them (format_type.c), back into OID, modifier and name in pg_type.
+"""Reads type names as SQL prints them (format_type.c) into OID, modifier and name in pg_type.
 
 test_decoding, wal2json and decoderbufs name types by format_type: "character varying(20)",
 "timestamp(3) with time zone", "integer[]".  pgoutput and this project use pg_type's names and OIDs.
@@ -30,7 +30,7 @@ _SQL_NAMES = {
     "timestamp without time zone": "timestamp",
 }
 _MODIFIER = re.compile(r"\((-?\d{1,9}(?:,-?\d{1,9})?)\)")
-_ANY_MODIFIER = re.compile(r"\([^()]*\)")  # of a user type it may be anything
+_ANY_MODIFIER = re.compile(r"\([^()]*\)")  # a user type may have any modifier
 _INTERVAL_FIELDS = re.compile(r"^interval (year|month|day|hour|minute|second)[a-z ]*$")
 
 
@@ -51,7 +51,7 @@ def parse_type(text: str) -> tuple[int, int, str]:
 
 
 def same_type(one: str, other: str) -> bool:
-    """Whether two printed names may mean the same type: modifier, quotes and schema do not count."""
+    """True if two printed names may mean the same type; modifier, quotes and schema do not count."""
     return _bare(one) == _bare(other)
 
 

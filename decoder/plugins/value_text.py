@@ -1,7 +1,7 @@
 """Canonical text of the values that decoderbufs sends as numbers.
 
-Each function prints what the type's output function does (timestamp.c, date.c, float.c, cash.c,
-geo_ops.c) under the settings of `decoder.server.source`; the live server is the oracle in the tests.
+Each function prints the same text as the type's output function (timestamp.c, date.c, float.c, cash.c,
+geo_ops.c) with the settings of `decoder.server.source`; the tests compare with a live server.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 _DAY = 86_400_000_000
-_FLOAT8_DIGITS, _FLOAT4_DIGITS = 15, 6  # from this decimal exponent on, d2s.c and f2s.c write one
+_FLOAT8_DIGITS, _FLOAT4_DIGITS = 15, 6  # from this decimal exponent on, d2s.c and f2s.c print an exponent
 _DAYS_0000_03_01 = 719_468  # before 1970-01-01, proleptic Gregorian
 _YEARS_400 = 146_097
 
@@ -44,7 +44,7 @@ def timestamp_text(micros: int, *, zone: str = "") -> str:
 
 
 def float_text(value: float, *, single: bool = False) -> str:
-    """A float8, or with ``single`` a float4, by the shortest digits that read back the same."""
+    """A float8, or with ``single`` a float4, with the shortest digits that give the same value again."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -60,6 +60,6 @@ def float_text(value: float, *, single: bool = False) -> str:
 
 
 def money_text(cents: int) -> str:
-    """A money value as under lc_monetary C or en_US."""
+    """A money value as with lc_monetary C or en_US."""
     sign = "-" if cents < 0 else ""
     return f"{sign}${abs(cents) // 100:,}.{abs(cents) % 100:02d}"

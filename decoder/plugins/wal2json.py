@@ -1,6 +1,6 @@
-r"""Reads wal2json (versions 2.3 to 2.6), format 1 and format 2; told apart by what comes.
+r"""Reads wal2json (versions 2.3 to 2.6), format 1 and format 2; the messages themselves show the format.
 
-Format 1, a transaction a message, or in parts with write-in-chunks (its JSON then is cut anywhere
+In format 1 a message is a whole transaction, or with write-in-chunks a part of it (the JSON is then divided
 between two changes):
 
     {"xid", "nextlsn", "timestamp", "origin", "change": [
@@ -10,14 +10,15 @@ between two changes):
         {"kind": "delete", "schema", "table", "oldkeys"},
         {"kind": "message", "transactional", "prefix", "content"}]}
 
-Format 2, a JSON object a message, by its "action": B begin, C commit, I insert, U update, D delete, T
-truncate (one table), M message; with "xid", "timestamp", "origin", "lsn", "nextlsn", "schema", "table",
+In format 2 each message is one JSON object with an "action": B begin, C commit, I insert, U update, D delete,
+T truncate (one table), M message; with "xid", "timestamp", "origin", "lsn", "nextlsn", "schema", "table",
 "columns" and "identity": [{"name", "type", "typeoid", "position", "value"}], "pk".
 
-Values are JSON strings of the text, except: numbers and booleans as such, bytea hex without its ``\x``,
-NaN and the infinities of number types as null unless numeric-data-types-as-string.  Unchanged TOASTed
-columns are left out.  The identity of an update is there also when it did not change.  Format 1
-tells neither truncations, nor the commit record's start, nor NULLs of an old tuple.
+Values are JSON strings of the text, with these exceptions: numbers and booleans are JSON numbers and
+booleans, bytea is hex without its ``\x``, and NaN and infinity of number types are null unless the option
+numeric-data-types-as-string is set.  Unchanged TOASTed columns are left out.  An update has its identity
+also if it did not change.  Format 1 has no truncations, no start of the commit record, and no NULLs of an old
+tuple.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ from slotlake.decoder.types import oids
 _KINDS: dict[str, Literal["insert", "update", "delete"]] = {"I": "insert", "U": "update", "D": "delete"}
 
 
-# Version 2.5, format 1: a message outside of transactions counts the changes of the last transaction.
+# Version 2.5, format 1: before a message outside of transactions it prints a comma that is too much, because
+# it counts the changes of the last transaction.
 _MISPLACED_COMMA = '{"change":[,{"kind":"message",'
 
 
 @dataclass(frozen=True)
 class _Row:
-    """Columns of one tuple as sent."""
+    """The columns of one tuple, as they were sent."""
 
     columns: tuple[SentColumn, ...]
     values: Mapping[str, Value]
@@ -54,8 +56,8 @@ class JsonReader(JsonFields):
     """Reads one stream of wal2json.
 
     Args:
-        catalog: asked for what is not told; without it keys and replica identity stay unknown, and
-            unchanged columns are known only after a row that had them.
+        catalog: gives facts that the plugin does not send; without it keys and replica identity stay
+            unknown, and unchanged columns are known only after a row that had them.
     """
 
     plugin: ClassVar[str] = "wal2json"
@@ -76,10 +78,10 @@ class JsonReader(JsonFields):
         """The events of one message.
 
         Raises:
-            ProtocolError: not a message of this plugin, or not one that may come here.
+            ProtocolError: it is not a message of this plugin, or it may not come here.
         """
         self.lsn = lsn
-        # A message's content may be any bytes: they are kept and come out again as they were.
+        # The content of a logical message may be any bytes, and must not be changed.
         text = payload.decode("utf-8", "surrogateescape").strip()
         if self._chunks:
             yield from self._chunk(text)
@@ -95,7 +97,7 @@ class JsonReader(JsonFields):
         elif "change" in record:
             yield from self._format_1(record)
         else:
-            raise self.error("neither format 1 (change) nor format 2 (action)")
+            raise self.error("the message has neither the key 'change' (format 1) nor 'action' (format 2)")
 
     def _transaction_of(self, record: Mapping[str, Any]) -> Transaction:
         time = None
@@ -145,7 +147,7 @@ class JsonReader(JsonFields):
             return
         if not self._first_chunk:
             if not text.startswith(","):
-                raise self.error("a change without the comma before it")
+                raise self.error("the comma before a change is missing")
             text = text[1:]
         record = self.json(text)
         self._first_chunk = False
@@ -153,12 +155,12 @@ class JsonReader(JsonFields):
 
     def _change_1(self, change: Any) -> Event:
         if not isinstance(change, dict):
-            raise self.error("a change that is no JSON object")
+            raise self.error("a change is not a JSON object")
         kind = self.field(change, "kind", str)
         if kind == "message":
             return self._message(change, self._transaction)
         if kind not in _KINDS.values():
-            raise self.error(f"a change of unknown kind {kind!r}")
+            raise self.error(f"a change has the unknown kind {kind!r}")
         self.only(change, CHANGE_1)
         new = None if kind == "delete" else self._row_1(change, "column")
         old = None
@@ -173,7 +175,7 @@ class JsonReader(JsonFields):
         types = self.field(record, f"{prefix}types", list, [""] * len(names))
         oids = self.field(record, f"{prefix}typeoids", list, [Number("0")] * len(names))
         if not len(names) == len(values) == len(types) == len(oids):
-            raise self.error("names, types and values of a row are not equally many")
+            raise self.error("a row has different numbers of names, types and values")
         columns = [
             {"name": name, "type": sql_type, "typeoid": oid, "value": value}
             for name, sql_type, oid, value in zip(names, types, oids, values, strict=True)
@@ -186,7 +188,7 @@ class JsonReader(JsonFields):
         action = self.field(record, "action", str)
         allowed = FIELDS_2.get(action)
         if allowed is None:
-            raise self.error(f"an unknown action {action!r}")
+            raise self.error(f"the message has the unknown action {action!r}")
         self.only(record, allowed)
         if action == "B":
             if self.open:
@@ -199,7 +201,7 @@ class JsonReader(JsonFields):
             yield self._message(record, self._transaction)
             return
         if self._transaction is None:
-            raise self.error("outside of any transaction", kind=action)
+            raise self.error("the message may not come outside of a transaction", kind=action)
         self._same_transaction(record)
         yield self._inside_2(action, record)
 
@@ -217,7 +219,7 @@ class JsonReader(JsonFields):
     def _same_transaction(self, record: Mapping[str, Any]) -> None:
         xid = self.integer(record, "xid", 1 << 32)
         if xid is not None and self.xid is not None and xid != self.xid:
-            raise self.error("a change of another transaction than the one that has begun")
+            raise self.error("the message belongs to another transaction than the one that has begun")
 
     # Both.
 
@@ -226,8 +228,8 @@ class JsonReader(JsonFields):
             self.only(record, MESSAGE_1)
         transactional = self.field(record, "transactional", bool)
         if transactional and transaction is None:
-            raise self.error("a transactional message outside of any transaction")
-        # Written as C strings: what followed a zero byte is lost in the plugin.
+            raise self.error("a transactional message may not come outside of a transaction")
+        # The plugin writes C strings, and loses everything after a zero byte.
         content = self.field(record, "content", str).encode("utf-8", "surrogateescape")
         prefix = self.field(record, "prefix", str)
         message = Message(self._place(record), transactional, prefix, content)
@@ -259,7 +261,7 @@ class JsonReader(JsonFields):
             return Change(0, relation, "update", new=values)
         names = {column.name for column in relation.columns}
         if not set(old.values) <= names:
-            raise self.error("the old tuple has a column that the new one lacks")
+            raise self.error("the old row has a column that the new one lacks")
         unchanged = all(new.values.get(name, value) == value for name, value in old.values.items())
         whole = relation.replica_identity == "f" or len(old.values) == len(names)
         if unchanged and not whole:
@@ -279,7 +281,7 @@ class JsonReader(JsonFields):
         values: dict[str, Value] = {}
         for column in sent:
             if not isinstance(column, dict):
-                raise self.error("a column that is no JSON object")
+                raise self.error("a column is not a JSON object")
             self.only(column, COLUMN_2)
             name = self.field(column, "name", str)
             if name in values:
@@ -288,7 +290,7 @@ class JsonReader(JsonFields):
             sql_type = self.field(column, "type", str, "")
             columns.append(SentColumn(name, sql_type, oid))
             if "value" not in column:
-                raise self.error("a column without its value")
+                raise self.error(f"column {name!r} lacks its value")
             values[name] = self._value(column["value"], oid, sql_type)
         return _Row(tuple(columns), values)
 
@@ -305,14 +307,14 @@ class JsonReader(JsonFields):
         if isinstance(value, bool):
             return "t" if value else "f"
         if not isinstance(value, str):
-            raise self.error("a value that is neither text, number, boolean nor null")
+            raise self.error("a value is not a text, number, boolean or null")
         text = str(value) if self.any_bytes else self.clean(str(value), "value")
         is_bytea = oid == oids.BYTEA if oid else sql_type == "bytea"
         return f"\\x{text}" if is_bytea and not text.startswith("\\x") else text
 
 
 def _filled(end: Transaction, begun: Transaction | None, lsn: int) -> Transaction:
-    """A commit that leaves things out says them with its beginning, and where it ends with its place."""
+    """The transaction at its commit, with facts that the commit lacks taken from its begin and position."""
     assert begun is not None
     return Transaction(
         begun.xid if end.xid is None else end.xid,

@@ -1,6 +1,6 @@
-"""What wal2json's JSON may hold: the keys of each object of both formats, by name.
+"""The keys that each JSON object of wal2json may have, for both formats.
 
-A key that is not listed is a message of another version, and refused.
+A message with another key comes from another version, and is refused.
 """
 
 from __future__ import annotations
