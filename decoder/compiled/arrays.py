@@ -1,10 +1,10 @@
-"""numpy arrays as Arrow arrays, without a copy, and the typed border to pyarrow.
+"""Converts numpy arrays into Arrow arrays and back without a copy, with types for the type checker.
 
-pyarrow's stubs know the buffer protocol from Python 3.12 on only, so `arrow_buffer` and `elements` are where
-memory passes between numpy and Arrow.
+pyarrow's stubs know the buffer protocol only from Python 3.12 on, so all memory passes between numpy and
+Arrow through `arrow_buffer` and `elements`.
 
-``pyarrow.array`` and ``Array.to_numpy`` look whether pandas is there, and so import it: over a second in the
-first batch of every process.
+``pyarrow.array`` and ``Array.to_numpy`` import pandas if it is installed, which takes over a second in the
+first batch of every process; these functions do not.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def arrow_buffer(values: npt.NDArray[Any]) -> pa.Buffer:
 def elements(
     buffer: pa.Buffer | None, kind: type[_Scalar] | np.dtype[_Scalar], count: int = -1, offset: int = 0
 ) -> npt.NDArray[_Scalar]:
-    """The memory of an Arrow buffer as a one-dimensional, read-only array; empty where there is none.
+    """The memory of an Arrow buffer as a one-dimensional, read-only array; empty if there is no buffer.
 
     Args:
-        buffer: None, as Arrow has it for an array of no bytes.
+        buffer: None for an Arrow array without bytes.
         kind: dtype of the elements.
         count: how many elements; -1 for all.
         offset: bytes to skip.
@@ -46,13 +46,13 @@ def elements(
 
 
 def nulls(count: int, kind: pa.DataType) -> pa.Array:
-    """So many nulls of any type; the stubs know some types only."""
+    """``count`` nulls of any type; pyarrow's stubs allow only some types."""
     empty: pa.Array = pa.nulls(count, cast("Any", kind))
     return empty
 
 
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """``to_pylist``, for columns of which the caller knows the Python type and where nulls are."""
+    """``to_pylist``, for columns whose Python type and nulls the caller knows."""
     return column.to_pylist()
 
 
@@ -70,7 +70,7 @@ def arrow(values: npt.NDArray[np.generic]) -> pa.Array:
 
 
 def integers(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
-    """The opposite, for integers without nulls: a view of the same memory, read-only."""
+    """The inverse of `arrow`, for integers without nulls: a read-only view of the same memory."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     kind = _NUMPY[values.type]
@@ -81,7 +81,7 @@ def integers(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
 
 
 def valid(values: pa.Array) -> npt.NDArray[np.bool_]:
-    """bool per value: it is not null."""
+    """bool[values], true if the value is not null."""
     if values.null_count == 0:
         return np.ones(len(values), np.bool_)
     bitmap = elements(values.buffers()[0], np.uint8)

@@ -1,12 +1,12 @@
-"""Where compiled loops are kept on disk: by what they were compiled from, not by where that lies.
+"""The disk cache of compiled loops, named after the content of their sources, not after their path.
 
-numba keeps a function's machine code in a folder named after the path of its source file, so each clone
-compiles for itself, for most of a minute, within its first batch.  Its stamp is that one file, so a function
-goes on with the old code of a function that it calls in another file.  Here the folder is named after the
-contents of the file and of all files of this project that it imports: the same sources find the same machine
-code wherever they lie, and other sources never do.
+numba stores a function's machine code in a folder named after the path of its source file, so each clone
+compiles again, for most of a minute, within its first batch.  And numba checks only that one file, so a
+function keeps the old code of a function that it calls in another file.  Here the folder is named after the
+contents of the file and of all files of this project that it imports: equal sources use the same machine
+code at any path, and different sources never do.
 
-Only where ``NUMBA_CACHE_DIR`` names a folder, as the launcher does; elsewhere numba's own rules hold.
+This applies only if ``NUMBA_CACHE_DIR`` names a folder, as the launcher does; else numba's own rules apply.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _IMPORT = re.compile(
 
 
 class ByContent(UserProvidedCacheLocator):  # type: ignore[misc]
-    """A cache folder per contents; what numba's manual says of ``NUMBA_CACHE_LOCATOR_CLASSES``."""
+    """One cache folder per content (see ``NUMBA_CACHE_LOCATOR_CLASSES`` in numba's manual)."""
 
     def get_cache_path(self) -> str:
         return str(Path(numba.config.CACHE_DIR) / f"{Path(self._py_file).stem}-{digest(Path(self._py_file))}")
@@ -38,15 +38,15 @@ class ByContent(UserProvidedCacheLocator):  # type: ignore[misc]
 
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> Any:
-        """A locator for a function of this project; None for one of others, which numba keeps as it does."""
+        """A locator for a function of this project; None for others, for which numba's rules apply."""
         ours = Path(py_file).resolve().is_relative_to(_PROJECT)
         return super().from_function(py_func, py_file) if ours else None
 
 
 def keep_by_content() -> None:
-    """Have numba ask :class:`ByContent` first, and then whom it would have asked anyway.
+    """Make numba use :class:`ByContent` first, and then its usual locators.
 
-    What the caller's environment says (``NUMBA_CACHE_LOCATOR_CLASSES``) goes before.
+    The environment's setting (``NUMBA_CACHE_LOCATOR_CLASSES``) has priority.
     """
     if not numba.config.CACHE_LOCATOR_CLASSES:
         names = (
@@ -59,9 +59,9 @@ def keep_by_content() -> None:
 
 @functools.cache
 def digest(source: Path) -> str:
-    """Sixteen hexadecimal digits of the contents of a source file and of what it imports of this project."""
+    """Sixteen hexadecimal digits for the contents of a source file and of its imports from this project."""
     total = hashlib.sha256()
-    for path in sorted(_with_imports(source.resolve())):  # not by src/slotlake's links: one order everywhere
+    for path in sorted(_with_imports(source.resolve())):  # resolved links: the same order everywhere
         total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()[:16]
 
@@ -77,7 +77,7 @@ def _with_imports(source: Path) -> set[Path]:
 
 
 def _imported(module: str, names: str) -> set[Path]:
-    """The files of a module, or of those that are imported from a package."""
+    """The files of a module, or of the modules that are imported from a package."""
     place = _PROJECT.joinpath(*module.split("."))
     inner = {(place / name).with_suffix(".py") for name in re.findall(r"\w+", names)}
     return {path for path in (place.with_suffix(".py"), *inner) if path.is_file()}

@@ -1,8 +1,8 @@
-"""How this package compiles its loops: numba, kept on disk, outside the interpreter lock.
+"""How this package compiles its loops: with numba, cached on disk, without the interpreter lock.
 
 Every compiled function takes arrays of fixed element types and returns numbers; it never raises.
 An error is a number that the Python caller turns into an exception, so that bad bytes can never
-become a crash.  ``cache=True`` writes next to the source, or to ``NUMBA_CACHE_DIR``
+cause a crash.  ``cache=True`` writes next to the source, or to ``NUMBA_CACHE_DIR``
 (`decoder.compiled.cache`); `infra.kernels` compiles all of them beforehand.
 """
 
@@ -30,7 +30,7 @@ Ints = npt.NDArray[np.int64]
 Lengths = npt.NDArray[np.int32]
 Unsigned = npt.NDArray[np.uint64]
 
-# numba knows these by numpy's names; to the type checker all compiled numbers are plain integers.
+# numba needs numpy's types; for the type checker all compiled numbers are plain integers.
 signed: Callable[[Any], int] = np.int64  # type: ignore[assignment]
 unsigned: Callable[[Any], int] = np.uint64  # type: ignore[assignment]
 
@@ -39,16 +39,16 @@ kernels: dict[str, Any] = {}
 
 
 def compiled(function: F) -> F:
-    """Compile on first call; the type checker keeps seeing the plain function."""
+    """Compile on first call; the type checker still sees the plain function."""
     dispatcher = numba.njit(cache=True, nogil=True)(function)
     kernels[f"{function.__module__}.{function.__qualname__}"] = dispatcher
     return cast("F", dispatcher)
 
 
 def inlined(function: F) -> F:
-    """For small functions that only other compiled functions call: becomes part of each of them.
+    """For small functions that only other compiled functions call: numba makes them part of each caller.
 
-    Not kept on disk by itself: a caller that is compiled anew could not take it in from there.
+    They are not cached on disk, because a caller that is compiled again could not include them from there.
     """
     return cast("F", numba.njit(nogil=True, forceinline=True)(function))
 
@@ -64,10 +64,10 @@ _intrinsic: Callable[[Any], Any] = numba.extending.intrinsic
 
 
 def _big_endian(bits: int) -> Callable[[Bytes, int], int]:
-    """A compiled function ``read(data, p)`` for a big-endian integer of so many bits.
+    """A compiled function ``read(data, p)`` for a big-endian integer of ``bits`` bits.
 
-    One load and one byte swap; below 64 bits it is unsigned.  Like all compiled code here it does not check
-    ``p``: the caller has.
+    It is one load and one byte swap; below 64 bits it is unsigned.  Like all compiled code here it does not
+    check ``p``: the caller must.
     """
 
     @_intrinsic

@@ -1,13 +1,13 @@
-"""Arrays in compiled loops as plain memory, for which no references are counted.
+"""Arrays in compiled loops as plain memory, without reference counting.
 
-numba counts a reference, with an atomic instruction, wherever an array passes into or out of a function,
-also one that becomes part of its caller: in a loop over small values, most of its time. ``data =
-bare(data)`` at the top of a compiled function leaves the address and the element type: ``data[i]`` reads
-and writes as before, but for negative indices, which do not count from the end.
+numba counts references, with an atomic instruction, wherever an array is passed to or from a function, even
+an inlined one; in a loop over small values that takes most of the time.  ``data = bare(data)`` at the top of
+a compiled function keeps only the address and the element type: ``data[i]`` reads and writes as before, but
+negative indices do not count from the end.
 
-Invariant: such memory is used only while its array lives: in the compiled function that was given the
-array, or made it and uses it afterwards (numba frees an array behind its last use).  It has no length, and
-like all compiled code here nothing checks the index: whoever writes the loop has.
+Invariant: such memory is used only while its array exists: in the compiled function that got the
+array as an argument, or that made it and uses it afterwards (numba frees an array after its last use).  It
+has no length, and nothing checks the index: the author of the loop must make sure that it is right.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _bare(typingctx: Any, array: Any) -> Any:
     return _Memory(array.dtype)(array), generate
 
 
-# In compiled code only: the memory of a contiguous array of integers; two dimensions lie row after row.
+# In compiled code only: the memory of a contiguous array of integers; of two dimensions, row after row.
 bare = cast("Callable[[_Array], _Array]", _bare)
 
 
@@ -94,14 +94,14 @@ lower_builtin(operator.setitem, _Memory, types.Integer, types.Any)(_set)
 
 
 def place(context: Any, builder: Any, kind: Any, array: Any, at: Any, bits: int) -> Any:
-    """Return a pointer to element ``at`` of an array, or of its memory, as so many bits; for intrinsics.
+    """Return a pointer to element ``at`` of an array, or of its memory, as ``bits`` bits; for intrinsics.
 
     Args:
         context, builder: numba's, while it generates code.
         kind: numba's type of ``array``.
         array: the array or its memory.
         at: index of the element.
-        bits: width of what is pointed to.
+        bits: size of the pointer's target.
     """
     data = array if isinstance(kind, _Memory) else context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [at]), ir.IntType(bits).as_pointer())

@@ -1,7 +1,7 @@
-"""Arrays of text and bytes of any size: 64-bit offsets where 32 bits cannot address all (2 GiB).
+"""Arrays of text and bytes of any size: they get 64-bit offsets if 32 bits cannot address all bytes (2 GiB).
 
-Arrow joins no arrays of different offsets, and gives up where a result exceeds what its type addresses.  So
-whoever joins arrays of values, or takes some of them again, does it here.
+Arrow does not join arrays with different offsets, and fails if a result is larger than its type can address.
+So all code that joins arrays of values, or takes values by index, uses these functions.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _NARROWER = {wide: narrow for narrow, wide in _WIDER.items()}
 
 
 def joined(arrays: Sequence[pa.Array]) -> pa.Array:
-    """One array after the other; at least one, and all of one type but for the width of their offsets."""
+    """The arrays joined; at least one, and all of one type except for the width of their offsets."""
     arrays = alike(*arrays)
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """A column in one piece."""
+    """A column as one array."""
     if isinstance(column, pa.Array):
         return column
     return joined(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def taken(array: pa.Array, indices: pa.Array) -> pa.Array:
-    """The values at these places, of which each may be asked for several times."""
+    """The values at these places; a place may come several times."""
     if array.type in _WIDER and len(array):
         times = -(-len(indices) // len(array)) + 1
-        # Small enough, unless one value is most of it and asked for very often; else it is counted.
+        # An estimate is enough for small arrays; for large ones the size of the result is computed.
         if array.nbytes * times * _UNEVEN > _OFFSET_BYTES_MAX:
             size = pc.sum(pc.binary_length(array).cast(pa.int64()).take(indices)).as_py()
             array = _widened(array) if (size or 0) > _OFFSET_BYTES_MAX else array
@@ -42,7 +42,7 @@ def taken(array: pa.Array, indices: pa.Array) -> pa.Array:
 
 
 def alike(*arrays: pa.Array) -> list[pa.Array]:
-    """The same arrays, all with 64-bit offsets if one has them, or if all together need them."""
+    """The same arrays, all with 64-bit offsets if one of them has them, or if all together need them."""
     if any(array.type in _NARROWER for array in arrays) or (
         sum(array.nbytes for array in arrays) > _OFFSET_BYTES_MAX
     ):
@@ -53,7 +53,7 @@ def alike(*arrays: pa.Array) -> list[pa.Array]:
 def narrow_pieces(array: pa.Array) -> Iterator[pa.Array]:
     """The same values in pieces with 32-bit offsets; at least one piece.
 
-    No value exceeds what such a piece holds: PostgreSQL's are of 1 GiB at most.
+    No value is too large for such a piece: PostgreSQL's values have at most 1 GiB.
     """
     narrow = _NARROWER.get(array.type)
     if narrow is None:

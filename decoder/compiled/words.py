@@ -1,8 +1,8 @@
-"""Eight or sixteen bytes at once, for compiled loops over bytes that begin anywhere.
+"""Reads and writes eight or sixteen bytes at once, for compiled loops over bytes at any address.
 
-numpy has no unaligned access and numba checks each index for being negative; these read and write as
-the processor does, in one instruction.  They check nothing: whoever calls them has made sure that
-``at .. at + 8`` (16) lies within the array.  Words are little-endian whatever the processor is; for
+numpy has no unaligned access, and numba checks whether each index is negative; these functions read and write
+in one instruction of the processor.  They check nothing: the caller must make sure that
+``at .. at + 8`` (16) is within the array.  Words are little-endian on every processor; for
 eight digits at a time see `digits_only` and `eight_digits`.
 """
 
@@ -21,13 +21,13 @@ from slotlake.decoder.compiled.memory import place
 
 _SWAPPED = sys.byteorder == "big"
 ZEROS = 0x3030303030303030  # eight times the digit 0
-AHEAD = 16  # values: as long as one from memory takes
+AHEAD = 16  # values: their work takes about as long as one read from memory
 _intrinsic: Callable[[Any], Callable[..., Any]] = numba.extending.intrinsic
 
 
 @_intrinsic
 def word_at(typingctx: Any, data: Any, at: Any) -> Any:
-    """Return the eight bytes at ``at``, the first of them lowest.
+    """Return the eight bytes at ``at`` as a number; the first byte is the lowest.
 
     Args:
         typingctx: numba's; callers leave it out.
@@ -82,7 +82,7 @@ def copy_sixteen(typingctx: Any, data: Any, source: Any, out: Any, target: Any) 
 
 @_intrinsic
 def fetch_ahead(typingctx: Any, data: Any, at: Any) -> Any:
-    """Have the processor fetch the bytes at ``at``, for a loop that comes there later.
+    """Tell the processor to fetch the bytes at ``at``, which the loop will need later.
 
     Args:
         typingctx: numba's; callers leave it out.
@@ -111,7 +111,7 @@ def digits_only(word: int) -> bool:
 
 @inlined
 def eight_digits(word: int) -> int:
-    """Return the number that eight digits are, the first lowest in the word; uint64, one per value."""
+    """Return the number of eight digits, of which the first is the word's lowest byte; uint64, per value."""
     value = (word & unsigned(0x0F0F0F0F0F0F0F0F)) * unsigned(2561) >> unsigned(8)
     value = (value & unsigned(0x00FF00FF00FF00FF)) * unsigned(6553601) >> unsigned(16)
     return (value & unsigned(0x0000FFFF0000FFFF)) * unsigned(42949672960001) >> unsigned(32)
@@ -119,19 +119,19 @@ def eight_digits(word: int) -> int:
 
 @inlined
 def plain_digits(word: int, count: int) -> int:
-    """Return the first ``count`` bytes (1 to 8) as digit values, behind zeros; uint64, one per value."""
+    """Return the first ``count`` bytes (1 to 8) as digit values, after zeros; uint64, one per value."""
     return (word ^ unsigned(ZEROS)) << (unsigned(64) - (unsigned(count) << unsigned(3)))
 
 
 @inlined
 def all_plain(word: int) -> bool:
-    """Return whether each byte of `plain_digits` (uint64, one per value) is a digit's: 0 to 9."""
+    """Return whether each byte of `plain_digits` (uint64, one per value) is a digit, 0 to 9."""
     return ((word + unsigned(0x7676767676767676)) | word) & unsigned(0x8080808080808080) == unsigned(0)
 
 
 @inlined
 def eight_plain(word: int) -> int:
-    """Return the number (uint64, per value) that the bytes of `plain_digits` are."""
+    """Return the number (uint64, per value) of the digits from `plain_digits`."""
     value = word * unsigned(2561) >> unsigned(8)
     value = (value & unsigned(0x00FF00FF00FF00FF)) * unsigned(6553601) >> unsigned(16)
     return (value & unsigned(0x0000FFFF0000FFFF)) * unsigned(42949672960001) >> unsigned(32)
@@ -139,13 +139,13 @@ def eight_plain(word: int) -> int:
 
 @inlined
 def zeroed(word: int, mask: int) -> int:
-    """Return the word (uint64, one per value) with the bytes of the mask made the digit 0."""
+    """Return the word (uint64, one per value) with the digit 0 in the bytes of the mask."""
     return (word & ~mask) | (unsigned(ZEROS) & mask)
 
 
 @inlined
 def last_digits(word: int, count: int) -> int:
-    """Return the word (uint64, one per value) with all but its last ``count`` bytes made the digit 0."""
+    """Return the word (uint64, one per value) with the digit 0 in all but its last ``count`` bytes."""
     if count >= 8:
         return word
     mask = ~unsigned(0) << (unsigned(64) - (unsigned(count) << unsigned(3))) if count > 0 else unsigned(0)
@@ -154,7 +154,7 @@ def last_digits(word: int, count: int) -> int:
 
 @inlined
 def first_digits(word: int, count: int) -> int:
-    """Return the word (uint64, one per value) with all but its first ``count`` bytes made the digit 0."""
+    """Return the word (uint64, one per value) with the digit 0 in all but its first ``count`` bytes."""
     if count >= 8:
         return word
     mask = (unsigned(1) << (unsigned(count) << unsigned(3))) - unsigned(1)
@@ -167,8 +167,8 @@ def copy_bytes(
 ) -> None:
     """Copy ``data[start:end]`` to ``target`` in the other array, sixteen bytes at a time.
 
-    Up to fifteen bytes more are copied behind it, where both arrays, which end at ``data_end`` and
-    ``into_end``, have room: what comes next in ``into`` is to be written later.
+    Up to fifteen more bytes after it are copied, if both arrays, which end at ``data_end`` and
+    ``into_end``, are long enough: so the caller must write the next bytes of ``into`` later.
 
     Args:
         data, into: uint8[data_end] and uint8[into_end], or their memory.

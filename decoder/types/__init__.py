@@ -1,4 +1,4 @@
-"""The one table of types, and every conversion between PostgreSQL's values and Arrow's.
+"""The table of types, and all conversions between PostgreSQL's values and Arrow's.
 
 Others import `binary`, `catalog`, `column_type`, `declarations`, `names`, `oids`, `parsing`,
 `representations`, `row_kernels`, `slices`, `table` and `text_error`.

@@ -1,11 +1,10 @@
-"""What is known of types by OID: which are arrays, ranges, domains … and of what.
+"""The known types by OID: which are arrays, ranges, domains …, and their inner types.
 
-A binary value is only readable for one who knows its type's kind; text needs none of this.  Built-in
-types are known from the start.  User types come from one query of the source's catalog
-(`load_types`) and from the stream's Type messages, which name a domain by its base type.  Invariant:
-an OID keeps its kind for ever (PostgreSQL has no ALTER TYPE that changes it), so a catalog read today
-is right for a value written before; what may change, the fields of a composite, each binary value
-says itself.
+A binary value can be read only if the kind of its type is known; text needs none of this.  Built-in
+types are always known.  User types come from one query of the source's catalog (`load_types`) and from the
+stream's Type messages, which name a domain by its base type.  Invariant: an OID keeps its kind for ever
+(PostgreSQL has no ALTER TYPE that changes it), so the catalog of today is right for an older value.  Only the
+fields of a composite may change, and each binary value of a composite contains their types itself.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from slotlake.decoder.types.names import BUILTIN_NAMES, FIRST_GENBKI_OID
 
 
 class Kind(Enum):
-    """pg_type.typtype, with arrays told from other base types; UNKNOWN is known by its name only."""
+    """pg_type.typtype, with a kind of its own for arrays; of an UNKNOWN type only the name is known."""
 
     BASE = "base"
     ARRAY = "array"
@@ -42,9 +41,9 @@ class TypeEntry:
         name: name in pg_type; with its schema unless that is pg_catalog.
         kind: what it is.
         of: OID of an array's element, a domain's base, a range's subtype, a multirange's range; else 0.
-        send: name of the function that writes it in binary, "" when it has none or it is not needed.
-        delimiter: between elements where arrays of this type are printed.
-        fields: types of a composite's fields as of when the catalog was read.
+        send: name of the function that writes it in binary, "" if it has none or if it is not needed.
+        delimiter: the delimiter between elements in the text of arrays of this type.
+        fields: types of a composite's fields when the catalog was read.
     """
 
     oid: int
@@ -58,11 +57,11 @@ class TypeEntry:
 
 @dataclass
 class TypeCatalog:
-    """Types by OID: built-in ones and, once told of, the source's own.
+    """Types by OID: built-in ones and, once loaded, the source's own.
 
     Attributes:
-        lc_monetary: the locale in which the source prints money, "" when it was not asked.
-        ask: fills this catalog anew; called once for each type that is looked up and not known.
+        lc_monetary: the locale in which the source prints money, "" if it is not known.
+        ask: loads this catalog again; called once for each type that is looked up and not known.
     """
 
     lc_monetary: str = ""
@@ -71,7 +70,7 @@ class TypeCatalog:
     _asked: set[int] = field(default_factory=set)
 
     def get(self, oid: int) -> TypeEntry | None:
-        """The type, or None for one never heard of."""
+        """The type, or None if it is not known."""
         if self.ask is not None and oid not in self._asked and self.lacks(oid):
             self._asked.add(oid)
             self.ask()
@@ -81,18 +80,18 @@ class TypeCatalog:
         return self._types.get(oid) or BUILTIN_TYPES.get(oid)
 
     def add(self, entries: Iterable[TypeEntry]) -> None:
-        """Take in what a catalog query found; it replaces what was known by name only."""
+        """Add the types of a catalog query; they replace types of which only the name was known."""
         self._types.update((entry.oid, entry) for entry in entries)
 
     def note(self, oid: int, schema: str, name: str) -> None:
-        """Take in a Type message (proto.c logicalrep_write_typ): a domain comes with its base's name.
+        """Add a Type message (proto.c logicalrep_write_typ): a domain comes with its base's name.
 
-        Only what is not known yet is taken from it: the name of a user type says nothing of its kind.
+        It is ignored if the type is known already, because the name of a user type does not show its kind.
 
         Args:
             oid: of the type.
             schema: "" or pg_catalog for a built-in type.
-            name: of the type; of a domain, its base type's.
+            name: of the type; for a domain, its base type's.
         """
         entry = self._entry(oid)
         if entry is not None and entry.kind is not Kind.UNKNOWN:
@@ -104,12 +103,12 @@ class TypeCatalog:
             self._types[oid] = TypeEntry(oid, f"{schema}.{name}", Kind.UNKNOWN)
 
     def lacks(self, oid: int) -> bool:
-        """True when a catalog query may tell more of this type."""
+        """True if a catalog query may give more facts about this type."""
         entry = self._entry(oid)
         return entry is None or entry.kind is Kind.UNKNOWN
 
     def resolved(self, oid: int) -> TypeEntry | None:
-        """The type itself, or what a domain, over however many domains, stands for."""
+        """The type itself; for a domain its base type, also through several domains."""
         entry = self.get(oid)
         for _ in range(_DOMAINS_MAX):
             if entry is None or entry.kind is not Kind.DOMAIN:
@@ -118,7 +117,7 @@ class TypeCatalog:
         return None
 
 
-_DOMAINS_MAX = 100  # domain over domain over …; an end to a circle, which a damaged catalog could hold
+_DOMAINS_MAX = 100  # domain over domain over …; it ends a circle, which a damaged catalog could have
 
 _QUERY = f"""
 SELECT t.oid::bigint, n.nspname, t.typname, t.typtype::text, t.typdelim::text,
@@ -145,9 +144,9 @@ _KINDS = {
 
 
 def load_types(connection: psycopg.Connection[Any], catalog: TypeCatalog | None = None) -> TypeCatalog:
-    """Read the database's own types, and how it prints money, into a catalog (a new one, or this).
+    """Read the database's own types and its lc_monetary into ``catalog``, or into a new one.
 
-    Costs one query of a few hundred rows; to be repeated when `TypeCatalog.lacks` a type.
+    It costs one query of a few hundred rows; repeat it when `TypeCatalog.lacks` a type.
     """
     catalog = TypeCatalog() if catalog is None else catalog
     with connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
@@ -177,7 +176,7 @@ _RANGES = {
     "tstzrange": "timestamptz",
     "daterange": "date",
 }
-_VECTORS = {"int2vector": "int2", "oidvector": "oid"}  # base types to SQL, arrays on the wire
+_VECTORS = {"int2vector": "int2", "oidvector": "oid"}  # base types in SQL, arrays in binary
 _CATALOG_ROWS = {
     *("pg_type", "pg_attribute", "pg_proc", "pg_class", "pg_database", "pg_authid", "pg_auth_members"),
     *("pg_shseclabel", "pg_subscription"),

@@ -1,4 +1,4 @@
-"""How one column's values are kept: the type's row of the table, for that column."""
+"""The Arrow and Iceberg types of one column, from the table of types."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class ColumnType:
-    """How one column's values are kept.
+    """How the change log and the lake store one column's values.
 
     Attributes:
         oid: PostgreSQL's type OID.
         typmod: PostgreSQL's type modifier, -1 for none.
         arrow: type of the Arrow column.
         spark: type in Spark and Iceberg DDL.
-        inexact: some values of the type do not fit; their exact text goes beside the typed column.
+        inexact: some values of the type do not fit; their exact text goes to a second column.
     """
 
     oid: int

@@ -1,14 +1,14 @@
 """A type as PostgreSQL writes it: ``numeric(10,2)``, ``varchar(20)``, ``int4[]``.
 
-What the stream and the change log name a type by is its name in pg_type and its modifier; this is how
-format_type would show the two, but for the SQL names (``integer``), which pg_type does not have.
+The stream and the change log have a type's name in pg_type and its modifier.  This module prints the two as
+format_type does, except for the SQL names (``integer``), which pg_type does not have.
 """
 
 from __future__ import annotations
 
 from slotlake.decoder.types.names import BUILTIN_NAMES
 
-_HEADER = 4  # VARHDRSZ, by which the modifier of these is larger than the length that was asked for
+_HEADER = 4  # VARHDRSZ: the modifier of these types is larger than the declared length by it
 _LENGTHS = {"varchar", "bpchar"}
 _PLAIN = {"bit", "varbit", "time", "timetz", "timestamp", "timestamptz"}
 
@@ -17,7 +17,7 @@ def written(name: str, oid: int, typmod: int) -> str:
     """The type's name with its modifier.
 
     Args:
-        name: in pg_type, as a relation version or the lake keeps it; "" when it was not named.
+        name: in pg_type, as in a relation version or in the lake; "" if it is not known.
         oid, typmod: of the column.
     """
     name = name or BUILTIN_NAMES.get(oid, f"OID {oid}")

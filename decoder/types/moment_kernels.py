@@ -1,7 +1,7 @@
-"""Compiled readers of the text of dates and timestamps, as `types_kernels` are of other values.
+"""Compiled readers of the text of dates and timestamps; `text_kernels` reads other values.
 
-The usual form, a year of four digits, is read eight bytes at a time; all that PostgreSQL prints besides
-(infinity, BC, years beyond 9999) letter by letter.
+The usual text, with a year of four digits, is read eight bytes at a time; all other texts of PostgreSQL
+(infinity, BC, years after 9999) letter by letter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slotlake.decoder.types.text_kernels import BAD, EXACT, OK, is_word
 
 DATE, TIMESTAMP, TIMESTAMPTZ = 0, 1, 2
 _MICROSECONDS_PER_DAY = 86_400_000_000
-_NO_DAY, _NO_MOMENT = -(2**40), -(2**63)  # no day of any calendar, no timestamp
+_NO_DAY, _NO_MOMENT = -(2**40), -(2**63)  # numbers that are not a day or a timestamp
 _YEAR_MAX = 5_874_897  # PostgreSQL's last year (datatype/timestamp.h)
 
 
@@ -109,7 +109,7 @@ def _moment(data: Bytes, p: int, end: int, form: int) -> tuple[int, int]:  # noq
 
 @inlined
 def _pairs(word: int, mask: int) -> int:
-    """Each byte and the next one as a two-digit number; the marked bytes, known to be signs, count zero."""
+    """Each byte and the next one as a two-digit number; the bytes of the mask, signs, count as zero."""
     digits = word & ~mask & unsigned(0x0F0F0F0F0F0F0F0F)
     return digits * unsigned(10) + (digits >> unsigned(8))
 
@@ -152,9 +152,9 @@ def _usual_day(word: int, day: int) -> int:
 
 @inlined
 def _usual_moment(data: Bytes, size: int, p: int, end: int, form: int, last_day: Unsigned, day: int) -> int:
-    """A timestamp of four digits' year as microseconds, or _NO_MOMENT.
+    """A timestamp with a year of four digits as microseconds, or _NO_MOMENT.
 
-    The four numbers of ``last_day`` from ``day`` on keep the day seen last.
+    The four numbers of ``last_day`` from ``day`` on store the day that was read last.
     """
     if form == TIMESTAMPTZ:
         if end - p < 22 or data[end - 3] != 43 or data[end - 2] != 48 or data[end - 1] != 48:
@@ -187,7 +187,7 @@ def moment_at(
 
     Args:
         data: uint8[size], or its memory.
-        p, end: where the text lies.
+        p, end: the span of the text.
         form: DATE, TIMESTAMP or TIMESTAMPTZ.
         last_day, day: uint64[at least day + 4]: from ``day`` on, the day that was read last.
     """
@@ -238,5 +238,5 @@ def parse_moment(
         bare(data), len(data), bare(start), bare(length), len(length), form, bare(out), bare(valid),
         bare(exact), bare(last_day),
     )  # fmt: skip
-    last_day[0] = 0  # numba frees an array behind its last use
+    last_day[0] = 0  # numba frees an array after its last use
     return bad

@@ -1,4 +1,4 @@
-"""Names of PostgreSQL's own types by OID, and where the OIDs of other types begin.
+"""Names of PostgreSQL's own types by OID, and the first OIDs of other types.
 
 The replication stream names only the types from FIRST_GENBKI_OID on; `BUILTIN_NAMES` has the others.
 """

@@ -1,8 +1,8 @@
-"""PostgreSQL's text of arrays, ranges and composites as Arrow lists and structs, and back.
+"""Reads PostgreSQL's text of arrays, ranges and composites into Arrow lists and structs, and prints it again.
 
-Reads what array_out, range_out and record_out print, whole columns at a time.  A text that a form has no
-place for becomes null; who asks compares what is printed with what was read, so nothing is lost where
-this reads a text more freely than its output function writes it.
+It reads the output of array_out, range_out and record_out, whole columns at a time.  A text that the Arrow
+type cannot hold becomes null.  The caller compares the printed text with the original one, so nothing is lost
+even if this module accepts a text that the output function does not write.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slotlake.decoder.errors import ProtocolError
 from slotlake.decoder.types.column_type import ColumnType
 from slotlake.decoder.types.table import from_text, to_text
 
-# White space as array_isspace and, in the locales in use, isspace have it.
+# The same white space as for array_isspace and, in usual locales, isspace.
 _SPACE = r"\t\n\v\f\r "
 _IN_RANGE = rf'[{_SPACE}"\\()\[\],]'
 _IN_RECORD = rf'[{_SPACE}"\\(),]'
@@ -36,14 +36,14 @@ class NestedTexts(Protocol):
     def spark(self) -> str: ...
 
     def parsed(self, texts: pa.Array) -> pa.Array:
-        """Values of ``arrow``; null where there is no text, or it has no place in them."""
+        """Values of type ``arrow``; null if there is no text, or if the type cannot hold it."""
 
     def printed(self, values: pa.Array) -> pa.Array:
         """Texts, null for null."""
 
 
 class ListTexts:
-    """Arrays of one dimension that begins at 1, as lists."""
+    """Arrays with one dimension that begins at 1, as lists."""
 
     def __init__(self, element: ColumnType, delimiter: str) -> None:
         self.arrow: pa.DataType = pa.list_(pa.field("element", element.arrow))
@@ -55,7 +55,7 @@ class ListTexts:
         self._token = re.compile(rf'"((?:[^"\\]|\\.)*)"|([^"\\{{}}{escaped}]+)', re.DOTALL)
 
     def parsed(self, texts: pa.Array) -> pa.Array:
-        """Plain ones are split by Arrow; quotes are taken off one by one."""
+        """Arrow splits plain arrays; arrays with quotes are read one by one."""
         plain = pc.match_substring_regex(texts, r'^\{[^"\\{}]*\}$')
         inner = pc.utf8_slice_codeunits(pc.if_else(plain, texts, "{}"), 1, -1)
         split = pc.split_pattern(inner, self._delimiter)
@@ -67,7 +67,7 @@ class ListTexts:
         return self._typed(elements)
 
     def printed(self, values: pa.Array) -> pa.Array:
-        """With quotes where array_out puts them."""
+        """Print arrays with the same quotes as array_out."""
         assert isinstance(values, pa.ListArray)
         flat = values.flatten()
         texts = to_text(flat, None, self._element).cast(pa.string())
@@ -102,7 +102,7 @@ class ListTexts:
 
 
 class RangeTexts:
-    """Ranges as structs; a bound that is null is infinite, and one of an empty range says nothing."""
+    """Ranges as structs; a null bound is infinite; the bounds of an empty range have no meaning."""
 
     _PATTERN = (
         rf'^(?P<left>[\[(])(?P<lower>{_QUOTED}|[^"\\,]*),(?P<upper>{_QUOTED}|[^"\\,)\]]*)(?P<right>[\])])$'
@@ -117,7 +117,7 @@ class RangeTexts:
         self._bound = bound
 
     def parsed(self, texts: pa.Array) -> pa.Array:
-        """By one expression for all."""
+        """Read all ranges by one regular expression."""
         empty = pc.fill_null(pc.equal(texts, "empty"), False)
         groups = pc.extract_regex(pc.if_else(empty, "(,)", texts), self._PATTERN)
         left, lower, upper, right = (pc.struct_field(groups, name) for name in _RANGE_PARTS)
@@ -131,7 +131,7 @@ class RangeTexts:
         return _structs(arrays, self.arrow, groups.is_null())
 
     def printed(self, values: pa.Array) -> pa.Array:
-        """As range_deparse does."""
+        """Print ranges as range_deparse does."""
         lower, upper = (
             _quoted(to_text(pc.struct_field(values, name), None, self._bound), _IN_RANGE)
             for name in ("lower", "upper")
@@ -158,7 +158,7 @@ class RecordTexts:
         self._pattern = rf"^\({','.join(parts)}\)$"
 
     def parsed(self, texts: pa.Array) -> pa.Array:
-        """By one expression for all."""
+        """Read all composites by one regular expression."""
         groups = pc.extract_regex(texts, self._pattern)
         arrays = [
             _values(_unquoted(pc.struct_field(groups, f"f{i}")), kind) for i, kind in enumerate(self._kinds)
@@ -166,7 +166,7 @@ class RecordTexts:
         return _structs(arrays, self.arrow, groups.is_null())
 
     def printed(self, values: pa.Array) -> pa.Array:
-        """As record_out does."""
+        """Print composites as record_out does."""
         parts: list[pa.Array | str] = []
         for i, kind in enumerate(self._kinds):
             parts += [",", _quoted(to_text(pc.struct_field(values, i), None, kind), _IN_RECORD)]
@@ -176,7 +176,7 @@ class RecordTexts:
 
 
 def _values(texts: pa.Array, kind: ColumnType) -> pa.Array:
-    """Typed values of texts; null also where one does not fit its type, or is no text of it.
+    """Typed values of texts; null also if a value does not fit its type, or is not a text of it.
 
     The fields of a composite may have had other types when a value was written.
     """
@@ -194,7 +194,7 @@ def _value(text: pa.Array, kind: ColumnType) -> pa.Array:
 
 
 def _unquoted(parts: pa.Array) -> pa.Array:
-    """A bound or a field: nothing at all is null, quotes are taken off."""
+    """A bound or a field without its quotes; an empty one without quotes is null."""
     quoted = pc.starts_with(parts, '"')
     inner = pc.utf8_slice_codeunits(pc.if_else(quoted, parts, '""'), 1, -1)
     inner = pc.replace_substring(pc.replace_substring(inner, '""', '"'), "\\\\", "\\")
@@ -204,7 +204,7 @@ def _unquoted(parts: pa.Array) -> pa.Array:
 
 
 def _quoted(texts: pa.Array, special: str) -> pa.Array:
-    """The opposite."""
+    """The inverse of `_unquoted`."""
     texts = texts.cast(pa.string())
     needed = pc.or_(pc.match_substring_regex(texts, special), pc.equal(texts, ""))
     doubled = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '""')
@@ -222,13 +222,13 @@ def _structs(arrays: list[pa.Array], kind: pa.StructType, absent: pa.Array) -> p
 
 
 def _nulls_where_named(lists: pa.ListArray) -> pa.ListArray:
-    """Elements that read NULL, without quotes, are null."""
+    """The lists; elements with the text NULL (without quotes) are null."""
     flat = lists.flatten()
     return _lists(lists, pc.if_else(pc.equal(flat, "NULL"), pa.scalar(None, pa.string()), flat))
 
 
 def _lists(shape: pa.ListArray, elements: pa.Array) -> pa.ListArray:
-    """Lists of these elements, as long as ``shape``'s and null where they are."""
+    """Lists of these elements, with the lengths and nulls of ``shape``."""
     lengths = pc.fill_null(pc.list_value_length(shape), 0)
     offsets = np.zeros(len(shape) + 1, np.int32)
     np.cumsum(lengths.to_numpy(zero_copy_only=False), out=offsets[1:])
@@ -240,7 +240,7 @@ def _lists(shape: pa.ListArray, elements: pa.Array) -> pa.ListArray:
 def _replaced(
     lists: pa.ListArray, absent: np.ndarray, others: dict[int, list[str | None] | None]
 ) -> pa.ListArray:
-    """The lists, null where ``absent``, and these in place of some."""
+    """The lists, null where ``absent`` is set, with ``others`` instead of some of them."""
     if not others:
         taken = pa.array(np.arange(len(lists)), mask=absent)
         return lists.take(taken)

@@ -1,10 +1,10 @@
-"""PostgreSQL's text of a value, read into typed Arrow arrays.
+"""Reads PostgreSQL's text of values into typed Arrow arrays.
 
-Reads exactly what the output functions print under DateStyle ISO, TimeZone UTC, bytea_output hex
+It reads exactly the texts that the output functions print with DateStyle ISO, TimeZone UTC, bytea_output hex
 (datetime.c EncodeDateTime, numeric.c numeric_out, bool.c boolout, varlena.c byteaout), and refuses
-everything else: text that does not parse raises `TextError`, it never becomes NULL.  A value that is
+all others: a text that cannot be parsed raises `TextError`, it never becomes NULL.  A value that is
 right but does not fit the typed column (infinity, BC, year 10000, NaN in a numeric) becomes NULL
-there, and its text is kept in the second array.
+there, and its text goes to the second array.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Parsed = tuple[pa.Array, pa.Array | None]
 
 
 def parse_string(slices: Slices, _: pa.DataType) -> Parsed:
-    """Text as it is; must be UTF-8.
+    """The texts themselves, which must be UTF-8.
 
     Raises:
         TextError: a text is not UTF-8.
@@ -53,19 +53,19 @@ def parse_int(slices: Slices, kind: pa.DataType) -> Parsed:
 
 
 def parse_float(slices: Slices, kind: pa.DataType) -> Parsed:
-    """Shortest-digits floating point, NaN, Infinity, -Infinity.
+    """Floating point with shortest digits, NaN, Infinity, -Infinity.
 
     Raises:
-        TextError: a text is not what the server prints for a number.
+        TextError: a text is not a number as the server prints it.
     """
     try:
         return as_string(gather(slices)).cast(kind), None
     except pa.ArrowInvalid:
-        raise TextError("text that is not a floating-point number") from None
+        raise TextError("text that is not a valid floating-point number") from None
 
 
 def parse_decimal(slices: Slices, kind: pa.DataType) -> Parsed:
-    """A numeric with exactly the type's scale; NaN and what does not fit go to the exact text."""
+    """A numeric with exactly the type's scale; NaN and numbers that do not fit go to the exact text."""
     assert isinstance(kind, pa.Decimal128Type)
     out = np.empty((len(slices), 2), dtype=np.uint64)
     valid, exact = np.empty(len(slices), np.uint8), np.empty(len(slices), np.uint8)
@@ -86,7 +86,7 @@ def parse_moment(slices: Slices, kind: pa.DataType) -> Parsed:
 
 
 def parse_bytea(slices: Slices, _: pa.DataType) -> Parsed:
-    r"""``\x`` and two hexadecimal digits a byte."""
+    r"""``\x`` and two hexadecimal digits per byte."""
     present = slices.present
     offsets = np.zeros(len(slices) + 1, dtype=np.int64)
     np.cumsum(np.where(present, np.maximum(slices.length.astype(np.int64) - 2, 0) // 2, 0), out=offsets[1:])
@@ -96,18 +96,18 @@ def parse_bytea(slices: Slices, _: pa.DataType) -> Parsed:
 
 
 def plain(kind: pa.DataType, values: npt.NDArray[np.uint8], valid: npt.NDArray[np.uint8]) -> pa.Array:
-    """The array of values that were read where their rows were walked.
+    """The array of values that `row_kernels` has read while it went over the rows.
 
     Args:
-        kind: of bool, int, date, timestamp or decimal.
-        values: in their binary form; bool one byte each.
+        kind: bool, int, date, timestamp or decimal.
+        values: in Arrow's binary layout; bool one byte each.
         valid: uint8[n], 1 or 0 for each.
     """
     return _flags(values, valid) if pa.types.is_boolean(kind) else _fixed(values, valid, kind)
 
 
 def moment_form(kind: pa.DataType) -> int:
-    """Which of the three moment layouts an Arrow type is printed in."""
+    """Which of DATE, TIMESTAMP and TIMESTAMPTZ an Arrow type is."""
     if pa.types.is_date32(kind):
         return moments.DATE
     assert isinstance(kind, pa.TimestampType)
@@ -124,7 +124,7 @@ def _empty(slices: Slices, dtype: type) -> tuple[npt.NDArray[Any], npt.NDArray[n
 
 def _check(bad_row: int, what: str) -> None:
     if bad_row >= 0:
-        raise TextError(f"text that is not a {what}", bad_row)
+        raise TextError(f"text that is not a valid {what}", bad_row)
 
 
 def _fixed(values: npt.NDArray[np.generic], valid: npt.NDArray[np.uint8], kind: pa.DataType) -> pa.Array:

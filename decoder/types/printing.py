@@ -1,7 +1,7 @@
-"""Typed Arrow arrays back to the text that PostgreSQL prints for the same values.
+"""Prints typed Arrow arrays with the same text as PostgreSQL.
 
-The settings are fixed: TimeZone UTC, DateStyle ISO, extra_float_digits 1, bytea_output hex.  With
-`types_parse` this is a round trip that changes no byte.
+The settings are fixed: TimeZone UTC, DateStyle ISO, extra_float_digits 1, bytea_output hex.  A text that
+`parsing` reads and this module prints again is the same to the last byte.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FLOATS = {32: (24, 6), 64: (53, 15)}  # bits of the mantissa; first exponent pr
 
 
 def print_string(values: pa.Array) -> pa.Array:
-    """Text is its own text."""
+    """The texts themselves."""
     return values
 
 
@@ -52,7 +52,7 @@ def print_moment(values: pa.Array) -> pa.Array:
     """Print dates, timestamps or timestamptz.
 
     Raises:
-        ValueError: one lies outside the years 1 to 9999.
+        ValueError: one is outside the years 1 to 9999.
     """
     dtype = np.int32 if pa.types.is_date32(values.type) else np.int64
     numbers = _fixed_width(values, dtype, 1).astype(np.int64)
@@ -65,7 +65,7 @@ def print_moment(values: pa.Array) -> pa.Array:
 
 
 def print_float(values: pa.Array) -> pa.Array:
-    """Shortest digits that read back as the same value and are nearer to it than to any other."""
+    """Shortest digits that give the same value again and are nearer to it than to any other."""
     bits, fixed_below = _FLOATS[values.type.bit_width]
     shortest = slices_of(values.cast(pa.string()))
     out, offsets = _room(len(values), kernels.FLOAT_BYTES_MAX)
@@ -77,7 +77,7 @@ def print_float(values: pa.Array) -> pa.Array:
 
 
 def print_bytea(values: pa.Array) -> pa.Array:
-    r"""``\x`` and two hexadecimal digits a byte."""
+    r"""``\x`` and two hexadecimal digits per byte."""
     slices = slices_of(values)
     offsets = np.zeros(len(slices) + 1, dtype=np.int64)
     np.cumsum(np.where(slices.present, 2 + 2 * slices.length.astype(np.int64), 0), out=offsets[1:])

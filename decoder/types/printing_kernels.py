@@ -1,7 +1,7 @@
 """Compiled writers of value text.  Each fills ``out`` and the n+1 offsets of a string array.
 
-The caller sizes ``out`` by a bound per value (named here next to each writer).  Rows whose ``valid``
-flag is 0 are left empty.
+The caller computes the size of ``out`` from the constants here, the largest length of one value.  Rows whose
+``valid`` flag is 0 stay empty.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _read_shortest(data: Bytes, p: int, end: int, digits: Bytes) -> tuple[int, i
 
 @inlined
 def _is_midpoint(digits: Bytes, count: int, power: int, mantissa_bits: int) -> bool:
-    """True when the decimal lies exactly between two floats (an odd number of mantissa_bits + 1 bits)."""
+    """True if the decimal is exactly between two floats (an odd number of mantissa_bits + 1 bits)."""
     if power < -27 or power > 27 or count > 18:
         return False
     value = unsigned(0)
@@ -259,15 +259,15 @@ def print_float(
     data: Bytes, start: Ints, length: Lengths, mantissa_bits: int, fixed_below: int,
     out: Bytes, offsets: Ints, midpoint: Bytes,
 ) -> int:  # fmt: skip
-    """Lay out shortest digits (any notation) as PostgreSQL does: fixed when -4 <= exponent < fixed_below.
+    """Print shortest digits (in any notation) as PostgreSQL does: fixed if -4 <= exponent < fixed_below.
 
-    ``midpoint`` marks values whose digits lie exactly half-way to the next float, which PostgreSQL
-    does not accept as shortest (d2s.c without STRICTLY_SHORTEST); the caller prints those anew.
+    ``midpoint`` flags values whose digits are exactly half-way to the next float, which PostgreSQL
+    does not accept as shortest (d2s.c without STRICTLY_SHORTEST); the caller prints those again.
 
     Args:
-        data, start, length: uint8[bytes], int64[n], int32[n]: where each value's digits lie.
+        data, start, length: uint8[bytes], int64[n], int32[n]: the span of each value's digits.
         out, offsets: uint8 and int64[n + 1], filled in.
-        midpoint: uint8[n], set where the digits must be found by other means.
+        midpoint: uint8[n], set if the digits must be computed in another way.
     """
     at = 0
     digits = np.zeros(512, dtype=np.uint8)

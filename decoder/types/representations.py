@@ -1,12 +1,13 @@
-"""How a lake keeps a column where it is not as the table of types says: as text, as a list, as a struct.
+"""Representations of a lake column by choice, instead of the table of types: as text, as a list, as a struct.
 
-A form is chosen per column and kept with the lake's table (``LakeColumn.form``); "" is the table's own.  It
-turns the pair of typed value and exact text, as the change log has it, into the pair that the lake keeps.
+A representation is chosen per column and stored with the lake's table (``LakeColumn.form``); "" means the
+table of types.  It converts the change log's pair of typed value and exact text into the pair that the lake
+stores.
 
 Invariant: ``text(*keep(typed, exact))`` is the text of ``(typed, exact)``.  For lists and structs this is
-not assumed but looked at, value by value: what would not print back as the same text (an array of two
-dimensions, one that does not begin at 1, an infinite date within a range) is NULL there, and its text
-goes to the companion.  So the pair is a function of the text, and two values are equal if their pairs are.
+checked value by value: a value that would not print as the same text again (an array of two dimensions, one
+that does not begin at 1, an infinite date within a range) is NULL there, and its text goes to the column with
+exact texts.  So the pair is a function of the text, and two values are equal if their pairs are equal.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ AS_TEXT = json.dumps(["text"])
 
 @dataclass(frozen=True)
 class Representation:
-    """A column as its type's row in the table of types has it.
+    """A column with the types of the table of types.
 
     Attributes:
         type: the column's type.
-        arrow, spark: of the lake's column.
-        inexact: some values do not fit; their text goes to the companion.
+        arrow, spark: types of the lake's column.
+        inexact: some values do not fit; their text goes to the column with exact texts.
     """
 
     type: ColumnType
@@ -48,15 +49,15 @@ class Representation:
 
     @property
     def typed(self) -> bool:
-        """Is it what the table of types says, so that there is nothing to do?"""
+        """True for the types of the table of types, which need no conversion."""
         return type(self) is Representation
 
     def keep(self, typed: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None) -> Pair:
-        """What the lake keeps of values as the change log has them."""
+        """The lake's pair for the change log's pair."""
         return typed, exact
 
     def text(self, typed: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None) -> pa.Array:
-        """PostgreSQL's text of what the lake keeps."""
+        """PostgreSQL's text for the lake's pair."""
         return to_text(typed, exact, self.type)
 
 
@@ -65,11 +66,11 @@ class TextRepresentation(Representation):
     """The column is its canonical text; every value fits."""
 
     def keep(self, typed: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None) -> Pair:
-        """The text alone."""
+        """The text, without exact texts."""
         return to_text(typed, exact, self.type), None
 
     def text(self, typed: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None) -> pa.Array:
-        """Itself."""
+        """The column itself."""
         return one_array(typed)
 
 
@@ -80,7 +81,7 @@ class NestedRepresentation(Representation):
     texts: NestedTexts
 
     def keep(self, typed: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None) -> Pair:
-        """Each value that prints back as it came; the text of the others."""
+        """The values that print as the same text again, and the exact text of all others."""
         pairs = [self._fitting_pair(piece) for piece in narrow_pieces(one_array(typed))]
         if len(pairs) == 1:
             return pairs[0]
@@ -91,14 +92,14 @@ class NestedRepresentation(Representation):
         texts = texts.cast(pa.string())
         parsed = self.texts.parsed(texts)
         same = pc.equal(self.texts.printed(parsed), texts)
-        fits = pc.fill_null(same, False)  # NULL stays NULL without being told apart: its text is null too
+        fits = pc.fill_null(same, False)  # NULL needs no special case: its text is null too
         if pc.all(pc.or_(fits, texts.is_null())).as_py() in {True, None}:
             return parsed, None
         exact_values = parsed.take(pc.if_else(fits, pa.array(range(len(texts)), pa.int64()), None))
         return exact_values, pc.if_else(fits, pa.scalar(None, pa.string()), texts)
 
     def text(self, typed: pa.Array | pa.ChunkedArray, exact: pa.Array | pa.ChunkedArray | None) -> pa.Array:
-        """Printed as PostgreSQL prints it."""
+        """The texts as PostgreSQL prints them."""
         printed = self.texts.printed(one_array(typed))
         if exact is None:
             return printed
@@ -107,17 +108,17 @@ class NestedRepresentation(Representation):
 
 
 def as_list(element_oid: int, delimiter: str) -> str:
-    """The form of an array as a list of its elements, which have the column's type modifier."""
+    """The representation of an array as a list; its elements have the column's type modifier."""
     return json.dumps(["list", element_oid, delimiter])
 
 
 def as_range(subtype_oid: int) -> str:
-    """The form of a range as a struct of lower, upper, lower_inc, upper_inc, empty."""
+    """The representation of a range as a struct of lower, upper, lower_inc, upper_inc, empty."""
     return json.dumps(["range", subtype_oid])
 
 
 def as_record(fields: list[tuple[str, int, int]]) -> str:
-    """The form of a composite as a struct.
+    """The representation of a composite as a struct.
 
     Args:
         fields: name in the lake, type OID and modifier of each.
@@ -127,13 +128,13 @@ def as_record(fields: list[tuple[str, int, int]]) -> str:
 
 @lru_cache(_CACHED_MAX)
 def representation_of(form: str, oid: int, typmod: int) -> Representation:
-    """How a column of that type is kept.
+    """How the lake stores a column of that type.
 
     Args:
-        form: as the functions above give it; "" for the table of types'.
+        form: the text from one of the functions above; "" for the table of types.
 
     Raises:
-        LakeError: it is no form.
+        LakeError: the text is not a representation.
     """
     kind = column_type(oid, typmod)
     if not form:
@@ -145,7 +146,9 @@ def representation_of(form: str, oid: int, typmod: int) -> Representation:
         texts = _nested(name, more, typmod)
     except (ValueError, TypeError, KeyError) as error:
         raise LakeError(
-            "the form in which the lake keeps a column is not known", where=form[:80], way_out=LAKE_ALTERED
+            "the lake has a column with an unknown representation",
+            where=f"a column of type OID {oid}, representation {form[:80]}",
+            way_out=LAKE_ALTERED,
         ) from error
     return NestedRepresentation(kind, texts.arrow, texts.spark, True, texts)
 

@@ -1,12 +1,12 @@
-"""The values of rows, read while their tuples are walked: what is plain goes straight into its column.
+"""Reads the values of rows while it goes over their tuples: plain values go directly into their column.
 
-Each column has a *way* (see `decoder.types.table`), a number: what its values are, with what its reader needs
-to know.  Values that are not of their type's usual form (infinity, a numeric with more digits than its
-column, damage), and unchanged ones, are no matter of this pass: the column is marked odd, and read again from
-where its bytes lie.
+Each column has a *way* (see `decoder.types.table`), a number with the kind of its values and what its reader
+needs to know.  This pass does not read unchanged values, or values that do not have their type's usual text
+(infinity, a numeric with more digits than its column, damage): it flags the column as odd, and the column is
+read again from the spans of its values.
 
-Invariant: every position given is that of a tuple that lies whole within its message, so nothing here needs
-to check an end.
+Invariant: every given position is that of a tuple that is completely within its message, so nothing here
+needs to check an end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from slotlake.decoder.types.moment_kernels import DATE, moment_at
 from slotlake.decoder.types.slices import MISSING, NULL, UNCHANGED
 from slotlake.decoder.types.text_kernels import OK, TENS, decimal_at, int_at
 
-# Ways, in the lowest byte: nothing kept, where the bytes lie, or the value itself as so many bytes.
+# Ways, in the lowest byte: PASSED stores nothing, LIES stores the span, the others store the value itself.
 PASSED, LIES, INT4, INT8, FLAG, DECIMAL, DAY, MOMENT = range(8)
 WIDTHS = (0, 0, 4, 8, 1, 16, 4, 8)
 _INT4_MAX, _INT8_MAX = 2**31 - 1, 2**63 - 1
@@ -43,7 +43,7 @@ def decimal_way(precision: int, scale: int) -> int:
 
 
 def moment_way(form: int) -> int:
-    """The way of dates and timestamps, of a form of `types_moment_kernels`."""
+    """The way of dates and timestamps; ``form`` is one of `moment_kernels`."""
     return DAY if form == DATE else MOMENT | form << 8
 
 
@@ -52,7 +52,7 @@ def _read(  # noqa: PLR0913, PLR0917 - one way each
     data: Bytes, size: int, p: int, end: int, way: int, at: int,
     ints: Lengths, longs: Unsigned, flags: Bytes, last_days: Unsigned, day: int, tens: Ints,
 ) -> bool:  # fmt: skip
-    """Keep the value at p; False when it is not of the usual form."""
+    """Store the value at p; False if it does not have the usual text."""
     what = way & 0xFF
     if what == INT4:
         fine, value = int_at(data, p, end, unsigned(_INT4_MAX))
@@ -82,7 +82,7 @@ def _read(  # noqa: PLR0913, PLR0917 - one way each
 def _read_short(  # noqa: PLR0913, PLR0917
     data: Bytes, size: int, p: int, long: int, way: int, at: int, ints: Lengths, longs: Unsigned, tens: Ints
 ) -> bool:
-    """Keep a number of up to eight digits without a sign; False where it is none."""
+    """Store a number of up to eight digits without a sign; False if it is not one."""
     if unsigned(long - 1) > unsigned(8) or p + 9 > size:
         return False
     word = word_at(data, p)
@@ -111,7 +111,7 @@ def _keep_none(  # noqa: PLR0913, PLR0917
     kind: int, segment: int, way: int, row: int, at: int, ways: Ints, flag_start: Ints, valid: Bytes,
     start: Ints, length: Lengths, notes: Ints, lying_counts: Ints,
 ) -> None:  # fmt: skip
-    """Keep that there is no value: kind n NULL, u unchanged, 0 no tuple."""
+    """Store that there is no value: kind n NULL, u unchanged, 0 no tuple."""
     if way > LIES:
         valid[flag_start[segment] + row] = 0
         if kind == 117:
@@ -169,26 +169,26 @@ def read_rows(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
     """Read the next values of every row.
 
     Args:
-        tuples: int64[rows], where each row's tuple lies, -1 for none.
-        cursor: int64[rows], where each row's next value lies, -1 for no tuple; moved on.
-        place: int64[rows], which row's the values become; or of length 0, for the same one's.
-        rows: int64[blocks, 2], the first of each block and behind the last.
+        tuples: int64[rows], offset of each row's tuple, -1 for none.
+        cursor: int64[rows], offset of each row's next value, -1 for no tuple; moved.
+        place: int64[rows], the row that gets the values of each row; of length 0 if it is the same row.
+        rows: int64[blocks, 2], the first row of each block and the one after the last.
         segments: int64[blocks + 1], the columns of block k are segments ``segments[k]`` and following.
-        widths: int64[blocks], how many values the tuples of a block have that begins with the first; -1 for
-            one that goes on where ``cursor`` is.
-        ways: int64[segments], how each (a column of a block) is read; an odd one's becomes PASSED.
-        to: int64[segments], where the values of each begin: in ``start`` and ``length``, or in the view of
-            the others of its width (a DECIMAL counts two ``longs``).
-        mark: int64[segments], where the flags of each begin in ``valid``.
+        widths: int64[blocks], how many values the tuples of a block have that begins with the first column;
+            -1 for a block that continues at ``cursor``.
+        ways: int64[segments], how each segment (a column of a block) is read; an odd one becomes PASSED.
+        to: int64[segments], where the values of each segment begin: in ``start`` and ``length``, or in the
+            view for its width (a DECIMAL counts two ``longs``).
+        flag_start: int64[segments], where the flags of each segment begin in ``valid``.
         ints, longs, flags: views of one memory.
-        valid: uint8, 1 for every value that is read; made 0 where there is none.
-        start, length: filled in, where bytes lie.
-        binary: uint8, as long, set where a value is binary; or of length 0 when none can be.
-        notes: int64[segments], made 1 where a segment is odd.
-        found: int64[2], of those that lie, how many are binary and how many unchanged: added to.
+        valid: uint8, 1 for every value; set to 0 if there is no value.
+        start, length: filled in with the spans.
+        binary: uint8, as long as ``start``, set if a value is binary; of length 0 if none can be.
+        notes: int64[segments], set to 1 for an odd segment.
+        lying_counts: int64[2], how many values with spans are binary and how many unchanged; added to.
 
     Returns:
-        The first row of another width than its block's, or -1.
+        The first row with another number of values than its block, or -1.
     """
     blocks, size, kinds, placed, odd = len(rows), len(data), len(binary) > 0, len(place) > 0, -1
     days = np.zeros(4 * len(ways) + 4, dtype=np.uint64)
@@ -211,5 +211,5 @@ def read_rows(  # noqa: PLR0913, PLR0917 - arrays, as compiled code takes them
         )  # fmt: skip
         if odd >= 0:
             break
-    days[0] = 0  # numba frees an array behind its last use
+    days[0] = 0  # numba frees an array after its last use
     return odd

@@ -9,11 +9,11 @@ from math import floor, log10
 def nearest_digits(value: float, bits: int) -> tuple[str, int]:
     """Shortest digits strictly inside the interval that rounds to the value, and the last one's power of ten.
 
-    By exact arithmetic.  Only for positive normal numbers away from powers of two: a midpoint there has no
-    such decimal.
+    It uses exact arithmetic.  It is only for positive normal numbers that are not powers of two: at a power
+    of two there is no such decimal at the midpoint.
 
     Raises:
-        AssertionError: never; 17 digits tell any two doubles apart.
+        AssertionError: never; 17 digits distinguish any two doubles.
     """
     exact = Fraction(value)
     ulp = Fraction(2) ** (exact.numerator.bit_length() - exact.denominator.bit_length())
@@ -26,11 +26,11 @@ def nearest_digits(value: float, bits: int) -> tuple[str, int]:
         if inside:
             best = min(inside, key=lambda n: abs(n * unit - exact))
             return str(best), exponent - digits + 1
-    raise AssertionError("17 digits tell any two doubles apart")
+    raise AssertionError("17 digits distinguish any two doubles")
 
 
 def laid_out(digits: str, power: int, fixed_below: int) -> str:
-    """Return ``digits`` times ten to the ``power`` as the server lays it out.
+    """Return ``digits`` times ten to the ``power`` in the server's notation.
 
     Args:
         digits: decimal digits without sign and point.

@@ -1,8 +1,8 @@
-"""Where the text of a column's values lies: the form in which all type conversion takes its input.
+"""The spans of a column's values: the input of all type conversions.
 
 A `Slices` is n values in one byte buffer.  Replication messages, COPY data and Arrow string arrays
-all become slices without their bytes being moved.  Invariant: for every i with ``length[i] >= 0``,
-``start[i] + length[i] <= len(data)``; whoever builds a `Slices` has checked it.
+become slices without a copy of their bytes.  Invariant: for every i with ``length[i] >= 0``,
+``start[i] + length[i] <= len(data)``; the code that builds a `Slices` has checked it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ UNCHANGED = -2  # the server did not send the value: unchanged TOAST
 MISSING = -3  # the row has no such tuple
 
 _INT32_MAX = 2**31 - 1
-_SPARE = 16  # bytes behind a copy, into which whole steps may reach
+_SPARE = 16  # bytes after a copy, because it is written in steps of sixteen bytes
 
 
 @dataclass(frozen=True)
 class Slices:
-    """n byte strings: ``data[start[i] : start[i] + length[i]]``, or none where length is negative."""
+    """n byte strings: ``data[start[i] : start[i] + length[i]]``; a negative length means no value."""
 
     data: Bytes
     start: Ints
@@ -73,7 +73,7 @@ def slices_of(values: pa.Array | pa.ChunkedArray) -> Slices:
 
 
 def validity(valid: npt.NDArray[Any]) -> tuple[pa.Buffer | None, int]:
-    """Arrow's validity bitmap and null count from one flag per value; no bitmap when all are valid."""
+    """Arrow's validity bitmap and null count from one flag per value; no bitmap if all are valid."""
     nulls = len(valid) - int(np.count_nonzero(valid))
     if nulls == 0:
         return None, 0
@@ -81,7 +81,7 @@ def validity(valid: npt.NDArray[Any]) -> tuple[pa.Buffer | None, int]:
 
 
 def gather(slices: Slices) -> pa.Array:
-    """Copy the values into one Arrow binary array; large_binary when they exceed 2 GiB."""
+    """Copy the values into one Arrow binary array; large_binary if they exceed 2 GiB."""
     length, count = frozen(slices.length), len(slices)
     size, nulls = _measure(length)
     wide = size > _INT32_MAX
@@ -110,13 +110,13 @@ def binary_array(data: Bytes, offsets: Ints, valid: npt.NDArray[Any]) -> pa.Arra
 
 
 def as_string(values: pa.Array) -> pa.Array:
-    """Binary to string without copying; raises pa.ArrowInvalid when a value is not UTF-8."""
+    """Binary to string without copying; raises pa.ArrowInvalid if a value is not UTF-8."""
     return values.cast(pa.large_string() if pa.types.is_large_binary(values.type) else pa.string())
 
 
 @compiled
 def _measure(length: Lengths) -> tuple[int, int]:
-    """Bytes of all values, and how many are none."""
+    """The size of all values in bytes, and the number of nulls."""
     size = nulls = 0
     for i in range(len(length)):
         size += max(length[i], 0)
@@ -126,7 +126,7 @@ def _measure(length: Lengths) -> tuple[int, int]:
 
 @compiled
 def _copy(data: Bytes, start: Ints, length: Lengths, offsets: Ints, out: Bytes) -> None:
-    """The values one behind the other, and where each begins and the last ends (int32 or int64)."""
+    """Copy the values one after the other, and note where each begins and the last ends (int32 or int64)."""
     count, data_end, out_end, at = len(length), len(data), len(out), 0
     data, start, length, offsets, out = bare(data), bare(start), bare(length), bare(offsets), bare(out)
     for i in range(count):

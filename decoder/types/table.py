@@ -1,13 +1,13 @@
-"""The one table of types: PostgreSQL OID -> Arrow -> Spark/Iceberg -> canonical text.
+"""The table of types: PostgreSQL OID -> Arrow -> Spark/Iceberg -> canonical text.
 
 Invariant: ``to_text(*from_text(t, c), c) == t`` for every text ``t`` that PostgreSQL prints for a
-value of the type, and a text it would not print is refused.  What the typed column cannot hold
-exactly is kept as text beside it (``inexact``).  Every type not in the table, known or not, is its
-own canonical text.  From the binary form of a value (`parse_binary_slices`) the same arrays come as from
-its text.  Nothing about types is decided anywhere else; the text of a binary value is `binary`'s matter.
+value of the type, and a text that PostgreSQL does not print is refused.  A value that the typed column cannot
+hold exactly is stored as text in a second column (``inexact``).  Every type that is not in the table, known
+or not, is stored as its canonical text.  A binary value (`parse_binary_slices`) gives the same arrays as its
+text.  Everything about types is decided here; only the text of a binary value is decided in `binary`.
 
-To add a type: one row in ``_TABLE``, a parser in `types_parse`, a reader in `binary_columns`, a printer
-in `types_print`, and its values in tests/decoder/test_types.py.
+To add a type: one row in ``_TABLE``, a parser in `parsing`, a reader in `binary.columns`, a printer
+in `printing`, and its values in tests/decoder/test_types.py.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _Parser = Callable[[Slices, pa.DataType], types_parse.Parsed]
 
 @dataclass(frozen=True)
 class _Row:
-    """``read`` is the reader of binary values; None: each is turned into its text.
+    """``read`` is the reader of binary values; None: each is converted into its text.
 
-    ``way``: how a plain text is read where rows are walked (`row_kernels`); LIES: only by ``parse``.
+    ``way``: how `row_kernels` reads a plain text; LIES: only ``parse`` reads it.
     """
 
     arrow: pa.DataType
@@ -81,7 +81,7 @@ _TABLE: dict[int, _Row] = {
     oids.TIMESTAMPTZ: _Row(pa.timestamp("us", "UTC"), "timestamp", True, *_MOMENT, moment_way(TIMESTAMPTZ)),
 }
 
-# Types whose cast to text is a function of its own (pg_cast), not the output function.
+# Types whose cast to text is a special function (pg_cast), not the output function.
 _OUTPUT_FUNCTIONS = {
     oids.BOOL: "boolout",
     oids.CHAR: "charout",
@@ -93,13 +93,13 @@ _OUTPUT_FUNCTIONS = {
 }
 
 
-# Types and modifiers come from the stream, so a damaged one must not fill the memory with them.
+# Types and modifiers come from the stream, so a damaged stream must not fill the memory with them.
 _CACHED_MAX = 1 << 14
 
 
 @lru_cache(_CACHED_MAX)
 def column_type(oid: int, typmod: int) -> ColumnType:
-    """The mapping of a column's type; a type that is not in the table is kept as its text."""
+    """The mapping of a column's type; a type that is not in the table is stored as its text."""
     row = _row(oid, typmod)
     return ColumnType(oid, typmod, row.arrow, row.spark, row.inexact)
 
@@ -115,21 +115,21 @@ def from_text(values: pa.Array | pa.ChunkedArray, ct: ColumnType, *, column: str
     Args:
         values: string or binary array, null for NULL.
         ct: the column's type.
-        column: named in the error.
+        column: its name, for the error.
 
     Returns:
-        The typed array (null where NULL or not exactly representable), and the exact texts of the
-        latter, or None when there are none.  ``arrow`` string and binary become their large_ forms
-        above 2 GiB.
+        The typed array (null for NULL and for values that it cannot hold exactly), and the exact texts of
+        the latter, or None if there are none.  ``arrow`` string and binary become large_string and
+        large_binary above 2 GiB.
 
     Raises:
-        ProtocolError: a text is not what the type's output function prints.
+        ProtocolError: the type's output function does not print such a text.
     """
     return from_slices(slices_of(values), ct, column=column)
 
 
 def from_slices(slices: Slices, ct: ColumnType, *, column: str = "") -> types_parse.Parsed:
-    """Do as `from_text` for values that still lie in the buffer they were received in.
+    """As `from_text`, for values that are still in the buffer in which they were received.
 
     Args:
         slices, ct, column: the values, their type, and a name for the error.
@@ -138,13 +138,13 @@ def from_slices(slices: Slices, ct: ColumnType, *, column: str = "") -> types_pa
 
 
 def from_copied(slices: Slices, ct: ColumnType, *, column: str = "") -> types_parse.Parsed:
-    """Read what a COPY in binary gave for `copy_sql`: the same arrays as its text would give.
+    """Read the result of a binary COPY of `copy_sql`; it gives the same arrays as the text.
 
     Args:
         slices, ct, column: the values, their type, and a name for the error.
 
     Raises:
-        ProtocolError: a value is not what the server sends for the type.
+        ProtocolError: the server does not send such a value for the type.
     """
     return _with_column(parse_binary_slices if _copied_in_binary(ct) else parse_slices, slices, ct, column)
 
@@ -164,24 +164,24 @@ def _with_column(
 
 
 def parse_slices(slices: Slices, ct: ColumnType) -> types_parse.Parsed:
-    """`from_slices` for a caller who can say better where the fault lies; raises TextError."""
+    """`from_slices` for a caller that can name the place of an error better; raises TextError."""
     return _row(ct.oid, ct.typmod).parse(slices, ct.arrow)
 
 
 def way_of(ct: ColumnType) -> int:
-    """How plain texts of the type are read where rows are walked, a way of `row_kernels`."""
+    """How `row_kernels` reads plain texts of the type."""
     return _row(ct.oid, ct.typmod).way
 
 
 def parse_binary_slices(
     slices: Slices, ct: ColumnType, catalog: TypeCatalog = _BUILTIN
 ) -> types_parse.Parsed:
-    """`parse_slices` for values in their types' binary form: the same arrays, and TextError likewise.
+    """`parse_slices` for binary values: it gives the same arrays, and raises TextError too.
 
     Args:
-        slices: what the type's send function wrote.
+        slices: the output of the type's send function.
         ct: the column's type.
-        catalog: what is known of user types.
+        catalog: the known user types.
     """
     row = _row(ct.oid, ct.typmod)
     if row.read is not None:
@@ -192,13 +192,13 @@ def parse_binary_slices(
 def parse_mixed_slices(
     slices: Slices, binary: npt.NDArray[np.bool_], ct: ColumnType, catalog: TypeCatalog = _BUILTIN
 ) -> types_parse.Parsed:
-    """Do the same for a column that has values in binary and in text.
+    """The same for a column that has binary values and text values.
 
     Args:
         slices: the values.
-        binary: bool[n], set where a value is binary.
+        binary: bool[n], set if a value is binary.
         ct: the column's type.
-        catalog: what is known of user types.
+        catalog: the known user types.
     """
     read, read_exact = parse_binary_slices(slices.only(binary), ct, catalog)
     parsed, parsed_exact = parse_slices(slices.only(~binary), ct)
@@ -213,7 +213,7 @@ def to_text(
 
     Args:
         values: typed array; any Arrow type that casts to ``ct.arrow`` without loss.
-        exact: the texts beside it, or None.
+        exact: the exact texts, or None.
         ct: the column's type.
 
     Returns:
@@ -230,10 +230,10 @@ def to_text(
 
 
 def sql_text(expression: str, oid: int) -> str:
-    """SQL for the text that the type's *output function* gives, NULL for NULL.
+    """SQL for the text of the type's *output function*, NULL for NULL.
 
-    For most types ``x::text`` is just that; the rest have a cast of their own (true for t, an inet
-    without its netmask …), and a user type may have one, which only ``format`` passes by.
+    For most types that is ``x::text``.  Some types have a special cast (``true`` instead of ``t``, an inet
+    without its netmask …).  A user type may have one too, which only ``format`` does not use.
     """
     if oid in _OUTPUT_FUNCTIONS:
         return f"pg_catalog.textin(pg_catalog.{_OUTPUT_FUNCTIONS[oid]}({expression}))"
@@ -244,15 +244,15 @@ def sql_text(expression: str, oid: int) -> str:
 
 
 def copy_sql(expression: str, ct: ColumnType) -> str:
-    """SQL for what a copy asks for: the value itself where `from_copied` reads its binary form.
+    """SQL for a column of a copy: the value itself if `from_copied` reads its binary format, else its text.
 
-    That spares the server the printing: half of its CPU time for a table of numbers and times.
+    A binary value need not be printed by the server: half of its CPU time for a table of numbers and times.
     """
     return expression if _copied_in_binary(ct) else sql_text(expression, ct.oid)
 
 
 def _copied_in_binary(ct: ColumnType) -> bool:
-    """Has the type a reader of its own, or one that prints as fast as it reads?"""
+    """True if the type has a reader of binary values, or one that prints as fast as it reads."""
     return ct.oid == oids.UUID or _row(ct.oid, ct.typmod).read is not None
 
 
@@ -264,7 +264,7 @@ def _row(oid: int, typmod: int) -> _Row:
 
 @lru_cache(_CACHED_MAX)
 def _numeric_row(typmod: int) -> _Row:
-    """numeric(p,s) as decimal where both fit (numeric.c numeric_typmod_precision, _scale)."""
+    """numeric(p,s) as decimal if both fit (numeric.c numeric_typmod_precision, _scale)."""
     precision = ((typmod - 4) >> 16) & 0xFFFF
     scale = (((typmod - 4) & 0x7FF) ^ 1024) - 1024
     if not 0 <= scale <= precision <= _DECIMAL_DIGITS_MAX:

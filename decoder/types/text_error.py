@@ -7,7 +7,7 @@ class TextError(Exception):
     """The text of one value is not what its type's output function prints.
 
     Attributes:
-        row: index of the first such value, or -1 when unknown.
+        row: index of the first such value, or -1 if unknown.
     """
 
     def __init__(self, reason: str, row: int = -1) -> None:

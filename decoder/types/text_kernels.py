@@ -1,6 +1,6 @@
 """Compiled readers of value text.  Each returns the row of the first bad value, or -1.
 
-Inputs are `types_slices.Slices` taken apart; a negative length is "no value" and is left invalid.
+The inputs are the arrays of a `slices.Slices`; a negative length means "no value", which becomes invalid.
 Nothing here reads outside ``start .. start+length``.
 """
 
@@ -50,7 +50,7 @@ def parse_bool(data: Bytes, start: Ints, length: Lengths, out: Bytes, valid: Byt
 
 @inlined
 def _digits(data: Bytes, p: int, end: int) -> tuple[bool, int]:
-    """The number that 1 to 19 digits are, of which at least 8 bytes lie before the end."""
+    """The number of 1 to 19 digits; there are at least 8 bytes before the end."""
     count = end - p
     word = last_digits(word_at(data, end - 8), count)
     fine, value = digits_only(word), eight_digits(word)
@@ -70,7 +70,7 @@ def _digits(data: Bytes, p: int, end: int) -> tuple[bool, int]:
 
 @inlined
 def int_at(data: Bytes, p: int, end: int, limit: int) -> tuple[bool, int]:
-    """Return whether an integer in [-limit-1, limit] stands there, and which: int64, one per value."""
+    """Return whether the text is an integer in [-limit-1, limit], and the integer: int64, one per value."""
     negative = p < end and data[p] == 45
     if negative:
         p += 1
@@ -144,7 +144,7 @@ def _wide_multiply_add(high: int, low: int) -> tuple[int, int]:
 def _decimal(  # noqa: C901, PLR0912
     data: Bytes, p: int, end: int, precision: int, scale: int, words: Unsigned, at: int
 ) -> int:
-    """One numeric into the two words at ``at``; OK, EXACT when it is right but does not fit, or BAD."""
+    """Read one numeric into the two words at ``at``; OK, EXACT if it is right but does not fit, or BAD."""
     if is_word(data, p, end, b"NaN"):
         return EXACT
     negative = p < end and data[p] == 45
@@ -173,7 +173,7 @@ def _decimal(  # noqa: C901, PLR0912
         significant += 1
         if significant > 38:
             continue
-        # Digits are collected in `low`; from the 20th on, its leading digit moves up to `high`.
+        # Digits are collected in `low`; from the 20th on, its first digit moves to `high`.
         if significant > 19:
             high = high * unsigned(10) + low // unsigned(1_000_000_000_000_000_000)
             low = low % unsigned(1_000_000_000_000_000_000)
@@ -193,7 +193,7 @@ def _decimal(  # noqa: C901, PLR0912
 
 @inlined
 def _short_decimal(data: Bytes, p: int, end: int, precision: int, scale: int, tens: Ints) -> int:
-    """A numeric of the usual form, up to 8 digits before the point and 8 behind it; -1: not of that form."""
+    """A numeric with the usual text, up to 8 digits before the point and 8 after it; -1 for any other."""
     point = end - 1 - scale if scale > 0 else end
     if point - p < 1 or point - p > 8 or scale > 8 or point < 8:
         return -1

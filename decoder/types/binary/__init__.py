@@ -1,1 +1,1 @@
-"""Values in PostgreSQL's binary format: read into Arrow, or printed as PostgreSQL prints them."""
+"""Values in PostgreSQL's binary format: reads them into Arrow, or prints the same text as PostgreSQL."""

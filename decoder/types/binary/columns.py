@@ -1,8 +1,8 @@
-"""Columns of binary values into typed Arrow arrays, with the same results as their text would have.
+"""Reads columns of binary values into typed Arrow arrays; the result is the same as from their text.
 
-The counterpart of `types_parse`: one reader for each typed row of the table of types, and one for every
-type that is kept as its text.  What does not fit the typed column becomes NULL there and is printed by
-`binary` beside it.  Bytes that are no value of the type raise `TextError` with their row.
+The counterpart of `parsing`: one reader for each typed row of the table of types, and one for all types
+that the lake stores as text.  A value that does not fit the typed column becomes NULL there, and its exact
+text goes to the second array.  Bytes that are not a value of the type raise `TextError` with their row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from slotlake.decoder.types.slices import Slices, as_string, binary_array, gathe
 from slotlake.decoder.types.text_error import TextError
 
 _PRINTED_ONCE_MAX = 1000
-_TEXT_CHARS_MAX = 2**31 - 1  # of one column in one chunk: a few bytes can stand for 131,072 digits
+_TEXT_CHARS_MAX = 2**31 - 1  # for one column in one chunk: a few bytes can mean 131,072 digits
 
 
 def read_bool(slices: Slices, _: pa.DataType) -> Parsed:
@@ -59,7 +59,7 @@ def read_int8(slices: Slices, kind: pa.DataType) -> Parsed:
 
 
 def read_float(slices: Slices, kind: pa.DataType) -> Parsed:
-    """IEEE 754 of either width; every NaN becomes the one that the text NaN gives."""
+    """IEEE 754 of both widths; every NaN becomes the NaN that the text ``NaN`` gives."""
     double = kind.bit_width == 64
     out, valid = _empty(slices, np.int64 if double else np.int32)
     bad = kernels.read_integer(*_inputs(slices), 8 if double else 4, out, valid)
@@ -70,7 +70,7 @@ def read_float(slices: Slices, kind: pa.DataType) -> Parsed:
 
 
 def read_decimal(slices: Slices, kind: pa.DataType) -> Parsed:
-    """A numeric with exactly the type's scale; NaN and what does not fit go to the exact text."""
+    """A numeric with exactly the type's scale; NaN and numbers that do not fit go to the exact text."""
     assert isinstance(kind, pa.Decimal128Type)
     out = np.empty((len(slices), 2), dtype=np.uint64)
     valid, exact = np.empty(len(slices), np.uint8), np.empty(len(slices), np.uint8)
@@ -88,7 +88,7 @@ def read_date(slices: Slices, kind: pa.DataType) -> Parsed:
 
 
 def read_moment(slices: Slices, kind: pa.DataType) -> Parsed:
-    """Microseconds; likewise."""
+    """Microseconds; infinities and years outside 1-9999 go to the exact text."""
     out, valid = _empty(slices, np.int64)
     exact = np.empty(len(slices), np.uint8)
     _check(kernels.read_moment(*_inputs(slices), out, valid, exact), "timestamp")
@@ -103,12 +103,12 @@ def read_bytea(slices: Slices, _: pa.DataType) -> Parsed:
 
 
 def read_as_text(slices: Slices, oid: int, catalog: TypeCatalog) -> pa.Array:
-    """Return the canonical texts of a type that is kept as text.
+    """Return the canonical texts of a type that the lake stores as text.
 
     Args:
-        slices: the values, in their binary form.
+        slices: the values, in binary.
         oid: of the type.
-        catalog: what is known of user types.
+        catalog: the known user types.
     """
     printer = _printer(slices, oid, catalog)
     if printer is utf8:
@@ -128,7 +128,7 @@ def _printer(slices: Slices, oid: int, catalog: TypeCatalog) -> Callable[[bytes]
         return binary_printer(oid, catalog)
     except TextError as error:
         present = np.flatnonzero(slices.present)
-        if len(present) == 0:  # nothing but NULL can be read without knowing the type
+        if len(present) == 0:  # only NULLs can be read if the type is not known
             return str
         raise TextError(error.reason, int(present[0])) from None
 
@@ -139,7 +139,7 @@ def _behind_version(slices: Slices) -> Slices:
     first = slices.data[np.where(present & ~odd, slices.start, 0)] if len(slices.data) else np.zeros(1)
     odd |= present & (first != 1)
     if odd.any():
-        raise TextError("a binary value of an unknown version", int(np.argmax(odd)))
+        raise TextError("a binary value with an unknown version", int(np.argmax(odd)))
     length = np.where(present, slices.length - 1, slices.length).astype(np.int32)
     return Slices(slices.data, slices.start + 1, length)
 
@@ -166,11 +166,11 @@ def _numerics(slices: Slices) -> pa.Array:
 
 
 def _too_long(row: int) -> TextError:
-    return TextError("binary values whose texts together are over 2 GiB", row)
+    return TextError("binary values whose texts are together longer than 2 GiB", row)
 
 
 def _printed(slices: Slices, printer: Callable[[bytes], str]) -> pa.Array:
-    """One by one; equal neighbours, of which flags and lists have many, are printed once."""
+    """Print values one by one; equal neighbours, which are frequent, are printed once."""
     data, chars = slices.data, 0
     texts: list[str | None] = []
     before, text = None, ""
@@ -197,7 +197,7 @@ def _one(printer: Callable[[bytes], str], value: bytes, row: int) -> str:
 
 
 def _exact(slices: Slices, exact: npt.NDArray[np.uint8], printer: Callable[[bytes], str]) -> pa.Array | None:
-    """The texts beside a typed column; there may be many, but few different ones: infinities and NaN."""
+    """The exact texts of a typed column; there may be many, but few different ones (infinity, NaN)."""
     if not exact.any():
         return None
     values = gather(slices.only(exact)).dictionary_encode()
@@ -228,7 +228,7 @@ def _empty(slices: Slices, dtype: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np
 
 def _check(bad_row: int, what: str) -> None:
     if bad_row >= 0:
-        raise TextError(f"a binary value that is not a {what}", bad_row)
+        raise TextError(f"a binary value that is not a valid {what}", bad_row)
 
 
 def _fixed(values: npt.NDArray[Any], valid: npt.NDArray[np.uint8], kind: pa.DataType) -> pa.Array:

@@ -1,8 +1,8 @@
-"""Binary values made of others: arrays, composites, ranges, multiranges, domains.
+"""Binary values that contain others: arrays, composites, ranges, multiranges, domains.
 
 Owns their layout and their quoting rules (array_out, record_out, range_bound_escape).  Invariant: an
-element count is never believed beyond the bytes that follow it, nesting ends at a fixed depth, and the
-text stays below what PostgreSQL itself can print.
+element count is checked against the number of bytes after it, nesting has a limit, and a text is not longer
+than PostgreSQL itself can print.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slotlake.decoder.types.text_error import TextError
 
 Printer = Callable[[bytes], str]
 
-AS_TEXT = "read it without binary"  # what a user can do about a type that binary does not carry
+AS_TEXT = "it can only be read as text"  # ends the reason for types that cannot be read in binary
 _TEXT_CHARS_MAX = 2**30 - 1  # memutils.h MaxAllocSize
 _DEPTH_MAX = 64  # of composites in arrays in composites …
 _DIMENSIONS_MAX = 6  # array.h MAXDIM
@@ -38,23 +38,23 @@ class Containers:
         self._catalog = catalog
         self._base = base
         self._depth = depth
-        self._printers: dict[int, Printer] = {}  # of what lies inside, which is asked for with every value
+        self._printers: dict[int, Printer] = {}  # of the types inside, which each value needs
         self._delimiters: dict[int, tuple[str, re.Pattern[str]]] = {}
 
     def printer(self, oid: int) -> Printer:
         """Return the function that prints values of a type.
 
         Raises:
-            TextError: the type is not known, or has no readable binary form.
+            TextError: the type is not known, or its binary format cannot be read.
         """
         entry = self._catalog.resolved(oid)
         if entry is None or entry.kind is Kind.UNKNOWN:
             name = entry.name if entry else f"OID {oid}"
             raise TextError(
-                f"a binary value of type {name}, which is not in the catalog of types (any more): {AS_TEXT}"
+                f"a binary value of type {name}, which is not (any more) in the source's catalog; {AS_TEXT}"
             )
         if self._depth > _DEPTH_MAX:
-            raise TextError("a binary value that is nested too deep")
+            raise TextError("a binary value that is nested too deeply")
         return self._printer(entry)
 
     def _printer(self, entry: TypeEntry) -> Printer:
@@ -84,7 +84,7 @@ class Containers:
             reading.end()
             return "{}"
         if 0 in sizes:
-            raise TextError("a binary array with a dimension of no elements")
+            raise TextError("a binary array with an empty dimension")
         delimiter, special = self._delimiter(inner)
         texts = _within(
             "NULL" if each is None else _array_element(each, special)
@@ -99,24 +99,24 @@ class Containers:
         return "".join(f"[{low}:{low + size - 1}]" for low, size in ranges) + "=" + texts[0]
 
     def _delimiter(self, oid: int) -> tuple[str, re.Pattern[str]]:
-        """What stands between elements of a type, and what an element with which is quoted."""
+        """The delimiter between elements of a type, and the pattern of characters that need quotes."""
         if oid not in self._delimiters:
             entry = self._catalog.resolved(oid)
             delimiter = entry.delimiter if entry else ","
-            # White space as array_isspace and, in the locales in use, isspace have it.
+            # The same white space as for array_isspace and, in usual locales, isspace.
             self._delimiters[oid] = delimiter, re.compile(rf'[\s"\\{{}}{re.escape(delimiter)}]', re.ASCII)
         return self._delimiters[oid]
 
     def _vector(self, data: bytes, element: int) -> str:
-        """int2vector and oidvector: an array on the wire, numbers and blanks as text."""
+        """int2vector and oidvector: an array in binary; its text is numbers and blanks."""
         reading = Reading(data)
         sizes, _, inner = _array_header(reading, element)
         if len(sizes) != 1:
-            raise TextError("a binary vector of more or less than one dimension")
+            raise TextError("a binary vector that does not have exactly one dimension")
         return " ".join(each or "" for each in _elements(reading, sizes, self._inside(inner)))
 
     def _composite(self, data: bytes) -> str:
-        """A value names its own fields' types, so that it can be read whatever became of the type."""
+        """A value contains the types of its fields, so it can be read even if the type has changed since."""
         reading = Reading(data)
         return "(" + ",".join(_within(self._fields(reading, reading.count(8)))) + ")"
 
@@ -131,9 +131,9 @@ def _array_header(reading: Reading, element: int) -> tuple[list[int], list[int],
     """Sizes and lower bounds of the dimensions, and the element type."""
     dimensions, flags, inner = reading.i32(), reading.i32(), reading.u32()
     if not 0 <= dimensions <= _DIMENSIONS_MAX or flags not in {0, 1}:
-        raise TextError("a binary array of unknown form")
+        raise TextError("a binary array with an unknown header")
     if element not in {0, inner}:
-        raise TextError("a binary array whose elements are of another type than its own")
+        raise TextError("a binary array whose elements have another type than the column's elements")
     pairs = [(reading.i32(), reading.i32()) for _ in range(dimensions)]
     total = 1
     for size, low in pairs:
@@ -141,7 +141,7 @@ def _array_header(reading: Reading, element: int) -> tuple[list[int], list[int],
         if size < 0 or low + size > _INT32_MAX:
             raise TextError("a binary array with a dimension out of range")
     if pairs and total * 4 > len(reading.data) - reading.at:
-        raise TextError("a binary array whose count is not that of what follows")
+        raise TextError("a binary array whose element count is too large for its bytes")
     return [size for size, _ in pairs], [low for _, low in pairs], inner
 
 
@@ -153,7 +153,7 @@ def _elements(reading: Reading, sizes: list[int], printer: Printer) -> Iterator[
 
 
 def _within(texts: Iterator[str]) -> list[str]:
-    """The texts, so long as together they are no longer than a text may be."""
+    """The texts, after a check that together they are not longer than one text may be."""
     chars, accepted = 0, []
     for text in texts:
         chars += len(text) + 1
@@ -185,7 +185,7 @@ def _range(data: bytes, part: Printer) -> str:
     if flags != _EMPTY:
         closed_nowhere = (_LOWER_IN | _NO_LOWER, _UPPER_IN | _NO_UPPER)
         if flags > 31 or flags & _EMPTY or any(flags & both == both for both in closed_nowhere):
-            raise TextError("a binary range of unknown form")
+            raise TextError("a binary range with unknown flags")
         low = "" if flags & _NO_LOWER else _bound(reading, part)
         high = "" if flags & _NO_UPPER else _bound(reading, part)
         text = f"{'[' if flags & _LOWER_IN else '('}{low},{high}{']' if flags & _UPPER_IN else ')'}"
@@ -196,7 +196,7 @@ def _range(data: bytes, part: Printer) -> str:
 def _bound(reading: Reading, printer: Printer) -> str:
     part = reading.sized()
     if part is None:
-        raise TextError("a binary range with a bound that is NULL")
+        raise TextError("a binary range with a NULL bound")
     return _doubled(printer(part), _IN_RANGE)
 
 

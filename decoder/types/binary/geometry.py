@@ -1,4 +1,4 @@
-"""Binary geometric types as PostgreSQL prints them (geo_ops.c): shortest digits, brackets by type."""
+"""Prints binary geometric types as PostgreSQL does (geo_ops.c): shortest digits, brackets by type."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def circle(data: bytes) -> str:
 
 
 def path(data: bytes) -> str:
-    """In round brackets when closed, in square ones when open.
+    """In round brackets if closed, in square ones if open.
 
     Raises:
-        TextError: the bytes are no path.
+        TextError: the bytes are not a path.
     """
     reading = Reading(data)
     closed = reading.u8()

@@ -1,7 +1,7 @@
 """Compiled readers of binary values.  Each returns the row of the first bad value, or -1.
 
-The counterpart of `types_kernels` for what send functions write: integers are big-endian, days and
-microseconds count from 2000-01-01.  A negative length is "no value" and is left invalid.  Nothing here
+The counterpart of `text_kernels` for the output of send functions: integers are big-endian, days and
+microseconds count from 2000-01-01.  A negative length means "no value", which becomes invalid.  Nothing here
 reads outside ``start .. start+length``.
 """
 
@@ -26,7 +26,7 @@ from slotlake.decoder.types.binary.moments import DATE_END, DATE_MIN, EPOCH_DAYS
 from slotlake.decoder.types.text_kernels import BAD, EXACT, OK, TENS
 
 _EPOCH_MICROSECONDS = EPOCH_DAYS * 86_400_000_000
-# What the typed columns hold: years 1 to 9999, counted from 2000-01-01.
+# The range of the typed columns: years 1 to 9999, counted from 2000-01-01.
 _DAY_FIRST, _DAY_LAST = -730_119, 2_921_939
 _MOMENT_FIRST, _MOMENT_END = _DAY_FIRST * 86_400_000_000, (_DAY_LAST + 1) * 86_400_000_000
 _I32_MIN, _I32_MAX = -(2**31), 2**31 - 1

@@ -1,7 +1,7 @@
-"""Binary dates, times and intervals as PostgreSQL prints them under ISO, postgres, UTC.
+"""Prints binary dates, times and intervals as PostgreSQL does with ISO, postgres, UTC.
 
 Sources of the rules: date.c, timestamp.c, datetime.c (EncodeDateOnly, EncodeDateTime, EncodeTimezone,
-EncodeInterval).  Days and microseconds count from 2000-01-01; the least and the greatest number of a
+EncodeInterval).  Days and microseconds count from 2000-01-01; the smallest and the largest number of a
 type are its infinities.
 """
 
@@ -20,7 +20,7 @@ _I32_MAX, _I64_MAX = 2**31 - 1, 2**63 - 1
 
 
 def date(data: bytes) -> str:
-    """``YYYY-MM-DD``, with BC where it is."""
+    """``YYYY-MM-DD``, with BC for years before Christ."""
     return date_text(_number(data, 4, "date"))
 
 
@@ -43,10 +43,10 @@ def timetz(data: bytes) -> str:
     """A time and its zone, stored as seconds west of Greenwich.
 
     Raises:
-        TextError: the bytes are no time with a zone.
+        TextError: the bytes are not a time with a zone.
     """
     if len(data) != 12:
-        raise TextError("a binary timetz that is not of 12 bytes")
+        raise TextError("a binary timetz that does not have 12 bytes")
     microseconds, west = struct.unpack(">qi", data)
     if not -_ZONE_SECONDS_END < west < _ZONE_SECONDS_END:
         raise TextError("a binary timetz with a zone out of range")
@@ -62,10 +62,10 @@ def interval(data: bytes) -> str:
     """Years, months, days and a time, each with its sign; the extremes of all three are infinity (17+).
 
     Raises:
-        TextError: the bytes are no interval.
+        TextError: the bytes are not an interval.
     """
     if len(data) != 16:
-        raise TextError("a binary interval that is not of 16 bytes")
+        raise TextError("a binary interval that does not have 16 bytes")
     return interval_text(*struct.unpack(">qii", data))
 
 
@@ -129,7 +129,7 @@ def moment_text(microseconds: int, zone: str) -> str:
 
 def _number(data: bytes, size: int, name: str) -> int:
     if len(data) != size:
-        raise TextError(f"a binary {name} that is not of {size} bytes")
+        raise TextError(f"a binary {name} that does not have {size} bytes")
     return int.from_bytes(data, "big", signed=True)
 
 
@@ -147,7 +147,7 @@ def duration_text(microseconds: int) -> str:
 
 
 def _day(days: int) -> tuple[str, str]:
-    """A day since 2000-01-01 in the proleptic Gregorian calendar: its date, and " BC" where it is."""
+    """A day since 2000-01-01 in the proleptic Gregorian calendar: its date, and " BC" or ""."""
     era, day_of_era = divmod(days + EPOCH_DAYS + 719_468, 146_097)
     year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
     day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)

@@ -1,4 +1,4 @@
-"""Binary addresses, identifiers, bit strings, snapshots and WAL positions as PostgreSQL prints them.
+"""Prints binary addresses, identifiers, bit strings, snapshots and WAL positions as PostgreSQL does.
 
 Sources of the rules: network.c and inet_net_ntop.c, mac.c, uuid.c, varbit.c, tid.c, xid8funcs.c,
 pg_lsn.c, char.c.
@@ -13,15 +13,15 @@ _FAMILIES = {2: 4, 3: 16}  # inet.h PGSQL_AF_INET, PGSQL_AF_INET6: bytes of an a
 
 
 def network(data: bytes, cidr: bool) -> str:
-    """inet, without its mask when that is one address; cidr, always with it.
+    """inet, without its mask if it is a single address; cidr, always with its mask.
 
     Raises:
-        TextError: the bytes are no network address.
+        TextError: the bytes are not a network address.
     """
     reading = Reading(data)
     family, bits, is_cidr, size = (reading.u8() for _ in range(4))
     if _FAMILIES.get(family) != size or bits > 8 * size or is_cidr != cidr:
-        raise TextError("a binary network address of unknown form")
+        raise TextError("a binary network address with an unknown header")
     address = reading.take(size)
     reading.end()
     text = ".".join(map(str, address)) if size == 4 else _ipv6(address)
@@ -62,7 +62,7 @@ def mac(data: bytes, size: int) -> str:
         TextError: the value has another length.
     """
     if len(data) != size:
-        raise TextError(f"a binary hardware address that is not of {size} bytes")
+        raise TextError(f"a binary hardware address that does not have {size} bytes")
     return data.hex(":")
 
 
@@ -70,29 +70,29 @@ def uuid(data: bytes) -> str:
     """32 hexadecimal digits in five groups.
 
     Raises:
-        TextError: the value is not of 16 bytes.
+        TextError: the value does not have 16 bytes.
     """
     if len(data) != 16:
-        raise TextError("a binary uuid that is not of 16 bytes")
+        raise TextError("a binary uuid that does not have 16 bytes")
     text = data.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def bits(data: bytes) -> str:
-    """Ones and zeros, the bits after the last being zero.
+    """Ones and zeros; the unused bits of the last byte must be zero.
 
     Raises:
-        TextError: the bytes are no bit string.
+        TextError: the bytes are not a bit string.
     """
     reading = Reading(data)
     count = reading.i32()
     if count < 0 or len(data) - 4 != (count + 7) // 8:
-        raise TextError("a binary bit string whose count of bits is not its length")
+        raise TextError("a binary bit string whose bit count does not match its length")
     if count == 0:
         return ""
     number, spare = int.from_bytes(data[4:], "big"), -count % 8
     if number & ((1 << spare) - 1):
-        raise TextError("a binary bit string with bits behind its end")
+        raise TextError("a binary bit string with bits after its end")
     return _ones_and_zeros(data[4:])[:count]
 
 
@@ -100,7 +100,7 @@ _EIGHT = [f"{byte:08b}" for byte in range(256)]
 
 
 def _ones_and_zeros(data: bytes) -> str:
-    return "".join(map(_EIGHT.__getitem__, data))  # in one step by number it would be quadratic
+    return "".join(map(_EIGHT.__getitem__, data))  # the text of one large number would take quadratic time
 
 
 def tid(data: bytes) -> str:
@@ -115,10 +115,10 @@ def lsn(data: bytes) -> str:
     """``high/low`` in hexadecimal.
 
     Raises:
-        TextError: the value is not of 8 bytes.
+        TextError: the value does not have 8 bytes.
     """
     if len(data) != 8:
-        raise TextError("a binary pg_lsn that is not of 8 bytes")
+        raise TextError("a binary pg_lsn that does not have 8 bytes")
     return f"{int.from_bytes(data[:4], 'big'):X}/{int.from_bytes(data[4:], 'big'):X}"
 
 
@@ -126,23 +126,23 @@ def snapshot(data: bytes) -> str:
     """``xmin:xmax:xip,xip``.
 
     Raises:
-        TextError: the bytes are no snapshot.
+        TextError: the bytes are not a snapshot.
     """
     reading = Reading(data)
     count = reading.i32()
     least, end = reading.u64(), reading.u64()
     if count * 8 != len(data) - reading.at:
-        raise TextError("a binary snapshot whose count is not its length")
+        raise TextError("a binary snapshot whose count does not match its length")
     running = reading.many(count, "Q")
     return f"{least}:{end}:{','.join(map(str, running))}"
 
 
 def single_char(data: bytes) -> str:
-    """The type "char": one byte; zero is the empty text, what is not ASCII is octal (from 16 on).
+    """The type "char": one byte; zero is the empty text, a byte that is not ASCII is octal (from 16 on).
 
     Raises:
-        TextError: the value is not of one byte.
+        TextError: the value does not have one byte.
     """
     if len(data) != 1:
-        raise TextError('a binary "char" that is not of one byte')
+        raise TextError('a binary "char" that does not have one byte')
     return "" if data == b"\0" else utf8(data) if data < b"\x80" else f"\\{data[0]:03o}"

@@ -1,7 +1,7 @@
-"""Compiled printing of numerics of any size: from base 10000, as they are sent, to decimal digits.
+"""Compiled printing of numerics of any size: from base 10000, as the server sends them, to decimal digits.
 
-In two passes, so that the texts take no more room than they need: `measure` checks each value and gives the
-length of its text, `print_numerics` writes.  What is refused is what `binary_numbers.numeric` refuses.
+There are two passes, so that the texts take no more space than they need: `measure` checks each value and
+gives the length of its text, `print_numerics` writes it.  They refuse the same values as `numbers.numeric`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _weight(data: Bytes, p: int) -> int:
 
 @inlined
 def _whole_digits(data: Bytes, p: int, first: int) -> int:
-    """Digits before the point, of which there is always one; ``first`` is the first nonzero group."""
+    """Number of digits before the point, at least one; ``first`` is the first nonzero group."""
     weight = _weight(data, p) - first
     if first < 0 or weight < 0:
         return 1

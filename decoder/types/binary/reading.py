@@ -1,7 +1,7 @@
-"""The bytes of one binary value, read front to back; integers are big-endian.
+"""Reads the bytes of one binary value from front to back; integers are big-endian.
 
-Invariant: nothing is read past the end, and `Reading.end` refuses what is left over.  Every fault is
-a `TextError`, as for text, so that callers handle values of either form alike.
+Invariant: nothing is read past the end, and `Reading.end` refuses left-over bytes.  Every error is
+a `TextError`, as for text, so that callers handle binary and text values in the same way.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class Reading:
         return self._number(_U64)
 
     def count(self, bytes_each: int) -> int:
-        """A number of things of at least this size that follow; refused when there is no room for them.
+        """The number of the items that follow, each of at least ``bytes_each`` bytes.
 
         Raises:
-            TextError: there is no room for them.
+            TextError: so many items need more bytes than follow.
         """
         count = self.i32()
         if count < 0 or count * bytes_each > len(self.data) - self.at:
-            raise TextError("a binary value whose count is not that of what follows")
+            raise TextError("a binary value whose count is too large for its bytes")
         return count
 
     def many(self, count: int, code: str) -> tuple[int, ...]:
@@ -97,7 +97,7 @@ class Reading:
         return part
 
     def sized(self) -> bytes | None:
-        """A length and as many bytes; None for the length -1, which stands for NULL.
+        """A length and as many bytes; None for the length -1, which means NULL.
 
         Raises:
             TextError: the value ends too early.
@@ -114,7 +114,7 @@ class Reading:
         return self.data[at:end]
 
     def text(self, length: int) -> str:
-        """So many bytes of UTF-8."""
+        """``length`` bytes of UTF-8."""
         return utf8(self.take(length))
 
     def string(self) -> str:
@@ -131,20 +131,20 @@ class Reading:
         return utf8(part)
 
     def end(self) -> None:
-        """Check that all was read.
+        """Check that everything was read.
 
         Raises:
             TextError: bytes are left over.
         """
         if self.at != len(self.data):
-            raise TextError("a binary value with bytes left over")
+            raise TextError("a binary value with left-over bytes")
 
 
 def utf8(data: bytes) -> str:
-    """Text as it is; must be UTF-8.
+    """The text of UTF-8 bytes.
 
     Raises:
-        TextError: it is not.
+        TextError: the bytes are not UTF-8.
     """
     try:
         return data.decode("utf-8")
@@ -153,5 +153,5 @@ def utf8(data: bytes) -> str:
 
 
 def too_short() -> TextError:
-    """The fault of a value that promises more than it has."""
+    """The error for a value that is shorter than its own counts and lengths say."""
     return TextError("a binary value that ends too early")

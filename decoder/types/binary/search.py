@@ -1,4 +1,4 @@
-"""Binary text search types as PostgreSQL prints them, and the types of extensions that are known.
+"""Prints binary text search types as PostgreSQL does, and the types of some extensions.
 
 Sources of the rules: tsvector.c (tsvectorsend, tsvectorout), tsquery.c (tsquerysend, infix), hstore_io.c,
 ltree_io.c, cube.c, and for vector the extension's own sources.
@@ -12,13 +12,13 @@ from slotlake.decoder.types.binary.numbers import float4_text, float8_text
 from slotlake.decoder.types.binary.reading import Reading
 from slotlake.decoder.types.text_error import TextError
 
-_WEIGHTS = ("", "C", "B", "A")  # two bits beside a position; the last, D, is not printed
+_WEIGHTS = ("", "C", "B", "A")  # two bits next to a position; the lowest, D, is not printed
 _VALUE, _OPERATOR = 1, 2
 _NOT, _AND, _OR, _PHRASE = 1, 2, 3, 4
 _PRIORITY = {_NOT: 4, _AND: 2, _OR: 1, _PHRASE: 3}
 _OPERAND_PRIORITY = 9
 
-# A text in pieces that are joined once, at the end: joining at each of n operators would be quadratic.
+# A text in pieces that are joined once, at the end: joining at each operator would take quadratic time.
 _Rope: TypeAlias = "str | tuple[_Rope, ...]"
 
 
@@ -41,16 +41,16 @@ def _lexeme(text: str) -> str:
 
 
 def tsquery(data: bytes) -> str:
-    """The operators between their operands, in as few brackets as their ranks need.
+    """The operators between their operands, with as few brackets as their priorities need.
 
-    On the wire an operator stands before its right operand, and that before the left one; so from
-    behind all operands are known where their operator is met.
+    In binary an operator is before its right operand, and that before the left one.  So, read from the end,
+    all operands come before their operator.
 
     Raises:
-        TextError: the bytes are no tsquery.
+        TextError: the bytes are not a tsquery.
     """
     items = _query_items(data)
-    done: list[tuple[_Rope, int]] = []  # texts and their operators, operands being below all
+    done: list[tuple[_Rope, int]] = []  # texts and their operators; 0 for an operand
     for item in reversed(items):
         if isinstance(item, str):
             done.append((item, 0))
@@ -79,7 +79,7 @@ def _query_items(data: bytes) -> list[str | tuple[int, int]]:
         elif form == _OPERATOR and (operator := reading.u8()) in _PRIORITY:
             items.append((operator, reading.u16() if operator == _PHRASE else 0))
         else:
-            raise TextError("a binary tsquery of unknown form")
+            raise TextError("a binary tsquery with an unknown item")
     reading.end()
     return items
 
@@ -87,7 +87,7 @@ def _query_items(data: bytes) -> list[str | tuple[int, int]]:
 def _operand(reading: Reading) -> str:
     weights, prefix = reading.u8(), reading.u8()
     if weights > 15:
-        raise TextError("a binary tsquery of unknown form")
+        raise TextError("a binary tsquery with unknown weights")
     letters = "".join(letter for i, letter in enumerate("ABCD") if weights >> (3 - i) & 1)
     flags = ("*" if prefix else "") + letters
     return _lexeme(reading.string()) + (":" + flags if flags else "")
@@ -125,7 +125,7 @@ def versioned(data: bytes) -> str:
     """
     reading = Reading(data)
     if reading.u8() != 1:
-        raise TextError("a binary value of an unknown version")
+        raise TextError("a binary value with an unknown version")
     return reading.text(len(data) - 1)
 
 
@@ -151,27 +151,27 @@ def vector(data: bytes) -> str:
     """``[1,2,3]``.
 
     Raises:
-        TextError: the bytes are no vector.
+        TextError: the bytes are not a vector.
     """
     reading = Reading(data)
     count, spare = reading.u16(), reading.u16()
     if spare != 0:
-        raise TextError("a binary vector of unknown form")
+        raise TextError("a binary vector with an unknown header")
     values = reading.many(count, "f")
     reading.end()
     return "[" + ",".join(map(float4_text, values)) + "]"
 
 
 def cube(data: bytes) -> str:
-    """``(1, 2),(3, 4)``, or one corner when it is a point.
+    """``(1, 2),(3, 4)``, or one corner if it is a point.
 
     Raises:
-        TextError: the bytes are no cube.
+        TextError: the bytes are not a cube.
     """
     reading = Reading(data)
     header = reading.u32()
     size, point = header & 0x7FFFFFFF, header >> 31
     if size * (8 if point else 16) != len(data) - 4:
-        raise TextError("a binary cube whose count is not its length")
+        raise TextError("a binary cube whose count does not match its length")
     corners = [reading.many(size, "d") for _ in range(1 if point else 2)]
     return ",".join("(" + ", ".join(map(float8_text, corner)) + ")" for corner in corners)

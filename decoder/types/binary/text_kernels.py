@@ -1,9 +1,9 @@
 """Compiled writers of the text of binary times, intervals, arrays and ranges.
 
-Each goes over n values, writes the texts back to back into ``out``, whose size the caller bounds by the
-constants named here, and where each begins into ``offsets`` (n+1).  Invariant: nothing is read outside
-``start .. start+length``, and only what is certainly right is written; any other value gets no text and its
-mark in ``odd``: `binary.binary_text` prints or refuses it.
+Each goes over n values, writes the texts back to back into ``out``, and the begin of each text into
+``offsets`` (n+1).  The caller computes the size of ``out`` from the constants here.  Invariant: nothing is
+read outside ``start .. start+length``, and only certain texts are written; any other value gets no text and a
+flag in ``odd``: `values.binary_text` prints or refuses it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from slotlake.decoder.compiled.jit import (
 from slotlake.decoder.types.printing_kernels import put_date, put_digits, put_time
 
 TIME, TIMETZ, INTERVAL = range(3)
-INT2, INT4, INT8, TEXT = 2, 4, 8, 0  # forms of an array's elements
-DATE, MOMENT, MOMENT_UTC = 1, 3, 5  # and, with the integers, of a range's bounds
+INT2, INT4, INT8, TEXT = 2, 4, 8, 0  # kinds of an array's elements
+DATE, MOMENT, MOMENT_UTC = 1, 3, 5  # kinds of a range's bounds, in addition to the integers
 CLOCK_BYTES_MAX = 96  # -178956970 years -11 mons -2147483648 days -2562047788:00:54.775808
 RANGE_BYTES_MAX = 72  # ["0001-01-01 00:00:00.000000+00","0001-01-01 00:00:00.000000+00")
-ARRAY_BYTES_EACH, ARRAY_BYTES_MORE = 2, 8  # of a value's length: each of an element's letters may be escaped
+ARRAY_BYTES_EACH, ARRAY_BYTES_MORE = 2, 8  # per byte and per value: each letter of an element may be escaped
 
 _NULL = b"NULL"
 _EMPTY = b"empty"
@@ -48,7 +48,7 @@ def _put_word(out: Bytes, at: int, word: bytes) -> int:
 
 @inlined
 def _put_number(out: Bytes, at: int, value: int) -> int:
-    """A signed integer, with as many digits as it has."""
+    """Write a signed integer without leading zeros."""
     rest = unsigned(value)
     if value < 0:
         out[at] = 45
@@ -86,7 +86,7 @@ def _put_zone(out: Bytes, at: int, west: int) -> int:
 
 @inlined
 def _put_part(out: Bytes, at: int, first: int, value: int, before: bool, unit: bytes) -> int:
-    """A part of an interval, behind those that begin at ``first``."""
+    """Write a part of an interval, after the parts that begin at ``first``."""
     if at > first:
         out[at] = 32
         at += 1
@@ -103,7 +103,7 @@ def _put_part(out: Bytes, at: int, first: int, value: int, before: bool, unit: b
 
 @inlined
 def _put_interval(out: Bytes, at: int, microseconds: int, days: int, months: int) -> int:
-    """EncodeInterval, INTSTYLE_POSTGRES: a sign where a part follows a negative one."""
+    """As EncodeInterval with INTSTYLE_POSTGRES: a part after a negative one has a sign."""
     first, before = at, False
     sign = -1 if months < 0 else 1
     years, months = sign * (abs(months) // 12), sign * (abs(months) % 12)
@@ -124,7 +124,7 @@ def _put_interval(out: Bytes, at: int, microseconds: int, days: int, months: int
     hours, rest = abs(microseconds) // 3_600_000_000, abs(microseconds) % 3_600_000_000
     if hours > 99:
         at = _put_number(out, at, hours)
-        # The clock's own hours are written over: it has none.
+        # `put_time` writes "00" as hours, because they are written already: remove them.
         end = put_time(out, at, rest)
         for i in range(at, end - 2):
             out[i] = out[i + 2]
@@ -138,7 +138,7 @@ def _put_clock(data: Bytes, p: int, end: int, kind: int, out: Bytes, at: int) ->
         return -1
     microseconds = read_int64(data, p)
     if kind == INTERVAL:
-        # The extremes are infinities, or have no positive counterpart.
+        # The extreme numbers are infinities, or have no positive counterpart.
         if microseconds in (-(2**63), 2**63 - 1):
             return -1
         return _put_interval(out, at, microseconds, _signed4(data, p + 8), _signed4(data, p + 12))
@@ -156,7 +156,7 @@ def _is_space(letter: int) -> bool:
 
 @inlined
 def _plain_element(data: Bytes, p: int, size: int) -> bool:
-    """Does array_out print the element without quotes?"""
+    """True if array_out prints the element without quotes."""
     if size == 0:
         return False
     for i in range(p, p + size):
@@ -204,7 +204,7 @@ def _put_integer(data: Bytes, p: int, size: int, out: Bytes, at: int) -> int:
 def _put_array(  # noqa: C901, PLR0911 - one doubt each
     data: Bytes, p: int, end: int, form: int, element: int, out: Bytes, at: int
 ) -> int:
-    """An array of no or one dimension, counted from 1; -1 for any other."""
+    """Write an array with no or one dimension that begins at 1; -1 for any other."""
     if end - p < 12 or read_uint32(data, p + 4) > 1 or read_uint32(data, p + 8) != element:
         return -1
     dimensions = read_uint32(data, p)
@@ -244,16 +244,16 @@ def _put_array(  # noqa: C901, PLR0911 - one doubt each
 def print_arrays(
     data: Bytes, start: Ints, length: Lengths, form: int, element: int, out: Bytes, offsets: Ints, odd: Bytes
 ) -> None:
-    """Arrays of integers, or of what is its own text, whose element type has that OID.
+    """Print arrays of integers or texts, whose element type has that OID.
 
     Args:
         data, start, length: uint8[bytes], int64[n], int32[n]: where each value lies; a negative length: no
             value.
         form: how elements are printed: INT2, INT4, INT8 or TEXT.
         element: OID of the elements' type.
-        out: uint8, filled in; long enough by ARRAY_BYTES_EACH and ARRAY_BYTES_MORE.
+        out: uint8, filled in; its size follows from ARRAY_BYTES_EACH and ARRAY_BYTES_MORE.
         offsets: int64[n + 1], filled in: where each text begins.
-        odd: uint8[n], set where the value must be printed by other means.
+        odd: uint8[n], set if the value must be printed in another way.
     """
     at = signed(0)
     for i in range(len(length)):
@@ -270,7 +270,7 @@ def print_arrays(
 
 @inlined
 def _put_moment(out: Bytes, at: int, microseconds: int, utc: bool) -> int:
-    """In quotes, as range_bound_escape puts what has a blank; -1 outside of the years 1 to 9999."""
+    """Write in quotes, as range_bound_escape does for a text with a blank; -1 outside the years 1 to 9999."""
     days = microseconds // _DAY
     if days < _FIRST_DAY or days > _LAST_DAY:
         return -1
@@ -286,7 +286,7 @@ def _put_moment(out: Bytes, at: int, microseconds: int, utc: bool) -> int:
 
 @inlined
 def _put_bound(data: Bytes, p: int, end: int, form: int, out: Bytes, at: int) -> int:
-    """A bound with its length before it; -1 when it is not certain."""
+    """Write a bound, which has its length before it; -1 if its text is not certain."""
     size = 8 if form in (INT8, MOMENT, MOMENT_UTC) else 4
     if end - p < 4 + size or read_uint32(data, p) != size:
         return -1
@@ -334,16 +334,16 @@ def _put_range(data: Bytes, p: int, end: int, form: int, out: Bytes, at: int) ->
 def print_clocks_or_ranges(
     data: Bytes, start: Ints, length: Lengths, ranges: bool, form: int, out: Bytes, offsets: Ints, odd: Bytes
 ) -> None:
-    """Values of time, timetz or interval; or ranges of integers, dates or timestamps.
+    """Print values of time, timetz or interval; or ranges of integers, dates or timestamps.
 
     Args:
         data, start, length: uint8[bytes], int64[n], int32[n]: where each value lies; a negative length: no
             value.
         ranges: the values are ranges.
-        form: which clock, or the type of the bounds.
-        out: uint8, filled in; long enough by CLOCK_BYTES_MAX or RANGE_BYTES_MAX for each.
+        form: TIME, TIMETZ or INTERVAL, or the type of the bounds.
+        out: uint8, filled in; CLOCK_BYTES_MAX or RANGE_BYTES_MAX for each value.
         offsets: int64[n + 1], filled in: where each text begins.
-        odd: uint8[n], set where the value must be printed by other means.
+        odd: uint8[n], set if the value must be printed in another way.
     """
     at = signed(0)
     for i in range(len(length)):

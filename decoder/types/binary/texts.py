@@ -1,8 +1,8 @@
-"""Texts of binary columns of the common types, whole columns at a time.
+"""Prints whole binary columns of the common types.
 
-Times, intervals, one-dimensional arrays of integers and texts, ranges of integers, dates and timestamps: the
-usual values are printed by compiled code (`binary_text_kernels`), whatever it leaves over (infinities, other
-dimensions, damage) one by one by the caller's printer.  Invariant: the texts are those of `binary_text`.
+These are times, intervals, one-dimensional arrays of integers and texts, ranges of integers, dates and
+timestamps.  Compiled code (`text_kernels`) prints the usual values.  The caller's printer prints the others
+(infinities, other dimensions, damage) one by one.  Invariant: the texts are the same as from `binary_text`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from slotlake.decoder.types.catalog import Kind, TypeCatalog, TypeEntry
 from slotlake.decoder.types.slices import Slices, as_string, binary_array
 from slotlake.decoder.types.text_error import TextError
 
-_BYTES_MAX = 1 << 30  # of a chunk's column; more is printed one by one, which keeps count
+_BYTES_MAX = 1 << 30  # for a chunk's column; longer ones are printed value by value, with a check of the size
 _CLOCKS = {"time": kernels.TIME, "timetz": kernels.TIMETZ, "interval": kernels.INTERVAL}
 _INTEGERS = {"int2": kernels.INT2, "int4": kernels.INT4, "int8": kernels.INT8}
 _BOUNDS = {
@@ -37,21 +37,21 @@ _BOUNDS = {
 
 @dataclass(frozen=True)
 class _Way:
-    """How a type is printed: the kernel, what it is told of the type, and how long a text may be."""
+    """How a type is printed: the kernel, its arguments for the type, and how long a text may be."""
 
     kernel: Callable[..., None]
     arguments: tuple[int, ...]
-    each: int  # bytes of text a byte of value
-    more: int  # and a value
+    each: int  # bytes of text per byte of a value
+    more: int  # further bytes of text per value
 
 
 def printed_columns(
     slices: Slices, oid: int, catalog: TypeCatalog, others: Callable[[Slices], pa.Array]
 ) -> pa.Array | None:
-    """The canonical texts of a column, or None when its type is none of those named above.
+    """The canonical texts of a column, or None if its type is not one of those named above.
 
     Args:
-        others: prints the values that are present, one by one; raises TextError.
+        others: prints values one by one; raises TextError.
     """
     entry = catalog.resolved(oid)
     way = None if entry is None else _way(entry, catalog)
@@ -69,7 +69,7 @@ def printed_columns(
     try:
         texts = as_string(binary_array(out[: offsets[-1]], offsets, present & ~is_odd))
     except pa.ArrowInvalid:
-        return others(slices)  # which says where it is no text
+        return others(slices)  # it raises the error with the place of the text that is not UTF-8
     return _with_others(texts, others(slices.only(is_odd))) if is_odd.any() else texts
 
 

@@ -1,13 +1,13 @@
-"""One binary value of any type to PostgreSQL's canonical text.
+"""Prints one binary value of any type as PostgreSQL's canonical text.
 
-``binary_text`` gives, for what a type's send function writes, the text that its output function prints
-(TimeZone UTC, DateStyle ISO, IntervalStyle postgres, extra_float_digits 1, bytea hex).  Invariant: any
-bytes give a text or a `TextError`, in time and memory bounded by the value's size, or by what
-PostgreSQL itself could print (1 GB).
+The input of ``binary_text`` is the output of the type's send function; the result is the text of the type's
+output function (TimeZone UTC, DateStyle ISO, IntervalStyle postgres, extra_float_digits 1, bytea hex).
+Invariant: any bytes give a text or a `TextError`, in time and memory that are limited by the value's size, or
+by the longest text that PostgreSQL itself can print (1 GB).
 
-The printer of each built-in type is named here once, in ``_BASE``; arrays, composites, ranges and
-domains are printed by what the `TypeCatalog` says they are made of (`binary_containers`).  What a binary
-value does not tell, such as the name behind a regclass, is in ``WITHHELD`` with the reason.
+The printer of each built-in type is named here once, in ``_BASE``.  Arrays, composites, ranges and
+domains are printed by the types of their parts, from the `TypeCatalog` (`containers`).  Types whose binary
+value lacks what their text needs, such as the name for a regclass, are in ``WITHHELD`` with the reason.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ _EXTENSIONS: dict[str, Printer] = {  # by send function: an extension's OIDs dif
     "cube_send": search.cube,
     "vector_send": search.vector,
 }
-_NAMES = "its binary form is a number, its text a name that only the server knows"
-_STATISTICS = "planner statistics, in a form private to the server's version and machine"
-_NO_BINARY = "it has no binary form"
+_NAMES = "its binary value is a number, its text a name that only the server knows"
+_STATISTICS = "planner statistics, in a format that only this version of the server knows"
+_NO_BINARY = "it has no binary format"
 _NAMED = (
     "regproc", "regprocedure", "regoper", "regoperator", "regclass", "regtype", "regconfig",
     "regdictionary", "regnamespace", "regrole", "regcollation",
@@ -94,27 +94,27 @@ def binary_text(data: bytes | memoryview, type_: int | ColumnType, catalog: Type
     """The canonical text of one value.
 
     Args:
-        data: what the type's send function wrote.
+        data: the output of the type's send function.
         type_: the type, or its OID.
-        catalog: what is known of user types.
+        catalog: the known user types.
 
     Raises:
-        TextError: the bytes are not a value of the type, or the type's text cannot be had from binary.
+        TextError: the bytes are not a value of the type, or the type's text does not follow from them.
     """
     oid = type_ if isinstance(type_, int) else type_.oid
     return binary_printer(oid, catalog)(bytes(data))
 
 
 def binary_printer(oid: int, catalog: TypeCatalog = _BUILTIN) -> Printer:
-    """`binary_text` for many values of one type; raises TextError when no value of it can be read."""
+    """`binary_text` for many values of one type; raises TextError if no value of it can be read."""
     return Containers(catalog, _base).printer(oid)
 
 
 def withheld_from_binary(oid: int, catalog: TypeCatalog = _BUILTIN) -> str:
     """Why a column of this type cannot be read from a binary stream, or "".
 
-    To be asked before binary is: a type without a binary form is sent as text and does no harm as a
-    column, but inside an array or a composite the server itself fails on it.
+    Call it before a binary stream begins.  A column of a type without a binary format is sent as text, so it
+    can be read; but inside an array or a composite the server itself fails on such a type.
     """
     entry = catalog.get(oid)
     if entry is not None and _has_no_binary(entry):
@@ -125,7 +125,7 @@ def withheld_from_binary(oid: int, catalog: TypeCatalog = _BUILTIN) -> str:
 def _withheld(oid: int, catalog: TypeCatalog, around: frozenset[int]) -> str:
     entry = catalog.get(oid)
     if entry is None or entry.kind is Kind.UNKNOWN:
-        return f"type {entry.name if entry else oid} is not in the catalog of types"
+        return f"type {entry.name if entry else oid} is not in the source's catalog"
     if entry.kind is Kind.BASE and not entry.of:
         return _base_withheld(entry, catalog)
     parts: Iterable[int] = entry.fields if entry.kind is Kind.COMPOSITE else (entry.of,) if entry.of else ()
@@ -162,8 +162,8 @@ def _base(entry: TypeEntry, catalog: TypeCatalog) -> Printer:
         return partial(_name_of, name=name)
     printer = _BASE.get(name) or _EXTENSIONS.get(entry.send)
     if printer is None:
-        reason = WITHHELD.get(name, "the binary form of this type is not known")
-        raise TextError(f"a binary value of type {name} ({reason}): {AS_TEXT}")
+        reason = WITHHELD.get(name, "slotlake does not know the binary format of this type")
+        raise TextError(f"a binary value of type {name} ({reason}); {AS_TEXT}")
     return printer
 
 
@@ -172,4 +172,4 @@ def _name_of(data: bytes, name: str) -> str:
     if data == bytes(4):
         return "0" if name in {"regoper", "regoperator"} else "-"
     numbers.integer(data, size=4, signed=False)
-    raise TextError(f"a binary value of type {name} ({_NAMES}): {AS_TEXT}")
+    raise TextError(f"a binary value of type {name} ({_NAMES}); {AS_TEXT}")
