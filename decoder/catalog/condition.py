@@ -189,7 +189,8 @@ def _require_one_expression(text: str, where: str) -> None:
         depth += (token.lastgroup == "open") - (token.lastgroup == "close")
         if token.lastgroup == "refused" or depth < 0:
             raise PipelineFileError(
-                f"the condition may not contain {token[0]!r} (character {token.start() + 1})",
+                f"the condition is not a single expression, because of {token[0]!r} at character "
+                f"{token.start() + 1}",
                 where=where,
                 way_out="write one SQL expression with closed quotes and parentheses, without comments, "
                 "dollar quotes and semicolons",

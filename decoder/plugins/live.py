@@ -168,7 +168,7 @@ def _within(source: SourceSettings, capabilities: Capabilities) -> SourceSetting
     for name in (name for name in asked if asked[name] and not takes[name]):
         raise ConsumerError(
             f"the source's settings have {name}, but the consumer lacks the callbacks for it",
-            where="consumer",
+            where=f"source.{name}",
             way_out=f"implement these callbacks (docs/plugins.md), or leave {name} out: then transactions "
             "come whole",
         )

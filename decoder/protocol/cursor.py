@@ -36,7 +36,13 @@ class Cursor:
         self.any_bytes = any_bytes
 
     def error(self, what: str, offset: int | None = None, way_out: str = DAMAGED) -> ProtocolError:
-        """The error about the bytes at ``offset``; without it, about the next bytes."""
+        """The error about some bytes of the message.
+
+        Args:
+            what: what is wrong.
+            offset: of the bytes; None for the next ones.
+            way_out: what to do.
+        """
         where = self.offset if offset is None else offset
         return ProtocolError(what, message_type=self.message_type, offset=where, way_out=way_out)
 

@@ -1,7 +1,7 @@
 """The end of the server's WAL, as a position at which a batch can end.
 
 PostgreSQL gives several numbers for the same place.  The insert position is where the *next* record will
-start.  After a full page that is behind the next page's header, while all existing records end before the
+start.  After a full page that is after the next page's header, while all existing records end before the
 header.  `settled_position` gives a position that the WAL sender reaches even if nobody writes another byte,
 so that a pull up to it always ends.
 """
@@ -25,7 +25,7 @@ _SHORT_HEADER_BYTES = 24
 
 
 def page_floor(lsn: int, block_bytes: int = 8192, segment_bytes: int = 16 << 20) -> int:
-    """Return the page's start if ``lsn`` lies in its header or just behind it, else ``lsn`` itself.
+    """Return the page's start if ``lsn`` is in its header or directly after it, else ``lsn`` itself.
 
     No record starts between the two (xlog_internal.h: SizeOfXLogShortPHD, SizeOfXLogLongPHD).
 

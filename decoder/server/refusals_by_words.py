@@ -12,9 +12,7 @@ import re
 from slotlake.decoder.errors import LockedError, SourceError, SourceUnavailableError
 from slotlake.decoder.server.session_settings import LOCKED_WAY_OUT, POOLER, POOLER_WAY_OUT
 
-CHECK_REACH = (
-    "check that the server runs and that this machine can reach it, then run the same command again"
-)
+CHECK_REACH = "check that the server runs and that this machine can reach it, then run the same command again"
 
 
 def _pattern(

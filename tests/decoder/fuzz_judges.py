@@ -21,7 +21,7 @@ from tests.decoder.histories import Options
 from tests.decoder.reference import Result, Transaction, reference_transactions
 
 T = TypeVar("T")
-_NOT_HERE = re.compile("its changes are not here any more")
+_NOT_HERE = re.compile("the file with its changes is missing")
 
 
 class FindError(AssertionError):

@@ -79,15 +79,15 @@ ROW_BYTES, LOGGED_BYTES = encode(Streamed(701, ROW)), encode(Streamed(701, LOGGE
 DAMAGED = [
     (ROW_BYTES[:-1], "the message ends too early"),
     (ROW_BYTES + b"\0", "bytes are left over"),
-    (ROW_BYTES[:-2] + b"\xc3\x28", "text that is not UTF-8"),
-    (ROW_BYTES[:-7] + b"b\0\0\0\2ab", "a binary value, which was not asked for"),
+    (ROW_BYTES[:-2] + b"\xc3\x28", "the text is not UTF-8"),
+    (ROW_BYTES[:-7] + b"b\0\0\0\2ab", "a value is binary, but the option binary is off"),
     (ROW_BYTES.replace(b"N\0\1", b"N\0\2"), "the message ends too early"),
-    (ROW_BYTES[:1] + bytes(4) + ROW_BYTES[5:], "number is not set"),
+    (ROW_BYTES[:1] + bytes(4) + ROW_BYTES[5:], "transaction id is not set"),
     (ROW_BYTES.replace(b"\0\0\0\7", b"\0\0\0\x08", 1), "relation 8 was not described"),
     (LOGGED_BYTES[:-1], "the message ends too early"),
     (LOGGED_BYTES + b"\0", "bytes are left over"),
-    (LOGGED_BYTES.replace(b"p\0", b"\xe4\0"), "text that is not UTF-8"),
-    (encode(Streamed(701, Insert(7, ("1", "2")))), "another width"),
+    (LOGGED_BYTES.replace(b"p\0", b"\xe4\0"), "the text is not UTF-8"),
+    (encode(Streamed(701, Insert(7, ("1", "2")))), "another number of columns"),
     (encode(Streamed(701, LOOSE)), "may not come in a stream block"),
     (encode(BEGIN), "a transaction begins inside another|may not come"),
     (b"?", "unknown type"),
@@ -112,9 +112,9 @@ def test_damage_in_a_stream_is_damage_whatever_becomes_of_it(
     ("payload", "reason"),
     [
         (encode(ROW)[:-1], "the message ends too early"),
-        (encode(ROW)[:-2] + b"\xff\xff", "text that is not UTF-8"),
+        (encode(ROW)[:-2] + b"\xff\xff", "the text is not UTF-8"),
         (encode(Insert(8, ("1",))), "relation 8 was not described"),
-        (encode(Insert(7, ("1", "2"))), "another width"),
+        (encode(Insert(7, ("1", "2"))), "another number of columns"),
         (encode(LOOSE), "may not come in a transaction that will be prepared"),
     ],
 )
@@ -130,7 +130,7 @@ def test_prepare_and_begin_prepare_agree_in_every_field(field: int, tmp_path: Pa
     others = (0x101, 0x141, TIME + 1, 701, "another")
     fields: list[Any] = [*PREPARED[:field], others[field], *PREPARED[field + 1 :]]
     stream = [encode(BeginPrepare(*PREPARED)), encode(Prepare(*fields))]
-    assert "prepare and begin prepare disagree on the" in refused(stream, tmp_path)
+    assert "Prepare and Begin Prepare have different values of" in refused(stream, tmp_path)
 
 
 def test_records_that_end_before_they_start(tmp_path: Path) -> None:
@@ -148,10 +148,12 @@ def test_what_only_the_whole_stream_tells(tmp_path: Path) -> None:
         [encode(StreamAbort(700, 701, 1, TIME)), encode(AGAIN)],
     )
     assert "rolled back" in refused([*streamed(ROW), *open_again, logged], tmp_path)
-    assert "part of transaction 700" in refused(
+    assert "subtransaction of transaction 700" in refused(
         [*streamed(ROW), encode(StreamStart(800, True)), logged], tmp_path
     )
-    assert "a part of transaction 700" in refused([*streamed(ROW), encode(StreamStart(701, True))], tmp_path)
+    assert "subtransaction of transaction 700" in refused(
+        [*streamed(ROW), encode(StreamStart(701, True))], tmp_path
+    )
     assert "prepared already" in refused([*prepared(ROW), *prepared(ROW)], tmp_path)
     described: list[Message] = [BEGIN, PLAIN_DESCRIBED, COMMIT, START]
     in_session = [*map(encode, described), ROW_BYTES]
@@ -162,8 +164,8 @@ def test_what_only_the_whole_stream_tells(tmp_path: Path) -> None:
 
 
 def test_what_was_not_asked_for(tmp_path: Path) -> None:
-    assert "not asked for" in refused(streamed(ROW), tmp_path, streaming="off")
-    assert "not asked for" in refused(prepared(ROW), tmp_path, two_phase=False)
+    assert "this option is off" in refused(streamed(ROW), tmp_path, streaming="off")
+    assert "this option is off" in refused(prepared(ROW), tmp_path, two_phase=False)
     binary = ROW_BYTES[:-7] + b"b\0\0\0\2ab"
     assert refused(streamed(binary), tmp_path, binary=True) == ""
 

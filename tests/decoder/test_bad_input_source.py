@@ -128,7 +128,7 @@ def role(database: Database, attributes: str) -> Iterator[str]:
 
 def test_role_without_replication(database: Database) -> None:
     with role(database, "") as place:
-        error = refused(SourceError, "may not replicate", identify, place)
+        error = refused(SourceError, "may not use replication", identify, place)
     assert "ALTER ROLE" in error.way_out
 
 
@@ -214,13 +214,13 @@ def test_slot_ahead_of_the_lake(database: Database, tmp_path: Path) -> None:
     database.execute("INSERT INTO t VALUES (1)")
     batch = pulled(source, tmp_path / "one", start)
     confirm(source, batch.end_lsn)
-    refused(SlotError, "are gone for this lake", lambda: pulled(source, tmp_path / "two", start))
+    refused(SlotError, "does not send the changes", lambda: pulled(source, tmp_path / "two", start))
 
 
 def test_slot_name_taken_or_impossible(database: Database) -> None:
     source, _ = slotted(database)
     refused(SlotError, "exists already", create_slot, source)
-    refused(SlotError, "cannot be a slot's name", create_slot, SourceSettings(database.dsn, ("p",), 'a"b'))
+    refused(SlotError, "cannot be the name", create_slot, SourceSettings(database.dsn, ("p",), 'a"b'))
 
 
 def test_slot_lost_between_pulls(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_slot_lost_between_pulls(tmp_path: Path) -> None:
             admin.execute("INSERT INTO t SELECT repeat(md5(i::text), 30) FROM generate_series(1, 20000) i")
             admin.execute("SELECT pg_switch_wal()")
             admin.execute("CHECKPOINT")
-        error = refused(SlotError, "given the slot up", lambda: pulled(source, tmp_path, start))
+        error = refused(SlotError, "has invalidated the slot", lambda: pulled(source, tmp_path, start))
         assert "max_slot_wal_keep_size" in error.way_out
         assert list(tmp_path.iterdir()) == []
 
@@ -246,7 +246,7 @@ def test_publication_missing_in_the_stream(database: Database, tmp_path: Path) -
     refused(SourceError, "has no publication 'p'", lambda: pulled(source, tmp_path, start))
     # Made too late: at that point of the WAL it did not exist, and the server may leave the change out.
     database.execute("CREATE PUBLICATION p FOR TABLE t")
-    refused(SourceError, "cannot find a publication", lambda: pulled(source, tmp_path, start))
+    refused(SourceError, "did not exist at this place in the WAL", lambda: pulled(source, tmp_path, start))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -272,7 +272,7 @@ def test_connection_cut_and_walsender_ended_in_mid_stream(database: Database, tm
     cutter.start()
     try:
         error = refused(
-            SlotlakeError, "broke off|ended the replication stream", lambda: pulled(source, tmp_path, start)
+            SlotlakeError, "was lost|ended the replication stream", lambda: pulled(source, tmp_path, start)
         )
     finally:
         done.set()
@@ -313,7 +313,7 @@ def test_full_disk_while_a_batch_is_written(database: Database, tmp_path: Path) 
         error = refused(
             ChangeLogError, "cannot be written: (No space|File too large)", lambda: pulled(source, log, start)
         )
-        assert "enlarge the disk" in error.way_out
+        assert "free space on the disk" in error.way_out
         assert list(log.iterdir()) == [], "nothing half-written"
         assert confirmed_flush(source) == start
     batch = pulled(source, tmp_path, start)

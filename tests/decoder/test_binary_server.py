@@ -157,7 +157,7 @@ def test_every_built_in_type_with_a_binary_form_is_covered(server: Connection) -
             assert name not in WITHHELD
         else:
             assert WITHHELD[name], f"{name} is neither tested nor excluded"
-            assert sends == ("no binary form" not in WITHHELD[name])
+            assert sends == ("no binary format" not in WITHHELD[name])
     arrays = server.execute("SELECT oid::bigint, typelem::bigint FROM pg_type WHERE oid < 10000 AND typcategory = 'A' "
                             "AND typsend = 'array_send'::regproc AND typelem <> 'cstring'::regtype")  # fmt: skip
     for oid, element in arrays:
@@ -240,10 +240,10 @@ def test_types_that_the_catalog_was_not_told_of(server: Connection) -> None:
     ).fetchone() or (b"", 0)
     bare = TypeCatalog()
     assert bare.lacks(oid)
-    with pytest.raises(TextError, match="not in the catalog"):
+    with pytest.raises(TextError, match="not in the source's catalog"):
         binary_text(data, oid, bare)
     bare.note(oid, "tb", "late")
-    with pytest.raises(TextError, match=r"tb\.late, which is not in the catalog"):
+    with pytest.raises(TextError, match=r"tb\.late, which is not in the source's catalog"):
         binary_text(data, oid, bare)
     assert bare.lacks(oid)
     whole = one(server, "SELECT 'tb.whole'::regtype::oid::bigint")
@@ -265,7 +265,7 @@ def test_names_behind_numbers_are_withheld(server: Connection, catalog: TypeCata
             binary_text(b"\0\0\0\1", oid, catalog)
         assert "only the server knows" in withheld_from_binary(oid, catalog)
     oid = one(server, "SELECT 'aclitem[]'::regtype::oid::bigint")
-    assert "no binary form" in withheld_from_binary(oid, catalog)
+    assert "no binary format" in withheld_from_binary(oid, catalog)
     assert withheld_from_binary(1033, catalog) == ""
     assert "lc_monetary" in withheld_from_binary(790, TypeCatalog())
     assert withheld_from_binary(790, catalog) == ""
@@ -277,7 +277,7 @@ def test_an_extension_by_its_send_function(server: Connection, catalog: TypeCata
     agree(server, catalog, "SELECT t::tb.vector FROM (VALUES ('[1,2.5,-0]'), ('[1e-30,3e30]')) x (t)")
     agree(server, catalog, "SELECT ARRAY['[1,2.5]'::tb.vector]")
     oid = one(server, "SELECT 'tb.sparsevec'::regtype::oid::bigint")
-    assert "not known" in withheld_from_binary(oid, catalog)
+    assert "does not know" in withheld_from_binary(oid, catalog)
 
 
 CONTRIB_VALUES = {
@@ -304,7 +304,7 @@ def test_contributed_types_alone_and_inside_others(database_on: Callable[[Any], 
             assert withheld_from_binary(oid, known) == ""
             if not one(connection, "SELECT typsend <> 0 FROM pg_type WHERE oid = %s", oid):
                 array = one(connection, "SELECT typarray::bigint FROM pg_type WHERE oid = %s", oid)
-                assert "no binary form" in withheld_from_binary(array, known)
+                assert "no binary format" in withheld_from_binary(array, known)
             elif sql_type != "xml" or has_xml(connection):
                 values = rows_of(connection, sql_type, texts)
                 agree(connection, known, values)

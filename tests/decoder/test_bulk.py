@@ -130,7 +130,7 @@ def test_a_server_without_a_free_slot_is_streamed_from(
                 each.execute("SELECT pg_create_physical_replication_slot(%s, true, true)", [f"full_{i}"])
         assert pulled(source, tmp_path, start).changes == 5000
     assert windows == []
-    assert "cannot be read through SQL: the server has no free replication slot" in caplog.text
+    assert "over a replication connection: the server has no free replication slot" in caplog.text
 
 
 def test_what_fills_whole_windows_is_streamed(
@@ -146,7 +146,7 @@ def test_what_fills_whole_windows_is_streamed(
     database.execute("INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(1, 20000) i")
     assert pulled(source, tmp_path, start).changes == 20_000
     assert len(windows) == 1
-    assert "a transaction reaches beyond a window of WAL" in caplog.text
+    assert "a transaction has more WAL than the window" in caplog.text
 
 
 def test_a_batch_ends_early_when_too_much_would_be_decoded_again(
@@ -241,7 +241,7 @@ def test_a_server_without_room_is_streamed_from(
 
         monkeypatch.setattr(bulk, "_server_error", full)
     assert pulled(source, tmp_path, start).changes == 40_000
-    assert "a backlog is streamed, because it cannot be read through SQL" in caplog.text
+    assert "a backlog cannot be read through SQL" in caplog.text
     assert (
         "temporary file size exceeds" if why == "its own limit" else "a disk of the server is full"
     ) in caplog.text
@@ -285,7 +285,7 @@ def test_a_missing_publication_is_named(database: Database, tmp_path: Path, wind
     source, start = slotted(database)
     database.execute("INSERT INTO t VALUES (1)")
     database.execute("CREATE PUBLICATION p FOR TABLE t")
-    with pytest.raises(SourceError, match="cannot find a publication"):
+    with pytest.raises(SourceError, match="did not exist at this place in the WAL"):
         pulled(source, tmp_path, start)
     assert len(windows) == 1
     assert list(tmp_path.iterdir()) == []
@@ -313,7 +313,7 @@ def test_a_session_that_is_ended_is_one_clear_error(
     cutter = threading.Thread(target=cutting)
     cutter.start()
     try:
-        with pytest.raises(SourceUnavailableError, match="broke off while a backlog was read") as caught:
+        with pytest.raises(SourceUnavailableError, match="was lost while a backlog was read") as caught:
             pulled(source, tmp_path, start)
     finally:
         cut.set()
@@ -391,5 +391,5 @@ def test_broken_rows_are_refused() -> None:
             CopiedRows().take(frames(contents))
     rows = CopiedRows()
     rows.take(frames([good]))
-    with pytest.raises(ProtocolError, match="end too early"):
+    with pytest.raises(ProtocolError, match="without the COPY trailer"):
         rows.end()

@@ -341,7 +341,7 @@ def test_binary_values_beside_text_when_asked_for() -> None:
     (table,) = Decoder(binary=True).decode(messages, first_seq=0, first_txn=0).rows.values()
     assert table["n0"].to_pylist() == [41, 42, -1]
     assert table["n1"].to_pylist() == ["ü", "b", None]
-    with pytest.raises(ProtocolError, match="not asked for"):
+    with pytest.raises(ProtocolError, match="the option binary is off"):
         Decoder().decode(messages, first_seq=0, first_txn=0)
 
 

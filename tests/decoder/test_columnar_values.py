@@ -164,7 +164,7 @@ def test_a_table_without_columns_has_no_values() -> None:
     assert columnar(fine) == plain(fine)
     odd: list[Message] = [Insert(3, ("1",)), Update(3, "O", (NoValue.NULL,), ()), Delete(3, "K", ("1",))]
     for message in odd:
-        with pytest.raises(ProtocolError, match="another width than its table"):
+        with pytest.raises(ProtocolError, match="another number of columns than its table"):
             columnar(stream_of(*described, Insert(7, ("1",)), message))
 
 

@@ -165,7 +165,9 @@ def test_the_snapshot_is_what_is_copied(database: Database, tmp_path: Path) -> N
         files = copy_table(source.dsn, cut.snapshot, table, Place(tmp_path, table))
     assert texts(table, files) == [("1",)]
     refused(
-        SourceError, "is gone", lambda: copy_table(source.dsn, cut.snapshot, table, Place(tmp_path, table))
+        SourceError,
+        "does not exist any more",
+        lambda: copy_table(source.dsn, cut.snapshot, table, Place(tmp_path, table)),
     )
     assert list(tmp_path.iterdir()) == [files[0].path] or list(tmp_path.iterdir()) == []
 

@@ -179,5 +179,5 @@ def test_text_takes_every_value() -> None:
 
 def test_an_unknown_form_is_refused() -> None:
     for form in ('["map", 1]', "[]", "{", '["list", 23]'):
-        with pytest.raises(LakeError, match="form"):
+        with pytest.raises(LakeError, match="representation"):
             representation_of(form, 25, -1)

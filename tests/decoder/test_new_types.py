@@ -140,7 +140,7 @@ def test_a_type_that_was_dropped_before_its_values_are_read(database: Database, 
         database.execute("DROP TABLE t; DROP TYPE mood")
         until = insert_position(database)
         assert replayed([text.next_batch(until)], table="t") == {"1": ("1", "sad")}
-        with pytest.raises(ProtocolError, match=r"type public\.mood, which is not in the catalog") as caught:
+        with pytest.raises(ProtocolError, match=r"type public\.mood, which is not in the source's") as caught:
             binary.next_batch(until)
         assert "column 'm' of public.t" in caught.value.what
         assert "source.binary: false" in caught.value.way_out

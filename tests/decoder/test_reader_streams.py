@@ -93,7 +93,7 @@ def test_an_abort_tells_position_and_time_only_in_parallel() -> None:
 def test_binary_values_are_read_where_asked_for() -> None:
     row = Insert(7, (BinaryValue(b""), BinaryValue(b"\0\xff"), "text"))
     assert read_message(encode(row), binary=True) == row
-    with pytest.raises(ProtocolError, match="not asked for") as error:
+    with pytest.raises(ProtocolError, match="the option binary is off") as error:
         read_message(encode(row))
     assert error.value.offset == 8
     with pytest.raises(ProtocolError, match="too early"):
@@ -102,15 +102,15 @@ def test_binary_values_are_read_where_asked_for() -> None:
 
 NUMBERS = struct.pack(">QQq", 1, 2, 0)
 REFUSED = [
-    (b"S\0\0\0\0\1", 1, "number is not set"),
+    (b"S\0\0\0\0\1", 1, "transaction id is not set"),
     (b"S\0\0\0\1\2", 5, "reserved flags"),
     (b"c\0\0\0\1\1" + NUMBERS, 5, "reserved flags"),
-    (b"c\0\0\0\0\0" + NUMBERS, 1, "number is not set"),
+    (b"c\0\0\0\0\0" + NUMBERS, 1, "transaction id is not set"),
     (b"c\0\0\0\1\0" + struct.pack(">QQq", 0, 2, 0), 6, "position is not set"),
-    (b"c\0\0\0\1\0" + struct.pack(">QQq", 1, 1 << 63, 0), 14, "beyond"),
-    (b"A\0\0\0\1\0\0\0\0", 5, "number is not set"),
-    (b"b" + NUMBERS + b"\0\0\0\0g\0", 25, "number is not set"),
-    (b"b" + NUMBERS + b"\0\0\0\1g", 29, "without its end"),
+    (b"c\0\0\0\1\0" + struct.pack(">QQq", 1, 1 << 63, 0), 14, "larger than any position"),
+    (b"A\0\0\0\1\0\0\0\0", 5, "transaction id is not set"),
+    (b"b" + NUMBERS + b"\0\0\0\0g\0", 25, "transaction id is not set"),
+    (b"b" + NUMBERS + b"\0\0\0\1g", 29, "no zero byte at its end"),
     (b"P\1" + NUMBERS + b"\0\0\0\1g\0", 1, "reserved flags"),
     (b"p\1" + NUMBERS + b"\0\0\0\1g\0", 1, "reserved flags"),
     (b"K\1" + NUMBERS + b"\0\0\0\1g\0", 1, "reserved flags"),
@@ -118,7 +118,7 @@ REFUSED = [
     (b"K\0" + NUMBERS + b"\0\0\0\1\xff\0", 30, "UTF-8"),
     (b"r\0" + struct.pack(">QQqq", 1, 0, 0, 0) + b"\0\0\0\1g\0", 10, "position is not set"),
     (b"r\0" + struct.pack(">QQqq", 1, 2, 1 << 62, 0) + b"\0\0\0\1g\0", 18, "years"),
-    (b"r\0" + struct.pack(">QQqq", 1, 2, 0, 0) + b"\0\0\0\0g\0", 34, "number is not set"),
+    (b"r\0" + struct.pack(">QQqq", 1, 2, 0, 0) + b"\0\0\0\0g\0", 34, "transaction id is not set"),
 ]
 
 
@@ -178,7 +178,7 @@ def test_the_table_says_what_may_come_where(state: State, tag: str) -> None:
     except ProtocolError as error:
         what = error.what
         assert error.message_type == tag
-    out_of_place = what.startswith(("outside of any", "a transaction begins inside", "may not come"))
+    out_of_place = what.startswith(("a transaction begins inside", "the message may not come"))
     assert out_of_place == (tag not in NEXT[state] or (state is State.BETWEEN and tag == "M"))
     if not what:
         assert reader.state is NEXT[state][tag]
@@ -195,8 +195,8 @@ OTHER = (*PREPARED[:3], 701, "the gid")
 LOGGED = LogicalMessage(True, 5, "p", b"")
 WAITING: list[Message] = [BeginPrepare(*PREPARED), Prepare(*PREPARED)]
 OUT_OF_PLACE: list[tuple[list[Message], str]] = [
-    ([StreamStart(700, False)], "unknown transaction"),
-    ([START, STOP, START], "that has one"),
+    ([StreamStart(700, False)], "no block came before it"),
+    ([START, STOP, START], "but a block came before it"),
     ([START, STOP, StreamCommit(701, 1, 2, TIME)], "not being streamed"),
     ([START, STOP, StreamCommit(700, 2, 2, TIME)], "ends before"),
     ([START, STOP, StreamAbort(701, 701, 1, TIME)], "not being streamed"),
@@ -204,12 +204,13 @@ OUT_OF_PLACE: list[tuple[list[Message], str]] = [
     ([START, STOP, StreamCommit(700, 1, 2, TIME), StreamCommit(700, 1, 2, TIME)], "not being streamed"),
     ([StreamPrepare(*PREPARED)], "not being streamed"),
     ([START, Streamed(700, Insert(7, ("1",)))], "not described"),
-    ([START, DESCRIBED, Streamed(700, Insert(7, ("1", "2")))], "another width"),
+    ([START, DESCRIBED, Streamed(700, Insert(7, ("1", "2")))], "another number of columns"),
     ([START, Streamed(700, LOOSE)], "may not come in a stream block"),
     ([BeginPrepare(*PREPARED), LOOSE], "may not come in a transaction that will be prepared"),
-    ([START, DESCRIBED, STOP, StreamStart(800, True), Streamed(700, RelationMessage(NARROW))], "part of"),
-    ([BeginPrepare(*PREPARED), Prepare(0x101, *PREPARED[1:])], "disagree on the prepare_lsn"),
-    ([BeginPrepare(*PREPARED), Prepare(*PREPARED[:4], "other")], "disagree on the gid"),
+    ([START, DESCRIBED, STOP, StreamStart(800, True), Streamed(700, RelationMessage(NARROW))],
+     "subtransaction of transaction 700"),
+    ([BeginPrepare(*PREPARED), Prepare(0x101, *PREPARED[1:])], "different values of prepare_lsn"),
+    ([BeginPrepare(*PREPARED), Prepare(*PREPARED[:4], "other")], "different values of gid"),
     ([START, DESCRIBED, Streamed(701, LOGGED), STOP, StreamAbort(700, 701, 1, TIME), StreamStart(700, False),
       Streamed(701, LOGGED)], "rolled back"),
     ([BEGIN, RelationMessage(NARROW), COMMIT, START, Streamed(700, Insert(7, ("1",)))], "not described"),
@@ -232,13 +233,13 @@ def test_a_message_out_of_place_is_refused(messages: list[Message], reason: str)
 def test_what_was_not_asked_for_is_refused() -> None:
     for message in MESSAGES:
         tag = encode(message)[:1].decode()
-        with pytest.raises(ProtocolError, match="not asked for"):
+        with pytest.raises(ProtocolError, match="this option is off"):
             StreamReader().read(encode(message))
         if tag in "SEcA":
-            with pytest.raises(ProtocolError, match="not asked for"):
+            with pytest.raises(ProtocolError, match="this option is off"):
                 StreamReader(two_phase=True).read(encode(message))
         elif tag in "bPKr":
-            with pytest.raises(ProtocolError, match="not asked for"):
+            with pytest.raises(ProtocolError, match="this option is off"):
                 StreamReader(streaming="on").read(encode(message))
 
 

@@ -18,7 +18,7 @@ REFUSED = [
     (
         "SET default_transaction_read_only = on; CREATE TABLE x ()",
         False,
-        "takes no writes",
+        "is read-only",
         "default_transaction_read_only",
     ),
     (
@@ -27,8 +27,8 @@ REFUSED = [
         "lacks a privilege: permission denied for table t",
         "GRANT",
     ),
-    ("SELECT * FROM nowhere", False, "no such thing any more", "dropped or renamed"),
-    ("SELECT * FROM no.where_at_all", False, "no such thing any more", "USAGE"),
+    ("SELECT * FROM nowhere", False, "no such table, column, schema", "dropped or renamed"),
+    ("SELECT * FROM no.where_at_all", False, "no such table, column, schema", "USAGE"),
     (
         "SET temp_file_limit = '1MB'; SET work_mem = '64kB'; " + RAISED.format("53400"),
         True,

@@ -299,7 +299,7 @@ def test_a_prepared_transaction_that_was_removed_is_missed(
     with pytest.raises(ChangeLogError, match="cannot be read"):
         twins.pull("two")
     file.unlink()
-    with pytest.raises(ChangeLogError, match="not here any more"):
+    with pytest.raises(ChangeLogError, match="the file with its changes is missing"):
         twins.pull("two")
     file.write_bytes(kept)
     assert twins.pull("two").changes == 1

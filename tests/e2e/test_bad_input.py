@@ -122,7 +122,7 @@ def test_refused_by_source(run: Command, shop: Path, database: Database) -> None
         )
     try:
         dsn = f"postgresql://{role}:{PASSWORD}@127.0.0.1:{port}/{database.name}"
-        run("init", _with_dsn(shop, dsn)).expect(3, "may not replicate", "REPLICATION")
+        run("init", _with_dsn(shop, dsn)).expect(3, "may not use replication", "REPLICATION")
     finally:
         with database.connect() as admin:
             admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))

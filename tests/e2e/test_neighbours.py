@@ -150,6 +150,6 @@ def test_an_older_server_says_so_before_anything_is_made(
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     file = pipeline_file(tmp_path, database, ["t"], source="origin: none\n")
     assert main(["init", str(file)]) == 3
-    assert "use PostgreSQL 16 or later, or origin 'any'" in capsys.readouterr().err
+    assert "use PostgreSQL 16 or later, or set source.origin to 'any'" in capsys.readouterr().err
     made = "SELECT (SELECT count(*) FROM pg_publication), (SELECT count(*) FROM pg_replication_slots)"
     assert database.execute(made)[0][0] == 0

@@ -161,7 +161,7 @@ def test_what_may_not_be_read_is_told_before_anything_is_made(
     assert '"e"' not in refused.value.what
     assert "GRANT USAGE" in refused.value.way_out
     named = str(refused.value)
-    guarded.execute(refused.value.way_out.removeprefix("have their owner run: "))  # is what it says
+    guarded.execute(refused.value.way_out.removeprefix("ask the owner to run: "))  # is what it says
     with Pipeline.open(file) as pipeline:
         from slotlake.infra.copy.tables import published_tables
 

@@ -155,7 +155,7 @@ def test_what_the_role_lacks_is_named_right_by_right(shop: Path, database: Datab
     )
     _refused_alike(shop, "publications", "row-level security", "BYPASSRLS")
     database.execute("ALTER TABLE b DISABLE ROW LEVEL SECURITY; DROP PUBLICATION shop")
-    _refused_alike(shop, "publications", "cannot be made", "--print-sql")
+    _refused_alike(shop, "publications", "cannot be created", "--print-sql")
 
 
 def test_wal_level_and_a_server_without_a_free_slot(tmp_path: Path) -> None:

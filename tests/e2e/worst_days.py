@@ -161,7 +161,7 @@ def another_cluster(shop: Shop) -> None:
 DAYS: dict[str, tuple[Callable[[Shop], None], str]] = {
     "slot dropped": (slot_dropped, "does not exist"),
     "slot moved": (slot_moved, "the slot is confirmed up to"),
-    "slot invalidated": (slot_invalidated, "has given the slot up"),
+    "slot invalidated": (slot_invalidated, "has invalidated the slot"),
     "publication dropped": (publication_dropped, "no publication"),
     "table re-created": (table_recreated, ""),
     "rolled back": (rolled_back, "was rolled back by hand"),

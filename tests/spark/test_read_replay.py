@@ -94,7 +94,7 @@ def _what_is_refused(pipeline: Any, copied: str) -> None:
     damaged = next(batches[1].glob("r*.parquet"))
     content = damaged.read_bytes()
     damaged.write_bytes(content[:-9] + b"x" + content[-8:])
-    with pytest.raises(ChangeLogError, match="is not what was written"):
+    with pytest.raises(ChangeLogError, match="was changed"):
         pipeline.replay("scratch", start=copied)
     damaged.write_bytes(content)
     batches[1].rename(batches[1].with_name("gone"))

@@ -51,7 +51,7 @@ class Containers:
         if entry is None or entry.kind is Kind.UNKNOWN:
             name = entry.name if entry else f"OID {oid}"
             raise TextError(
-                f"a binary value of type {name}, which is not (any more) in the source's catalog; {AS_TEXT}"
+                f"a binary value of type {name}, which is not in the source's catalog (any more); {AS_TEXT}"
             )
         if self._depth > _DEPTH_MAX:
             raise TextError("a binary value that is nested too deeply")

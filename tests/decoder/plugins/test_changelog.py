@@ -149,7 +149,7 @@ def test_what_does_not_fit_the_catalog_is_refused(server: EmbeddedPostgres, tmp_
         assert row is not None
         _run(connection, "INSERT INTO z VALUES (1, 2);\nALTER TABLE z DROP COLUMN a")
         source = SourceSettings(server.dsn(), ("z",), "z", plugin="test_decoding")
-        with pytest.raises(ChangeLogError, match="its columns are not what the catalog has now") as raised:
+        with pytest.raises(ChangeLogError, match="the changed columns differ from the catalog") as raised:
             pull_rows(source, "test", tmp_path, start=parse_lsn(row[0]))
         with pytest.raises(SourceError, match="WAL ends at"):  # the server was restored to an earlier moment
             pull_rows(source, "test", tmp_path, start=parse_lsn(row[0]) + (1 << 40))
@@ -174,7 +174,7 @@ def test_what_does_not_fit_the_catalog_is_refused(server: EmbeddedPostgres, tmp_
 def test_a_plugin_that_loses_something_feeds_no_lake(plugin: str, options: dict[str, str]) -> None:
     consumer = ChangeLogConsumer(None, None)  # type: ignore[arg-type]
     with (
-        pytest.raises(ChangeLogError, match="would not equal its source"),
+        pytest.raises(ChangeLogError, match="would differ from its source"),
         Delivery(consumer, Startup(plugin, options)),
     ):
         pass

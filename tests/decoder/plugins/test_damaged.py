@@ -86,29 +86,29 @@ def test_a_recording_cut_or_extended_anywhere(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError, match="left over after the end"):
         read_file(path, Collecting())
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(ProtocolError, match="does not fit the messages"):
+    with pytest.raises(ProtocolError, match="has another number of messages"):
         read_file(path, Collecting())
 
 
 BEGIN = b"BEGIN 752"
 LINES = [
     (b"table public.t: INSERT: id[integer]:1 id[integer]:2", 38, "comes twice"),
-    (b"table public.t: INSERT: id[integer]:one", 36, "a number is due"),
-    (b"table public.t: INSERT: id[integer]:1x", 37, "' ' is due"),
-    (b"table public.t: INSERT: a[text]:'it's'", 36, "' ' is due"),
-    (b"table public.t: INSERT: a[text]:'x", 32, "a quote without its end"),
+    (b"table public.t: INSERT: id[integer]:one", 36, "a number is expected"),
+    (b"table public.t: INSERT: id[integer]:1x", 37, "' ' is expected"),
+    (b"table public.t: INSERT: a[text]:'it's'", 36, "' ' is expected"),
+    (b"table public.t: INSERT: a[text]:'x", 32, "the closing quote is missing"),
     (b"table public.t: INSERT: a[bit]:B'012'", 31, "bits"),
     (b"table public.t: INSERT: a[boolean]:t", 35, "true or false"),
-    (b"table public.t: INSERT: a[text", 26, "a type without its end"),
-    (b"table public.t: UPSERT: a[text]:'x'", 16, "an action"),
+    (b"table public.t: INSERT: a[text", 26, "closing bracket is missing"),
+    (b"table public.t: UPSERT: a[text]:'x'", 16, "UPDATE, DELETE or TRUNCATE"),
     (b"table public.t, public.u: INSERT: a[text]:'x'", 26, "more than one table"),
     (b"table public.t: TRUNCATE: ", 25, "flags"),
     (b"table Public.t: INSERT: a[text]:'x'", 6, "a name"),
     (b"table public.t: INSERT: a[text]:'\xff'", 33, "not UTF-8"),
-    (b"table public.t: UPDATE: old-key: a[text]:'x' b[text]:'y'", 56, "' new-tuple:' is due"),
-    (b"COMMIT 753", 0, "disagree"),
+    (b"table public.t: UPDATE: old-key: a[text]:'x' b[text]:'y'", 56, "' new-tuple:' is expected"),
+    (b"COMMIT 753", 0, "different transaction ids"),
     (b"COMMIT 752 (at noon)", 15, "a time"),
-    (b"COMMIT 9999999999", 7, "not a transaction id"),
+    (b"COMMIT 9999999999", 7, "too large for a transaction id"),
     (b"BEGIN 753", 0, "begins inside another"),
     (b"message: transactional: 1 prefix: p, sz: 3 content:four", 55, "size"),
     (b"something else", 0, "unknown kind"),
@@ -132,9 +132,9 @@ RECORDS = [
     (b'{"action":"X"}', "unknown action"),
     (b'{"action":"I","schema":"s","table":"t","columns":[],"more":1}', "unknown fields: 'more'"),
     (b'{"action":"I","schema":"s","columns":[]}', "the field 'table' is missing"),
-    (b'{"action":"I","schema":"s","table":7,"columns":[]}', "not of its type"),
-    (b'{"action":"I","schema":"s","table":"t","columns":[{"name":"a"}]}', "without its value"),
-    (b'{"action":"I","schema":"s","table":"t","columns":[{"name":"a","value":[]}]}', "neither text"),
+    (b'{"action":"I","schema":"s","table":7,"columns":[]}', "a wrong type"),
+    (b'{"action":"I","schema":"s","table":"t","columns":[{"name":"a"}]}', "lacks its value"),
+    (b'{"action":"I","schema":"s","table":"t","columns":[{"name":"a","value":[]}]}', "not a text, number"),
     (b'{"action":"I","schema":"s","table":"t","columns":[{"name":"a","value":NaN}]}', "not JSON"),
     (b'{"action":"I","action":"I"}', "a key comes twice"),
     (b'{"action":"I","schema":"s","table":"\xff","columns":[]}', "not UTF-8"),
@@ -144,7 +144,7 @@ RECORDS = [
     (b'{"action":"C","timestamp":"noon"}', "not a time"),
     (b'{"action":"C","lsn":"nowhere"}', "not an LSN"),
     (b'{"action":"C","xid":-1}', "not a number in its range"),
-    (b'{"nothing":1}', "neither format 1"),
+    (b'{"nothing":1}', "neither the key 'change'"),
     (b"[]", "not a JSON object"),
     (b"[" * 100_000, "not JSON"),
 ]
@@ -206,15 +206,15 @@ def text(number: int, content: bytes) -> bytes:
 TABLE = text(3, b"public.t")
 MESSAGES = [
     (row(9), "unknown operation"),
-    (row(0), "without its table"),
-    (row(0, text(3, b"public")), "'.' is due"),
+    (row(0), "lacks its table"),
+    (row(0, text(3, b"public")), "'.' is expected"),
     (row(0, TABLE, field(12, 0, b"\1")), "unknown field 12"),
     (row(0, TABLE, field(3, 0, b"\1")), "wire type"),
     (row(0, TABLE, TABLE), "comes twice"),
-    (row(0, TABLE, text(5, field(2, 0, b"\x17"))), "without its column"),
+    (row(0, TABLE, text(5, field(2, 0, b"\x17"))), "lacks the name or the type of its column"),
     (row(0, TABLE, text(5, text(1, b"a") + field(2, 0, b"\x17") + field(3, 0, b"\1") + field(4, 0, b"\1"))), "more than one"),
     (row(0, TABLE, text(5, text(1, b"a") + field(2, 0, b"\x17")), text(5, text(1, b"a") + field(2, 0, b"\x17"))), "twice"),
-    (row(0, TABLE, text(7, text(1, b"int4") + field(2, 0, b"\1")), text(5, text(1, b"a") + field(2, 0, b"\x17")), text(5, text(1, b"b") + field(2, 0, b"\x17"))), "not equally many"),
+    (row(0, TABLE, text(7, text(1, b"int4") + field(2, 0, b"\1")), text(5, text(1, b"a") + field(2, 0, b"\x17")), text(5, text(1, b"b") + field(2, 0, b"\x17"))), "different numbers of types and values"),
     (row(0, TABLE, xid=753), "another transaction"),
     (row(3), "begins inside another"),
     (row(4) + b"\xff" * 11, "64 bits"),

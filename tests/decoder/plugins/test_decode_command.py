@@ -95,7 +95,7 @@ def test_a_consumer_of_ones_own(
     ("arguments", "said"),
     [
         (["--slot", "s"], "needs both --dsn and --slot"),
-        (["--dsn", "x", "--slot", "s", "--plugin", "mine"], "'mine' is not read here"),
+        (["--dsn", "x", "--slot", "s", "--plugin", "mine"], "cannot read the output plugin 'mine'"),
         (["--dsn", "x", "--slot", "s", "--file", "f"], "--file cannot be combined with"),
         (["--dsn", "x", "--slot", "s", "--plugin", "wal2json", "--publication", "p"], "has no publications"),
         (["--dsn", "x", "--slot", "s", "--plugin", "wal2json", "--option", "a"], "an option has no value"),
@@ -114,7 +114,7 @@ def test_the_slot_of_another_plugin(source: Database, capsys: pytest.CaptureFixt
     slotted(source)
     slot = ["--dsn", source.dsn, "--slot", settings(source).slot]
     assert main(["decode", *slot, "--plugin", "test_decoding"]) == 4
-    assert "belongs to pgoutput, not to test_decoding" in capsys.readouterr().err
+    assert "the slot's output plugin is pgoutput, not test_decoding" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("times", "lines_read"), [(1, 0), (3000, 1)], ids=["at once", "after a line"])

@@ -67,9 +67,9 @@ def test_a_failover_slot_of_17(tmp_path: Path) -> None:
             time.sleep(0.1)
         assert state.synced
         assert state.failover
-        with pytest.raises(SlotError, match="is a standby, and the slot its copy"):
+        with pytest.raises(SlotError, match="is a standby, and its slot is a copy"):
             pull(there, "x", tmp_path, start=batches[-1].end_lsn)
-        with pytest.raises(SourceError, match="a standby cannot make a slot with failover"):
+        with pytest.raises(SourceError, match="a standby, which cannot create a slot with failover"):
             create_slot(SourceSettings(standby.dsn(), ("p",), "other", failover=True))
         primary.execute("UPDATE t SET a = 'b'; INSERT INTO t VALUES (2, 'c')")
         lsn = batches[-1].end_lsn
@@ -87,11 +87,11 @@ def test_a_failover_slot_of_17(tmp_path: Path) -> None:
         confirm(there, second.end_lsn)
         for other, said in (
             (Origin("1", 1), "another PostgreSQL cluster"),
-            (Origin(origin.system_identifier, 7), "does not come from timeline 7"),
+            (Origin(origin.system_identifier, 7), "does not continue timeline 7"),
         ):
             with pytest.raises(HistoryError, match=said):
                 require_history(standby.dsn(), other, lsn)
-        with pytest.raises(HistoryError, match="1 bytes of changes that were lost"):
+        with pytest.raises(HistoryError, match="1 bytes of WAL that were lost"):
             require_history(standby.dsn(), origin, joined.history[1] + 1)
 
 

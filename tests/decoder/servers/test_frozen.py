@@ -22,7 +22,7 @@ from slotlake.infra.local.postgres import Version
 from tests.conftest import Database
 from tests.decoder.servers.proxy import Proxy
 
-SILENT = "the server has not said a word"
+SILENT = "the server has not answered for"
 # What a pull says before the server sends a change, and who then waits for the answer.
 STEPS = [
     b"IDENTIFY_SYSTEM",

@@ -121,7 +121,7 @@ def test_a_network_that_swallows_everything_is_noticed(
         proxy.become(swallow_after=proxy.passed // 2)
         begun = time.monotonic()
         # The look at the slot, behind START_REPLICATION, may meet it before the stream does.
-        noticed = r"has not said a word for 1(\.\d)? s, not even when asked|connection timeout expired"
+        noticed = r"has not answered for 1(\.\d)? s, not even to a request|connection timeout expired"
         with pytest.raises(SourceUnavailableError, match=noticed):
             pull(through, "test", tmp_path / "log", start=start)
         assert time.monotonic() - begun < 16

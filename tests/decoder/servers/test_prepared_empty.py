@@ -136,7 +136,7 @@ def test_its_outcome_comes_alone(
     database.execute(f"COMMIT PREPARED 'kept {name}'")
     kept = max((tmp_path / "prepared").iterdir(), key=lambda path: path.stat().st_size)
     away = kept.rename(tmp_path / "away")
-    with pytest.raises(ChangeLogError, match="not here any more"):
+    with pytest.raises(ChangeLogError, match="the file with its changes is missing"):
         pulled()
     away.rename(kept)
     assert pulled() == 991

@@ -119,7 +119,7 @@ def check_refusals(play: Played, version: Version, directory: Path) -> None:
         workload.pulled(two_phase, directory / "refused", start)
     if version < 15:
         fresh = SourceSettings(play.plain.dsn, ("p",), f"no_{play.database.name}", two_phase=True)
-        with pytest.raises(SourceError, match="PostgreSQL 14 cannot make a slot with two_phase"):
+        with pytest.raises(SourceError, match="PostgreSQL 14 cannot create a slot with two_phase"):
             create_slot(fresh)
 
 
@@ -149,6 +149,6 @@ def test_an_older_server_makes_no_slot_that_standbys_keep(
     database_on: Callable[[Version], Database],
 ) -> None:
     database = database_on(16)
-    with pytest.raises(SourceError, match="PostgreSQL 16 cannot make a slot with failover") as caught:
+    with pytest.raises(SourceError, match="PostgreSQL 16 cannot create a slot with failover") as caught:
         create_slot(SourceSettings(database.dsn, ("p",), "s"), failover=True)
     assert "PostgreSQL 17 or later" in caught.value.way_out
