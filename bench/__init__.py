@@ -45,6 +45,7 @@ BENCHES = {
     "ten_thousand_points_vs_few": "slotlake.bench.points",
     "upkept_vs_fresh": "slotlake.bench.upkeep",
     "last_update_vs_first": "slotlake.bench.updates",
+    "s3_vs_folder": "slotlake.bench.buckets",
 }
 
 

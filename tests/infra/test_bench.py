@@ -201,6 +201,7 @@ LONGER = {
     "one_row_sync_s",
     "upkept_vs_fresh",
     "last_update_vs_first",
+    "s3_vs_folder",
     "copy_vs_copy_binary",
     "merge_1k_vs_plain_merge",
 }
