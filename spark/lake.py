@@ -26,6 +26,8 @@ SQLITE_BUSY_SECONDS = 30
 ANSWER_SECONDS = 120  # of a REST server, which writes the tables' metadata files before it answers
 # By a location's scheme: what `query` pins lies in a folder of this machine.
 _FILE_IO = "org.apache.iceberg.io.ResolvingFileIO"
+# Manifests never change: without this each statement fetches all of them again.
+_MANIFEST_CACHE = {"io.manifest.cache-enabled": "true", "io.manifest.cache.expiration-interval-ms": "3600000"}
 _LIMITS = {
     "http-client.urlconnection.connection-timeout-ms": str(CONNECT_SECONDS * 1000),
     "http-client.apache.connection-timeout-ms": str(CONNECT_SECONDS * 1000),
@@ -191,7 +193,7 @@ class LakeSettings:
         """Properties of a catalog for Spark that say how it reads and writes the lake's files."""
         if not self.is_in_bucket:
             return {}
-        return {"io-impl": _FILE_IO, **_LIMITS, **self.storage.iceberg_properties()}
+        return {"io-impl": _FILE_IO, **_LIMITS, **_MANIFEST_CACHE, **self.storage.iceberg_properties()}
 
 
 def _without_secrets(url: URL) -> URL:

@@ -308,8 +308,8 @@ def _newest_row(table: Table, position: int | None) -> dict[str, Any]:
             if manifest.added_snapshot_id == present.snapshot_id:
                 for entry in manifest.fetch_manifest_entry(table.io):
                     if entry.snapshot_id == present.snapshot_id and entry.status == ManifestEntryStatus.ADDED:
-                        with lake_files.open_to_read(entry.data_file.file_path) as file:
-                            rows = pq.read_table(file, columns=list(_NEWEST)).to_pylist()
+                        file = pa.BufferReader(lake_files.read(entry.data_file.file_path))
+                        rows = pq.read_table(file, columns=list(_NEWEST)).to_pylist()
                         row = max(rows, key=lambda row: [row[c] for c in _ORDER])
                         return {**row, "tables": dict(row["tables"])}
     # A compaction, or that rows were removed, is on top of it.

@@ -27,6 +27,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from slotlake.spark.storage.base import Store, StoredFile
 from slotlake.spark.storage.location import S3_SCHEMES, Location
+from slotlake.spark.storage.recent import RecentContent
 from slotlake.spark.storage.settings import StorageSettings
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ _PART_BYTES: Final = 16 << 20
 _PARTS_AT_ONCE: Final = 4
 _READ_AHEAD_BYTES: Final = 4 << 20
 _LISTED_AT_ONCE: Final = 1000
+_RECENT_BYTES_MAX: Final = 32 << 20
 # What a server says, out of the Debug text that obstore's errors are.
 _ANSWER: Final = re.compile(r"<Code>([^<]+)</Code>.{0,20}?<Message>([^<]*)</Message>", re.DOTALL)
 
@@ -54,11 +56,16 @@ class BucketStore(Store):
     def __init__(self, bucket: str, settings: StorageSettings) -> None:
         self._bucket = bucket
         self._store = _opened(bucket, settings)
+        self._recent = RecentContent(_RECENT_BYTES_MAX)
 
     def read(self, location: Location) -> bytes:
-        """Return all bytes of an object, by one request."""
-        with _as_os_error(location):
-            return bytes(self._store.get(location.key).bytes())
+        """Return all bytes of an object, by one request, or by none if it was read or written lately."""
+        content = self._recent.get(location)
+        if content is None:
+            with _as_os_error(location):
+                content = bytes(self._store.get(location.key).bytes())
+            self._recent.put(location, content)
+        return content
 
     def open(self, location: Location) -> BinaryIO:
         """Open an object; what is read is fetched in ranges of some megabytes."""
@@ -72,8 +79,10 @@ class BucketStore(Store):
             with _as_os_error(location):
                 self._store.put(location.key, content, mode="create", use_multipart=False)
         except FileExistsError:
+            self._recent.drop([location])
             if self.read(location) != content:  # else a retry met what the lost answer was about
                 raise
+        self._recent.put(location, content)
 
     def put(self, source: Path, location: Location) -> None:
         """Upload a file; a large one in parts, several at a time."""
@@ -104,6 +113,7 @@ class BucketStore(Store):
 
     def remove(self, locations: Collection[Location]) -> None:
         """Remove objects, a thousand by one request where the store can."""
+        self._recent.drop(locations)
         keys = [location.key for location in locations]
         for at in range(0, len(keys), _LISTED_AT_ONCE):
             with _as_os_error(Location(self._bucket)):

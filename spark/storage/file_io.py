@@ -29,30 +29,23 @@ class _Input(InputFile):
         return store_of(self.location).size(Location(self.location)) is not None
 
     def open(self, seekable: bool = True) -> InputStream:
-        store = store_of(self.location)
-        opened = store.open(Location(self.location)) if seekable else self._whole()
-        return cast("InputStream", opened)
-
-    def _whole(self) -> io.BytesIO:
-        return io.BytesIO(store_of(self.location).read(Location(self.location)))
+        """Open all of the file, by one request: manifests, lists of them and rows of `commits` are small."""
+        return cast("InputStream", io.BytesIO(store_of(self.location).read(Location(self.location))))
 
 
 class _Content(io.BytesIO):
     """What is being written; it becomes a file when it is closed."""
 
-    def __init__(self, location: str, *, overwrite: bool) -> None:
+    def __init__(self, output: _Output) -> None:
         super().__init__()
-        self._location = Location(location)
-        self._overwrite = overwrite
+        self._output = output
 
     def close(self) -> None:
         if not self.closed:
             content = self.getvalue()
             super().close()
-            store = store_of(self._location)
-            if self._overwrite:
-                store.remove([self._location])
-            store.write_new(self._location, content)
+            self._output.size = len(content)
+            store_of(self._output.location).write_new(Location(self._output.location), content)
 
     def __exit__(self, kind: object, *failure: object) -> None:
         if kind is None:
@@ -62,10 +55,16 @@ class _Content(io.BytesIO):
 
 
 class _Output(OutputFile):
-    """A file to write."""
+    """A file to write.
+
+    Attributes:
+        size: bytes that were written; None as long as nothing was.
+    """
+
+    size: int | None = None
 
     def __len__(self) -> int:
-        return len(self.to_input_file())
+        return len(self.to_input_file()) if self.size is None else self.size
 
     def exists(self) -> bool:
         return self.to_input_file().exists()
@@ -74,7 +73,8 @@ class _Output(OutputFile):
         return _Input(self.location)
 
     def create(self, overwrite: bool = False) -> OutputStream:
-        return cast("OutputStream", _Content(self.location, overwrite=overwrite))
+        """Begin a new file, also where pyiceberg would let it replace one: its names are never used twice."""
+        return cast("OutputStream", _Content(self))
 
 
 class StoreFileIO(FileIO):

@@ -12,6 +12,7 @@ from slotlake.spark.maintenance.table_files import TableFiles
 from slotlake.spark.names import LakeName
 from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.replay.scratch import owner, prepare_scratch, scratch_of, spare_shared_files
+from slotlake.spark.storage.folder import local_path
 from slotlake.spark.tables import metadata as catalog_metadata
 from tests.spark.lake_lab import PIPELINE, Lab, delete, relation, update
 
@@ -46,7 +47,7 @@ def test_dropping_a_scratch_table_spares_the_live_one(lived: Lab) -> None:
     table = iceberg.spark.Spark3Util.loadIcebergTable(lived.session._jsparkSession, "lake.scratch.items")
     lived.session.sql("DROP TABLE lake.scratch.items").collect()
     iceberg.CatalogUtil.dropTableData(table.io(), table.operations().current())
-    assert all(Path(file).exists() for file in live)
+    assert all(local_path(file).exists() for file in live)
     assert lived.rows("items") == before
     assert lived.session.sql("SELECT count(*) FROM lake.shop.items").collect()[0][0] == len(before)
 

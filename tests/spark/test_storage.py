@@ -23,6 +23,7 @@ from slotlake.spark.storage import stores
 from slotlake.spark.storage.file_io import StoreFileIO
 from slotlake.spark.storage.folder import FolderStore
 from slotlake.spark.storage.location import Location
+from slotlake.spark.storage.recent import RecentContent
 from slotlake.spark.storage.settings import StorageSettings
 
 pytestmark = pytest.mark.server
@@ -114,6 +115,37 @@ def test_pyiceberg_reads_and_writes_by_the_same_store(root: Location) -> None:
     assert not io.new_input(str(root / "y")).exists()
     io.delete(location)
     assert not io.new_input(location).exists()
+
+
+def test_what_was_read_or_written_lately_is_not_asked_for_again(
+    object_store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Location(f"{object_store.warehouse}/recent")
+    stores.register(root, StorageSettings(**object_store.storage))
+    store = stores.store_of(root)
+    store.write_new(root / "x", b"12345")
+    large = b"0" * (2 << 20)
+    store.write_new(root / "large", large)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_store", None)  # no request can be made
+        assert store.read(root / "x") == b"12345"
+        with pytest.raises(AttributeError):
+            store.read(root / "large")
+    assert store.read(root / "large") == large
+    store.remove([root / "x"])
+    with pytest.raises(FileNotFoundError):
+        store.read(root / "x")
+
+
+def test_recent_content_is_bounded() -> None:
+    recent = RecentContent(10)
+    for name in ("a", "b", "c"):
+        recent.put(name, b"1234")
+        recent.put(name, b"12345")
+    assert [recent.get(name) for name in ("a", "b", "c")] == [None, b"12345", b"12345"]
+    recent.drop(["b", "never"])
+    recent.put("d", b"12345")
+    assert [recent.get(name) for name in ("b", "c", "d")] == [None, b"12345", b"12345"]
 
 
 @pytest.fixture
