@@ -155,9 +155,10 @@ class ProtocolError(SlotlakeError):
         way_out: str = DAMAGED,
     ) -> None:
         position = "" if lsn is None else f", WAL {format_lsn(lsn)}"
+        of = f"message {message_type!r}" if message_type else "a message of the stream"
         super().__init__(
             what,
-            where=where or f"message {message_type!r}, byte offset {offset}{position}",
+            where=where or f"{of}, byte offset {offset}{position}",
             way_out=way_out,
         )
         self.message_type = message_type

@@ -32,7 +32,7 @@ from slotlake.decoder.errors import SetupError
 from slotlake.spark.java import started_java
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import quote
-from slotlake.spark.session_errors import SPARK_ERRORS
+from slotlake.spark.session_errors import SPARK_ERRORS, reason
 
 _CONNECT_PORT = 15002
 _CONNECT_SECONDS = 5
@@ -160,7 +160,9 @@ def define_catalog(session: SparkSession, name: str, properties: Mapping[str, st
 def sibling(session: SparkSession) -> SparkSession:
     """Another session on the same Spark, with its own configuration, catalogs and temporary views."""
     remote = _remotes.get(session)
-    own = _connect(remote) if remote is not None else session.newSession()
+    if remote is not None:
+        return _connect(remote)
+    own = session.newSession()
     _configure(own, _AS_WRITTEN)
     return own
 
@@ -275,6 +277,15 @@ def _connect(remote: str) -> SparkSession:
     session.__class__ = _session_class()
     # By default Spark's client tries again for ten minutes before it says that its server is gone.
     session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_RETRY_MS_MAX)])
+    try:
+        _configure(session, _AS_WRITTEN)
+    except SPARK_ERRORS as error:
+        raise SetupError(
+            f"the Spark Connect server refuses this client: {reason(error)}",
+            where=f"{host}:{port}",
+            way_out="give the server's token in spark.remote (sc://host:port/;token=…) or in the variable "
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN, and see that its version is Spark 4.1",
+        ) from None
     _remotes[session] = remote
     return cast("SparkSession", session)
 

@@ -146,8 +146,11 @@ class Browser:
                 found = asked()
                 if found is not None:
                     return found
-            now = str(self.value(_LOADED))
-            if now != shown:
+            try:
+                now = str(self.value(_LOADED))
+            except AssertionError:  # the page is just being left for another
+                now = ""
+            if now != shown or not now:
                 shown, since = now, time.monotonic()
             if time.monotonic() - since > seconds_max:
                 raise AssertionError(f"not so after {seconds_max:.0f} s: {what}; the page:\n{self.text()}")

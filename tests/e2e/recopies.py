@@ -11,6 +11,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.infra.joining import recopying
+from slotlake.spark.exchange import exchange_path
 from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database
 from tests.e2e.joining_kinds import KINDS, Joining
@@ -75,7 +76,8 @@ class Recopying(Joining):
     def left_nothing(self) -> None:
         """Neither a record nor files."""
         assert not (self.pipeline.file.state_dir / "recopying").exists()
-        files = [p for p in self.pipeline.lake.warehouse_path.glob("_slotlake/recopying/**/*") if p.is_file()]
+        ranges = exchange_path(self.pipeline.lake, "recopying")
+        files = [path for path in ranges.rglob("*") if path.is_file()]
         assert files == []
 
 

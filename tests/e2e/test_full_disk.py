@@ -20,6 +20,7 @@ from slotlake.infra.local.postgres_binaries import server_user
 from slotlake.spark.read.point import ReadPoint
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
+from tests.storage import needs_a_folder
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -70,6 +71,7 @@ def files(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if path.is_file() and path.name != "filler"}
 
 
+@needs_a_folder
 def test_the_lakes_disks_are_full_and_freed(database: Database, connect: str) -> None:
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text);INSERT INTO t SELECT g, 'a' FROM generate_series(1, 9) g"

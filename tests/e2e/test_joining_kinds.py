@@ -32,6 +32,7 @@ from tests.e2e.test_failover import (
     with_dsn,
 )
 from tests.e2e.test_modes import MODES
+from tests.storage import needs_a_folder
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -135,6 +136,7 @@ def happens(made: Joining, what: str) -> None:
 
 
 @pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
+@needs_a_folder
 def test_gone(database: Database, connect: str, tmp_path: Path) -> None:
     """Dropped at the source, and renamed to what is another table of the lake: nothing of it is left."""
     with ExitStack() as stack:

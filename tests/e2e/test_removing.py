@@ -16,10 +16,12 @@ from slotlake.infra.airflow import scheduling
 from slotlake.infra.cli.main import main
 from tests.conftest import ROOT, Database
 from tests.e2e.oracle import assert_equal, pipeline_file
+from tests.storage import needs_a_folder
 
 pytestmark = pytest.mark.timeout(600)
 
 
+@needs_a_folder
 def test_the_end_and_a_new_beginning(
     database: Database,
     session: Any,

@@ -133,6 +133,7 @@ def test_at_a_terminal(shop: tuple[Database, Path]) -> None:
         stderr=slave,
         env={**os.environ, "TERM": "dumb"},
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (`&` ignores it)
     )
     os.close(slave)
     try:

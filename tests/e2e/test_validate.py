@@ -20,6 +20,7 @@ from slotlake.infra.status.validation import Check, ValidationReport, validate
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
 from tests.e2e.test_full_disk import small_disk
+from tests.storage import needs_a_folder
 
 pytestmark = pytest.mark.timeout(300)
 TABLES = "CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY, n int)"
@@ -214,6 +215,7 @@ def test_tables_that_will_be_trouble_are_a_warning(shop: Path, database: Databas
     _refused_alike(shop, "tables", "no published column")
 
 
+@needs_a_folder
 def test_a_catalog_or_warehouse_that_cannot_be_used(shop: Path, database: Database) -> None:
     whole, folder = shop.read_text(), shop.parent
     (folder / "file").write_text("no folder")
@@ -277,6 +279,7 @@ def test_a_machine_without_java(shop: Path, tmp_path: Path, monkeypatch: pytest.
     _error(shop, "Spark", "no Java", "Java 17 or 21")
 
 
+@needs_a_folder
 def test_a_disk_that_is_full_or_too_small(shop: Path, database: Database) -> None:
     if os.geteuid() != 0:
         pytest.skip("a small disk is a tmpfs, which only root can mount")

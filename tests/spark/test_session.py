@@ -110,6 +110,17 @@ def test_a_server_that_does_not_answer() -> None:
         open_session(remote="sc://127.0.0.1:1")
 
 
+@pytest.mark.parametrize("token", [None, "wrong"])
+def test_a_server_that_refuses(connect: str, monkeypatch: pytest.MonkeyPatch, token: str | None) -> None:
+    if token is None:
+        monkeypatch.delenv("SPARK_CONNECT_AUTHENTICATE_TOKEN")
+    else:
+        monkeypatch.setenv("SPARK_CONNECT_AUTHENTICATE_TOKEN", token)
+    with pytest.raises(SetupError, match="refuses this client") as caught:
+        open_session(remote=connect)
+    assert "wrong" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("uri", "warehouse", "what"),
     [
