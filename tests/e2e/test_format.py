@@ -28,6 +28,7 @@ from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.e2e.scenarios import big
 from tests.e2e.test_modes import MODES, _source, _told
 from tests.spark.test_read_others import _duckdb
+from tests.storage import needs_a_folder
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -96,6 +97,7 @@ def _read_by_others(pipeline: Any, database: Database) -> dict[str, bool]:
 ALL_RIGHT = {"spark": True, "pyiceberg": True, "duckdb": True}
 
 
+@needs_a_folder
 def test_followed_proven_and_repaired(
     database: Database, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +148,7 @@ def _recovered(pipeline: Any, database: Database) -> None:
     assert set(_formats(pipeline).values()) == {2}
 
 
+@needs_a_folder
 def test_changed_by_a_command_only(database: Database, session: Any, tmp_path: Path) -> None:
     database.execute(SETUP)
     with Pipeline.open(_file(tmp_path, database, 3)) as pipeline:
