@@ -1,4 +1,4 @@
-"""Small files read or written lately, so that each is asked for once: a file of a lake never changes."""
+"""Small metadata files read or written lately, each asked for once: a file of a lake never changes."""
 
 from __future__ import annotations
 
@@ -35,13 +35,15 @@ class RecentContent:
             return self._contents.get(location)
 
     def put(self, location: str, content: bytes) -> None:
-        """Keep a file's bytes, unless it is large.
+        """Keep the bytes of a small metadata file.
+
+        Data files and deletion vectors are read each time: a verification must see what is stored.
 
         Args:
             location: the file.
             content: all of it.
         """
-        if len(content) > _FILE_BYTES_MAX:
+        if len(content) > _FILE_BYTES_MAX or "/metadata/" not in location:
             return
         with self._lock:
             self._bytes += len(content) - len(self._contents.pop(location, b""))

@@ -123,29 +123,32 @@ def test_what_was_read_or_written_lately_is_not_asked_for_again(
     root = Location(f"{object_store.warehouse}/recent")
     stores.register(root, StorageSettings(**object_store.storage))
     store = stores.store_of(root)
-    store.write_new(root / "x", b"12345")
-    large = b"0" * (2 << 20)
-    store.write_new(root / "large", large)
+    known, data, large = root / "metadata/x", root / "data/x.puffin", root / "metadata/large"
+    for location, content in ((known, b"12345"), (data, b"678"), (large, b"0" * (2 << 20))):
+        store.write_new(location, content)
+    assert store.read(data) == b"678"
     with monkeypatch.context() as patch:
         patch.setattr(store, "_store", None)  # no request can be made
-        assert store.read(root / "x") == b"12345"
-        with pytest.raises(AttributeError):
-            store.read(root / "large")
-    assert store.read(root / "large") == large
-    store.remove([root / "x"])
+        assert store.read(known) == b"12345"
+        for location in (data, large):
+            with pytest.raises(AttributeError):
+                store.read(location)
+    assert len(store.read(large)) == 2 << 20
+    store.remove([known])
     with pytest.raises(FileNotFoundError):
-        store.read(root / "x")
+        store.read(known)
 
 
 def test_recent_content_is_bounded() -> None:
     recent = RecentContent(10)
-    for name in ("a", "b", "c"):
+    a, b, c, d = (f"s3://x/metadata/{name}" for name in "abcd")
+    for name in (a, b, c):
         recent.put(name, b"1234")
         recent.put(name, b"12345")
-    assert [recent.get(name) for name in ("a", "b", "c")] == [None, b"12345", b"12345"]
-    recent.drop(["b", "never"])
-    recent.put("d", b"12345")
-    assert [recent.get(name) for name in ("b", "c", "d")] == [None, b"12345", b"12345"]
+    assert [recent.get(name) for name in (a, b, c)] == [None, b"12345", b"12345"]
+    recent.drop([b, "never"])
+    recent.put(d, b"12345")
+    assert [recent.get(name) for name in (b, c, d)] == [None, b"12345", b"12345"]
 
 
 @pytest.fixture
