@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,28 +46,29 @@ def test_commands_with_a_spark_of_their_own(database: Database, tmp_path: Path) 
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'one')")
     file = pipeline_file(tmp_path, database, ["t"])
     said: dict[str, str] = {}
-    for command, *more in (
-        ("validate",),
-        ("init",),
-        ("status",),
-        ("sync",),
-        ("verify",),
-        ("query", "SELECT * FROM t"),
-        ("query", "SELECT * FROM t", "--engine", "spark"),
-    ):
+    for command in ("validate", "init", "sync", "verify"):
         if command == "sync":
             database.execute("INSERT INTO t VALUES (2, 'two')")
-        done = _run(file, command, *more)
+        done = _run(file, command)
         assert done.returncode == 0, (command, done.stderr)
-        said[f"{command} {more}"] = done.stderr
+        said[command] = done.stderr
     failing = "SELECT id / (id - 1), v FROM t"  # fails in a task, which Spark logs with the row's plan
-    failed = _run(file, "query", failing, "--engine", "spark")
-    assert failed.returncode == 7
-    assert failed.stderr.startswith("slotlake: the query failed: [DIVIDE_BY_ZERO]")
-    said["a query that fails"] = failed.stderr
+    with ThreadPoolExecutor(2) as two_at_once:  # these take no lock
+        status = two_at_once.submit(_run, file, "status")
+        by_duckdb = two_at_once.submit(_run, file, "query", "SELECT * FROM t")
+        by_spark = two_at_once.submit(_run, file, "query", "SELECT * FROM t", "--engine", "spark")
+        failed = two_at_once.submit(_run, file, "query", failing, "--engine", "spark")
+        asked = two_at_once.submit(
+            _run, file, "query", failing, "--engine", "spark", SLOTLAKE_SPARK_LOG_LEVEL="error"
+        )
+    for name, run in {"status": status, "query": by_duckdb, "query by Spark": by_spark}.items():
+        assert run.result().returncode == 0, (name, run.result().stderr)
+        said[name] = run.result().stderr
+    assert failed.result().returncode == 7
+    assert failed.result().stderr.startswith("slotlake: the query failed: [DIVIDE_BY_ZERO]")
+    said["a query that fails"] = failed.result().stderr
     assert {command: text for command, text in said.items() if NOISE.search(text)} == {}
-    asked = _run(file, "query", failing, "--engine", "spark", SLOTLAKE_SPARK_LOG_LEVEL="error")
-    assert " ERROR Executor: " in asked.stderr
+    assert " ERROR Executor: " in asked.result().stderr
 
 
 def test_a_query_over_connect(database: Database, connect: str, tmp_path: Path, session: Any) -> None:
