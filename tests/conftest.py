@@ -250,6 +250,13 @@ def _all_lakes_in_s3(object_store: LocalObjectStore) -> None:
     storage.use(object_store)
 
 
+@pytest.fixture(autouse=storage.ON_REST)
+def _catalogs_of_one_test() -> Iterator[None]:
+    """End the REST servers of a test with the test, in a run that is to show that lakes can be there."""
+    yield
+    storage.end_catalogs()
+
+
 @pytest.fixture(scope="session")
 def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an Iceberg REST catalog."""

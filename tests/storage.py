@@ -1,10 +1,14 @@
-"""Where the lakes of the tests are: in folders, or (``SLOTLAKE_TEST_STORAGE=s3``) in a real S3 server."""
+"""Where the lakes of the tests are: in folders, or (``SLOTLAKE_TEST_STORAGE=s3``) in a real S3 server.
+
+Their catalogs are SQLite files, or (``SLOTLAKE_TEST_CATALOG=rest``) REST servers, one for each folder of pipelines.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import uuid
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,7 +20,11 @@ from slotlake.spark.lake import LakeSettings
 from slotlake.spark.storage.settings import StorageSettings
 
 IN_S3: Final = os.environ.get("SLOTLAKE_TEST_STORAGE") == "s3"
+ON_REST: Final = os.environ.get("SLOTLAKE_TEST_CATALOG") == "rest"
 _VARIABLE: Final = "SLOTLAKE_TEST_S3"  # for processes that a test starts, too
+_servers: dict[Path, str] = {}
+_stores: list[LocalObjectStore] = []
+_running = ExitStack()
 
 
 def use(store: LocalObjectStore) -> None:
@@ -25,6 +33,7 @@ def use(store: LocalObjectStore) -> None:
     Args:
         store: the server.
     """
+    _stores.append(store)
     os.environ[_VARIABLE] = json.dumps({"warehouse": store.warehouse, "storage": store.storage})
 
 
@@ -38,6 +47,28 @@ def warehouse_lines(folder: Path) -> str:
         return f'warehouse: "{folder}/warehouse"'
     server = json.loads(os.environ[_VARIABLE])
     return f'warehouse: "{_prefix(folder)}"\n  storage: {json.dumps(server["storage"])}'
+
+
+def catalog_uri(folder: Path) -> str:
+    """Return the address of the catalog of the pipelines in a folder.
+
+    Args:
+        folder: the pipelines' folder.
+    """
+    if not ON_REST:
+        return f"sqlite:///{folder}/lake.db"
+    if folder not in _servers:
+        from tests.spark.rest_catalog import LocalRestCatalog
+
+        server = LocalRestCatalog(folder / "rest", store=_stores[0] if IN_S3 else None)
+        _servers[folder] = _running.enter_context(server).uri
+    return _servers[folder]
+
+
+def end_catalogs() -> None:
+    """End the servers that a test's pipelines made necessary."""
+    _running.close()
+    _servers.clear()
 
 
 def moved_to(store: LocalObjectStore, file: Path) -> None:
