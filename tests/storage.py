@@ -1,6 +1,6 @@
 """Where the lakes of the tests are: in folders, or (``SLOTLAKE_TEST_STORAGE=s3``) in a real S3 server.
 
-Their catalogs are SQLite files, or (``SLOTLAKE_TEST_CATALOG=rest``) REST servers, one for each folder of pipelines.
+Their catalogs are SQLite files, or (``SLOTLAKE_TEST_CATALOG=rest``) REST servers, one per folder.
 """
 
 from __future__ import annotations

@@ -119,6 +119,8 @@ def _cloned(pinned: Pinned, point: Point, location: str) -> Metadata:
     snapshot = with_own_manifests(pinned.metadata, snapshot, location)
     now = int(time.time() * 1000)
     without_parent = {key: value for key, value in snapshot.items() if key != "parent-snapshot-id"}
+    # On REST, a snapshot names the schema that it was written by, before its fields were settled.
+    without_parent["schema-id"] = pinned.schema_id
     metadata = {
         **pinned.metadata,
         "table-uuid": str(uuid.uuid4()),

@@ -11,6 +11,8 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.spark.catalog.rest import RestPointers
+from slotlake.spark.read.point import ReadPoint
+from slotlake.spark.replay.scratch import scratch_of
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file, source_rows
 from tests.e2e.test_beside import mirrors, past
@@ -105,3 +107,31 @@ def _at_the_newest_point(pipeline: Any, lsn: str) -> None:
 def _sorted(pipeline: Any, name: str) -> list[Any]:
     rows = sorted(pipeline.rows("t", ["id", name, "b"]), key=lambda row: int(row[0]))
     return [row[1:] for row in rows]
+
+
+def test_a_replay_begins_with_the_names_of_its_start(
+    session: Any, rest: str, database: Database, tmp_path: Path
+) -> None:
+    """The snapshot of `swapped` was written before its columns got the names that it is read by."""
+    database.execute(
+        "CREATE TABLE swapped (id int PRIMARY KEY, a text, b int);"
+        "INSERT INTO swapped SELECT g, 'a' || g, g FROM generate_series(1, 9) g"
+    )
+    file = pipeline_file(tmp_path, database, ["swapped"], uri=rest, name=f"s{database.name}")
+    with Pipeline.open(file) as pipeline:
+        pipeline.init()
+        database.execute(
+            "UPDATE swapped SET a = 'early' WHERE id = 1; ALTER TABLE swapped RENAME a TO x;"
+            "ALTER TABLE swapped RENAME b TO a; ALTER TABLE swapped RENAME x TO b;"
+            "UPDATE swapped SET b = 'late' WHERE id = 2"
+        )
+        swapped = pipeline.sync().lsn
+        database.execute(
+            f"CREATE TABLE other (id int PRIMARY KEY); ALTER PUBLICATION {file.stem} ADD TABLE other"
+        )
+        for number, start in enumerate((swapped, pipeline.sync().lsn)):
+            namespace = f"scratch{number}_{database.name}"
+            pipeline.replay(namespace, start=start, end="latest")
+            scratch = ReadPoint.latest(scratch_of(pipeline.lake, namespace))
+            with database.connect() as connection:
+                assert Counter(scratch.rows("swapped")) == source_rows(connection, "swapped")[1]
