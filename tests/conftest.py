@@ -250,17 +250,18 @@ def _all_lakes_in_s3(object_store: LocalObjectStore) -> None:
     storage.use(object_store)
 
 
-@pytest.fixture(autouse=storage.ON_REST)
-def _catalogs_of_one_test() -> Iterator[None]:
-    """End the REST servers of a test with the test, in a run that is to show that lakes can be there."""
+@pytest.fixture(scope="module", autouse=storage.ON_REST)
+def _catalogs_of_one_module() -> Iterator[None]:
+    """End the REST servers of a module's tests, in a run that is to show that lakes can be there."""
     yield
     storage.end_catalogs()
 
 
 @pytest.fixture(scope="session")
-def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def rest(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of an Iceberg REST catalog."""
     from tests.spark.rest_catalog import LocalRestCatalog
 
-    with LocalRestCatalog(tmp_path_factory.mktemp("rest")) as server:
+    store = request.getfixturevalue("object_store") if storage.IN_S3 else None
+    with LocalRestCatalog(tmp_path_factory.mktemp("rest"), store=store) as server:
         yield server.uri

@@ -19,6 +19,7 @@ _NAMESPACE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:")
 _FILE_URI = re.compile(r"^file:(///|/(?!/))")
 _BUCKET = re.compile(r"^(s3|s3a|gs|abfss?)://[^/]+")
+_NOT_IN_KEYS = re.compile(r"[?#\x00-\x1f\x7f]")
 _ENDPOINT = re.compile(r"^(https?://[^/\s]+/?$|env:\w+$)")
 _MASTER = re.compile(r"^local(\[(\*|[1-9][0-9]*)\])?$")
 _MEMORY = re.compile(r"^[1-9][0-9]*[kmgt]b?$", re.IGNORECASE)
@@ -136,6 +137,26 @@ class LakeSection(Section):
         if not _NAMESPACE.match(value):
             raise ValueError("a name has letters, digits and underscores, and does not start with a digit")
         return value
+
+    @field_validator("warehouse")
+    @classmethod
+    def _prefix(cls, warehouse: str) -> str:
+        scheme, separator, address = warehouse.partition("://")
+        if not separator or scheme == "file":
+            return warehouse
+        if scheme != scheme.lower():
+            raise ValueError(f"write the address with a scheme in lower case: {scheme.lower()}://{address}")
+        bucket, _, prefix = address.rstrip("/").partition("/")
+        if not bucket:
+            raise ValueError("name a bucket: s3://bucket/prefix")
+        if any(part in ("", ".", "..") for part in prefix.split("/") if prefix) or _NOT_IN_KEYS.search(
+            prefix
+        ):
+            raise ValueError(
+                "the prefix after the bucket has an empty part, a part . or .., a control character, or one "
+                "of the characters ? and #; choose another prefix"
+            )
+        return warehouse
 
     @model_validator(mode="after")
     def _only_rest(self) -> Self:

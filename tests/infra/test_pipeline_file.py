@@ -52,6 +52,37 @@ def test_what_does_nothing_is_refused(tmp_path: Path, more: str, key: str, word:
     assert word in str(told.value)
 
 
+@pytest.mark.parametrize(
+    ("warehouse", "word"),
+    [
+        ("s3://lake/x//y", "an empty part"),
+        ("s3://lake//y", "an empty part"),
+        ("s3://lake/../y", "a part . or .."),
+        ("s3://lake/a?b", "the characters ? and #"),
+        ("s3://lake/a#b", "the characters ? and #"),
+        ("S3://lake/x", "in lower case: s3://lake/x"),
+        ("s3:///x", "name a bucket"),
+    ],
+)
+def test_a_prefix_that_no_object_store_keeps(tmp_path: Path, warehouse: str, word: str) -> None:
+    file = _file(tmp_path, "")
+    file.write_text(file.read_text().replace('warehouse: "warehouse"', f'warehouse: "{warehouse}"'))
+    with pytest.raises(PipelineFileError) as told:
+        load_pipeline(file)
+    assert "lake.warehouse: " in str(told.value)
+    assert word in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "warehouse", ["s3://lake", "s3://lake/", "s3a://lake/with space/ü/", "abfss://c@a.x/p"]
+)
+def test_a_prefix_that_it_keeps(tmp_path: Path, warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE", "sqlite:////catalog.db")
+    file = _file(tmp_path, "")
+    file.write_text(file.read_text().replace('warehouse: "warehouse"', f'warehouse: "{warehouse}"'))
+    assert load_pipeline(file).warehouse() == warehouse.rstrip("/")
+
+
 @pytest.mark.parametrize(("master", "cores"), [("local", "1"), ("local[3]", "3"), ("local[*]", "*")])
 def test_a_local_master_says_how_many_cores(tmp_path: Path, master: str, cores: str) -> None:
     assert load_pipeline(_file(tmp_path, f"spark: {{master: '{master}'}}")).spark.cores == cores
