@@ -37,11 +37,11 @@ _SETTINGS = """<ivysettings>
 """
 
 
-_CLASSIFIED = """<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+_NAMED_IN_A_FILE = """<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
   <info organisation="slotlake" module="jars"/>
   <dependencies>
     <dependency org="{jar.organisation}" name="{jar.module}" rev="{jar.revision}" transitive="false">
-      <artifact name="{jar.module}" type="jar" ext="jar" m:classifier="{jar.classifier}"/>
+      <artifact name="{jar.module}" type="{jar.extension}" ext="{jar.extension}"{classifier}/>
     </dependency>
   </dependencies>
 </ivy-module>
@@ -50,18 +50,20 @@ _CLASSIFIED = """<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/ma
 
 @dataclass(frozen=True)
 class Jar:
-    """One pinned jar."""
+    """One pinned jar, or an archive of another kind."""
 
     organisation: str
     module: str
     revision: str
     sha256: str
     classifier: str = ""
+    extension: str = "jar"
 
     @property
     def file(self) -> str:
         """Its file name in the cache folder."""
-        return f"{self.module}-{self.revision}{'-' if self.classifier else ''}{self.classifier}.jar"
+        classifier = f"-{self.classifier}" if self.classifier else ""
+        return f"{self.module}-{self.revision}{classifier}.{self.extension}"
 
 
 def locked_jars(lock_file: Path = _LOCK_FILE) -> list[Jar]:
@@ -72,7 +74,7 @@ def locked_jars(lock_file: Path = _LOCK_FILE) -> list[Jar]:
 
 def _jar(coordinates: str, digest: str) -> Jar:
     organisation, module, revision, *classifier = coordinates.split(":")
-    return Jar(organisation, module, revision, digest.removeprefix("sha256="), "".join(classifier))
+    return Jar(organisation, module, revision, digest.removeprefix("sha256="), *classifier)
 
 
 def jars(
@@ -150,7 +152,7 @@ def _ivy(jar: Jar, scratch: Path, java: Java, options: list[str]) -> str | None:
     command = [
         java.program, *options, *_proxy_options(), "-cp", str(_spark_jars() / "*"), "org.apache.ivy.Main",
         "-settings", os.environ.get("SLOTLAKE_IVY_SETTINGS") or str(settings),
-        "-cache", str(scratch / "cache"), "-notransitive", "-types", "jar", *_wanted(jar, scratch),
+        "-cache", str(scratch / "cache"), "-notransitive", "-types", jar.extension, *_wanted(jar, scratch),
         "-retrieve", str(scratch / "[artifact]-[revision](-[classifier]).[ext]"),
     ]  # fmt: skip
     try:
@@ -165,11 +167,12 @@ def _ivy(jar: Jar, scratch: Path, java: Java, options: list[str]) -> str | None:
 
 
 def _wanted(jar: Jar, scratch: Path) -> list[str]:
-    """Ivy's options that name the jar; one with a classifier can only be named in a file."""
-    if not jar.classifier:
+    """Ivy's options that name the jar; a classifier or another extension can only be named in a file."""
+    if not jar.classifier and jar.extension == "jar":
         return ["-dependency", jar.organisation, jar.module, jar.revision]
     file = scratch / "ivy.xml"
-    file.write_text(_CLASSIFIED.format(jar=jar))
+    classifier = f' m:classifier="{jar.classifier}"' if jar.classifier else ""
+    file.write_text(_NAMED_IN_A_FILE.format(jar=jar, classifier=classifier))
     return ["-ivy", str(file)]
 
 
