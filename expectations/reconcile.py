@@ -31,6 +31,7 @@ from slotlake.expectations.results import (
     EXTRA,
     HISTORY,
     LOCKED,
+    MARKED,
     MISSING,
     NO_COLUMN,
     NO_TABLE,
@@ -38,7 +39,7 @@ from slotlake.expectations.results import (
     Report,
     TableResult,
 )
-from slotlake.expectations.shapes import Compared, LakeReadPoint, Reading, SourceTableShape
+from slotlake.expectations.shapes import Compared, LakeReadPoint, OtherRows, SourceTableShape
 from slotlake.expectations.source_side import (
     BUCKETS,
     RowDetail,
@@ -60,8 +61,7 @@ def _silent(step: str, done: int, total: int | None = None) -> None:
     """Progress that nobody watches."""
 
 
-def _no_history(table: str, columns: Sequence[str]) -> None:
-    """The lake keeps no versions."""
+_NO_OTHERS = OtherRows()
 
 
 def reconcile(
@@ -73,7 +73,7 @@ def reconcile(
     lsn: int,
     progress: Callable[[str, int, int | None], None] = _silent,
     differences_max: int = DIFFERENCES_MAX,
-    history: Reading = _no_history,
+    others: OtherRows = _NO_OTHERS,
 ) -> Report:
     """Compare published tables.
 
@@ -84,7 +84,7 @@ def reconcile(
         read_point: the lake at ``lsn``.
         progress: told (step, tables done, tables in all).
         differences_max: differing rows listed per table; the totals are exact whatever it is.
-        history: the versions that hold at ``lsn``, as `LakeCut.text_batches`; None for a table without any.
+        others: what else the lake has of each table.
 
     Raises:
         SourceError: the server cannot be reached, or may not be read in full.
@@ -102,7 +102,7 @@ def reconcile(
                 results[name] = TableResult(name, 0, 0, {NO_TABLE: 1}, (Difference(NO_TABLE),))
             else:
                 compared = Compared.of(name, table, lake, escaped=hashes_escaped(connection))
-                runs.append(_TableRun.begin(compared, connection, read_point, server, history))
+                runs.append(_TableRun.begin(compared, connection, read_point, server, others))
         try:
             for done, run in enumerate(runs):
                 progress("compare", done, len(runs))
@@ -134,7 +134,7 @@ class _TableRun:
     source: Callable[[], SourceTable]
     lake: LakeTable
     expected: Future[tuple[Sums, float]]
-    history: Reading
+    others: OtherRows
 
     @classmethod
     def begin(
@@ -143,7 +143,7 @@ class _TableRun:
         connection: psycopg.Connection[object],
         read_point: LakeReadPoint,
         server: ThreadPoolExecutor,
-        history: Reading,
+        others: OtherRows,
     ) -> _TableRun:
         def source() -> SourceTable:
             return SourceTable(connection, table)
@@ -153,7 +153,7 @@ class _TableRun:
                 return source().sums()
 
         expected = server.submit(_timed, sums)
-        return cls(table, source, LakeTable(read_point, table), expected, history)
+        return cls(table, source, LakeTable(read_point, table), expected, others)
 
     def result(self, differences_max: int) -> TableResult | None:
         """Compare; look closer where needed.  None if the table was dropped meanwhile."""
@@ -179,11 +179,11 @@ class _TableRun:
             lake_seconds=round(lake_seconds, 3),
         )
         result = self._with_details(result, sorted(differing), differences_max) if differing else result
-        return self._with_history(result, expected)
+        return self._with_marked(self._with_history(result, expected))
 
     def _with_history(self, result: TableResult, expected: Sums) -> TableResult:
         """Add a difference if the open versions of the history are not what the source holds."""
-        if self.history(self.table.name, self.table.column_names) is None:
+        if self.others.history(self.table.name, self.table.column_names) is None:
             return result
         versions = replace(self.lake, rows=self._versions)
         actual = versions.sums()
@@ -195,8 +195,24 @@ class _TableRun:
         differences = (*result.differences, Difference(HISTORY, rows=rows))
         return replace(result, totals={**result.totals, HISTORY: rows}, differences=differences)
 
+    def _with_marked(self, result: TableResult) -> TableResult:
+        """Add a difference if a row is marked as deleted and its key is live."""
+        batches = self.others.marked(self.table.name, self.table.column_names)
+        if batches is None or not self.table.key:
+            return result
+        marked_rows = LakeTable(self.lake.read_point, self.table, lambda *_: batches)
+        marked = np.concatenate([np.zeros(0, np.int64), *(keys for _, keys in marked_rows.keyed())])
+        if not len(marked):
+            return result
+        live = np.concatenate([np.zeros(0, np.int64), *(keys for _, keys in self.lake.keyed())])
+        rows = int(np.isin(marked, live).sum())
+        if not rows:
+            return result
+        differences = (*result.differences, Difference(MARKED, rows=rows))
+        return replace(result, totals={**result.totals, MARKED: rows}, differences=differences)
+
     def _versions(self, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        return self.history(table, columns) or iter(())
+        return self.others.history(table, columns) or iter(())
 
     def _with_details(self, result: TableResult, buckets: list[int], differences_max: int) -> TableResult:
         source = self.source()

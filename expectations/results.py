@@ -17,9 +17,10 @@ DUPLICATED = "duplicated in lake"
 NO_COLUMN = "column missing in lake"
 NO_TABLE = "table missing in lake"
 HISTORY = "different in the open versions of its history"
+MARKED = "marked as deleted in lake, and not deleted"
 ASIDE = "set aside, and not followed"
 LOCKED = "locked at the source, and not compared"
-KINDS = (MISSING, EXTRA, DIFFERENT, DUPLICATED, NO_COLUMN, NO_TABLE, HISTORY, ASIDE, LOCKED)
+KINDS = (MISSING, EXTRA, DIFFERENT, DUPLICATED, NO_COLUMN, NO_TABLE, HISTORY, MARKED, ASIDE, LOCKED)
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,23 @@ class LakeReadPoint(Protocol):
 Reading = Callable[[str, Sequence[str]], Iterator[pa.RecordBatch] | None]
 
 
+def _nothing(table: str, columns: Sequence[str]) -> None:
+    """The lake has no such rows of any table."""
+
+
+@dataclass(frozen=True)
+class OtherRows:
+    """What the lake has of tables besides the rows that are compared; as `LakeReadPoint.text_batches`.
+
+    Attributes:
+        history: the versions that hold; None for a table without a history.
+        marked: the rows that the source deleted and the mirror still has; None for one that keeps none.
+    """
+
+    history: Reading = _nothing
+    marked: Reading = _nothing
+
+
 @dataclass(frozen=True)
 class Compared:
     """A table that both sides have.

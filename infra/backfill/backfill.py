@@ -283,12 +283,16 @@ def _mirrors(pipeline: OpenPipeline) -> dict[tuple[str, str], TableSchema]:
 
 
 def _drop_if_taken_otherwise(pipeline: OpenPipeline, table: SourceTable) -> None:
-    """Drop the lake's table if it takes other rows or columns: batches do not fit it any more.
+    """Drop the lake's table if it takes other rows or columns, or has another choice for deleted rows.
 
     Its readers miss it until the copy is published; in any other case it is replaced in place instead.
     """
     new_schema = lake_schema(table)
-    _drop(pipeline, table, lambda mirror: mirror.selection != new_schema.selection)
+    _drop(pipeline, table, lambda mirror: _taken(mirror) != _taken(new_schema))
+
+
+def _taken(schema: TableSchema) -> tuple[str, bool]:
+    return schema.selection, schema.soft_deletes
 
 
 def _drop_filtered(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> bool:

@@ -48,6 +48,7 @@ def verify_at_exact_lsn(pipeline: OpenPipeline, slot_timeout_seconds: float, pro
 
 def _compare(pipeline: OpenPipeline, snapshot: ExportedSnapshot, progress: Progressing) -> Report:
     from slotlake.expectations.reconcile import reconcile
+    from slotlake.expectations.shapes import OtherRows
     from slotlake.spark.read.point import ReadPoint
 
     point = ReadPoint.at(pipeline.lake, snapshot.lsn)
@@ -64,7 +65,7 @@ def _compare(pipeline: OpenPipeline, snapshot: ExportedSnapshot, progress: Progr
         point,
         lsn=snapshot.lsn,
         progress=progress,
-        history=point.open_versions,
+        others=OtherRows(point.open_versions, point.marked_rows),
     )
     return replace(report, tables=report.tables | _aside(pipeline, point))
 

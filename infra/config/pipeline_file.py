@@ -48,6 +48,7 @@ class PipelineFile(Section):
     on_conflict: Literal["apply", "skip", "fail"] = "apply"
     on_trouble: Literal["set_aside", "stop"] = "set_aside"
     on_drop: Literal["keep", "drop"] = "keep"
+    on_delete: Literal["delete", "mark"] = "delete"
     mode: Annotated[tuple[Mode, ...], Field(min_length=1, strict=False)] = ("mirror",)
     on_lossy: Lossy = "quarantine"
     types: TypesSection = TypesSection()
@@ -162,7 +163,16 @@ class PipelineFile(Section):
 _OPTIONAL_SECTIONS = frozenset(
     {
         *("tables", "changelog", "airflow", "maintenance", "monitor", "spark"),
-        *("new_tables", "on_conflict", "on_trouble", "on_drop", "on_lossy", "types", "permissions"),
+        *(
+            "new_tables",
+            "on_conflict",
+            "on_trouble",
+            "on_drop",
+            "on_delete",
+            "on_lossy",
+            "types",
+            "permissions",
+        ),
     }
 )
 

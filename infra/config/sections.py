@@ -175,6 +175,7 @@ class TableSection(Section):
     on_conflict: Literal["apply", "skip", "fail"] | None = None
     on_trouble: Literal["set_aside", "stop"] | None = None
     on_drop: Literal["keep", "drop"] | None = None
+    on_delete: Literal["delete", "mark"] | None = None
     format: Literal[2, 3] | None = None
     on_lossy: Lossy | dict[str, Lossy] | None = None
     types: dict[str, Representation] = Field(default_factory=dict)

@@ -25,6 +25,7 @@ from slotlake.decoder.catalog.publications import (
 from slotlake.decoder.catalog.row_filters import FilterColumn, analysed, filter_columns, partition_identities
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.decoder.server.source import source_session
+from slotlake.infra.selection.soft_deletes import chooses_soft_deletes, marking, require_soft_deletable
 from slotlake.infra.selection.types import chooses_types, choosing_types, representations_of, types_of
 from slotlake.spark.names import parse_postgres_name, postgres_name
 from slotlake.spark.row_filter.plan import plan
@@ -52,11 +53,13 @@ class SelectedTable(SourceTable):
         selection: as in `TableSchema`.
         types: as in `TableSchema`.
         representations: column name → representation, where that is not as the table of types says.
+        soft_deletes: as in `TableSchema`.
     """
 
     selection: str = ""
     types: str = ""
     representations: tuple[tuple[str, str], ...] = ()
+    soft_deletes: bool = False
 
 
 def lake_selections(pipeline: OpenPipeline) -> Mapping[tuple[str, str], Selection]:
@@ -71,7 +74,9 @@ def lake_schema(table: SourceTable) -> TableSchema:
         return schema
     representations = dict(table.representations)
     columns = tuple(column.formed(representations.get(column.name, "")) for column in schema.columns)
-    return replace(schema, selection=table.selection, types=table.types, columns=columns)
+    return replace(
+        schema, selection=table.selection, types=table.types, columns=columns, soft_deletes=table.soft_deletes
+    )
 
 
 def selected(
@@ -98,7 +103,9 @@ def selected(
     sections = _choosing_sections(file)
     reduced = [_reduced(connection, table, sections, selections) for table in tables]
     representations = representations_of(file, connection, reduced)
-    return [_represented(table, representations.get((table.schema, table.table))) for table in reduced]
+    represented = [_represented(table, representations.get((table.schema, table.table))) for table in reduced]
+    marked = marking(file, [(table.schema, table.table) for table in tables])
+    return [_marked(table) if marked[table.schema, table.table] else table for table in represented]
 
 
 def _reduced(
@@ -123,6 +130,11 @@ def _represented(table: SourceTable, types: tuple[str, tuple[tuple[str, str], ..
         return table
     rules, representations = types
     return SelectedTable(**{**_fields(table), "types": rules, "representations": representations})
+
+
+def _marked(table: SourceTable) -> SourceTable:
+    require_soft_deletable(table)
+    return SelectedTable(**{**_fields(table), "soft_deletes": True})
 
 
 def _fields(table: SourceTable) -> dict[str, Any]:
@@ -170,7 +182,7 @@ def refuse_changed(pipeline: OpenPipeline) -> None:
     from slotlake.spark.read.point import ReadPoint
 
     sections = _choosing_sections(pipeline.file)
-    chooses = bool(sections) or chooses_types(pipeline.file)
+    chooses = bool(sections) or chooses_types(pipeline.file) or chooses_soft_deletes(pipeline.file)
     if not chooses and pipeline in _CHOOSING_NOTHING:
         return
     tables = ReadPoint.latest(pipeline.lake).followed()
@@ -178,6 +190,7 @@ def refuse_changed(pipeline: OpenPipeline) -> None:
     _LAKE_SELECTIONS[pipeline] = selections
     _refuse_other_selection(pipeline, sections, selections)
     _refuse_other_types(pipeline, {(t.schema, t.table): t.types for t in tables})
+    _refuse_other_soft_deletes(pipeline, {(t.schema, t.table): t.soft_deletes for t in tables})
     filtered = {name: each for name, each in selections.items() if each.expression is not None}
     if filtered:
         _refuse_other_meaning(pipeline, filtered)
@@ -208,6 +221,16 @@ def _refuse_other_types(pipeline: OpenPipeline, types: Mapping[tuple[str, str], 
     if published := _published(pipeline, changed):
         raise _changed_error(
             published, "the pipeline file chooses other types for a table's columns than the lake has"
+        )
+
+
+def _refuse_other_soft_deletes(pipeline: OpenPipeline, chosen: Mapping[tuple[str, str], bool]) -> None:
+    wanted = marking(pipeline.file, chosen)
+    changed = [name for name, marked in chosen.items() if marked != wanted[name]]
+    if published := _published(pipeline, changed):
+        raise _changed_error(
+            published,
+            "the pipeline file has another on_delete for a table than the lake's table was made with",
         )
 
 
@@ -243,18 +266,6 @@ def comparable(tables: Sequence[SourceTable]) -> list[SourceTable]:
         for table in tables
         if not isinstance(table, SelectedTable) or Selection.from_json(table.selection).whole
     ]
-
-
-def selection_report(selection: str) -> dict[str, Any]:
-    """What a table takes, for `status`; empty if it takes all."""
-    chosen = Selection.from_json(selection)
-    named = {
-        "filter": " OR ".join(f"({each})" for each in chosen.filters) if len(chosen.filters) > 1 else
-        "".join(chosen.filters),
-        "columns": list(chosen.columns or ()),
-        "operations": list(chosen.operations or ()),
-    }  # fmt: skip
-    return {key: value for key, value in named.items() if value}
 
 
 def _choosing_sections(file: PipelineFile) -> dict[tuple[str, str], TableSection]:

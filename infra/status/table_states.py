@@ -35,7 +35,6 @@ def table_states(
 def _table_status(
     pipeline: OpenPipeline, point: ReadPoint, table: TableSchema, published: set[tuple[str, str]] | None
 ) -> TableStatus:
-    from slotlake.infra.selection.tables import selection_report
     from slotlake.spark.names import lake_table
 
     fingerprint = CatalogFingerprint.from_json(table.fingerprint)
@@ -45,7 +44,7 @@ def _table_status(
         state=_state(point, (table.schema, table.table), published),
         snapshot_id=_snapshot_id(point, table.source_name),
         key=list(table.key),
-        takes=selection_report(table.selection),
+        takes=selection_report(table.selection, soft_deletes=table.soft_deletes),
         conflicts=point.conflicts(table.source_name).counts,
         copied_again="" if fingerprint is None else fingerprint.why,
         beside=sorted(map(str, point.derived_tables(table.source_name).values())),
@@ -97,3 +96,18 @@ def set_aside_warnings(pipeline: OpenPipeline, point: ReadPoint) -> list[str]:
         for each in point.aside.values()
         if each.needs_nobody
     ]
+
+
+def selection_report(selection: str, *, soft_deletes: bool = False) -> dict[str, Any]:
+    """What a table takes, and whether its deleted rows stay, for `status`; empty if all is as usual."""
+    from slotlake.spark.row_filter.selection import Selection
+
+    chosen = Selection.from_json(selection)
+    named = {
+        "filter": " OR ".join(f"({each})" for each in chosen.filters) if len(chosen.filters) > 1 else
+        "".join(chosen.filters),
+        "columns": list(chosen.columns or ()),
+        "operations": list(chosen.operations or ()),
+        "on_delete": "mark" if soft_deletes else "",
+    }  # fmt: skip
+    return {key: value for key, value in named.items() if value}

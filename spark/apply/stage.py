@@ -24,6 +24,7 @@ from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.copy.replace import stage_copy
 from slotlake.spark.fold.batch import segment_folds
 from slotlake.spark.fold.conflicts import Choices, Conflicts
+from slotlake.spark.history.marked import stage_marked
 from slotlake.spark.history.modes import MirrorChanges, stage_derived_changes
 from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
@@ -230,6 +231,9 @@ def _apply_table(
     staged = Staged(0, Conflicts())
     if target.mirror in target.behind and not changes:
         stage_shape(work, schema)
+    elif target.mirror in target.behind and schema.soft_deletes:
+        transactions, added = batch.transaction_table(), constants(schema, sidecar)
+        staged = stage_marked(work, schema, changes, transactions, choice, added)
     elif target.mirror in target.behind:
         staged = stage(work, schema, segment_folds(changes), choice, constants(schema, sidecar))
     for mode, table in target.derived.items():

@@ -36,6 +36,7 @@ from slotlake.spark.publish.place import CopyTarget, companions_in
 from slotlake.spark.publish.sidecar import TableCopy
 from slotlake.spark.publish.swap import require_owner, reset_stage
 from slotlake.spark.storage.location import Location
+from slotlake.spark.tables import soft_deletes
 from slotlake.spark.tables.metadata import STAGE, head
 from slotlake.spark.tables.schema import LakeColumn, TableSchema, schema_of
 
@@ -114,8 +115,11 @@ class Amendment:
             self._new_rows_view(schema, companions, files) as new_rows,
             _removed_keys_view(work, schema, companions, removed_keys) as removed,
         ):
-            _stage_mirror(work, new_rows if files else None, removed)
-            if fewer is not None:
+            if schema.soft_deletes:
+                _stage_marked_mirror(work, new_rows, removed)
+            else:
+                _stage_mirror(work, new_rows if files else None, removed)
+            if fewer is not None and not schema.soft_deletes:
                 _require_fewer(work, fewer)
             for mode, each in derived.items():
                 _stage_derived_table(replace(work, table=each), mode, schema, new_rows, removed)
@@ -205,6 +209,31 @@ def _stage_mirror(work: Work, new_rows: _Rows | None, removed: _Rows) -> None:
         listed = ", ".join(map(quote, new_rows.fields))
         statements.append(f"INSERT INTO {branch} ({listed}) SELECT {listed} FROM {quote(new_rows.view)}")
     run_statements(work, statements, markers=removed.markers)
+
+
+def _stage_marked_mirror(work: Work, new_rows: _Rows, removed: _Rows) -> None:
+    """Rows of keys that the source does not have are marked; those of keys that it has are replaced."""
+    branch = f"{work.table.name.sql(work.lake.catalog)}.branch_stage"
+    source = copy_source(work.lake, work.table, quote(new_rows.view), work.point)
+    same = " AND ".join(f"t.{quote(name)} <=> s.{quote(name)}" for name in removed.fields)
+    key = ", ".join(map(quote, removed.fields))
+    replaced = (
+        f"MERGE INTO {branch} AS t USING (SELECT {key} FROM {source.name}) AS s ON {same} "
+        "WHEN MATCHED THEN DELETE"
+    )
+    ending = (
+        f"MERGE INTO {branch} AS t USING {quote(removed.view)} AS s "
+        f"ON {' AND '.join([f'NOT t.{quote(soft_deletes.DELETED)}', same, *removed.bounds])} "
+        f"WHEN MATCHED THEN UPDATE SET {soft_deletes.ended(source.position, source.time)}"
+    )
+    own = soft_deletes.of_copy(source.position, source.time)
+    listed = ", ".join(map(quote, new_rows.fields))
+    insert = (
+        f"INSERT INTO {branch} ({', '.join([listed, *own])}) "
+        f"SELECT {', '.join([listed, *own.values()])} FROM {source.name}"
+    )
+    steps = [replaced, *([ending] if removed.rows else []), insert]
+    run_statements(work, steps, markers=removed.markers)
 
 
 def _require_fewer(work: Work, fewer: int) -> None:

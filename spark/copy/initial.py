@@ -22,9 +22,11 @@ from slotlake.decoder.failpoints import reach
 from slotlake.spark.catalog.open import Catalog, Move, check_lake, open_catalog
 from slotlake.spark.catalog.tags import tagged
 from slotlake.spark.copy.files import with_files
+from slotlake.spark.copy.marked import rewrite_with_own_columns
 from slotlake.spark.copy.stale_rows import delete_rows
 from slotlake.spark.history.new_tables import (
     NewDerivedTable,
+    copy_source,
     fill_derived_table,
     missing_derived_tables,
     stage_leftover_tables,
@@ -188,6 +190,7 @@ class InitialCopy:
             raise LakeError(
                 "a table was not copied", where=f"table {missing[0]}", way_out="run the copy again"
             )
+        self._fill_own_columns(point)
         for each in self._derived.values():
             fill_derived_table(self._session, self._lake, each, self._tables.get(each.mirror), point)
         leftovers = stage_leftover_tables(self._session, self._lake, self._tables, point)
@@ -213,6 +216,13 @@ class InitialCopy:
         for name in [*hidden, commits_name(self._lake.namespace)]:
             remove_marker(table_directory(self._lake, name))
         return Published(point, point.position, False, {str(name): id_ for name, id_ in snapshots.items()})
+
+    def _fill_own_columns(self, point: Point) -> None:
+        """Give the copied rows of mirrors that mark deleted rows their own columns: at this LSN, live."""
+        for name in [name for name, schema in self._tables.items() if schema.soft_deletes]:
+            hidden = self._load(copying(name))
+            source = copy_source(self._lake, hidden, hidden.name.sql(self._lake.catalog), point)
+            run(self._session, hidden, rewrite_with_own_columns(source))
 
     @property
     def _names(self) -> list[LakeName]:

@@ -20,8 +20,9 @@ from pyspark.sql import SparkSession
 from slotlake.decoder.failpoints import reach
 from slotlake.spark import exchange
 from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.copy import marked
 from slotlake.spark.copy.stale_rows import key_condition
-from slotlake.spark.history.new_tables import take_copy
+from slotlake.spark.history.new_tables import copy_source, take_copy
 from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.run import Work, apply_shape, run_statements, stage_shape
@@ -171,13 +172,17 @@ def insert_rows(
         if column.exact_name in companions:
             columns.append(column.exact_name)
             values.append(target.exact_names.get(column.name, ""))
-    listed = ", ".join(map(quote, columns))
-    selected = ", ".join(quote(value) if value else "CAST(NULL AS STRING)" for value in values)
+    selected = [quote(value) if value else "CAST(NULL AS STRING)" for value in values]
     branch = f"{work.table.name.sql(work.lake.catalog)}.branch_stage"
     with _rows(work, table_copy, schema, stale) as rows:
-        run_statements(
-            work, [f"DELETE FROM {branch}", f"INSERT INTO {branch} ({listed}) SELECT {selected} FROM {rows}"]
-        )
+        if schema.soft_deletes:
+            source = copy_source(work.lake, work.table, rows, work.point)
+            inserted = (columns, selected)
+            run_statements(work, marked.statements(work, schema, companions, source, inserted))
+            return
+        listed, expressions = ", ".join(map(quote, columns)), ", ".join(selected)
+        insert = f"INSERT INTO {branch} ({listed}) SELECT {expressions} FROM {rows}"
+        run_statements(work, [f"DELETE FROM {branch}", insert])
 
 
 def stage_copy(

@@ -117,7 +117,8 @@ class RangedReplacement:
             )
             reset_stage(catalog, [table, *derived.values()])
         work = Work(self._session, self._lake, self._point, table, table_copy.directory.with_name(_KEYS))
-        content = _register_files if _can_register(table.metadata, table_copy, stale) else insert_rows
+        registers = not schema.soft_deletes and _can_register(table.metadata, table_copy, stale)
+        content = _register_files if registers else insert_rows
         stage_copy(work, table_copy, derived, stale, content)
         rows = count_rows(catalog_metadata.head(self._load(name).metadata, STAGE))
         self._staged[schema.source_name] = ([*(each.name for each in derived.values()), name], rows)

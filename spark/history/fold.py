@@ -61,6 +61,11 @@ class HistoryFold(SegmentFold):
         truncate_seq, truncate_txn = _in_order(truncates)
         self._truncates = (np.searchsorted(seq, truncate_seq), truncate_txn)
 
+    @property
+    def truncates(self) -> bool:
+        """Whether a TRUNCATE is among the changes."""
+        return len(self._truncates[1]) > 0
+
     def versions(
         self, open_counts: Mapping[int, int] | None, transactions: pa.Table, *, skip: bool = False
     ) -> Versions:

@@ -29,6 +29,7 @@ from slotlake.spark.publish.derived_tables import (
 from slotlake.spark.publish.points import COMMITTED
 from slotlake.spark.publish.swap import require_owner, reset_stage
 from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables import soft_deletes
 from slotlake.spark.tables.schema import TableSchema, schema_of
 
 
@@ -119,7 +120,8 @@ def fill_derived_table(
     work = Work(session, lake, point, _load(lake, hidden), directory)
     table = with_mirror_fields(work, derived.mode, mirror_schema or derived.schema, {}).table
     mirror = copying(derived.mirror) if mirror_schema is not None else derived.mirror
-    source = copy_source(lake, _load(lake, mirror), mirror.sql(lake.catalog), point)
+    rows = soft_deletes.live_rows(mirror.sql(lake.catalog), marked=derived.schema.soft_deletes)
+    source = copy_source(lake, _load(lake, mirror), rows, point)
     for statement in mode.copy_statements(table.metadata, hidden.sql(lake.catalog), source):
         run(session, table, statement)
 
@@ -154,7 +156,8 @@ def stage_leftover_tables(
             Work(session, lake, point, _load(lake, table.name), directory), mode, tables[mirror], {}
         )
         hidden = _load(lake, copying(mirror))
-        source = copy_source(lake, hidden, hidden.name.sql(lake.catalog), point)
+        rows = soft_deletes.live_rows(hidden.name.sql(lake.catalog), marked=tables[mirror].soft_deletes)
+        source = copy_source(lake, hidden, rows, point)
         branch = f"{table.name.sql(lake.catalog)}.branch_stage"
         run_statements(work, MODES[mode].copy_statements(work.table.metadata, branch, source))
     return [table.name for table, _, _ in leftovers]
@@ -189,9 +192,8 @@ def take_copy(work: Work, mode: str, schema: TableSchema, mirror: LakeName, name
     """
     work = with_mirror_fields(work, mode, schema, names)
     catalog = work.lake.catalog
-    source = copy_source(
-        work.lake, _load(work.lake, mirror), f"{mirror.sql(catalog)}.branch_stage", work.point
-    )
+    rows = soft_deletes.live_rows(f"{mirror.sql(catalog)}.branch_stage", marked=schema.soft_deletes)
+    source = copy_source(work.lake, _load(work.lake, mirror), rows, work.point)
     branch = f"{work.table.name.sql(catalog)}.branch_stage"
     run_statements(work, MODES[mode].copy_statements(work.table.metadata, branch, source))
 

@@ -40,6 +40,7 @@ __all__ = [
     "open_versions_query",
     "statements",
     "target_of",
+    "versions_source",
     "view_schema",
 ]
 IMAGES: Sequence[str] = ()
@@ -139,18 +140,19 @@ def target_of(
     return Target.of(name, catalog, schema, fold, companions)
 
 
-def open_versions_query(target: Target, lookup: pa.Table, view: str) -> str:
+def open_versions_query(target: Target, lookup: pa.Table, view: str, holds: str = _OPEN) -> str:
     """Return the query for how many open versions there are per key: (code, held).
 
     Args:
         target: the history.
         lookup: the keys, as `SegmentFold.lookup_rows` gives them.
         view: the view that holds them.
+        holds: the condition, in Spark SQL, of the rows that are counted.
     """
     if target.fold.bag:
-        pairs = bag_join(target, lookup, view, "code", where=[_OPEN])
+        pairs = bag_join(target, lookup, view, "code", where=[holds])
     else:
-        condition = " AND ".join([f"l.{_OPEN}", *same_key(target, "l"), *key_range(target, lookup, "l")])
+        condition = " AND ".join([holds, *same_key(target, "l"), *key_range(target, lookup, "l")])
         pairs = f"{target.branch} AS l JOIN {quote(view)} AS s ON {condition}"
     return f"SELECT s.code AS code, count(*) AS held FROM {pairs} GROUP BY s.code"
 
@@ -165,7 +167,7 @@ def statements(target: Target, versions: Versions, view: str, lookup_view: str) 
         lookup_view: of a bag, the view of ``versions.lookup_rows``.
     """
     names, values = (", ".join(side) for side in zip(*_inserted(target), strict=True))
-    source = _source(target, versions, view, lookup_view)
+    source = versions_source(target, versions, view, lookup_view)
     if not versions.closes:
         adding = f"INSERT INTO {target.branch} ({names}) SELECT {values} FROM {source} AS s"
         return [*_truncating(target, versions), adding]
@@ -229,8 +231,18 @@ def _past(target: Target) -> list[str]:
     return [quote(name) for name in names if name in existing]
 
 
-def _source(target: Target, versions: Versions, view: str, lookup_view: str) -> str:
-    """The rows: with what versions keep of the open one that they come from, or the place of what ends."""
+def versions_source(
+    target: Target, versions: Versions, view: str, lookup_view: str, holds: str = _OPEN
+) -> str:
+    """The rows: with what versions keep of the open one that they come from, or the place of what ends.
+
+    Args:
+        target: the history.
+        versions: the versions that begin and end.
+        view: the view of ``versions.rows``.
+        lookup_view: of a bag, the view of ``versions.lookup_rows``.
+        holds: the condition, in Spark SQL, of the rows of the lake that are open.
+    """
     moved = any(f"m{i}" in target.view_columns for i, _ in target.keys)
     selected = ["s.close AS close", *(f"s.{name} AS {name}" for name in _VALIDITY)]
     needed = [name for i, _ in target.keys for _, _, name in target.pair(i, "m")] if moved else []
@@ -242,15 +254,15 @@ def _source(target: Target, versions: Versions, view: str, lookup_view: str) -> 
             needed += [name] if from_open else []
     past = _past(target)
     selected += [f"{f'o.{name}' if moved else 'NULL'} AS p{number}" for number, name in enumerate(past)]
-    joined = _open_version(target, [*needed, *past]) if moved else ""
+    joined = _open_version(target, [*needed, *past], holds) if moved else ""
     if versions.bag and versions.closes:
         selected += ["d.f AS f", "d.p AS p"]
         joined = _places(target, versions, lookup_view)
     return f"(SELECT {', '.join(selected)} FROM {quote(view)} AS s{joined})"
 
 
-def _open_version(target: Target, names: Sequence[str]) -> str:
-    where = " AND ".join([_OPEN, *key_range(target, target.fold.rows, "l", "m")])
+def _open_version(target: Target, names: Sequence[str], holds: str) -> str:
+    where = " AND ".join([holds, *key_range(target, target.fold.rows, "l", "m")])
     lake = f"(SELECT {', '.join(dict.fromkeys(names))} FROM {target.branch} AS l WHERE {where})"
     return f" LEFT JOIN {lake} AS o ON {' AND '.join(same_key(target, 'o', 'm'))}"
 

@@ -7,6 +7,8 @@ aside.  It holds nothing then; but should somebody else have made it, nothing of
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from slotlake.spark.catalog.base import Loaded
 from slotlake.spark.names import quote
 from slotlake.spark.publish.derived_tables import is_other_type, sql_types, unused_field_name
@@ -20,6 +22,21 @@ def field_types(metadata: Metadata) -> dict[str, str]:
     current = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
     spark_names = {"long": "bigint"}
     return {f["name"]: spark_names.get(str(f["type"]), str(f["type"])) for f in current["fields"]}
+
+
+def key_fields(
+    schema: TableSchema, companions: Collection[str], key: Collection[str] | None = None
+) -> list[str]:
+    """Return the fields of a mirror that hold its key, with those of their exact texts.
+
+    Args:
+        schema: the mirror's shape.
+        companions: lake names of the exact-text columns that the table has.
+        key: source names of the key's columns; None for those that the shape says.
+    """
+    columns = [schema.column(name) for name in sorted(schema.key if key is None else key)]
+    names = [(c.lake_name, [c.exact_name] if c.exact_name in companions else []) for c in columns]
+    return [field for name, exact in names for field in (name, *exact)]
 
 
 def field_changes(table: Loaded, catalog: str, schema: TableSchema) -> list[str]:

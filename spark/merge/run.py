@@ -174,13 +174,16 @@ def _apply(
             run_statements(work, sql, final, nothing_staged=nothing_staged, markers=target.markers)
 
 
-def fill_constants(work: Work, constants: Sequence[Constant], companions: Collection[str]) -> None:
+def fill_constants(
+    work: Work, constants: Sequence[Constant], companions: Collection[str], deleted: str = ""
+) -> None:
     """Set columns that joined later to their constant, in all rows of the table.
 
     Args:
         work: the table.
         constants: the columns and their values.
         companions: lake names of the exact-text columns that the table has.
+        deleted: rows in which this column is true are left as they are.
     """
     columns = [constant.column for constant in constants]
     values = pa.table({f"n{i}": constant.value for i, constant in enumerate(constants)})
@@ -192,8 +195,9 @@ def fill_constants(work: Work, constants: Sequence[Constant], companions: Collec
         if not exact or column.exact_name in companions:
             assignments.append(f"t.{quote(column.exact_name if exact else column.lake_name)} = s.{name}")
     branch = f"{work.table.name.sql(work.lake.catalog)}.branch_stage"
+    which = f"NOT t.{quote(deleted)}" if deleted else "true"
     with view_of(work, rows, ", ".join(kinds)) as view:
-        merge = f"MERGE INTO {branch} AS t USING {quote(view)} AS s ON true WHEN MATCHED THEN UPDATE SET"
+        merge = f"MERGE INTO {branch} AS t USING {quote(view)} AS s ON {which} WHEN MATCHED THEN UPDATE SET"
         run_steps(work, [f"{merge} {', '.join(assignments)}"])
 
 

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.spark.catalog import tags as catalog_tags
@@ -31,6 +32,7 @@ from slotlake.spark.publish.past import location_at
 from slotlake.spark.publish.points import choose
 from slotlake.spark.publish.position import commits_name, position_of
 from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables import soft_deletes
 from slotlake.spark.tables.metadata import LSN, Metadata
 from slotlake.spark.tables.schema import SCHEMA_PROPERTY, LakeColumn, TableSchema, schema_of
 from slotlake.spark.tables.settle import schema_id_at, shape_at
@@ -323,12 +325,50 @@ class ReadPoint:
         name = self.find(table)
         ids = self.pinned[name].field_ids
         schema = self._schema(name)
+        if schema.soft_deletes:
+            return self._rows_by_state(name, columns, deleted=False)
         present = [column for column in schema.live if column.lake_name in ids]
         if columns is not None:
             by_name = {column.name: column for column in present}
             present = [by_name[column] for column in columns]
         chosen, scan_columns = _scan_columns(ids, present)
         return chosen, scan(self.pinned[name].location, self._snapshot_id(name), scan_columns)
+
+    def marked_rows(self, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch] | None:
+        """The rows that the source deleted and a mirror still has, marked; as :meth:`text_batches`.
+
+        Returns:
+            None if the mirror does not keep such rows.
+
+        Raises:
+            KeyError: no such table, or column.
+        """
+        name = self.find(table)
+        if not self._schema(name).soft_deletes:
+            return None
+        chosen, typed = self._rows_by_state(name, columns, deleted=True)
+        return (_as_text(batch, chosen) for batch in typed)
+
+    def _rows_by_state(
+        self, name: LakeName, columns: Sequence[str] | None, *, deleted: bool
+    ) -> tuple[list[tuple[LakeColumn, bool]], Iterator[pa.RecordBatch]]:
+        """As `_chosen`, of a mirror that keeps deleted rows: only these, or only the others."""
+        from slotlake.spark.read.scan import ScanColumn, scan
+
+        ids, schema = self.pinned[name].field_ids, self._schema(name)
+        by_name = {column.name: column for column in schema.live if column.lake_name in ids}
+        names = list(by_name) if columns is None else columns
+        chosen, scan_columns = _scan_columns(ids, [by_name[column] for column in names])
+        scan_columns.append(ScanColumn(ids[soft_deletes.DELETED], pa.field(soft_deletes.DELETED, pa.bool_())))
+        batches = scan(self.pinned[name].location, self._snapshot_id(name), scan_columns)
+        return chosen, (_with_state(batch, deleted) for batch in batches)
+
+
+def _with_state(batch: pa.RecordBatch, deleted: bool) -> pa.RecordBatch:
+    """The rows that have the mark, or do not have it, without the column of it."""
+    is_deleted = batch.column(batch.num_columns - 1)
+    wanted = is_deleted if deleted else pc.invert(is_deleted)
+    return batch.select(range(batch.num_columns - 1)).filter(wanted)
 
 
 def _scan_columns(

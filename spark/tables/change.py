@@ -88,7 +88,13 @@ def schema_after_copy(schema: TableSchema, new_schema: TableSchema) -> TableSche
     columns = tuple(
         column for column in shape.columns if column.lake_name not in retyped_names or not column.dropped
     )
-    return replace(shape, columns=columns, selection=new_schema.selection, types=new_schema.types)
+    return replace(
+        shape,
+        columns=columns,
+        selection=new_schema.selection,
+        types=new_schema.types,
+        soft_deletes=new_schema.soft_deletes,
+    )
 
 
 def _numbered(new_schema: TableSchema, numbers: Numbers) -> TableSchema:
@@ -223,6 +229,7 @@ def _combined_schema(
         types=schema.types,
         fingerprint=source.fingerprint,
         drop=schema.drop,
+        soft_deletes=schema.soft_deletes,
     )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.errors import LAKE_ALTERED, LakeError
 from slotlake.spark.names import LakeName, exact_name, lake_columns, lake_table, literal, postgres_name, quote
+from slotlake.spark.tables import soft_deletes
 from slotlake.spark.tables.metadata import Metadata
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ class TableSchema:
         types: by which rules its columns got their forms (`spark.tables.type_rules`), "" for the usual.
         fingerprint: what the source's catalog said of the table (`infra.source.fingerprints`), "" if unknown.
         drop: columns that are gone leave the lake with the next publication.
+        soft_deletes: rows that the source deleted stay, marked (`spark.tables.soft_deletes`).
     """
 
     relation_id: int
@@ -145,6 +147,7 @@ class TableSchema:
     types: str = ""
     fingerprint: str = ""
     drop: bool = False
+    soft_deletes: bool = False
 
     @property
     def source_name(self) -> str:
@@ -273,6 +276,7 @@ def create_table(
     """
     definitions = [column.definition for column in schema.columns]
     definitions += [column.exact_definition for column in schema.columns if column.representation.inexact]
+    definitions += soft_deletes.definitions() if schema.soft_deletes else []
     properties = {"format-version": str(table_format), **_PROPERTIES}
     properties |= {SCHEMA_PROPERTY: schema.to_json(), PIPELINE_PROPERTY: pipeline}
     if len(definitions) > COLUMNS_COUNTED:

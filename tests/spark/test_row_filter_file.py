@@ -22,8 +22,8 @@ from slotlake.infra.selection.tables import (
     lake_schema,
     require_published,
     selected,
-    selection_report,
 )
+from slotlake.infra.status.table_states import selection_report
 from slotlake.spark.row_filter.selection import Selection
 from tests.conftest import Database
 
