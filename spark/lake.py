@@ -28,10 +28,15 @@ ANSWER_SECONDS = 120  # of a REST server, which writes the tables' metadata file
 _FILE_IO = "org.apache.iceberg.io.ResolvingFileIO"
 # Manifests never change: without this each statement fetches all of them again.
 _MANIFEST_CACHE = {"io.manifest.cache-enabled": "true", "io.manifest.cache.expiration-interval-ms": "3600000"}
+# A request is made at most nine times, with pauses of 0.2 to 20 s; a silent store costs 30 s each time.
 _LIMITS = {
     "http-client.urlconnection.connection-timeout-ms": str(CONNECT_SECONDS * 1000),
+    "http-client.urlconnection.socket-timeout-ms": "30000",
     "http-client.apache.connection-timeout-ms": str(CONNECT_SECONDS * 1000),
-    "http-client.apache.socket-timeout-ms": "60000",
+    "http-client.apache.socket-timeout-ms": "30000",
+    "s3.retry.num-retries": "8",
+    "s3.retry.min-wait-ms": "200",
+    "s3.retry.max-wait-ms": "20000",
 }
 # A server that has gone without a word is noticed at every step; keepalives do not run while something that
 # was sent has not been acknowledged.

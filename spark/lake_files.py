@@ -63,6 +63,16 @@ def size(location: str) -> int | None:
         return stores.store_of(location).size(Location(location))
 
 
+def look_at(location: str) -> None:
+    """See that a storage still gives a file.
+
+    Raises:
+        LakeError: it does not.
+    """
+    with _readable(location), stores.store_of(location).open(Location(location)) as file:
+        file.read(1)
+
+
 def files(folder: str) -> Iterator[StoredFile]:
     """Every file of a folder and its folders.
 
@@ -168,8 +178,6 @@ def probe_bucket(lake: LakeSettings) -> None:
         store.write_new(location, b"2")
     except FileExistsError:
         refused = True
-    except OSError:
-        refused = False
     else:
         refused = False
     with _writable(location):
@@ -188,6 +196,8 @@ def probe_bucket(lake: LakeSettings) -> None:
 def _readable(location: str) -> Iterator[None]:
     try:
         yield
+    except LakeError:
+        raise  # an object store's error has its own words
     except OSError as error:
         raise LakeError(
             f"a file of the lake cannot be read: {error.strerror or error}",
@@ -200,6 +210,8 @@ def _readable(location: str) -> Iterator[None]:
 def _writable(location: str) -> Iterator[None]:
     try:
         yield
+    except LakeError:
+        raise  # an object store's error has its own words
     except OSError as error:
         raise LakeError(
             f"a file of the lake cannot be written: {error.strerror or os.strerror(error.errno or 5)}",

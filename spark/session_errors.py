@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -14,6 +15,11 @@ SPARK_ERRORS = (PySparkException, Py4JError)
 _JAVA_CLASS = re.compile(r"\(([a-z]\w*(?:\.[\w$]+)+(?:Exception|Error))\)")
 _CONFLICTS = ("ValidationException", "CommitFailedException", "CommitStateUnknownException")
 _NO_SPACE = "No space left on device"
+# What the SDK of the store says, and after how many tries; or what a connection to it died of.
+_SDK = re.compile(r"software\.amazon\.awssdk\.[\w.$]+Exception: ([^\n]*?) \(SDK Attempt Count: (\d+)\)")
+_STATUS = re.compile(r" \(Service: S3, Status Code: (\d+)[^)]*\)")
+_BROKEN = re.compile(r"(?:java\.net\.Socket\w*|ConnectionClosed|SSL\w*)Exception: [^\n]*")
+_OBJECT = re.compile(r"\bs3[an]?://[^\s'\",)]+")
 _CATALOG_FULL = ("SQLITE_FULL", "database or disk is full")
 
 
@@ -21,6 +27,44 @@ class StageConflictError(LakeError):
     """Another statement changed the branch meanwhile, as one that a killed run left in a Spark server."""
 
     retryable = True
+
+
+@dataclass(frozen=True)
+class StoreFailure:
+    """What an object store did to Spark.
+
+    Attributes:
+        what: its answer, and after how many tries; or what the connection died of.
+        object: its location, where Spark says it.
+        passing: the connection broke, which a further try may mend; else the SDK has tried again itself.
+        refused: the keys do not allow it.
+    """
+
+    what: str
+    object: str | None
+    passing: bool
+    refused: bool
+
+
+def store_failure(error: Exception) -> StoreFailure | None:
+    """Return what an object store did to a statement; None if it is not at fault.
+
+    Args:
+        error: Spark's.
+    """
+    text = str(error)
+    named = _OBJECT.search(text)
+    place = named[0] if named else None
+    if sdk := _SDK.search(text):
+        status, tries = _STATUS.search(sdk[1]), int(sdk[2])
+        answer = f"{_STATUS.sub('', sdk[1])}{f' (status {status[1]})' if status else ''}"
+        times = f"; tried {tries} times" if tries > 1 else ""
+        refused = status is not None and status[1] in ("401", "403")
+        return StoreFailure(f"{answer}{times}", place, passing=False, refused=refused)
+    broken = _BROKEN.search(text)
+    if broken is None or place is None:
+        return None
+    return StoreFailure(broken[0].rpartition("Exception: ")[2], place, passing=True, refused=False)
 
 
 def reason(error: Exception) -> str:

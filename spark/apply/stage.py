@@ -44,6 +44,7 @@ from slotlake.spark.publish.sidecar import NOTHING, BatchSidecar, TableCopy
 from slotlake.spark.publish.swap import Loaded, load, require_owner, reset_stage, tables_behind
 from slotlake.spark.row_filter.selection import select_changes
 from slotlake.spark.session_errors import StageConflictError
+from slotlake.spark.storage.base import PassingStoreError
 from slotlake.spark.tables.schema import schema_of
 from slotlake.spark.tables.settle import settle
 from slotlake.spark.tables.shapes import BatchRelation, ChangeBatch
@@ -111,7 +112,7 @@ def apply_batch(
     for _ in range(_ATTEMPTS - 1):
         try:
             return _apply_once(session, lake, batch, pipeline, choices, sidecar)
-        except StageConflictError:
+        except (StageConflictError, PassingStoreError):
             continue
     return _apply_once(session, lake, batch, pipeline, choices, sidecar)
 

@@ -91,6 +91,8 @@ def with_files(
         snapshot["summary"].update(entries)
         new = [write_manifest(with_schema, snapshot, UNPARTITIONED_PARTITION_SPEC, added)] if added else []
         snapshot = write_list(format_of(metadata), snapshot, [*new, *manifests_of(metadata, before)])
+    except LakeError:
+        raise
     except OSError as error:
         raise LakeError(
             f"the copied files cannot be added to the table: {error.strerror or error}",
@@ -285,6 +287,8 @@ def with_own_manifests(metadata: Metadata, snapshot: Metadata, location: str) ->
     try:
         copies = [_copy_manifest(manifest, location) for manifest in manifests_of(metadata, snapshot)]
         _write_list(format_of(metadata), own, copies)
+    except LakeError:
+        raise
     except OSError as error:
         raise LakeError(
             f"a table's manifests cannot be copied: {error.strerror or error}",

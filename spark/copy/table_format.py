@@ -159,6 +159,8 @@ def _lowered(table: Loaded) -> Metadata:
     now = int(max(time.time() * 1000, before["last-updated-ms"]))
     try:
         snapshot = _written(before, metadata, point, now)
+    except LakeError:
+        raise
     except OSError as error:
         raise LakeError(
             f"the manifests of a table cannot be written: {error.strerror or error}",

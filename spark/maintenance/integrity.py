@@ -25,6 +25,7 @@ from slotlake.spark.maintenance.table_files import TableFiles
 from slotlake.spark.names import LakeName, belongs
 from slotlake.spark.publish.commits import BATCH, LSN, STEPS, commits_name, pins_of
 from slotlake.spark.publish.derived_tables import SUFFIXES
+from slotlake.spark.storage.base import StoreRefusedError, StoreUnavailableError
 from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
@@ -154,6 +155,8 @@ def _missing_files(table: Loaded) -> Iterator[Damage]:
     head = catalog_metadata.head(table.metadata)
     try:
         listed = TableFiles().referenced_files([head] if head else [])
+    except (StoreUnavailableError, StoreRefusedError):
+        raise  # the store fails: that says nothing about the table
     except LakeError as error:
         yield Damage(DAMAGED, table.name, f"a metadata file of {table.name} cannot be read: {error.where}")
         return

@@ -24,6 +24,7 @@ from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.bag_sql import bag_statements
 from slotlake.spark.merge.bounds import Markers
 from slotlake.spark.merge.during_statements import failpoint_during, temporary_settings
+from slotlake.spark.merge.failures import explained
 from slotlake.spark.merge.fields import field_changes, field_types
 from slotlake.spark.merge.probe import changed_as_expected, counts_on_the_lake, lake_rows_query
 from slotlake.spark.merge.representation import in_representation
@@ -34,7 +35,7 @@ from slotlake.spark.publish.commits import RUN, STEPS, Point
 from slotlake.spark.publish.derived_tables import empty_insert
 from slotlake.spark.publish.swap import Loaded, reset_stage, steps_staged
 from slotlake.spark.session import bounded
-from slotlake.spark.session_errors import SPARK_ERRORS, StageConflictError, is_conflict, reason
+from slotlake.spark.session_errors import SPARK_ERRORS
 from slotlake.spark.tables.metadata import STAGE, ancestry, head, summary
 from slotlake.spark.tables.schema import (
     SCHEMA_PROPERTY,
@@ -280,7 +281,7 @@ def run_query(work: Work, sql: str, markers: Markers = _NO_MARKERS) -> pa.Table:
     Raises:
         LakeError: Spark failed.
     """
-    with _explained(work.table), within_bounds(work.session, str(work.table.name)):
+    with explained(work.table), within_bounds(work.session, str(work.table.name)):
         return _execute(work.session, sql, markers).toArrow()
 
 
@@ -307,7 +308,7 @@ def run(session: SparkSession, table: Loaded, sql: str, markers: Markers = _NO_M
         StageConflictError: another statement changed the table meanwhile.
         LakeError: with Spark's error class; its whole message may hold row values.
     """
-    with _explained(table), within_bounds(session, str(table.name)):
+    with explained(table), within_bounds(session, str(table.name)):
         _execute(session, sql, markers).collect()
 
 
@@ -335,19 +336,6 @@ def within_bounds(session: SparkSession, table: str) -> Iterator[None]:
                 way_out="find out what Spark waits for (log, memory, locks of the catalog), then run again; "
                 "nothing was published",
             ) from None
-
-
-@contextmanager
-def _explained(table: Loaded) -> Iterator[None]:
-    try:
-        yield
-    except SPARK_ERRORS as error:
-        kind = StageConflictError if is_conflict(error) else LakeError
-        raise kind(
-            f"Spark could not change the table: {reason(error)}",
-            where=f"table {table.name}",
-            way_out="run again; if it fails again, Spark's own log says more. Nothing was published",
-        ) from error
 
 
 def apply_shape(work: Work, schema: TableSchema) -> frozenset[str]:

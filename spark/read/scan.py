@@ -58,6 +58,8 @@ def scan(
         for task in table.scan(partitions, snapshot_id=snapshot_id).plan_files():
             deleted = _deleted_positions(task, position_deletes)
             yield from _live_rows(task.file.file_path, columns, deleted)
+    except LakeError:
+        raise
     except OSError as error:
         raise LakeError(
             f"a file of the lake cannot be read: {error.strerror or error}",

@@ -4,7 +4,8 @@ Invariant: a file is there whole or not at all, and when a method that writes re
 cannot take it away.  A catalog must never point at a file that can vanish.
 
 Errors are those of files (OSError: FileNotFoundError, FileExistsError, PermissionError, …), of every kind of
-storage.
+storage.  Those of an object store that fails or refuses are errors of the lake at the same time, which say
+what to do.
 """
 
 from __future__ import annotations
@@ -15,7 +16,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from slotlake.decoder.errors import LakeError
 from slotlake.spark.storage.location import Location
+
+
+class StoreUnavailableError(LakeError, OSError):
+    """The object store does not answer, or not as it should; a later try may succeed."""
+
+    retryable = True
+
+
+class PassingStoreError(StoreUnavailableError):
+    """A connection to the object store broke in the middle of a statement; the next try may pass."""
+
+
+class StoreRefusedError(LakeError, PermissionError):
+    """The object store refuses the keys."""
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,8 @@ def _opened(location: str) -> Iterator[pq.ParquetFile]:
     with lake_files.open_to_read(location) as source:
         try:
             file = pq.ParquetFile(source, pre_buffer=False)
+        except LakeError:
+            raise
         except (OSError, pa.ArrowInvalid) as error:
             raise LakeError(
                 f"a position delete file cannot be read: {error}", where=location, way_out=LAKE_ALTERED

@@ -1,0 +1,64 @@
+"""A statement that Spark could not carry out, in words: what was at fault, the table, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from slotlake.decoder.errors import LakeError
+from slotlake.spark import lake_files
+from slotlake.spark.catalog.base import Loaded
+from slotlake.spark.session_errors import (
+    SPARK_ERRORS,
+    StageConflictError,
+    StoreFailure,
+    is_conflict,
+    reason,
+    store_failure,
+)
+from slotlake.spark.storage.base import PassingStoreError, StoreRefusedError, StoreUnavailableError
+from slotlake.spark.storage.location import Location
+
+
+@contextmanager
+def explained(table: Loaded) -> Iterator[None]:
+    """Raise what Spark raises as an error of ours, without row values.
+
+    Args:
+        table: the one that the statement changes.
+
+    Raises:
+        StageConflictError: another statement changed the table meanwhile.
+        StoreUnavailableError, StoreRefusedError: the object store failed.
+        LakeError: anything else.
+    """
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        if is_conflict(error):
+            raise _failed(StageConflictError, table, reason(error)) from error
+        if Location(table.location).is_in_bucket:
+            failure = store_failure(error)
+            if failure is not None:
+                raise _failed_by_store(table, failure) from error
+            lake_files.look_at(table.location)  # Spark may say of a store that fails: there is no such table
+        raise _failed(LakeError, table, reason(error)) from error
+
+
+def _failed(kind: type[LakeError], table: Loaded, why: str) -> LakeError:
+    return kind(
+        f"Spark could not change the table: {why}",
+        where=f"table {table.name}",
+        way_out="run again; if it fails again, Spark's own log says more. Nothing was published",
+    )
+
+
+def _failed_by_store(table: Loaded, failure: StoreFailure) -> LakeError:
+    """The error that names the object store; a connection that broke may not break again."""
+    kind = StoreRefusedError if failure.refused else StoreUnavailableError
+    return (PassingStoreError if failure.passing else kind)(
+        f"Spark could not change the table, because the object store failed: {failure.what}",
+        where=f"table {table.name}, {failure.object or Location(table.location).parent.parent}",
+        way_out="see that the store answers, and that the keys are right and not expired (lake.storage); "
+        "then run the same command again: nothing was published",
+    )

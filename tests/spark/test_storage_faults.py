@@ -1,0 +1,138 @@
+"""An object store that fails: each request is made again with limits, and named when it is given up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from slotlake.decoder.errors import LakeError
+from slotlake.infra.local.object_store import LocalObjectStore
+from slotlake.spark.storage import bucket, requests
+from slotlake.spark.storage.base import StoreRefusedError, StoreUnavailableError
+from slotlake.spark.storage.bucket import BucketStore
+from slotlake.spark.storage.location import Location
+from slotlake.spark.storage.settings import StorageSettings
+from tests.faulty_store import Fault, FaultyStore
+
+pytestmark = pytest.mark.server
+CONTENT: Final = b"0123456789" * 500
+PASSING: Final = [fault for fault in Fault if fault not in (Fault.EXPIRED, Fault.SLOW)]
+
+
+@pytest.fixture
+def faulty(object_store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyStore]:
+    """A faulty way to the store, and limits that a test can wait for."""
+    monkeypatch.setattr(requests, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(requests, "RETRY_SECONDS", 1)
+    monkeypatch.setattr(bucket, "_PART_BYTES", 5 << 20)
+    with FaultyStore(object_store.endpoint) as way:
+        yield way
+
+
+@pytest.fixture
+def store(object_store: LocalObjectStore, faulty: FaultyStore) -> BucketStore:
+    """The store by that way."""
+    return BucketStore("s3://lake", StorageSettings(**{**object_store.storage, "endpoint": faulty.endpoint}))
+
+
+def _operations(store: BucketStore, folder: Location, large: Path) -> dict[str, Callable[[], Any]]:
+    """Each operation, and what it must give."""
+
+    def removed() -> bool:
+        store.remove([folder / "x"])
+        return store.size(folder / "x") is None
+
+    def uploaded() -> bool:
+        store.put(large, folder / "large")
+        return store.size(folder / "large") == large.stat().st_size
+
+    def written() -> bool:
+        store.write_new(folder / "new", CONTENT)
+        return store.read(folder / "new") == CONTENT
+
+    return {
+        "write an object": written,
+        "read an object": lambda: store.read(folder / "x") == CONTENT,
+        "find an object": lambda: store.size(folder / "x") == len(CONTENT),
+        "list objects": lambda: [f.location for f in store.files(folder)] == [folder / "x"],
+        "remove an object": removed,
+        "read parts": lambda: store.open(folder / "x").read() == CONTENT,
+        "upload parts": uploaded,
+    }
+
+
+@pytest.mark.parametrize("fault", PASSING)
+def test_what_passes_is_not_noticed(
+    store: BucketStore, faulty: FaultyStore, fault: Fault, tmp_path: Path
+) -> None:
+    large = tmp_path / "large"
+    large.write_bytes(CONTENT * 2500)
+    root = Location(f"s3://lake/{tmp_path.name}")
+    for name in _operations(store, root, large):
+        folder = root / f"{fault.name}-{name}".replace(" ", "-")
+        store.write_new(folder / "x", CONTENT)
+        rule = faulty.add(fault, times=1)
+        assert _operations(store, folder, large)[name](), name
+        assert rule.met == 1, name
+        faulty.heal()
+
+
+def test_what_does_not_pass_is_named(store: BucketStore, faulty: FaultyStore, tmp_path: Path) -> None:
+    root = Location(f"s3://lake/{tmp_path.name}")
+    store.write_new(root / "x", CONTENT)
+    answers = {Fault.SLOW_DOWN: "SlowDown", Fault.RESET_BEFORE: "reset by peer", Fault.SILENT: "in time"}
+    for fault, answer in answers.items():
+        rule = faulty.add(fault)
+        begun = time.monotonic()
+        with pytest.raises(StoreUnavailableError) as raised:
+            store.write_new(root / fault.name, CONTENT)
+        assert time.monotonic() - begun < 15
+        faulty.heal()
+        assert raised.value.retryable
+        what = raised.value.what
+        assert all(part in what for part in (faulty.endpoint, "write an object", answer)), what
+        assert f"tried {rule.met} times" in what
+        assert raised.value.where == root / fault.name
+        assert "lake.storage" in raised.value.way_out
+        assert [file.location for file in store.files(root)] == [root / "x"]
+
+
+def test_a_refusal_is_not_tried_again(store: BucketStore, faulty: FaultyStore, tmp_path: Path) -> None:
+    root = Location(f"s3://lake/{tmp_path.name}")
+    store.write_new(root / "x", CONTENT)
+    for name, operation in _operations(store, root, tmp_path / "none").items():
+        if name == "upload parts":
+            continue
+        rule = faulty.add(Fault.EXPIRED)
+        with pytest.raises(StoreRefusedError) as raised:
+            operation()
+        faulty.heal()
+        assert rule.met == 1, name
+        assert not raised.value.retryable
+        assert "expired" in raised.value.way_out
+
+
+def test_a_list_that_is_cut_is_not_an_empty_one(
+    store: BucketStore, faulty: FaultyStore, tmp_path: Path
+) -> None:
+    root = Location(f"s3://lake/{tmp_path.name}")
+    store.write_new(root / "x", CONTENT)
+    faulty.add(Fault.CUT, "GET")
+    with pytest.raises(LakeError):
+        list(store.files(root))
+
+
+def test_anothers_object_is_not_taken_for_an_answer_that_was_lost(
+    store: BucketStore, faulty: FaultyStore, tmp_path: Path
+) -> None:
+    root = Location(f"s3://lake/{tmp_path.name}")
+    faulty.add(Fault.RESET_AFTER, "PUT", times=1)
+    store.write_new(root / "x", CONTENT)
+    faulty.add(Fault.RESET_AFTER, "PUT", times=1)
+    with pytest.raises(FileExistsError):
+        store.write_new(root / "x", b"another")
+    assert store.read(root / "x") == CONTENT
