@@ -80,7 +80,7 @@ class _State:
             rule = next(fitting, None)
             if rule is not None:
                 rule.met += 1
-            self.requests.append((method, path, rule and rule.fault))
+            self.requests.append((method, path, rule.fault if rule else None))
             return rule
 
     def _meets(self, rule: Rule, method: str, path: str) -> bool:

@@ -56,7 +56,11 @@ class BucketStore(Store):
         return content
 
     def open(self, location: Location) -> BinaryIO:
-        """Open an object; what is read is fetched in ranges of some megabytes."""
+        """Open an object; what is read is fetched in ranges of some megabytes.
+
+        Raises:
+            OSError: there is no such object, or the store fails.
+        """
         size = self.size(location)
         if size is None:
             raise FileNotFoundError(2, "there is no such object, or no such bucket", location)
