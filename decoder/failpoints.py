@@ -46,6 +46,7 @@ NAMES = frozenset(
         "compact.rewritten",  # they are packed; further tables are not
         "maintain.rewritten",  # a table's files rewritten, nothing expired
         "maintain.expired",  # snapshots gone from its metadata, their files not removed
+        "layout.before_swap",  # tables with another layout are written, no pointer is moved
         "format.before_swap",  # tables in another format are written, no pointer is moved
     }
 )

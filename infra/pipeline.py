@@ -21,6 +21,7 @@ from slotlake.infra.reports import (
     ConfirmReport,
     FormatReport,
     InitReport,
+    LayoutReport,
     MaintainReport,
     PublishReport,
     PullReport,
@@ -193,16 +194,22 @@ class Pipeline(OpenPipeline):
         return replay(self, namespace, Range(parsed_at(start), parsed_at(end), transactions), progress)
 
     def maintain(
-        self, table: str | None = None, *, progress: Progressing = silent, wait_seconds: float = 0.0
+        self,
+        table: str | None = None,
+        *,
+        rewrite_layout: bool = False,
+        progress: Progressing = silent,
+        wait_seconds: float = 0.0,
     ) -> MaintainReport:
         """Compact the lake's tables, and let go of what no kept point needs. Changes no row.
 
         Args:
             table: only this one, as PostgreSQL writes it.
+            rewrite_layout: also write anew all tables that have files of an earlier layout.
         """
         from slotlake.infra.care.maintenance import maintain
 
-        return maintain(self, table, progress, wait_seconds)
+        return maintain(self, table, progress, wait_seconds, rewrite_layout=rewrite_layout)
 
     def change_format(
         self, tables: Sequence[str] = (), *, progress: Progressing = silent, wait_seconds: float = 60.0
@@ -220,6 +227,22 @@ class Pipeline(OpenPipeline):
 
         with self.exclusively(wait_seconds):
             return change_format(self, tables, progress)
+
+    def change_layout(
+        self, tables: Sequence[str] = (), *, progress: Progressing = silent, wait_seconds: float = 60.0
+    ) -> LayoutReport:
+        """Give lake tables the partitions and the sort order that the pipeline file asks for, all at once.
+
+        Args:
+            tables: only these, as PostgreSQL writes them, with their derived tables.
+
+        Raises:
+            PipelineFileError: the lake has no such table, or a table cannot have that layout.
+        """
+        from slotlake.infra.care.table_layout import change_layout
+
+        with self.exclusively(wait_seconds):
+            return change_layout(self, tables, progress)
 
     # -- looking --------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self
 from slotlake.decoder.errors import LakeError, PipelineFileError
 from slotlake.decoder.server.source import SourceSettings
 from slotlake.infra.config.formats import table_formats
+from slotlake.infra.config.layouts import table_layouts
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.config.private_files import privately, tighten
 from slotlake.infra.lock import exclusive
@@ -245,6 +246,7 @@ def lake_settings(file: PipelineFile) -> LakeSettings:
         rest=file.lake_rest(),
         table_format=lake.format,
         table_formats=table_formats(file),
+        layouts=table_layouts(file),
         storage=file.lake_storage(),
         exchange=file.state_dir / "exchange",
     )

@@ -212,6 +212,15 @@ class FormatReport(Report):
 
 
 @dataclass(frozen=True)
+class LayoutReport(Report):
+    """What `layout` did: lake table → in words, the layout that it had and has, of those that got another."""
+
+    pipeline: str
+    tables: dict[str, tuple[str, str]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class TableStatus(Report):
     """A source table and where it is in the lake.
 

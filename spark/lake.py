@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from slotlake.decoder.errors import LakeError
+from slotlake.spark.layout import Layout
 from slotlake.spark.limits import CONNECT_SECONDS, SILENT_SECONDS
 from slotlake.spark.storage.location import Location
 from slotlake.spark.storage.settings import StorageSettings
@@ -76,6 +77,7 @@ class LakeSettings:
         rest: what pyiceberg and Spark are told about a REST server (token, credential, warehouse …).
         table_format: Iceberg's format of new tables, 2 or 3.
         table_formats: of those of some tables, by source name, where it is another.
+        layouts: of those tables that are partitioned or sorted, by source name.
         storage: how the warehouse's object store is reached.
         exchange: a folder for files that pass between processes of this machine, where the warehouse is not a
             folder itself.
@@ -91,6 +93,7 @@ class LakeSettings:
     rest: Mapping[str, str] = field(default_factory=dict, repr=False)
     table_format: int = 3
     table_formats: Mapping[str, int] = field(default_factory=dict)
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
     storage: StorageSettings = field(default_factory=StorageSettings)
     exchange: Path | None = None
 
@@ -101,6 +104,14 @@ class LakeSettings:
             table: as PostgreSQL writes its name.
         """
         return self.table_formats.get(table, self.table_format)
+
+    def layout_of(self, table: str) -> Layout:
+        """The layout that a table, and its history, are to have, by the source's columns.
+
+        Args:
+            table: as PostgreSQL writes its name.
+        """
+        return self.layouts.get(table, Layout())
 
     @property
     def root(self) -> Location:

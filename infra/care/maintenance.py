@@ -22,7 +22,12 @@ _WAITING_FILE = "maintained-last"
 
 
 def maintain(
-    pipeline: OpenPipeline, table: str | None, progress: Progressing, wait_seconds: float
+    pipeline: OpenPipeline,
+    table: str | None,
+    progress: Progressing,
+    wait_seconds: float,
+    *,
+    rewrite_layout: bool = False,
 ) -> MaintainReport:
     """Pack files, expire snapshots and remove files of all tables or of one.
 
@@ -31,6 +36,7 @@ def maintain(
         table: one table, as PostgreSQL writes it; None: all.
         progress: is called before each table.
         wait_seconds: how long to wait for another run, for each table.
+        rewrite_layout: also write anew all tables that have files of an earlier layout.
 
     Raises:
         BusyError: another run worked for longer than ``wait_seconds``; the tables before are maintained.
@@ -40,6 +46,7 @@ def maintain(
 
     started = time.monotonic()
     pipeline.position()  # raises a clear error if there is no lake, before Spark starts
+    care = _care(pipeline, rewrite_layout)
     names = _waiting_first(pipeline, _lake_names(pipeline, table))
     maintained: list[Maintained] = []
     for name in names:
@@ -47,9 +54,7 @@ def maintain(
             break
         progress("maintain: tables", len(maintained) + 1, len(names))
         with pipeline.exclusively(wait_seconds):
-            maintained.append(
-                maintain_table(pipeline.session, pipeline.lake, name, pipeline.name, _care(pipeline))
-            )
+            maintained.append(maintain_table(pipeline.session, pipeline.lake, name, pipeline.name, care))
     waiting = [str(name) for name in names[len(maintained) :]]
     _remember(pipeline, waiting)
     return MaintainReport(
@@ -57,13 +62,13 @@ def maintain(
     )
 
 
-def _care(pipeline: OpenPipeline) -> Care:
+def _care(pipeline: OpenPipeline, rewrite_layout: bool) -> Care:
     from slotlake.spark.maintenance.expiry import Grace
     from slotlake.spark.maintenance.rewrite import Care
 
     section = pipeline.file.maintenance
     grace = Grace(section.unused_minutes * 60, section.orphan_hours * 3600)
-    return Care(grace, section.target_file_mb << 20)
+    return Care(grace, section.target_file_mb << 20, rewrite_layout=rewrite_layout)
 
 
 def _lake_names(pipeline: OpenPipeline, table: str | None) -> list[LakeName]:

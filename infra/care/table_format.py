@@ -42,14 +42,24 @@ def change_format(pipeline: OpenPipeline, tables: Sequence[str], progress: Progr
     pipeline.position()  # raises a clear error if there is no lake
     require_whole(pipeline)
     point = ReadPoint.latest(pipeline.lake)
-    chosen = _chosen(point, tables)
+    chosen = chosen_tables(point, tables, "slotlake format")
     formats = {name: pair for name, pair in other_formats(point).items() if not tables or name in chosen}
     _change(pipeline, {name: wanted for name, (_, wanted) in formats.items()}, progress)
     changed = {str(name): formats[name] for name in sorted(formats)}
     return FormatReport(pipeline.name, changed, round(time.monotonic() - started, 3))
 
 
-def _chosen(point: ReadPoint, tables: Collection[str]) -> set[LakeName]:
+def chosen_tables(point: ReadPoint, tables: Collection[str], command: str) -> set[LakeName]:
+    """Return the lake tables, derived ones included, that a user names.
+
+    Args:
+        point: has the tables.
+        tables: as PostgreSQL writes them.
+        command: for the error.
+
+    Raises:
+        PipelineFileError: the lake has no such table.
+    """
     chosen: set[LakeName] = set()
     for table in tables:
         try:
@@ -57,7 +67,7 @@ def _chosen(point: ReadPoint, tables: Collection[str]) -> set[LakeName]:
         except (KeyError, ValueError):
             raise PipelineFileError(
                 f"the lake has no table {table}",
-                where="slotlake format",
+                where=command,
                 way_out="write a table's name as PostgreSQL does; slotlake status lists the tables",
             ) from None
     return chosen

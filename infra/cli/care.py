@@ -85,12 +85,16 @@ def maintain(
     table: Annotated[
         str | None, typer.Option(help="Only this table, in PostgreSQL's form: public.orders.")
     ] = None,
+    rewrite_layout: Annotated[
+        bool,
+        typer.Option("--rewrite-layout", help="Also rewrite tables with files of an earlier layout."),
+    ] = False,
     as_json: JsonOption = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait while another run works.")] = 60.0,
 ) -> None:
     """Keep the lake's tables small and fast: pack files, expire old snapshots, remove unused files."""
     with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
-        report = opened.maintain(table, progress=progress, wait_seconds=wait)
+        report = opened.maintain(table, rewrite_layout=rewrite_layout, progress=progress, wait_seconds=wait)
     show(report, as_json, texts.maintain_text)
 
 
@@ -110,6 +114,24 @@ def format_tables(
     with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
         report = opened.change_format(tables or (), progress=progress, wait_seconds=wait)
     show(report, as_json, texts.format_text)
+
+
+@commands.command("layout", rich_help_panel=CARE)
+def lay_out_tables(
+    pipeline: PipelineArgument,
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TABLE…]", help="Only these tables, in PostgreSQL's form: public.orders. Default: all."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait while another run works.")] = 60.0,
+) -> None:
+    """Give tables the partitions and the sort order of the pipeline file. Rewrites no rows."""
+    with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
+        report = opened.change_layout(tables or (), progress=progress, wait_seconds=wait)
+    show(report, as_json, texts.layout_text)
 
 
 @commands.command(rich_help_panel=CARE)

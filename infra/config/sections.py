@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from slotlake.infra.config.types import Lossy, Representation, one_representation
+from slotlake.spark.layout import parse_partition, parse_sort
 
 _SLOT_NAME = re.compile(r"^[a-z0-9_]{1,63}$")
 Operation = Literal["insert", "update", "delete", "truncate"]
@@ -177,13 +178,15 @@ class TableSection(Section):
     on_drop: Literal["keep", "drop"] | None = None
     on_delete: Literal["delete", "mark"] | None = None
     format: Literal[2, 3] | None = None
+    partition_by: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    sort_by: Annotated[tuple[str, ...], Field(strict=False)] = ()
     on_lossy: Lossy | dict[str, Lossy] | None = None
     types: dict[str, Representation] = Field(default_factory=dict)
     filter: Annotated[tuple[str, ...], Field(strict=False)] = ()
     columns: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
     operations: Annotated[tuple[Operation, ...], Field(min_length=1, strict=False)] | None = None
 
-    @field_validator("filter", "mode", mode="before")
+    @field_validator("filter", "mode", "partition_by", "sort_by", mode="before")
     @classmethod
     def _one_or_several(cls, value: object) -> object:
         return one_or_several(value)
@@ -194,6 +197,18 @@ class TableSection(Section):
         if not all(each.strip() for each in value):
             raise ValueError("write an SQL condition or a list of conditions; a condition must not be empty")
         return tuple(each.strip() for each in value)
+
+    @field_validator("partition_by")
+    @classmethod
+    def _partition(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        parse_partition(value)
+        return value
+
+    @field_validator("sort_by")
+    @classmethod
+    def _sort(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        parse_sort(value)
+        return value
 
     @model_validator(mode="after")
     def _one_representation(self) -> Self:

@@ -43,6 +43,7 @@ from slotlake.infra.copy.unfinished import (
 )
 from slotlake.infra.reports import InitReport, TableCopy
 from slotlake.infra.selection.aside import is_of_one_table, reasons, require_columns, set_aside
+from slotlake.infra.selection.layouts import require_layouts
 from slotlake.infra.selection.tables import require_published
 from slotlake.spark.names import parse_postgres_name
 
@@ -79,6 +80,7 @@ def initialise(
     new_publications = list(dict.fromkeys([*publications_made(pipeline), *_publications(pipeline)]))
     tables = published_tables(pipeline)
     require_published(pipeline.file, tables)
+    require_layouts(pipeline.file, tables)
     tables, errors = without_troubled(pipeline, tables, known_errors)
     if attempt is None:
         _require_room(pipeline)

@@ -18,6 +18,7 @@ from slotlake.infra.joining.over_syncs import CopyKind, copy_some, give_up_stale
 from slotlake.infra.joining.settling import PLACE, note_publications
 from slotlake.infra.schema.large_tables import resumable_by_size
 from slotlake.infra.selection.aside import require_columns
+from slotlake.infra.selection.layouts import require_layouts
 from slotlake.infra.selection.tables import newly_published
 
 if TYPE_CHECKING:
@@ -76,4 +77,5 @@ def _new_tables(pipeline: OpenPipeline) -> list[SourceTable]:
     names = {(table.schema, table.table) for table in point.tables()}
     new_tables = newly_published(pipeline, names | point.aside.keys())
     require_columns(new_tables)
+    require_layouts(pipeline.file, new_tables)
     return new_tables

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from slotlake.decoder.catalog.publications import SourceTable, unfit_tables
-from slotlake.decoder.errors import LockedError, SlotBusyError, SlotlakeError
+from slotlake.decoder.errors import LockedError, PipelineFileError, SlotBusyError, SlotlakeError
 from slotlake.decoder.server.position import source_position
 from slotlake.decoder.server.source import ServerIdentity, identify, redact, source_session
 from slotlake.decoder.slots.capacity import capacity, require_free_slot
@@ -33,6 +33,7 @@ from slotlake.infra.pipeline_open import OpenPipeline
 from slotlake.infra.reports import Report
 from slotlake.infra.selection.aside import tables_aside, with_resume
 from slotlake.infra.selection.formats import FORMAT_WAY_OUT, format_differences
+from slotlake.infra.selection.layouts import LAYOUT_WAY_OUT, layout_differences, require_layouts
 from slotlake.infra.selection.tables import refuse_changed, require_published
 
 Result = Literal["ok", "warning", "error", "not checked"]
@@ -281,12 +282,23 @@ def _tables(look: _Look) -> str:
         refuse_changed(pipeline)
     else:
         require_published(pipeline.file, look.tables)
+    _layouts(look)
     for warning in unfit_tables(look.tables):
         look.checks.add("tables", "warning", f"{warning.table}: {warning.what}", warning.way_out)
     for trouble in without_troubled(pipeline, look.tables, ())[1]:
         what = f"{trouble.where} would be set aside: {trouble.what}"
         look.checks.add("tables", "warning", what, with_resume(trouble.way_out))
     return f"{len(look.tables)} tables fit: columns, keys, filters, types"
+
+
+def _layouts(look: _Look) -> None:
+    """Check `partition_by` and `sort_by`; what a table that the lake has lost of them stops no sync."""
+    try:
+        require_layouts(look.pipeline.file, look.tables)
+    except PipelineFileError as error:
+        if not look.initialised:
+            raise
+        look.checks.add("tables", "warning", f"{error.what} ({error.where})", error.way_out)
 
 
 def _lake(look: _Look) -> str:
@@ -302,6 +314,8 @@ def _lake(look: _Look) -> str:
         look.checks.add("lake", "warning", what, with_resume(aside.way_out))
     if differences := format_differences(ReadPoint.latest(look.pipeline.lake)):
         look.checks.add("lake", "warning", differences, FORMAT_WAY_OUT)
+    if differences := layout_differences(ReadPoint.latest(look.pipeline.lake)):
+        look.checks.add("lake", "warning", differences, LAYOUT_WAY_OUT)
     return "nothing but slotlake has changed the tables"
 
 

@@ -38,6 +38,7 @@ def table_change(table: Loaded, after: Metadata) -> Change:
         "updates": [
             *_format(before, after),
             *_schemas(before, after),
+            *_layout(before, after),
             *_added_snapshots(before, after),
             *(_set_ref(name, next_refs[name]) for name in sorted(moved, key=lambda name: name != MAIN)),
             *({"action": "remove-snapshot-ref", "ref-name": name} for name in dropped),
@@ -57,7 +58,8 @@ def table_creation(move: Move, table_uuid: str, *, content: bool) -> Change:
     properties = dict(metadata.get("properties", {}))
     schema = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
     order = next(o for o in metadata["sort-orders"] if o["order-id"] == metadata["default-sort-order-id"])
-    spec = next(s for s in metadata["partition-specs"] if s["spec-id"] == metadata["default-spec-id"])
+    # All specs, oldest first, so that each gets the number that the table's manifests have.
+    specs = sorted(metadata["partition-specs"], key=lambda spec: int(spec["spec-id"]))
     return {
         "identifier": _identifier(move.rename or move.name),
         "requirements": [{"type": "assert-create"}],
@@ -66,8 +68,8 @@ def table_creation(move: Move, table_uuid: str, *, content: bool) -> Change:
             {"action": "upgrade-format-version", "format-version": metadata["format-version"]},
             {"action": "add-schema", "schema": schema, "last-column-id": metadata["last-column-id"]},
             {"action": "set-current-schema", "schema-id": -1},
-            {"action": "add-spec", "spec": spec},
-            {"action": "set-default-spec", "spec-id": -1},
+            *({"action": "add-spec", "spec": spec} for spec in specs),
+            {"action": "set-default-spec", "spec-id": metadata["default-spec-id"]},
             {"action": "add-sort-order", "sort-order": order},
             {"action": "set-default-sort-order", "sort-order-id": -1},
             {"action": "set-location", "location": metadata["location"]},
@@ -132,6 +134,23 @@ def _schemas(before: Metadata, after: Metadata) -> list[Change]:
         {"action": "add-schema", "schema": schema, "last-column-id": after["last-column-id"]},
         {"action": "set-current-schema", "schema-id": -1},
     ]
+
+
+def _layout(before: Metadata, after: Metadata) -> list[Change]:
+    """The partition spec and the sort order that the table is to have; numbers are the server's."""
+    changes: list[Change] = []
+    for key, of, one in (
+        ("partition-specs", "spec-id", "spec"),
+        ("sort-orders", "order-id", "sort-order"),
+    ):
+        default = "default-spec-id" if one == "spec" else "default-sort-order-id"
+        known_ids = {each[of] for each in before.get(key, ())}
+        added = [each for each in after.get(key, ()) if each[of] not in known_ids]
+        changes += [{"action": f"add-{one}", one: each} for each in added]
+        if before.get(default) != after.get(default):
+            number = -1 if added else after[default]
+            changes.append({"action": f"set-default-{one}", f"{one}-id": number})
+    return changes
 
 
 def _added_snapshots(before: Metadata, after: Metadata) -> list[Change]:

@@ -44,7 +44,7 @@ from pyiceberg.manifest import (
     data_file_with_partition,
     manifest_entry_schema_with_data_file,
 )
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record, StructProtocol
 
@@ -53,6 +53,7 @@ from slotlake.spark import lake_files
 from slotlake.spark.storage.file_io import StoreFileIO
 from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.layout import default_spec, sort_order_id
 from slotlake.spark.tables.metadata import MAIN, Metadata
 from slotlake.spark.tables.schema import COLUMNS_COUNTED
 
@@ -62,6 +63,8 @@ _WITH_ROW_IDS: Final = 3
 _ROW_ID = [field.field_id for field in MANIFEST_LIST_FILE_SCHEMAS[_WITH_ROW_IDS].fields].index(520)
 _CHOSEN = "write.metadata.metrics.column."
 _NOTHING: Mapping[str, str] = {}
+_NO_PARTITIONS: Mapping[Location, tuple[Any, ...]] = {}
+_MANIFEST_FILES_MAX = 10_000
 _IO = StoreFileIO()
 
 
@@ -72,6 +75,7 @@ def with_files(
     *,
     branch: str = MAIN,
     entries: Mapping[str, str] = _NOTHING,
+    partitions: Mapping[Location, tuple[Any, ...]] = _NO_PARTITIONS,
 ) -> Metadata:
     """The table with these files added to what a branch has, as a snapshot that is the branch's.
 
@@ -79,6 +83,8 @@ def with_files(
         files: Parquet with the table's field ids; with none the snapshot is made all the same.
         unused: columns that leave the table; no file has them.
         entries: what else the snapshot's summary says.
+        partitions: of files of a table that is partitioned, as a manifest has them (`spark.copy.spread`);
+            such files are sorted as the table is.
 
     Raises:
         LakeError: a file cannot be read, or nothing can be written.
@@ -86,10 +92,10 @@ def with_files(
     with_schema = _without(metadata, unused)
     before, number = catalog_metadata.head(metadata, branch), secrets.randbits(62) + 1
     try:
-        added = _data_files(with_schema, files)
+        added = _data_files(with_schema, files, partitions)
         snapshot = _snapshot(with_schema, before, number, added)
         snapshot["summary"].update(entries)
-        new = [write_manifest(with_schema, snapshot, UNPARTITIONED_PARTITION_SPEC, added)] if added else []
+        new = _manifests(with_schema, snapshot, added) if added else []
         snapshot = write_list(format_of(metadata), snapshot, [*new, *manifests_of(metadata, before)])
     except LakeError:
         raise
@@ -140,7 +146,18 @@ def _current(metadata: Metadata) -> Metadata:
     return schema
 
 
-def _data_files(metadata: Metadata, files: Sequence[Location]) -> list[DataFile]:
+def _manifests(metadata: Metadata, snapshot: Metadata, added: list[DataFile]) -> list[ManifestFile]:
+    """Manifests of the new files, by the spec that the table has now."""
+    spec = PartitionSpec.model_validate(default_spec(metadata))
+    if spec.fields:
+        added = sorted(added, key=lambda file: repr(file.partition))
+    starts = range(0, len(added), _MANIFEST_FILES_MAX)
+    return [write_manifest(metadata, snapshot, spec, added[i : i + _MANIFEST_FILES_MAX]) for i in starts]
+
+
+def _data_files(
+    metadata: Metadata, files: Sequence[Location], partitions: Mapping[Location, tuple[Any, ...]]
+) -> list[DataFile]:
     schema = Schema.model_validate(_current(metadata))
     plan = _statistics_plan(schema, metadata.get("properties", {}))
     columns = parquet_path_to_id_mapping(schema)
@@ -155,7 +172,8 @@ def _data_files(metadata: Metadata, files: Sequence[Location]) -> list[DataFile]
                 content=DataFileContent.DATA,
                 file_path=str(location),
                 file_format=FileFormat.PARQUET,
-                partition=Record(),
+                partition=Record(*partitions.get(location, ())),
+                sort_order_id=sort_order_id(metadata) if location in partitions else None,
                 file_size_in_bytes=size,
                 **statistics.to_serialized_dict(),
             )

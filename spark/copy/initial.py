@@ -19,11 +19,14 @@ from pyspark.sql import SparkSession
 
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.failpoints import reach
+from slotlake.spark import exchange
 from slotlake.spark.catalog.open import Catalog, Move, check_lake, open_catalog
 from slotlake.spark.catalog.tags import tagged
 from slotlake.spark.copy.files import with_files
 from slotlake.spark.copy.marked import rewrite_with_own_columns
+from slotlake.spark.copy.spread import Spread, spread
 from slotlake.spark.copy.stale_rows import delete_rows
+from slotlake.spark.history.layouts import laid_out
 from slotlake.spark.history.new_tables import (
     NewDerivedTable,
     copy_source,
@@ -45,6 +48,7 @@ from slotlake.spark.publish.place import (
     copy_target,
     hidden_tables,
     remove_marker,
+    remove_ranges,
     table_directory,
 )
 from slotlake.spark.publish.points import positions_to_keep
@@ -59,6 +63,7 @@ from slotlake.spark.publish.swap import (
 )
 from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.layout import is_laid_out
 from slotlake.spark.tables.metadata import MAIN
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY, SCHEMA_PROPERTY, TableSchema, create_table
 
@@ -215,6 +220,7 @@ class InitialCopy:
                 catalog.drop_namespace(namespace)
         for name in [*hidden, commits_name(self._lake.namespace)]:
             remove_marker(table_directory(self._lake, name))
+            remove_ranges(self._lake, name)
         return Published(point, point.position, False, {str(name): id_ for name, id_ in snapshots.items()})
 
     def _fill_own_columns(self, point: Point) -> None:
@@ -270,13 +276,39 @@ class InitialCopy:
         else:
             sql = create_table(copying(name), table_place[0], schema, *table_place[1:], table_format)
         run(self._session, Loaded(name, "", {}), sql)
+        if self._lake.layout_of(schema.source_name):
+            self._lay_out(name, schema, "" if derived is None else derived.mode)
+
+    def _lay_out(self, name: LakeName, schema: TableSchema, mode: str) -> None:
+        """Give a hidden table its layout; a history of a mirror that lost a column of it begins without."""
+        layout = self._lake.layout_of(schema.source_name)
+        if mode and not {column.name for column in schema.live}.issuperset(layout.columns):
+            return
+        with open_catalog(self._lake) as catalog:
+            table = load(catalog.pointers(), copying(name))
+            metadata = laid_out(table.metadata, layout, schema, mode)
+            if metadata is not table.metadata:
+                catalog.move([catalog.prepared(table, metadata)])
 
     def _add_files(self, name: LakeName, files: Sequence[Location], unused: Collection[str] = ()) -> Loaded:
-        """Make these files content of a hidden table, from which these columns leave."""
+        """Make these files' rows content of a hidden table, from which these columns leave."""
         with open_catalog(self._lake) as catalog:
             hidden = load(catalog.pointers(), copying(name))
-            catalog.move([catalog.prepared(hidden, with_files(hidden.metadata, files, unused))])
+            partitions: Spread = {}
+            if is_laid_out(hidden.metadata) and files:
+                partitions = self._spread(name, hidden, files)
+                files = list(partitions)
+            metadata = with_files(hidden.metadata, files, unused, partitions=partitions)
+            catalog.move([catalog.prepared(hidden, metadata)])
             return load(catalog.pointers(), copying(name))
+
+    def _spread(self, name: LakeName, hidden: Loaded, files: Sequence[Location]) -> Spread:
+        directory = exchange.exchange_path(self._lake, "copying", name.namespace, name.table, "spread")
+        try:
+            return spread(files, hidden.metadata, directory)
+        except LakeError as error:
+            schema = self._tables[name]
+            raise error.of(schema.schema, schema.table) from None
 
     def _unused_companions(self, name: LakeName) -> list[str]:
         return [c.exact_name for c in self._tables[name].columns if c.representation.inexact and not c.exact]

@@ -17,7 +17,7 @@ they are three tenths, whatever is held: reading would suffer more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
@@ -27,15 +27,17 @@ from slotlake.spark.catalog.base import Loaded, load, load_one
 from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.expiry import Grace, Removed, expire, remove_files
-from slotlake.spark.maintenance.table_files import DataFile, TableFiles
+from slotlake.spark.maintenance.table_files import DataFile, Partition, TableFiles
 from slotlake.spark.merge.run import run
 from slotlake.spark.names import LakeName, belongs, literal
 from slotlake.spark.publish.commits import commits_name
 from slotlake.spark.publish.commits_trim import trim
 from slotlake.spark.publish.past import all_snapshots
+from slotlake.spark.publish.place import remove_ranges
 from slotlake.spark.publish.swap import require_owner
 from slotlake.spark.tables import metadata as catalog_metadata
-from slotlake.spark.tables.metadata import MAIN, STAGE
+from slotlake.spark.tables.layout import sort_order_id
+from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY
 
 _MIB = 1024 * 1024
@@ -57,11 +59,13 @@ class Care:
     Attributes:
         target_bytes: of a large table's data files.
         rewrite_bytes_max: so much of a table is rewritten in one go; the rest next time.
+        rewrite_layout: a table with files of an earlier layout is rewritten whole.
     """
 
     grace: Grace
     target_bytes: int = 128 * _MIB
     rewrite_bytes_max: int = 8 * 1024 * _MIB
+    rewrite_layout: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,7 @@ def maintain_table(
             is needed is lost, whichever step it was.
     """
     files = TableFiles()
+    remove_ranges(lake, name)  # a copy that was ended right after its publication left them
     with open_catalog(lake) as catalog:
         table = _load(catalog, name, pipeline)
         if is_staged(table):
@@ -160,7 +165,10 @@ def _rewrite(session: SparkSession, lake: LakeSettings, table: Loaded, files: Ta
     old_files = files.referenced_files(all_snapshots(table.metadata))
     for file in present:
         old_files.pop(file.path, None)
-    options = plan(present, sum(old_files.values()), care)
+    if care.rewrite_layout and has_earlier_layout(table.metadata, present):
+        options: Mapping[str, str] | None = {"rewrite-all": "true", **_sizes(present, care)}
+    else:
+        options = plan(present, sum(old_files.values()), care)
     if options is not None:
         rewrite_files(session, lake, table, options)
     remove_useless_deletes(session, lake, table, files)
@@ -215,6 +223,33 @@ def remove_useless_deletes(
         run(session, table, call)
 
 
+def has_earlier_layout(metadata: Metadata, files: Sequence[DataFile]) -> bool:
+    """Return whether files were written by another partition spec than the table has now.
+
+    Files of another sort order do not say so; of a table that is sorted, one is taken to be there if some
+    snapshot added files since its last rewriting.
+    """
+    spec = metadata["default-spec-id"]
+    if any(file.partition[0] != spec for file in files):
+        return True
+    head = catalog_metadata.summary(catalog_metadata.head(metadata))
+    return bool(files) and bool(sort_order_id(metadata)) and head.get("operation") != "replace"
+
+
+def by_partition(files: Iterable[DataFile]) -> list[list[DataFile]]:
+    """The files of each partition: only those of one can be packed together."""
+    partitions: dict[Partition, list[DataFile]] = {}
+    for file in files:
+        partitions.setdefault(file.partition, []).append(file)
+    return list(partitions.values())
+
+
+def _sizes(files: Sequence[DataFile], care: Care) -> dict[str, str]:
+    live = sum(int(file.size * (1 - file.deleted_share)) for file in files)
+    target = max(_TARGET_BYTES_MIN, min(care.target_bytes, live // _FILES_OF_A_TABLE))
+    return {"target-file-size-bytes": str(target)}
+
+
 def plan(files: Sequence[DataFile], old_bytes: int, care: Care) -> Mapping[str, str] | None:
     """Options of Iceberg's ``rewrite_data_files``; None if there is nothing worth it.
 
@@ -226,7 +261,7 @@ def plan(files: Sequence[DataFile], old_bytes: int, care: Care) -> Mapping[str, 
     target = max(_TARGET_BYTES_MIN, min(care.target_bytes, live // _FILES_OF_A_TABLE))
     small = [file for file in files if file.size < target * _SMALL_SHARE]
     share = _share_to_rewrite(files, _OLD_FILES_SHARE_MAX * live - old_bytes)
-    packed = small if len(small) >= _SMALL_FILES_MIN else []
+    packed = [file for some in by_partition(small) for file in some if len(some) >= _SMALL_FILES_MIN]
     to_rewrite = {f.path: f for f in [*packed, *(f for f in files if share and f.deleted_share >= share)]}
     if not to_rewrite:
         return None

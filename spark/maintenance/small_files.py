@@ -5,9 +5,10 @@ deletion vectors.  So a table is looked at when its last :data:`FILES_MIN` small
 last compacted.  How many there are, the summaries of its snapshots say: no manifest is read before.
 
 What is packed: files below a share of the target size, and those with half of their rows deleted, which count
-as what is left of them.  Taken by size, a file is packed only if all smaller ones together are as large.  So
-each row is written again about as often as the table doubles what it packs (a logarithm), and not with each
-compaction; the sizes that stay are few, because each is larger than all below it together.
+as what is left of them; only those of one partition together.  Taken by size, a file is packed only if all
+smaller ones together are as large.  So each row is written again about as often as the table doubles what it
+packs (a logarithm), and not with each compaction; the sizes that stay are few, because each is larger than
+all below it together.
 
 The work on a table is bounded (files below a share of the target size, no more than the target size in all),
 and it is the work of `rewrite`: one snapshot of operation ``replace``, on ``main`` at once.
@@ -24,7 +25,12 @@ from slotlake.decoder.failpoints import reach
 from slotlake.spark.catalog.base import Loaded, load
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
-from slotlake.spark.maintenance.rewrite import is_staged, remove_useless_deletes, rewrite_files
+from slotlake.spark.maintenance.rewrite import (
+    by_partition,
+    is_staged,
+    remove_useless_deletes,
+    rewrite_files,
+)
 from slotlake.spark.maintenance.table_files import DataFile, TableFiles
 from slotlake.spark.merge.during_statements import failpoint_during
 from slotlake.spark.names import LakeName
@@ -138,8 +144,10 @@ def plan_packing(files: Sequence[DataFile], target_bytes: int) -> Mapping[str, s
         files: of the table as it is now.
         target_bytes: of a large table's data files.
     """
-    packed = _packed(files, target_bytes)
-    if len(packed) < _PACKED_FILES_MIN:
+    partitions = by_partition(files)
+    chosen = [_packed(some, target_bytes) for some in partitions]
+    packed = [file for some in chosen if len(some) >= _PACKED_FILES_MIN for file in some]
+    if not packed:
         return None
     paths = {file.path for file in packed}
     worn = [file.deleted_share for file in packed if _is_worn(file)]
@@ -151,9 +159,10 @@ def plan_packing(files: Sequence[DataFile], target_bytes: int) -> Mapping[str, s
         "target-file-size-bytes": str(target_bytes),
         "min-file-size-bytes": str(1 + max((f.size for f in packed if not _is_worn(f)), default=0)),
         "max-file-size-bytes": str(max(target_bytes, *(f.size for f in files)) * 2),
-        "min-input-files": "2",
+        # Of other partitions as many files may be as small; they are left if they are few.
+        "min-input-files": "2" if len(partitions) == 1 else str(_PACKED_FILES_MIN),
         "delete-ratio-threshold": repr(share),
-        "max-files-to-rewrite": str(len(packed)),
+        "max-files-to-rewrite": str(len(packed) if len(partitions) == 1 else len(files)),
     }
 
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from pyiceberg.avro.file import AvroFile
-from pyiceberg.io import FileIO
+from pyiceberg.io import FileIO, InputFile
 from pyiceberg.manifest import MANIFEST_ENTRY_SCHEMAS, ManifestEntryStatus, read_manifest_list
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
@@ -37,11 +38,11 @@ _ENTRY = Schema(
     NestedField(0, "status", IntegerType(), required=True),
     NestedField(2, "data_file", _DATA_FILE, required=True),
 )
-_POSITIONS = [
-    [field.field_id for field in _DATA_FILE.fields].index(number)
-    for number in (134, 100, 101, 103, 104, 143, 125, 128)
-]
+_NUMBERS = (134, 100, 101, 103, 104, 143, 125, 128, 102)
+_POSITIONS = [[field.field_id for field in _DATA_FILE.fields].index(number) for number in _NUMBERS]
+_PARTITION = 102
 _DATA, _VECTORS = 0, "PUFFIN"
+Partition = tuple[Any, ...]
 _SEVERAL = 2
 
 
@@ -56,6 +57,7 @@ class ListedFile:
         size: bytes; a file may hold several deletion vectors, each then says the size of all of it.
         deletes_from: the path of the data file that a deletion vector or a position delete file belongs to;
             None for a data file, and if there are several.
+        partition: the number of the spec that the file was written by, and the values of its partition.
     """
 
     path: str
@@ -65,16 +67,22 @@ class ListedFile:
     deletes_from: str | None = None
     is_data: bool = True
     is_vector: bool = False
+    partition: Partition = (0,)
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A data file of a snapshot: its size in bytes, its rows, and how many of these are deleted."""
+    """A data file of a snapshot: its size in bytes, its rows, and how many of these are deleted.
+
+    Attributes:
+        partition: the number of the spec that the file was written by, and the values of its partition.
+    """
 
     path: str
     size: int
     rows: int
     deleted: int = 0
+    partition: Partition = (0,)
 
     @property
     def deleted_share(self) -> float:
@@ -96,7 +104,7 @@ class TableFiles:
         listed = list(self._listed(snapshot))
         deletes = self._deletes(listed)
         return [
-            DataFile(f.path, f.size, f.rows, self._deleted(f, deletes.get(f.path, ())))
+            DataFile(f.path, f.size, f.rows, self._deleted(f, deletes.get(f.path, ())), f.partition)
             for f in listed
             if f.is_data
         ]
@@ -165,8 +173,12 @@ class TableFiles:
 
     def _read(self, manifest: str) -> list[ListedFile]:
         source = self._io.new_input(manifest)
-        with _explained(manifest), AvroFile[Record](source, _ENTRY, {-1: Record, 2: Record}) as entries:
-            return [_listed_file(e[1]) for e in entries if e[0] != ManifestEntryStatus.DELETED.value]
+        with _explained(manifest):
+            spec, schema = _entries_of(source)
+            with AvroFile[Record](source, schema, {-1: Record, 2: Record}) as entries:
+                return [
+                    _listed_file(e[1], spec) for e in entries if e[0] != ManifestEntryStatus.DELETED.value
+                ]
 
 
 def count_rows(snapshot: Metadata | None) -> int:
@@ -181,12 +193,22 @@ def count_rows(snapshot: Metadata | None) -> int:
     return catalog_metadata.live_rows(snapshot) or 0
 
 
-def _listed_file(file: Record) -> ListedFile:
-    content, path, kind, rows, size, belongs_to, lower, upper = (file[i] for i in _POSITIONS)
+def _entries_of(source: InputFile) -> tuple[int, Schema]:
+    """The number of a manifest's spec, and the schema to read its entries by: with the partition's fields."""
+    with AvroFile[Record](source) as manifest:
+        written, spec = manifest.schema.find_field(_PARTITION), manifest.header.meta.get("partition-spec-id")
+    fields = [written if each.field_id == _PARTITION else each for each in _DATA_FILE.fields]
+    data_file = NestedField(2, "data_file", StructType(*fields), required=True)
+    return int(spec or 0), Schema(_ENTRY.fields[0], data_file)
+
+
+def _listed_file(file: Record, spec: int) -> ListedFile:
+    content, path, kind, rows, size, belongs_to, lower, upper, partition = (file[i] for i in _POSITIONS)
     is_data = (content or _DATA) == _DATA
     data_file = None if is_data else belongs_to or data_file_of(lower, upper)
     deletes_from = None if data_file is None else _path(data_file)
-    return ListedFile(_path(path), path, rows, size, deletes_from, is_data, kind == _VECTORS)
+    place = (spec, *(partition[i] for i in range(len(partition))))
+    return ListedFile(_path(path), path, rows, size, deletes_from, is_data, kind == _VECTORS, place)
 
 
 def _path(location: str) -> str:

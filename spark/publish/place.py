@@ -24,6 +24,7 @@ from slotlake.spark.storage.base import StoredFile
 from slotlake.spark.storage.folder import local_path
 from slotlake.spark.storage.location import Location
 from slotlake.spark.storage.stores import canonical
+from slotlake.spark.tables.layout import is_laid_out
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY, TableSchema
 
@@ -120,6 +121,9 @@ class CopyTarget:
 def copy_target(lake: LakeSettings, name: LakeName, metadata: Metadata, schema: TableSchema) -> CopyTarget:
     """Return the target for a hidden table's files.
 
+    Those of a table that is partitioned or sorted are read once more (`spark.copy.spread`), and stay on this
+    machine until the table is published.
+
     Args:
         lake: the lake.
         name: the name that the table will have.
@@ -129,11 +133,8 @@ def copy_target(lake: LakeSettings, name: LakeName, metadata: Metadata, schema: 
     ids = field_ids(metadata)
     inexact = [column for column in schema.columns if column.exact_name in ids]
     final = Location(metadata["location"]) / _DATA
-    path = (
-        exchange.exchange_path(lake, "copying", name.namespace, name.table, _DATA)
-        if final.is_in_bucket
-        else local_path(final)
-    )
+    on_the_way = is_laid_out(metadata)
+    path = _ranges(lake, name) / _DATA if final.is_in_bucket or on_the_way else local_path(final)
     return CopyTarget(
         lake_table=str(name),
         directory=exchange.make_directory(path),
@@ -143,8 +144,24 @@ def copy_target(lake: LakeSettings, name: LakeName, metadata: Metadata, schema: 
         exact_field_ids={column.name: ids[column.exact_name] for column in inexact},
         representations={column.name: column.representation for column in schema.columns if column.form},
         inner_ids={c.name: inner_ids(metadata, c.lake_name) for c in schema.columns if c.form},
-        final=final if final.is_in_bucket else None,
+        final=final if final.is_in_bucket and not on_the_way else None,
     )
+
+
+def _ranges(lake: LakeSettings, name: LakeName) -> Path:
+    """Where files of a copy are on this machine that are not, or not yet, where the table's lie."""
+    return exchange.exchange_path(lake, "copying", name.namespace, name.table)
+
+
+def remove_ranges(lake: LakeSettings, name: LakeName) -> None:
+    """Remove what a copy of a table left on this machine.
+
+    Args:
+        lake: the lake.
+        name: the table.
+    """
+    if not lake.is_in_bucket or lake.exchange is not None:
+        exchange.remove_directory(_ranges(lake, name))
 
 
 def inner_ids(metadata: Metadata, lake_column: str) -> list[int]:
@@ -229,6 +246,8 @@ def clear_leftovers(
         location = table_directory(catalog.lake, name)
         if name not in pointers and _claimed_by(location) == pipeline:
             _clear(location, retained.get(name, ()))
+        if not retained.get(name):
+            remove_ranges(catalog.lake, name)
 
 
 def _clear(location: Location, retained: Collection[str]) -> None:

@@ -31,6 +31,7 @@ from slotlake.spark.publish.past import PAST_PROPERTY
 from slotlake.spark.publish.place import table_directory
 from slotlake.spark.read.point import Pinned, ReadPoint
 from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.layout import without_missing_fields
 from slotlake.spark.tables.metadata import MAIN, Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY, SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY
 from slotlake.spark.tables.settle import HISTORY_PROPERTY, STAGED_FIELDS_PROPERTY
@@ -135,7 +136,7 @@ def _cloned(pinned: Pinned, point: Point, location: str) -> Metadata:
         "statistics": [],
         "partition-statistics": [],
     }
-    metadata = catalog_metadata.with_summary(metadata, id_, point.summary)
+    metadata = catalog_metadata.with_summary(without_missing_fields(metadata), id_, point.summary)
     properties = {PIPELINE_PROPERTY: point.pipeline, **_SHARES_FILES, **_NOTHING_ELSE, **_shape(pinned)}
     metadata = catalog_metadata.with_properties(metadata, properties)
     return tagged(metadata, {}, point.position, [point.position])

@@ -8,6 +8,7 @@ table had before stays readable, by position, for those who stand at an older po
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from typing import Any
 
 from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.spark.names import exact_name, lake_columns
+from slotlake.spark.tables.layout import without_missing_fields
 from slotlake.spark.tables.metadata import Metadata, ref, with_properties
 from slotlake.spark.tables.schema import SCHEMA_PROPERTY, STAGED_SCHEMA_PROPERTY, LakeColumn, TableSchema
 
@@ -95,12 +97,10 @@ def with_settled_fields(metadata: Metadata, snapshot_id: int | None) -> Metadata
         return metadata
     staged_plan = json.loads(plan)
     current = _current(metadata)
-    remaining = [
-        field
-        for field in current["fields"]
-        if field["name"] not in staged_plan["gone"] or field["id"] in _partition_and_sort_fields(metadata)
-    ]
-    fields = _renamed(remaining, staged_plan["names"], staged_plan.get("inside", ()))
+    needed = _partition_and_sort_fields(metadata)
+    remaining = [f for f in current["fields"] if f["name"] not in staged_plan["gone"] or f["id"] in needed]
+    names = {**staged_plan["names"], **_names_of_the_gone(remaining, staged_plan)}
+    fields = _renamed(remaining, names, staged_plan.get("inside", ()))
     # Fields that are as they once were have that schema's number: a REST server adds no schema twice.
     alike = [s["schema-id"] for s in metadata["schemas"] if {**current, **s, "fields": fields} == s]
     number = alike[0] if alike else 1 + max(schema["schema-id"] for schema in metadata["schemas"])
@@ -114,6 +114,23 @@ def with_settled_fields(metadata: Metadata, snapshot_id: int | None) -> Metadata
             for s in metadata["snapshots"]
         ],
     }
+
+
+def _names_of_the_gone(remaining: Iterable[Any], plan: Mapping[str, Any]) -> dict[str, str]:
+    """Names for fields that would leave, and stay because files are partitioned or sorted by them.
+
+    A column that comes with such a name later is another one, and begins empty.
+    """
+    used_names = {field["name"].lower() for field in remaining} | {
+        name.lower() for name in plan["names"].values()
+    }
+    names: dict[str, str] = {}
+    for field in remaining:
+        if field["name"] in plan["gone"]:
+            candidates = (f"{field['name']}__dropped{number or ''}" for number in itertools.count())
+            names[field["name"]] = next(name for name in candidates if name.lower() not in used_names)
+            used_names.add(names[field["name"]].lower())
+    return names
 
 
 def _renamed(fields: Iterable[Any], names: Mapping[str, str], inside: Collection[str]) -> list[Any]:
@@ -240,4 +257,4 @@ def with_past_shape(metadata: Metadata, snapshot_id: int, position: int) -> Meta
     changes: dict[str, str | None] = {HISTORY_PROPERTY: json.dumps(below, ensure_ascii=False)}
     if below[-1]["schema"] is not None:
         changes[SCHEMA_PROPERTY] = below[-1]["schema"]
-    return with_properties({**metadata, "current-schema-id": number}, changes)
+    return with_properties(without_missing_fields({**metadata, "current-schema-id": number}), changes)

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from slotlake.infra.backfill.report import BackfillReport, TableBackfilled
     from slotlake.infra.care.dropping import DropReport
     from slotlake.infra.recover.recovery import RecoverReport
-    from slotlake.infra.reports import FormatReport, MaintainReport, ResumeReport, TableMaintained
+    from slotlake.infra.reports import (
+        FormatReport,
+        LayoutReport,
+        MaintainReport,
+        ResumeReport,
+        TableMaintained,
+    )
     from slotlake.infra.status.schema_changes import SchemaReport
 
 
@@ -96,6 +102,17 @@ def format_text(report: FormatReport, console: Console) -> None:
         console.print("all tables have the format that the pipeline file asks for")
     else:
         console.print(f"{len(report.tables):,} tables changed at once, in {report.seconds:.1f} s")
+
+
+def layout_text(report: LayoutReport, console: Console) -> None:
+    """Print one line per table that has another layout now."""
+    for table, (before, after) in report.tables.items():
+        console.print(f"{escape(table)}: was {escape(before)}, is {escape(after)}")
+    if not report.tables:
+        console.print("all tables have the layout that the pipeline file asks for")
+        return
+    console.print(f"{len(report.tables):,} tables changed at once, in {report.seconds:.1f} s")
+    console.print("older files keep their layout; slotlake maintain --rewrite-layout writes them anew")
 
 
 def drop_text(report: DropReport, console: Console) -> None:
