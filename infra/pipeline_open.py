@@ -228,7 +228,7 @@ def lake_settings(file: PipelineFile) -> LakeSettings:
         PipelineFileError: a key is only for REST catalogs, and the catalog is not one.
     """
     lake, uri = file.lake, file.lake_uri()
-    rest_only = [name for name in ("rest", "publish") if name in lake.model_fields_set]
+    rest_only = [name for name in ("rest", "publish", "staging") if name in lake.model_fields_set]
     if rest_only and not uri.startswith("http"):  # only known here, if the file says env:NAME
         raise PipelineFileError(
             f"lake.{' and lake.'.join(rest_only)} can be given for a REST catalog (https://…) only",
@@ -244,6 +244,7 @@ def lake_settings(file: PipelineFile) -> LakeSettings:
         publish=lake.publish,
         unused_seconds=file.maintenance.unused_minutes * 60,
         rest=file.lake_rest(),
+        staging=file.lake_staging(),
         table_format=lake.format,
         table_formats=table_formats(file),
         layouts=table_layouts(file),

@@ -9,7 +9,7 @@ Invariant: nothing here ever prints a password.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -73,6 +73,8 @@ class LakeSettings:
         keep: how many consistency points are kept.
         publish: ``atomic``, all tables at once; ``per_table``, one after another, for a REST server that
             cannot do better.
+        staging: the SQL catalog in which tables are staged, for a REST server that makes no branches
+            (spark/catalog/staged.py); empty: the catalog itself.
         unused_seconds: for so long a snapshot that no kept point needs stays after it was current.
         rest: what pyiceberg and Spark are told about a REST server (token, credential, warehouse …).
         table_format: Iceberg's format of new tables, 2 or 3.
@@ -91,6 +93,7 @@ class LakeSettings:
     publish: str = "atomic"
     unused_seconds: float = 300.0
     rest: Mapping[str, str] = field(default_factory=dict, repr=False)
+    staging: str = field(default="", repr=False)
     table_format: int = 3
     table_formats: Mapping[str, int] = field(default_factory=dict)
     layouts: Mapping[str, Layout] = field(default_factory=dict)
@@ -134,6 +137,16 @@ class LakeSettings:
     def is_rest(self) -> bool:
         """Whether the catalog is a REST server."""
         return urlsplit(self.uri).scheme in ("http", "https")
+
+    @property
+    def server_writes_metadata(self) -> bool:
+        """Whether the catalog's server writes the tables' metadata files, and not this program."""
+        return self.is_rest and not self.staging
+
+    @property
+    def of_staging(self) -> LakeSettings:
+        """The same lake in the SQL catalog in which its tables are staged."""
+        return replace(self, uri=self.staging, staging="", rest={})
 
     @property
     def place(self) -> str:
@@ -184,6 +197,8 @@ class LakeSettings:
         Raises:
             LakeError: this version does not support such a catalog or warehouse.
         """
+        if self.staging:
+            return self.of_staging.spark_properties()
         if self.is_rest:
             limits = {
                 "rest.client.connection-timeout-ms": str(CONNECT_SECONDS * 1000),

@@ -28,6 +28,7 @@ from slotlake.infra.local.postgres_archives import ARCHIVED_ONLY, is_fetched
 from slotlake.infra.local.runtime import SparkRuntime
 from slotlake.infra.local.runtime import spark_runtime as find_runtime
 from tests import storage
+from tests.spark.nessie_catalog import NO_JAVA, LocalNessie, find_newer_java
 
 ROOT = Path(__file__).resolve().parents[1]
 _numbers = itertools.count(1)
@@ -52,8 +53,9 @@ _SERVER_FIXTURES = {
     "connect",
     "spark_runtime",
     "object_store",
+    "nessie",
 }
-_SERVER_NAMES = {"temporary_postgres", "LocalSparkConnect", "LocalAirflow", "LocalObjectStore"}
+_SERVER_NAMES = {"temporary_postgres", "LocalSparkConnect", "LocalAirflow", "LocalObjectStore", "LocalNessie"}
 _NOT_FAST = ("seconds", "slow", "server", "airflow")
 
 
@@ -255,6 +257,21 @@ def _catalogs_of_one_module() -> Iterator[None]:
     """End the REST servers of a module's tests, in a run that is to show that lakes can be there."""
     yield
     storage.end_catalogs()
+
+
+@pytest.fixture(scope="session")
+def nessie(object_store: LocalObjectStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNessie]:
+    """A real Nessie server on the object store."""
+    if find_newer_java() is None:
+        pytest.skip(NO_JAVA)
+    with LocalNessie(tmp_path_factory.mktemp("nessie"), object_store) as server:
+        yield server
+
+
+@pytest.fixture(scope="session", autouse=storage.IN_NESSIE)
+def _all_catalogs_in_nessie(nessie: LocalNessie) -> None:
+    """Put the catalogs of all tests into that server, if the run is to show that they can be there."""
+    storage.use_nessie(nessie.uri)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Where the lakes of the tests are: in folders, or (``SLOTLAKE_TEST_STORAGE=s3``) in a real S3 server.
 
-Their catalogs are SQLite files, or (``SLOTLAKE_TEST_CATALOG=rest``) REST servers, one per folder.
+Their catalogs are SQLite files, or (``SLOTLAKE_TEST_CATALOG``) one REST server per folder: ``rest``, with
+branches; ``staged``, without using them.  Or (``nessie``) branches of one Nessie, with their lakes in S3.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ import pytest
 from slotlake.infra.local.object_store import LocalObjectStore
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.storage.settings import StorageSettings
+from tests.spark.nessie_catalog import branch_of_nessie
 
-IN_S3: Final = os.environ.get("SLOTLAKE_TEST_STORAGE") == "s3"
-ON_REST: Final = os.environ.get("SLOTLAKE_TEST_CATALOG") == "rest"
+_KIND: Final = os.environ.get("SLOTLAKE_TEST_CATALOG", "")
+IN_NESSIE: Final = _KIND == "nessie"
+IN_S3: Final = IN_NESSIE or os.environ.get("SLOTLAKE_TEST_STORAGE") == "s3"
+ON_REST: Final = _KIND in ("rest", "staged")
+_NESSIE: Final = "SLOTLAKE_TEST_NESSIE"
 _VARIABLE: Final = "SLOTLAKE_TEST_S3"  # for processes that a test starts, too
 _servers: dict[Path, str] = {}
 _stores: list[LocalObjectStore] = []
@@ -35,6 +40,27 @@ def use(store: LocalObjectStore) -> None:
     """
     _stores.append(store)
     os.environ[_VARIABLE] = json.dumps({"warehouse": store.warehouse, "storage": store.storage})
+
+
+def use_nessie(uri: str) -> None:
+    """Make all catalogs of this run that are not said to be elsewhere be branches of a Nessie server.
+
+    Args:
+        uri: the server's.
+    """
+    os.environ[_NESSIE] = uri
+
+
+def catalog_lines(folder: Path) -> str:
+    """Return the key `uri` of a pipeline file's section `lake`, and what else the catalog needs there.
+
+    Args:
+        folder: the pipeline's folder.
+    """
+    if not IN_NESSIE:
+        return f'uri: "{catalog_uri(folder)}"' + ("\n  staging: local" if _KIND == "staged" else "")
+    branch = f"t{uuid.uuid5(uuid.NAMESPACE_URL, str(folder)).hex}"
+    return f'uri: "{branch_of_nessie(os.environ[_NESSIE], branch)}"\n  staging: local\n  format: 2'
 
 
 def warehouse_lines(folder: Path) -> str:

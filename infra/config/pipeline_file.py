@@ -137,6 +137,16 @@ class PipelineFile(Section):
             for key, value in self.lake.rest.items()
         }
 
+    def lake_staging(self) -> str:
+        """Return the SQL catalog in which a REST server's tables are staged; empty: the server itself."""
+        staging = self.lake.staging
+        text = "catalog" if staging is None else staging.get_secret_value()
+        if text == "catalog":
+            return ""
+        if text == "local":
+            return f"sqlite:///{self.state_dir / 'staging.db'}"
+        return resolve_secret(text, f"{self.path.name}, lake.staging")
+
     def lake_storage(self) -> StorageSettings:
         """Return how the warehouse's object store is reached; ``env:`` and ``airflow:`` are resolved."""
         given: dict[str, Any] = {}

@@ -33,7 +33,7 @@ def secrets_of(file: PipelineFile) -> set[str]:
     Secrets that cannot be resolved (a variable that is not set) are left out: the step that needs them fails.
     """
     secrets = {os.environ.get(name, "") for name in _VARIABLES} | {_resolved(file.dsn)}
-    for address_of in (file.dsn, file.lake_uri, file.remote):
+    for address_of in (file.dsn, file.lake_uri, file.lake_staging, file.remote):
         secrets.update(_of_address(_resolved(address_of)))
     with suppress(PipelineFileError):
         for name, value in file.lake_rest().items():

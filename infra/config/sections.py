@@ -22,6 +22,7 @@ _FILE_URI = re.compile(r"^file:(///|/(?!/))")
 _BUCKET = re.compile(r"^(s3|s3a|gs|abfss?)://[^/]+")
 _NOT_IN_KEYS = re.compile(r"[?#\x00-\x1f\x7f]")
 _ENDPOINT = re.compile(r"^(https?://[^/\s]+/?$|env:\w+$)")
+_STAGING = ("sqlite:////", "postgresql://", "postgresql+psycopg://", "env:", "airflow:")
 _MASTER = re.compile(r"^local(\[(\*|[1-9][0-9]*)\])?$")
 _MEMORY = re.compile(r"^[1-9][0-9]*[kmgt]b?$", re.IGNORECASE)
 _VERIFY_WORDS = ("daily", "every_batch", "manual")
@@ -130,6 +131,7 @@ class LakeSection(Section):
     publish: Literal["atomic", "per_table"] = "atomic"
     format: Literal[2, 3] = 3
     rest: dict[str, SecretStr] = Field(default_factory=dict)
+    staging: SecretStr | None = None
     storage: StorageSection = StorageSection()
 
     @field_validator("catalog", "namespace")
@@ -159,9 +161,17 @@ class LakeSection(Section):
             )
         return warehouse
 
+    @field_validator("staging")
+    @classmethod
+    def _staging_catalog(cls, value: SecretStr | None) -> SecretStr | None:
+        text = "local" if value is None else value.get_secret_value()
+        if text not in ("local", "catalog") and not text.startswith(_STAGING):
+            raise ValueError("write catalog, local, postgresql+psycopg://… or env:NAME")
+        return value
+
     @model_validator(mode="after")
     def _only_rest(self) -> Self:
-        rest_keys = [name for name in ("rest", "publish") if name in self.model_fields_set]
+        rest_keys = [name for name in ("rest", "publish", "staging") if name in self.model_fields_set]
         if "storage" in self.model_fields_set and not _BUCKET.match(self.warehouse):
             raise ValueError("storage is for a warehouse in an object store (s3://…, gs://…, abfss://…)")
         if rest_keys and self.uri.get_secret_value().startswith(("sqlite", "postgres")):

@@ -47,8 +47,9 @@ def unencrypted_connections(file: PipelineFile) -> list[str]:
     if parts.scheme == "http" and _is_elsewhere(parts.hostname or ""):
         place = f"lake.uri (http://{parts.netloc.rpartition('@')[2]})"
         warnings.append(f"{place} is on another machine, and the connection has no encryption: use https://")
-    elif parts.scheme.startswith("postgresql") and (dsn := _libpq(uri)) and _is_open(dsn):
-        warnings.append(_words(f"lake.uri ({redact(dsn)})"))
+    for key, address in (("lake.uri", uri), ("lake.staging", file.lake_staging())):
+        if address.startswith("postgresql") and (dsn := _libpq(address)) and _is_open(dsn):
+            warnings.append(_words(f"{key} ({redact(dsn)})"))
     return warnings
 
 

@@ -195,16 +195,17 @@ def _options(look: _Look) -> str:
 
 
 def _catalog(look: _Look) -> str:
-    from slotlake.spark.catalog.probe import probe_catalog
+    from slotlake.spark.catalog.probe import probe_catalog, rest_words
     from slotlake.spark.copy.initial import is_initialised
 
     lake = look.pipeline.lake
     exists = probe_catalog(lake)
     look.initialised = exists and is_initialised(lake, look.pipeline.name)
+    can = f"can be written ({rest_words(lake)})" if lake.is_rest else "can be written"
     if not look.initialised:
-        return f"{lake.place} can be written; the pipeline is not initialised yet"
+        return f"{lake.place} {can}; the pipeline is not initialised yet"
     look.position = look.pipeline.position()
-    return f"{lake.place} can be written; the pipeline is initialised"
+    return f"{lake.place} {can}; the pipeline is initialised"
 
 
 def _warehouse(look: _Look) -> str:

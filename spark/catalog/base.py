@@ -125,6 +125,31 @@ class Catalog(ABC):
             LakeError: another pipeline is making the table.
         """
 
+    def add(self, name: LakeName, location: str) -> None:
+        """Add a table of which there is a metadata file.
+
+        Args:
+            name: the table; the catalog has none of that name.
+            location: of the metadata file.
+        """
+        self.iceberg.register_table((name.namespace, name.table), location)
+
+    def bring(self, name: LakeName) -> None:  # noqa: B027  (only a catalog with a staging catalog has to)
+        """Make what Spark committed to a table's main the table's content for all readers.
+
+        Args:
+            name: the table, whose rows are as before.
+        """
+
+    def files_of(self, name: LakeName) -> Collection[str]:
+        """Return the locations of files in a table's folder that only the catalog needs.
+
+        Args:
+            name: the table.
+        """
+        del name
+        return ()
+
     @abstractmethod
     def drop_namespace(self, namespace: str) -> None:
         """Remove a namespace that holds no table."""

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from slotlake.decoder.errors import LakeError
 from slotlake.spark import exchange, lake_files
 from slotlake.spark.catalog.base import Catalog, Move, PointerMovedError
 from slotlake.spark.lake import LakeSettings
@@ -31,18 +30,21 @@ def open_catalog(lake: LakeSettings) -> Iterator[Catalog]:
     catalog = _catalog(lake)
     try:
         yield catalog
-    except (RESTError, RequestException) as error:  # of pyiceberg's own requests
-        raise LakeError(
-            f"the REST catalog failed or refused: {type(error).__name__}",
-            where=lake.place,
-            way_out="check that the server runs, and that this user may read and write there",
-        ) from None
+    except (RESTError, RequestException):  # of pyiceberg's own requests
+        from slotlake.spark.catalog.rest_session import explained
+
+        with explained(lake):
+            raise
     finally:
         catalog.close()
 
 
 def _catalog(lake: LakeSettings) -> Catalog:
     if lake.is_rest:
+        if lake.staging:
+            from slotlake.spark.catalog.staged import StagedCatalog
+
+            return StagedCatalog(lake)
         from slotlake.spark.catalog.rest import RestPointers
 
         return RestPointers(lake)
@@ -55,16 +57,16 @@ def check_lake(lake: LakeSettings) -> None:
     """See that catalog and warehouse can be reached and written; makes both if missing.
 
     Raises:
-        LakeError: which of them cannot, and why.
+        LakeError: which of them cannot, and why; or what of the lake a REST server cannot serve.
     """
-    from slotlake.spark.catalog.rest import RestPointers
-
     lake_files.check_warehouse(lake)
-    if not lake.is_rest:
+    if lake.is_rest:
+        from slotlake.spark.catalog.abilities import require_abilities
+
+        require_abilities(lake)
+    else:
         _make_folder(lake)
     with open_catalog(lake) as catalog:
-        if isinstance(catalog, RestPointers):
-            catalog.require_together()
         catalog.make_namespace(lake.namespace)
 
 

@@ -1,7 +1,7 @@
 """Whether a lake could be written: asked without making a catalog, a table, a namespace or a folder.
 
 `open.check_lake` makes what is missing and so proves the same; this is for who only looks.  Invariant: what a
-probe writes it takes back, a file by removing it, a statement by a rollback.
+probe writes it takes back, a file or a REST server's table by removing it, a statement by a rollback.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from sqlalchemy.pool import NullPool
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import exchange
-from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.catalog.rest import RestPointers
+from slotlake.spark.catalog.abilities import abilities_of, require_abilities
 from slotlake.spark.catalog.sql import explained
 from slotlake.spark.lake import LakeSettings
 
@@ -34,9 +33,7 @@ def probe_catalog(lake: LakeSettings) -> bool:
         LakeError: it cannot be reached or written, or cannot publish all tables at once.
     """
     if lake.is_rest:
-        with open_catalog(lake) as catalog:
-            if isinstance(catalog, RestPointers):
-                catalog.require_together()
+        require_abilities(lake)
         return True
     url = make_url(lake.sqlalchemy_uri)
     file = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
@@ -47,6 +44,18 @@ def probe_catalog(lake: LakeSettings) -> bool:
     with explained(lake):
         engine = create_engine(url, poolclass=NullPool)
         return _has_tables(engine, lake)
+
+
+def rest_words(lake: LakeSettings) -> str:
+    """Return in a line what the server of a REST catalog can do.
+
+    Args:
+        lake: the lake.
+
+    Raises:
+        LakeError: the server cannot be reached.
+    """
+    return abilities_of(lake).words
 
 
 def _has_tables(engine: Engine, lake: LakeSettings) -> bool:
@@ -70,4 +79,4 @@ def _require_create(connection: Connection, lake: LakeSettings) -> None:
         )
 
 
-__all__ = ["probe_catalog"]
+__all__ = ["probe_catalog", "rest_words"]

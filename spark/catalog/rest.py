@@ -10,47 +10,45 @@ New tables: the specification lets the same request create them (``assert-create
 does.  Where it is refused, they are made first, empty and marked (:data:`COPYING`), which for everything
 here means that they are not there, and the one request gives all of them their content and takes the
 marks away.
-
-Nothing secret is told in any error: neither addresses' passwords nor what a server answers to a login.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import fields, replace
-from functools import cached_property, partial
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from typing import Any
 from urllib.parse import quote
 
-from pyiceberg.catalog.rest import DEFAULT_ENDPOINTS, VIEW_ENDPOINTS, RestCatalog
-from pyiceberg.exceptions import (
-    NamespaceAlreadyExistsError,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    RESTError,
-    ValidationError,
-)
-from requests import RequestException, Response, Session, Timeout
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError
+from requests import Response
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog.base import Catalog, Loaded, Move, UnansweredError, moved_by_another, require_own
-from slotlake.spark.catalog.rest_changes import COPYING, table_change, table_content, table_creation
-from slotlake.spark.lake import ANSWER_SECONDS, LakeSettings
-from slotlake.spark.limits import CONNECT_SECONDS
+from slotlake.spark.catalog.rest_changes import COPYING, Change, table_change, table_content, table_creation
+from slotlake.spark.catalog.rest_session import (
+    CONFLICT,
+    DENIED,
+    MISSING,
+    OK_BELOW,
+    SERVERS_FAULT,
+    TOGETHER,
+    denied,
+    error_type,
+    explained,
+    server_of,
+)
+from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName, belongs, visible
 from slotlake.spark.storage import stores
-from slotlake.spark.storage.file_io import FILE_IO
 from slotlake.spark.storage.location import Location
 from slotlake.spark.storage.settings import StorageSettings
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY
 
-_TOGETHER = "transactions/commit"
-_CONFLICT, _MISSING = 409, 404
 # What an answer says of a table's storage, by Iceberg's names; more is not followed.
 _STORAGE_KEYS = frozenset(
     {
@@ -58,22 +56,20 @@ _STORAGE_KEYS = frozenset(
         *("s3.access-key-id", "s3.secret-access-key", "s3.session-token"),
     }
 )
-_LACKING = frozenset({404, 405, 501})
-_DENIED = frozenset({401, 403, 419})
-_OK_BELOW, _SERVERS_FAULT = 300, 500
-# A table asked for is a request that mostly waits; pyiceberg's session keeps ten connections.
+# A table asked for is a request that mostly waits; the session keeps ten connections.
 _AT_ONCE = 8
+# A proxy's words for a server that may have done it all the same; others say that the server cannot.
+_UNANSWERED = (502, 503, 504)
 
 
-class _LimitedCatalog(RestCatalog):
-    """pyiceberg's, whose requests would wait for ever for a server that says nothing."""
+@dataclass(frozen=True)
+class Answered:
+    """A table as the server says it is now; ``config``: what it says about the table's storage."""
 
-    def _create_session(self) -> Session:
-        session = super()._create_session()
-        # requests asks for a limit with each request, and pyiceberg gives none.
-        limited = partial(session.request, timeout=(CONNECT_SECONDS, ANSWER_SECONDS))
-        session.request = limited  # type: ignore[method-assign]
-        return session
+    location: str
+    metadata: Metadata
+    size: int
+    config: Mapping[str, str]
 
 
 class RestPointers(Catalog):
@@ -81,17 +77,15 @@ class RestPointers(Catalog):
 
     def __init__(self, lake: LakeSettings) -> None:
         self.lake = lake
-        with _explained(lake):
-            self._rest = _LimitedCatalog(lake.catalog, **{**lake.rest, **FILE_IO, "uri": lake.uri})
+        self._rest = server_of(lake)
         self.iceberg = self._rest
 
     def close(self) -> None:
-        """Close the connections."""
-        self._rest.close()
+        """The process keeps the connections: logging in anew costs two requests."""
 
     def pointers(self) -> Mapping[LakeName, str]:
         """The lake's tables, each loaded when it is asked for, and then kept."""
-        return _Pointers(self)
+        return Pointers(self.names, self.location)
 
     def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
         """Return the move; the server writes the metadata itself.
@@ -114,16 +108,24 @@ class RestPointers(Catalog):
             return
         self._commit([table_change(move.table, move.metadata) for move in moves])
 
-    @cached_property
-    def together(self) -> bool:
-        """Whether the server can change several tables with one request.
+    def commit(self, changes: list[Change]) -> None:
+        """Make changes of tables by one request; by one each, in the order given, where that is accepted.
 
-        The server's list of endpoints says so; a server without a list gets a request that changes nothing.
+        Args:
+            changes: in the words of the REST specification.
+
+        Raises:
+            PointerMovedError: a table is no longer what a change requires; nothing was changed.
+            LakeError: the server refuses.
         """
-        listed = self._rest._supported_endpoints  # noqa: SLF001 - pyiceberg asks, but does not tell
-        if listed >= DEFAULT_ENDPOINTS and listed <= DEFAULT_ENDPOINTS | VIEW_ENDPOINTS:
-            return not _lacks(self._post(_TOGETHER, {"table-changes": []}))
-        return any(e.http_method.value == "POST" and e.path.endswith(_TOGETHER) for e in listed)
+        if changes:
+            self._commit(changes)
+
+    @property
+    def together(self) -> bool:
+        """Whether the server can change several tables with one request."""
+        with explained(self.lake):
+            return self._rest.changes_together
 
     def require_together(self) -> None:
         """See that the server can publish all tables at once, or that the user does without.
@@ -142,14 +144,14 @@ class RestPointers(Catalog):
     def drop(self, names: Sequence[LakeName]) -> None:
         """Forget tables, one after another; `commits`, without which nothing is read, first."""
         ordered = sorted(names, key=lambda name: (name.table != "commits", name))
-        with _explained(self.lake):
+        with explained(self.lake):
             for name in ordered:
                 with suppress(NoSuchTableError):
                     self._rest.drop_table((name.namespace, name.table))
 
     def discard(self, name: LakeName, pipeline: str) -> None:
         """Drop a table that is marked as being filled."""
-        with _explained(self.lake), suppress(NoSuchTableError, NoSuchNamespaceError):
+        with explained(self.lake), suppress(NoSuchTableError, NoSuchNamespaceError):
             properties = self._rest.load_table((name.namespace, name.table)).metadata.properties
             if COPYING in properties:
                 require_own(name, properties, pipeline)
@@ -157,18 +159,18 @@ class RestPointers(Catalog):
 
     def drop_namespace(self, namespace: str) -> None:
         """Forget a namespace that holds no table."""
-        with _explained(self.lake), suppress(NoSuchNamespaceError):
+        with explained(self.lake), suppress(NoSuchNamespaceError):
             self._rest.drop_namespace(namespace)
 
     def make_namespace(self, namespace: str) -> None:
         """Make a namespace if missing."""
-        with _explained(self.lake), suppress(NamespaceAlreadyExistsError):
+        with explained(self.lake), suppress(NamespaceAlreadyExistsError):
             if not self._rest.namespace_exists(namespace):
                 self._rest.create_namespace(namespace)
 
     def names(self) -> frozenset[LakeName]:
         """Every table of this lake, those being filled among them."""
-        with _explained(self.lake):
+        with explained(self.lake):
             spaces = [space[0] for space in self._rest.list_namespaces() if len(space) == 1]
             namespaces = [space for space in spaces if belongs(visible(space), self.lake.namespace)]
             tables: list[LakeName] = []
@@ -178,24 +180,32 @@ class RestPointers(Catalog):
         return frozenset(tables)
 
     def location(self, name: LakeName) -> str | None:
-        """Where a table's metadata is; None if there is no such table, or it is not one yet.
+        """Where a table's metadata is; None if there is no such table, or it is not one yet."""
+        answered = self.answered(name)
+        if answered is None or COPYING in answered.metadata.get("properties", {}):
+            return None
+        catalog_metadata.remember(answered.location, answered.metadata, answered.size)
+        return answered.location
+
+    def answered(self, name: LakeName) -> Answered | None:
+        """A table as the server has it; None if there is no such table.
 
         The metadata in the answer is used: it is not fetched again.  So are the storage's address and the
         keys that the server lends for the table's files.
+
+        Args:
+            name: the table.
         """
-        with _explained(self.lake):
-            session = self._rest._session  # noqa: SLF001 - pyiceberg gives no raw metadata
-            answer: Response = session.get(self._rest.url(_table_path(name), prefixed=True))
-        if answer.status_code == _MISSING:
+        with explained(self.lake):
+            answer = self._rest.get(table_path(name))
+        if answer.status_code == MISSING:
             return None
         self._require_done(answer, [name])
         content = answer.json()
-        metadata, location = content["metadata"], str(content["metadata-location"])
-        if COPYING in metadata.get("properties", {}):
-            return None
+        metadata = content["metadata"]
         self._register(metadata["location"], content)
-        catalog_metadata.remember(location, metadata, len(answer.content))
-        return location
+        config = content.get("config") or {}
+        return Answered(str(content["metadata-location"]), metadata, len(answer.content), config)
 
     def _register(self, location: str, content: Mapping[str, Any]) -> None:
         """Take over what the server says about the storage of a table, and the keys that it lends."""
@@ -219,156 +229,127 @@ class RestPointers(Catalog):
 
     def _make_tables(self, moves: Sequence[Move], new_tables: Sequence[Move]) -> None:
         self.require_together()
-        if self.together and self._make_together(moves):
-            self._drop_hidden(new_tables)
-            return
-        uuids = {id(move): str(uuid.uuid4()) for move in new_tables}
         for move in new_tables:
-            self._discard(move)
-            self._one(table_creation(move, uuids[id(move)], content=False))
-        self._commit(
-            [
-                table_content(move, uuids[id(move)])
-                if move.rename
-                else table_change(move.table, move.metadata)
-                for move in moves
-            ]
+            self.discard_for(move)
+        uuids = {id(move): str(uuid.uuid4()) for move in new_tables}
+        others = {id(move): table_change(move.table, move.metadata) for move in moves if not move.rename}
+        whole = {id(m): table_creation(m, uuids[id(m)], content=True) for m in new_tables}
+        content = {id(m): table_content(m, uuids[id(m)]) for m in new_tables}
+        self.make(
+            [(others | whole)[id(move)] for move in moves],
+            [table_creation(move, uuids[id(move)], content=False) for move in new_tables],
+            [(others | content)[id(move)] for move in moves],
         )
         self._drop_hidden(new_tables)
 
-    def _make_together(self, moves: Sequence[Move]) -> bool:
-        """Return whether the server made all new tables, with content, by one request."""
-        for move in moves:
-            if move.rename:
-                self._discard(move)
-        answer = self._post(
-            _TOGETHER,
-            {
-                "table-changes": [
-                    table_creation(move, str(uuid.uuid4()), content=True)
-                    if move.rename
-                    else table_change(move.table, move.metadata)
-                    for move in moves
-                ]
-            },
-        )
-        if answer.status_code in _DENIED or answer.status_code == _CONFLICT:
-            self._require_done(answer, [move.name for move in moves])
-        return bool(answer.status_code < _OK_BELOW)
+    def make(self, whole: list[Change], empty: list[Change], content: list[Change]) -> None:
+        """Make new tables by one request; where the server makes none so, empty and marked ones come first.
 
-    def _discard(self, move: Move) -> None:
-        self.discard(move.rename or move.name, move.metadata.get("properties", {}).get(PIPELINE_PROPERTY, ""))
+        Args:
+            whole: all changes, which make the new tables with their content.
+            empty: what makes each new table, empty and marked (:data:`COPYING`).
+            content: all changes, which give the new tables their content and take the marks away.
+
+        Raises:
+            PointerMovedError: a table is there already, or no longer what a change requires.
+            LakeError: the server refuses.
+        """
+        if self.together:
+            answer = self._post(TOGETHER, {"table-changes": whole})
+            if answer.status_code in DENIED or answer.status_code in (CONFLICT, *_UNANSWERED):
+                self._require_done(answer, [_name(each) for each in whole])
+            if answer.status_code < OK_BELOW:
+                return
+        for each in empty:
+            self._one(each)
+        self._commit(content)
+
+    def discard_for(self, move: Move) -> None:
+        """Drop a table that a crashed attempt of the same pipeline has made, empty and marked.
+
+        Args:
+            move: the one that is to make it now.
+        """
+        owner = move.metadata.get("properties", {}).get(PIPELINE_PROPERTY, "")
+        self.discard(move.rename or move.name, owner)
 
     def _drop_hidden(self, new_tables: Sequence[Move]) -> None:
         self.drop([move.name for move in new_tables])
 
-    def _commit(self, changes: list[dict[str, Any]]) -> None:
+    def _commit(self, changes: list[Change]) -> None:
         if len(changes) > 1:
             self.require_together()
         if len(changes) > 1 and self.together:
-            answer = self._post(_TOGETHER, {"table-changes": changes})
+            answer = self._post(TOGETHER, {"table-changes": changes})
             self._require_done(answer, [_name(each) for each in changes])
             return
         for each in changes:
             self._one(each)
 
-    def _one(self, each: dict[str, Any]) -> None:
+    def _one(self, each: Change) -> None:
         name = _name(each)
-        self._require_done(self._post(_table_path(name), each), [name])
+        self._require_done(self._post(table_path(name), each), [name])
 
     def _post(self, path: str, body: dict[str, Any]) -> Response:
-        with _explained(self.lake):
-            # pyiceberg has no call of its own for this request.
-            session = self._rest._session  # noqa: SLF001
-            answer: Response = session.post(self._rest.url(path, prefixed=True), json=body)
-            return answer
+        with explained(self.lake):
+            return self._rest.post(path, body)
 
     def _require_done(self, answer: Response, names: Sequence[LakeName]) -> None:
         status = answer.status_code
-        if status < _OK_BELOW:
+        if status < OK_BELOW:
             return
-        if status == _CONFLICT or _error_type(answer).startswith("NoSuch"):
+        if status == CONFLICT or error_type(answer).startswith("NoSuch"):
             raise moved_by_another(names[0], self.lake)
-        kind = UnansweredError if status >= _SERVERS_FAULT else LakeError
+        if status in DENIED:
+            raise denied(self.lake, status)
+        kind = UnansweredError if status >= SERVERS_FAULT else LakeError
         raise kind(
-            f"the catalog did not accept the change: {status} {_error_type(answer)}".rstrip(),
+            f"the catalog did not accept the change: {status} {error_type(answer)}".rstrip(),
             where=f"{len(names)} tables, {names[0]} first, in {self.lake.place}",
             way_out="run again: it completes what is missing"
-            if status >= _SERVERS_FAULT
+            if status >= SERVERS_FAULT
             else "check that this user may change these tables there",
         )
 
 
-class _Pointers(Mapping[LakeName, str]):
-    """Pointers, each read once, when it is asked for."""
+class Pointers(Mapping[LakeName, str]):
+    """Pointers, each read once, when it is asked for; several at a time where all are.
 
-    def __init__(self, catalog: RestPointers) -> None:
-        self._catalog = catalog
+    Args:
+        names: gives the names of all tables.
+        location: gives a table's pointer; None if it is not there.
+    """
+
+    def __init__(
+        self, names: Callable[[], Collection[LakeName]], location: Callable[[LakeName], str | None]
+    ) -> None:
+        self._names = names
+        self._location = location
         self._read: dict[LakeName, str | None] = {}
 
     def __getitem__(self, name: LakeName) -> str:
         if name not in self._read:
-            self._read[name] = self._catalog.location(name)
+            self._read[name] = self._location(name)
         location = self._read[name]
         if location is None:
             raise KeyError(str(name))
         return location
 
     def __iter__(self) -> Iterator[LakeName]:
-        names = sorted(self._catalog.names())
+        names = sorted(self._names())
         unread = [name for name in names if name not in self._read]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            self._read.update(zip(unread, pool.map(self._catalog.location, unread), strict=True))
+            self._read.update(zip(unread, pool.map(self._location, unread), strict=True))
         return (name for name in names if self._read[name] is not None)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
-@contextmanager
-def _explained(lake: LakeSettings) -> Iterator[None]:
-    try:
-        yield
-    except (NoSuchTableError, NoSuchNamespaceError, NamespaceAlreadyExistsError):
-        raise
-    except Timeout:
-        raise UnansweredError(
-            f"the REST catalog has not answered for {ANSWER_SECONDS} s",
-            where=lake.place,
-            way_out="check the server, then run again: it completes what is missing",
-        ) from None
-    except RequestException as error:
-        raise LakeError(
-            f"the catalog cannot be reached: {type(error).__name__}",
-            where=lake.place,
-            way_out="check that lake.uri is right and that the server runs",
-        ) from None
-    except (RESTError, ValidationError, NotImplementedError, ValueError) as error:
-        raise LakeError(
-            f"the catalog refused: {type(error).__name__}",
-            where=lake.place,
-            way_out="check that lake.rest has what this server requires (token, credential, warehouse …), "
-            "and that this user may read and write there",
-        ) from None
-
-
-def _table_path(name: LakeName) -> str:
+def table_path(name: LakeName) -> str:
     return f"namespaces/{quote(name.namespace, safe='')}/tables/{quote(name.table, safe='')}"
 
 
-def _name(of: dict[str, Any]) -> LakeName:
+def _name(of: Change) -> LakeName:
     identifier = of["identifier"]
     return LakeName(identifier["namespace"][0], identifier["name"])
-
-
-def _error_type(answer: Response) -> str:
-    """The server's name of the error; its words may hold anything."""
-    try:
-        return str(answer.json()["error"]["type"])[:80]
-    except (ValueError, KeyError, TypeError):
-        return ""
-
-
-def _lacks(answer: Response) -> bool:
-    """Return whether the server has no such request; a missing table is something else."""
-    return answer.status_code in _LACKING and not _error_type(answer).startswith("NoSuch")

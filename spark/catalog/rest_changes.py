@@ -29,20 +29,20 @@ def table_change(table: Loaded, after: Metadata) -> Change:
     dropped = [name for name in refs if name not in next_refs]
     guarded = dict.fromkeys([MAIN, STAGE, *moved, *dropped])
     return {
-        "identifier": _identifier(table.name),
+        "identifier": identifier(table.name),
         "requirements": [
             {"type": "assert-table-uuid", "uuid": before["table-uuid"]},
             {"type": "assert-current-schema-id", "current-schema-id": before["current-schema-id"]},
-            *(_require_ref(name, catalog_metadata.ref(before, name)) for name in guarded),
+            *(require_ref(name, catalog_metadata.ref(before, name)) for name in guarded),
         ],
         "updates": [
             *_format(before, after),
             *_schemas(before, after),
-            *_layout(before, after),
+            *layout_changes(before, after),
             *_added_snapshots(before, after),
-            *(_set_ref(name, next_refs[name]) for name in sorted(moved, key=lambda name: name != MAIN)),
+            *(set_ref(name, next_refs[name]) for name in sorted(moved, key=lambda name: name != MAIN)),
             *({"action": "remove-snapshot-ref", "ref-name": name} for name in dropped),
-            *_property_updates(before.get("properties", {}), after.get("properties", {})),
+            *property_updates(before.get("properties", {}), after.get("properties", {})),
             *_removed_snapshots(before, after),
         ],
     }
@@ -54,14 +54,30 @@ def table_creation(move: Move, table_uuid: str, *, content: bool) -> Change:
     Args:
         content: with its snapshots; else empty, and marked as not there yet.
     """
-    metadata = move.metadata
-    properties = dict(metadata.get("properties", {}))
+    name, properties = move.rename or move.name, dict(move.metadata.get("properties", {}))
+    if not content:
+        return creation_of(name, move.metadata, table_uuid, {**properties, COPYING: "true"}, [])
+    return creation_of(name, move.metadata, table_uuid, properties, _content(move.metadata))
+
+
+def creation_of(
+    name: LakeName, metadata: Metadata, table_uuid: str, properties: dict[str, str], content: list[Change]
+) -> Change:
+    """What makes a new table.
+
+    Args:
+        name: its name.
+        metadata: the shape, the format and the location that it gets.
+        table_uuid: its identity.
+        properties: all that it gets.
+        content: further changes.
+    """
     schema = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
     order = next(o for o in metadata["sort-orders"] if o["order-id"] == metadata["default-sort-order-id"])
     # All specs, oldest first, so that each gets the number that the table's manifests have.
     specs = sorted(metadata["partition-specs"], key=lambda spec: int(spec["spec-id"]))
     return {
-        "identifier": _identifier(move.rename or move.name),
+        "identifier": identifier(name),
         "requirements": [{"type": "assert-create"}],
         "updates": [
             {"action": "assign-uuid", "uuid": table_uuid},
@@ -73,11 +89,8 @@ def table_creation(move: Move, table_uuid: str, *, content: bool) -> Change:
             {"action": "add-sort-order", "sort-order": order},
             {"action": "set-default-sort-order", "sort-order-id": -1},
             {"action": "set-location", "location": metadata["location"]},
-            {
-                "action": "set-properties",
-                "updates": properties if content else {**properties, COPYING: "true"},
-            },
-            *(_content(metadata) if content else ()),
+            *([{"action": "set-properties", "updates": properties}] if properties else []),
+            *content,
         ],
     }
 
@@ -85,8 +98,8 @@ def table_creation(move: Move, table_uuid: str, *, content: bool) -> Change:
 def table_content(move: Move, table_uuid: str) -> Change:
     """What gives a table made empty its content, and makes it one that is there."""
     return {
-        "identifier": _identifier(move.rename or move.name),
-        "requirements": [{"type": "assert-table-uuid", "uuid": table_uuid}, _require_ref(MAIN, None)],
+        "identifier": identifier(move.rename or move.name),
+        "requirements": [{"type": "assert-table-uuid", "uuid": table_uuid}, require_ref(MAIN, None)],
         "updates": [
             *_content(move.metadata),
             {"action": "remove-properties", "removals": [COPYING]},
@@ -94,19 +107,19 @@ def table_content(move: Move, table_uuid: str) -> Change:
     }
 
 
-def _identifier(name: LakeName) -> dict[str, Any]:
+def identifier(name: LakeName) -> dict[str, Any]:
     return {"namespace": [name.namespace], "name": name.table}
 
 
-def _require_ref(name: str, snapshot_id: int | None) -> Change:
+def require_ref(name: str, snapshot_id: int | None) -> Change:
     return {"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": snapshot_id}
 
 
-def _set_ref(name: str, ref: Metadata) -> Change:
+def set_ref(name: str, ref: Metadata) -> Change:
     return {"action": "set-snapshot-ref", "ref-name": name, **ref}
 
 
-def _property_updates(before: dict[str, str], after: dict[str, str]) -> list[Change]:
+def property_updates(before: dict[str, str], after: dict[str, str]) -> list[Change]:
     changed = {key: value for key, value in after.items() if before.get(key) != value}
     removed = [key for key in before if key not in after]
     return [
@@ -136,7 +149,7 @@ def _schemas(before: Metadata, after: Metadata) -> list[Change]:
     ]
 
 
-def _layout(before: Metadata, after: Metadata) -> list[Change]:
+def layout_changes(before: Metadata, after: Metadata) -> list[Change]:
     """The partition spec and the sort order that the table is to have; numbers are the server's."""
     changes: list[Change] = []
     for key, of, one in (
@@ -180,4 +193,4 @@ def _content(metadata: Metadata) -> list[Change]:
         for snapshot in reversed(catalog_metadata.ancestry(metadata))
     ]
     refs = metadata.get("refs", {})
-    return [*added, *(_set_ref(name, refs[name]) for name in sorted(refs, key=lambda name: name != MAIN))]
+    return [*added, *(set_ref(name, refs[name]) for name in sorted(refs, key=lambda name: name != MAIN))]

@@ -68,7 +68,7 @@ def expire(catalog: Catalog, table: Loaded, grace: Grace) -> int:
         PointerMovedError: someone else changed the table meanwhile; nothing was changed.
     """
     after = without_unused_snapshots(table.metadata, grace.unused)
-    if not catalog.lake.is_rest:  # such a server keeps its own log
+    if not catalog.lake.server_writes_metadata:  # such a server keeps its own log
         after = _with_short_log(after, grace.unused)
     if after == table.metadata:
         return 0
@@ -87,11 +87,18 @@ class Removed:
         return Removed(self.files + other.files, self.size + other.size)
 
 
-def remove_files(table: Loaded, dropped: Collection[str], files: TableFiles, grace: Grace) -> Removed:
+def remove_files(
+    table: Loaded,
+    dropped: Collection[str],
+    files: TableFiles,
+    grace: Grace,
+    of_catalog: Collection[str] = (),
+) -> Removed:
     """Remove what the table, as it is now, does not lead to.
 
     Args:
         dropped: files that snapshots led to which the table has no more.
+        of_catalog: files that the catalog needs.
 
     Raises:
         LakeError: a metadata file of the table cannot be read; nothing was removed.
@@ -101,10 +108,11 @@ def remove_files(table: Loaded, dropped: Collection[str], files: TableFiles, gra
     unneeded = {path for path in dropped if path not in referenced and path in stored}
     if referenced <= stored.keys():  # else names differ from what is there, and nothing can be told from them
         now, present = time.time(), _version(table.location)
+        needed = referenced | {canonical(location) for location in of_catalog}
         unneeded |= {
             path
             for path, file in stored.items()
-            if path not in referenced and now - file.modified >= _minimum_age(path, present, grace)
+            if path not in needed and now - file.modified >= _minimum_age(path, present, grace)
         }
     lake_files.remove(sorted(stored[path].location for path in unneeded))
     return Removed(len(unneeded), sum(stored[path].size for path in unneeded))

@@ -129,6 +129,7 @@ def maintain_table(
         present = {file.path for file in files.data_files(catalog_metadata.head(before))}
         _rewrite(session, lake, table, files, care)
         reach("maintain.rewritten")
+        catalog.bring(name)
         table = _load(catalog, name, pipeline)
         after = {file.path for file in files.data_files(catalog_metadata.head(table.metadata))}
         referenced = files.referenced_files(
@@ -138,7 +139,7 @@ def maintain_table(
         snapshots = expire(catalog, table, grace)
         reach("maintain.expired")
         table = _load(catalog, name, pipeline)
-        removed = remove_files(table, referenced, files, grace)
+        removed = remove_files(table, referenced, files, grace, catalog.files_of(name))
     return Maintained(str(name), False, len(present - after), len(after - present), snapshots, removed)
 
 

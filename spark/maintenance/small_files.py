@@ -120,6 +120,8 @@ def pack_table(
         rewrite_files(session, lake, before, options)
     remove_useless_deletes(session, lake, before, TableFiles())
     reach("compact.rewritten")
+    with open_catalog(lake) as catalog:
+        catalog.bring(name)
     after = _data_files(_load(lake, name, pipeline))
     gone = present.keys() - after.keys()  # none, if each is alone in its partition
     return Packed(name, len(gone), len(after.keys() - present.keys())) if gone else None

@@ -24,7 +24,7 @@ from slotlake.spark.catalog.tags import tagged
 from slotlake.spark.copy.files import with_own_manifests
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.removal import drop_tables
-from slotlake.spark.names import COMMITS, LakeName, belongs, derived_table_name
+from slotlake.spark.names import COMMITS, LakeName, belongs, copying, derived_table_name
 from slotlake.spark.publish.commits import Point, commits_name, create_commits, with_point
 from slotlake.spark.publish.derived_tables import SUFFIXES
 from slotlake.spark.publish.past import PAST_PROPERTY
@@ -109,7 +109,7 @@ def _clone(catalog: Catalog, pinned: Pinned, name: LakeName, point: Point) -> in
     file = location / "metadata" / f"00000-{uuid.uuid4()}.metadata.json"
     lake_files.write_new(file, json.dumps(metadata, ensure_ascii=False).encode())
     catalog.make_namespace(name.namespace)
-    catalog.iceberg.register_table((name.namespace, name.table), file)
+    catalog.add(name, file)
     return int(metadata["current-snapshot-id"])
 
 
@@ -174,10 +174,14 @@ def _shape(pinned: Pinned) -> dict[str, str | None]:
 def _make_commits(catalog: Catalog, point: Point, snapshots: dict[LakeName, int]) -> None:
     """Make `commits`, last: without it the scratch lake is not there."""
     name = commits_name(catalog.lake.namespace)
+    hidden = copying(name)
     location = table_directory(catalog.lake, name)
     lake_files.remove_tree(location)
-    catalog.make_namespace(name.namespace)
-    create_commits(catalog.iceberg, name, location, point.pipeline)
-    new_table = load(catalog.pointers(), name)
+    catalog.discard(name, point.pipeline)
+    catalog.drop([hidden])
+    catalog.make_namespace(hidden.namespace)
+    create_commits(catalog.iceberg, hidden, location, point.pipeline)
+    new_table = load(catalog.pointers(), hidden)
     metadata = with_point(new_table, point, snapshots, snapshots)
-    catalog.move([catalog.prepared(new_table, tagged(metadata, {}, point.position, [point.position]))])
+    catalog.move([catalog.prepared(new_table, tagged(metadata, {}, point.position, [point.position]), name)])
+    catalog.drop_namespace(hidden.namespace)

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 
 from tests.conftest import Database
-from tests.storage import catalog_uri, warehouse_lines
+from tests.storage import catalog_lines, warehouse_lines
 
 _SETTINGS = (
     "SET TimeZone='UTC'; SET DateStyle='ISO'; SET IntervalStyle='postgres'; "
@@ -43,7 +43,7 @@ source:
 {textwrap.indent(source, "  ")}
 lake:
   catalog: lake
-  uri: "{uri or catalog_uri(folder)}"
+  {catalog_lines(folder) if uri is None else f'uri: "{uri}"'}
   {warehouse_lines(folder)}
   namespace: {name}
 tables:

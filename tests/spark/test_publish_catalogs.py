@@ -36,15 +36,17 @@ LATE = relation("late", ["id"], id="int8", v="int4")
 FIRST = {ONE: [{"id": "1", "n": "1.5", "v": "0"}], TWO: [{"id": "1", "v": "0"}]}
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "rest"])
+@pytest.fixture(params=["sqlite", "postgresql", "rest", "staged"])
 def anywhere(request: pytest.FixtureRequest, session: Any, tmp_path: Path) -> Lab:
-    """A lake on each kind of catalog."""
+    """A lake on each kind of catalog; `staged`: a REST server, whose branches are not used."""
     uri: Callable[[], str] = {
         "sqlite": lambda: f"sqlite:///{tmp_path}/catalog.db",
         "postgresql": lambda: postgres_uri(request.getfixturevalue("database")),
         "rest": lambda: str(request.getfixturevalue("rest")),
+        "staged": lambda: str(request.getfixturevalue("rest")),
     }[request.param]
-    return Lab.on(session, _lake(uri(), tmp_path))
+    staging = f"sqlite:///{tmp_path}/state/staging.db" if request.param == "staged" else ""
+    return Lab.on(session, replace(_lake(uri(), tmp_path), staging=staging))
 
 
 @pytest.fixture

@@ -1,0 +1,211 @@
+"""Requests to a REST catalog: who we are, how long an answer may take, and what went wrong, in words.
+
+One session per process and server: the server's configuration is read once, a token is kept until it ends.
+
+Nothing secret stands in any error: neither an address's password nor what a server answers to a login.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, Final
+
+from pyiceberg.catalog.rest import DEFAULT_ENDPOINTS, VIEW_ENDPOINTS, RestCatalog
+from pyiceberg.exceptions import (
+    ForbiddenError,
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    OAuthError,
+    RESTError,
+    UnauthorizedError,
+    ValidationError,
+)
+from requests import RequestException, Response, Session, Timeout
+
+from slotlake.decoder.errors import LakeError
+from slotlake.spark.catalog.base import UnansweredError
+from slotlake.spark.catalog.tokens import TOKENS, NoTokenError, Tokens
+from slotlake.spark.lake import ANSWER_SECONDS, LakeSettings
+from slotlake.spark.limits import CONNECT_SECONDS
+from slotlake.spark.storage.file_io import FILE_IO
+
+TOGETHER: Final = "transactions/commit"
+CONFLICT, MISSING, OK_BELOW, SERVERS_FAULT = 409, 404, 300, 500
+_UNKNOWN, _FORBIDDEN, _EXPIRED = 401, 403, 419
+DENIED = frozenset({_UNKNOWN, _FORBIDDEN, _EXPIRED})
+_LACKING = frozenset({404, 405, 501})
+_lock = threading.Lock()
+_servers: dict[tuple[Any, ...], RestServer] = {}
+
+
+class RestServer(RestCatalog):
+    """pyiceberg's catalog, whose requests would wait for ever for a server that says nothing."""
+
+    def _create_session(self) -> Session:
+        session = super()._create_session()
+        send = session.request
+        # requests asks for a limit with each request, and pyiceberg gives none.
+        limits = (CONNECT_SECONDS, ANSWER_SECONDS)
+
+        def limited(*arguments: Any, **options: Any) -> Response:
+            answer = send(*arguments, **{"timeout": limits, **options})
+            if answer.status_code in (_UNKNOWN, _EXPIRED) and _renewed(session):
+                answer = send(*arguments, **{"timeout": limits, **options})
+            return answer
+
+        session.request = limited  # type: ignore[method-assign]
+        return session
+
+    @cached_property
+    def changes_together(self) -> bool:
+        """Whether the server can change several tables with one request.
+
+        The server's list of endpoints says so; a server without a list gets a request that changes nothing.
+        """
+        listed = self._supported_endpoints  # pyiceberg asks for them, but has no way to say them
+        if listed >= DEFAULT_ENDPOINTS and listed <= DEFAULT_ENDPOINTS | VIEW_ENDPOINTS:
+            return not lacks(self.post(TOGETHER, {"table-changes": []}))
+        return any(e.http_method.value == "POST" and e.path.endswith(TOGETHER) for e in listed)
+
+    def get(self, path: str) -> Response:
+        """Send a GET; pyiceberg gives no raw metadata.
+
+        Args:
+            path: within the catalog.
+        """
+        answer: Response = self._session.get(self.url(path, prefixed=True))
+        return answer
+
+    def post(self, path: str, body: dict[str, Any]) -> Response:
+        """Send a POST; pyiceberg has no call of its own for several tables.
+
+        Args:
+            path: within the catalog.
+            body: as JSON.
+        """
+        answer: Response = self._session.post(self.url(path, prefixed=True), json=body)
+        return answer
+
+
+def _renewed(session: Session) -> bool:
+    """Whether there is another token to try."""
+    manager = getattr(session.auth, "auth_manager", None)
+    return isinstance(manager, Tokens) and manager.renew()
+
+
+def server_of(lake: LakeSettings) -> RestServer:
+    """Return the session with a lake's server; the first one in a process logs in.
+
+    Raises:
+        LakeError: the server cannot be reached, or refuses.
+    """
+    key = os.getpid(), lake.uri, lake.catalog, *sorted(lake.rest.items())
+    with _lock:
+        if key not in _servers:
+            with explained(lake):
+                _servers[key] = RestServer(lake.catalog, **_properties(lake))
+        return _servers[key]
+
+
+def forget_servers() -> None:
+    """Close all sessions; the next request begins a new one."""
+    with _lock:
+        for server in _servers.values():
+            server.close()
+        _servers.clear()
+
+
+def _properties(lake: LakeSettings) -> dict[str, Any]:
+    properties: dict[str, Any] = {**lake.rest, **FILE_IO, "uri": lake.uri}
+    if "credential" in properties:
+        properties["auth"] = {"type": "custom", "impl": TOKENS, "custom": {"properties": dict(properties)}}
+    return properties
+
+
+@contextmanager
+def explained(lake: LakeSettings) -> Iterator[None]:
+    """Turn what pyiceberg and requests raise into a LakeError without anything secret.
+
+    Raises:
+        LakeError: the catalog cannot be reached, or refuses.
+        UnansweredError: it has not answered in time.
+    """
+    try:
+        yield
+    except (NoSuchTableError, NoSuchNamespaceError, NamespaceAlreadyExistsError):
+        raise
+    except Timeout:
+        raise unanswered(lake) from None
+    except RequestException as error:
+        raise LakeError(
+            f"the catalog cannot be reached: {type(error).__name__}",
+            where=lake.place,
+            way_out="check that lake.uri is right and that the server runs",
+        ) from None
+    except NoTokenError as error:
+        raise LakeError(str(error), where=error.place or lake.place, way_out=error.way_out) from None
+    except (UnauthorizedError, ForbiddenError, OAuthError) as error:
+        raise denied(lake, _FORBIDDEN if isinstance(error, ForbiddenError) else _UNKNOWN) from None
+    except (RESTError, ValidationError, NotImplementedError, ValueError) as error:
+        raise LakeError(
+            f"the catalog refused: {type(error).__name__}",
+            where=lake.place,
+            way_out="check that lake.rest has what this server requires (token, credential, warehouse …), "
+            "and that this user may read and write there",
+        ) from None
+
+
+def unanswered(lake: LakeSettings) -> UnansweredError:
+    """Return the error of a server that says nothing."""
+    return UnansweredError(
+        f"the REST catalog has not answered for {ANSWER_SECONDS} s",
+        where=lake.place,
+        way_out="check the server, then run again: it completes what is missing",
+    )
+
+
+def denied(lake: LakeSettings, status: int) -> LakeError:
+    """Return the error of a server that does not let us in.
+
+    Args:
+        lake: the lake.
+        status: the status of its answer: 401 and 419 say that it does not know us, 403 that we may not.
+    """
+    if status == _FORBIDDEN:
+        return LakeError(
+            "the REST catalog knows this user and does not allow this (403)",
+            where=lake.place,
+            way_out="let the catalog's administrator allow this user to read, make, change and drop tables "
+            f"and namespaces there; the user is that of {_key(lake)}",
+        )
+    return LakeError(
+        f"the REST catalog does not accept this user's login ({status})",
+        where=lake.place,
+        way_out=f"correct {_key(lake)} in the pipeline file; a token ends at some time, a credential "
+        "(lake.rest.credential) gets new ones",
+    )
+
+
+def _key(lake: LakeSettings) -> str:
+    """The key of the pipeline file that says who we are."""
+    keys = [key for key in ("credential", "token") if key in lake.rest]
+    keys += [key for key in lake.rest if key.lower() == "header.authorization"]
+    return f"lake.rest.{keys[0]}" if keys else "lake.rest (it has neither token nor credential)"
+
+
+def error_type(answer: Response) -> str:
+    """The server's name of the error; its words may hold anything."""
+    try:
+        return str(answer.json()["error"]["type"])[:80]
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def lacks(answer: Response) -> bool:
+    """Return whether the server has no such request; a missing table is something else."""
+    return answer.status_code in _LACKING and not error_type(answer).startswith("NoSuch")

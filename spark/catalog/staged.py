@@ -1,0 +1,243 @@
+"""A REST server that keeps one snapshot of a table, with a SQL catalog in which its tables are staged.
+
+Such a server makes no branches and no tags: Nessie's is one.  So the whole metadata of a table (its
+snapshots, the branch ``stage``, the tags of the kept points) is ours, as with a SQL catalog, and Spark works
+on it in a SQL catalog of this pipeline alone.  The server's table has a property that says where the
+published metadata is, and its own main is the same snapshot.  All tables of a point change there by one
+request: the server is the only truth about what is published.
+
+Invariants: what the SQL catalog has of a table is used only while it began at the metadata that the server
+names; else it is thrown away.  So it can be lost at any moment, and costs a batch that is applied again.
+A server's main that none of our snapshots is was written by somebody else, and is shown as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.engine import make_url
+
+from slotlake.decoder.errors import LakeError
+from slotlake.spark import exchange
+from slotlake.spark.catalog.base import Catalog, Loaded, Move, moved_by_another
+from slotlake.spark.catalog.rest import Answered, Pointers, RestPointers
+from slotlake.spark.catalog.rest_changes import COPYING, Change
+from slotlake.spark.catalog.rest_published import (
+    METADATA_PROPERTY,
+    STAGED_PROPERTIES,
+    published_change,
+    published_content,
+    published_creation,
+)
+from slotlake.spark.catalog.staging_tables import Entry, StagingTables
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.names import LakeName, belongs, copying, is_copying, visible
+from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
+
+
+class StagedCatalog(Catalog):
+    """A session with the server, and the SQL catalog."""
+
+    def __init__(self, lake: LakeSettings) -> None:
+        self.lake = lake
+        self._server = RestPointers(lake)
+        _make_folder(lake.staging)
+        self._staging = StagingTables(lake.of_staging)
+        self.iceberg = self._staging.iceberg
+        self._answered: dict[LakeName, Answered] = {}
+
+    def close(self) -> None:
+        """Close the connections of the SQL catalog."""
+        self._staging.close()
+
+    def pointers(self) -> Mapping[LakeName, str]:
+        """The lake's tables, each asked for when it is needed."""
+        return Pointers(self.names, self._location)
+
+    def names(self) -> Collection[LakeName]:
+        """Every table that the server has, and those that are being filled."""
+        hidden = {
+            name
+            for name in self._staging.names()
+            if is_copying(name.namespace) and belongs(visible(name.namespace), self.lake.namespace)
+        }
+        return hidden | self._server.names()
+
+    def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
+        """Write the next metadata file and return the move.
+
+        Args:
+            table: the table as it was read.
+            metadata: its next metadata.
+            rename: its new name; None: it keeps its name.
+        """
+        return self._staging.prepared(table, metadata, rename)
+
+    def forget(self, moves: Sequence[Move]) -> None:
+        """Remove the metadata files of moves that were not made."""
+        self._staging.forget(moves)
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """Make all moves; what readers see of them changes by one request to the server."""
+        internal = [move for move in moves if _is_internal(move)]
+        public = [move for move in moves if not _is_internal(move)]
+        self._publish(public)
+        entries = {move.rename or move.name: Entry(move.new, move.new) for move in public}
+        if entries:
+            # Who reads from now on finds what the server names, whatever becomes of this.
+            self._staging.place(entries, [move.name for move in public])
+            self._answered.clear()
+        if internal:
+            self._staging.move_internally(internal)
+
+    def add(self, name: LakeName, location: str) -> None:
+        """Add a table of which there is a metadata file, here and on the server."""
+        metadata = catalog_metadata.load(location)
+        move = Move(Loaded(copying(name), location, metadata), metadata, location, name)
+        self._publish([move])
+        self._staging.place({name: Entry(location, location)})
+
+    def bring(self, name: LakeName) -> None:
+        """Publish the main that Spark has made, if the server has another."""
+        location = self._location(name)
+        if location is None:
+            return
+        table = Loaded(name, location, catalog_metadata.load(location))
+        server = self._answered[name].metadata
+        if catalog_metadata.ref(table.metadata, MAIN) != catalog_metadata.ref(server, MAIN):
+            self._answered_move(table)
+
+    def files_of(self, name: LakeName) -> Collection[str]:
+        """The server's own metadata file, and the published one of ours."""
+        answered = self._server.answered(name)
+        if answered is None:
+            return ()
+        published = answered.metadata.get("properties", {}).get(METADATA_PROPERTY)
+        return [answered.location, *([published] if published else [])]
+
+    def discard(self, name: LakeName, pipeline: str) -> None:
+        """Drop what a crashed attempt has left on the server."""
+        self._server.discard(name, pipeline)
+
+    def drop(self, names: Sequence[LakeName]) -> None:
+        """Forget tables, here and on the server; their files stay."""
+        self._server.drop([name for name in names if not is_copying(name.namespace)])
+        self._staging.place({}, names)
+
+    def drop_namespace(self, namespace: str) -> None:
+        """Forget a namespace that holds no table."""
+        if not is_copying(namespace):
+            self._server.drop_namespace(namespace)
+        self._staging.drop_namespace(namespace)
+
+    def make_namespace(self, namespace: str) -> None:
+        """Make a namespace if missing; one of tables that are being filled is not shown to anyone."""
+        if not is_copying(namespace):
+            self._server.make_namespace(namespace)
+        self._staging.make_namespace(namespace)
+
+    # -- what a table is now -----------------------------------------------------------------------------
+
+    def _location(self, name: LakeName) -> str | None:
+        if is_copying(name.namespace):
+            return self._staging.pointer(name)
+        answered = self._server.answered(name)
+        if answered is None or COPYING in answered.metadata.get("properties", {}):
+            return None
+        self._answered[name] = answered
+        published = answered.metadata.get("properties", {}).get(METADATA_PROPERTY)
+        if published is None:  # somebody else's
+            catalog_metadata.remember(answered.location, answered.metadata, answered.size)
+            return answered.location
+        entry = self._staging.entry(name)
+        if entry is None or entry.base != published:
+            entry = Entry(published, published)
+            self._staging.place({name: entry})
+        return self._with_foreign(name, entry, answered.metadata)
+
+    def _with_foreign(self, name: LakeName, entry: Entry, server: Metadata) -> str:
+        """The table as our metadata has it, with the server's main on top if that is none of ours."""
+        head = catalog_metadata.head(server)
+        metadata = catalog_metadata.load(entry.location)
+        if head is None or catalog_metadata.snapshot(metadata, head["snapshot-id"]) is not None:
+            return entry.location
+        snapshot = {
+            **{key: value for key, value in head.items() if key != "schema-id"},
+            "parent-snapshot-id": catalog_metadata.ref(metadata, MAIN),
+            "sequence-number": max(int(head["sequence-number"]), int(metadata["last-sequence-number"]) + 1),
+        }
+        grown = {
+            **metadata,
+            "snapshots": [*metadata.get("snapshots", ()), snapshot],
+            "last-sequence-number": snapshot["sequence-number"],
+        }
+        grown = catalog_metadata.with_ref(grown, MAIN, snapshot["snapshot-id"])
+        location = catalog_metadata.write_next(grown, entry.location)
+        self._staging.place({name: replace(entry, location=location)})
+        return location
+
+    # -- changes -----------------------------------------------------------------------------------------
+
+    def _publish(self, moves: Sequence[Move]) -> None:
+        """Tell the server, by one request."""
+        new_tables = [move for move in moves if move.rename is not None]
+        changes = {id(move): self._change(move) for move in moves if move.rename is None}
+        if not new_tables:
+            self._server.commit(list(changes.values()))
+            return
+        for move in new_tables:
+            self._server.discard_for(move)
+        whole = {id(move): published_creation(move) for move in new_tables}
+        content = {id(move): published_content(move) for move in new_tables}
+        self._server.make(
+            [(changes | whole)[id(move)] for move in moves],
+            [published_creation(move, content=False) for move in new_tables],
+            [(changes | content)[id(move)] for move in moves],
+        )
+
+    def _change(self, move: Move) -> Change:
+        if move.name not in self._answered:
+            self._location(move.name)
+        answered = self._answered.get(move.name)
+        if answered is None:
+            raise LakeError(
+                "a table of the lake is not in the catalog any more",
+                where=f"table {move.name} in {self.lake.place}",
+                way_out="run `slotlake recover`, which copies it again",
+            )
+        head = catalog_metadata.head(answered.metadata)
+        if head and catalog_metadata.snapshot(move.table.metadata, head["snapshot-id"]) is None:
+            raise moved_by_another(move.name, self.lake)
+        return published_change(move.name, answered.metadata, move.metadata, move.new)
+
+    def _answered_move(self, table: Loaded) -> None:
+        """Publish a table as it is staged here: its metadata file is there."""
+        self.move([Move(table, table.metadata, table.location)])
+
+
+def _is_internal(move: Move) -> bool:
+    """Whether a move changes nothing that the server has: a table out of sight, or what is staged."""
+    if move.rename is not None:
+        return False
+    is_published_again = move.new == move.table.location
+    return is_copying(move.name.namespace) or (
+        not is_published_again and _without_stage(move.table.metadata) == _without_stage(move.metadata)
+    )
+
+
+def _without_stage(metadata: Metadata) -> dict[str, Any]:
+    refs = {name: ref for name, ref in metadata.get("refs", {}).items() if name != STAGE}
+    properties = {
+        key: text for key, text in metadata.get("properties", {}).items() if key not in STAGED_PROPERTIES
+    }
+    return {**metadata, "refs": refs, "properties": properties}
+
+
+def _make_folder(staging: str) -> None:
+    url = make_url(staging)
+    if url.get_backend_name() == "sqlite" and url.database:
+        exchange.make_directory(Path(url.database).parent)
