@@ -16,6 +16,18 @@ from slotlake.spark.layout import parse_partition, parse_sort
 _SLOT_NAME = re.compile(r"^[a-z0-9_]{1,63}$")
 Operation = Literal["insert", "update", "delete", "truncate"]
 Mode = Literal["mirror", "history", "append"]
+ReaderName = Literal[
+    "spark",
+    "duckdb",
+    "trino",
+    "pyiceberg",
+    "snowflake",
+    "bigquery",
+    "athena",
+    "databricks",
+    "clickhouse",
+    "starrocks",
+]
 _NAMESPACE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:")
 _FILE_URI = re.compile(r"^file:(///|/(?!/))")
@@ -130,6 +142,7 @@ class LakeSection(Section):
     keep_points: KeepPointsSection = KeepPointsSection()
     publish: Literal["atomic", "per_table"] = "atomic"
     format: Literal[2, 3] = 3
+    readers: Annotated[tuple[ReaderName, ...], Field(strict=False)] = ()
     rest: dict[str, SecretStr] = Field(default_factory=dict)
     staging: SecretStr | None = None
     storage: StorageSection = StorageSection()

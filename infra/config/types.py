@@ -20,12 +20,32 @@ class TypesSection(BaseModel):
     ranges: Literal["text", "struct"] = "text"
     composites: Literal["text", "struct"] = "text"
     jsonb: Literal["text", "variant"] = "text"
+    uuid: Literal["text", "uuid"] = "text"
+    time: Literal["text", "time"] = "text"
 
     @field_validator("jsonb")
     @classmethod
     def _no_variant(cls, value: str) -> str:
         if value == "variant":
             raise ValueError("pyiceberg cannot read a table with a VARIANT, so only text (docs/types.md)")
+        return value
+
+    @field_validator("uuid")
+    @classmethod
+    def _no_uuid(cls, value: str) -> str:
+        if value == "uuid":
+            raise ValueError(
+                "Spark cannot make a column of Iceberg's type uuid, so only text (docs/types.md)"
+            )
+        return value
+
+    @field_validator("time")
+    @classmethod
+    def _no_time(cls, value: str) -> str:
+        if value == "time":
+            raise ValueError(
+                "Spark cannot read a table with Iceberg's type time, so only text (docs/types.md)"
+            )
         return value
 
 

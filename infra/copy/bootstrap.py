@@ -44,6 +44,7 @@ from slotlake.infra.copy.unfinished import (
 from slotlake.infra.reports import InitReport, TableCopy
 from slotlake.infra.selection.aside import is_of_one_table, reasons, require_columns, set_aside
 from slotlake.infra.selection.layouts import require_layouts
+from slotlake.infra.selection.readers import require_readers
 from slotlake.infra.selection.tables import require_published
 from slotlake.spark.names import parse_postgres_name
 
@@ -73,6 +74,7 @@ def initialise(
     started = time.monotonic()
     if is_initialised(pipeline.lake, pipeline.name):
         return _report_of_existing(pipeline)
+    require_readers(pipeline.file)
     identity = identify(pipeline.source.dsn)
     if pipeline.source.plugin == "pgoutput":
         negotiate(pipeline.source, identity.server_version)

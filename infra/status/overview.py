@@ -20,6 +20,7 @@ from slotlake.infra.copy.unfinished import unfinished
 from slotlake.infra.reports import Alarm, StatusReport, TableStatus, Watched
 from slotlake.infra.selection.formats import format_warnings
 from slotlake.infra.selection.layouts import layout_warnings
+from slotlake.infra.selection.readers import reader_warnings
 from slotlake.infra.source import standing_puller
 from slotlake.infra.status import copy as copy_status
 from slotlake.infra.status.table_states import (
@@ -180,7 +181,7 @@ def _warnings(
     if point is not None:
         warnings += _changed_choices(pipeline) if source.reachable else []
         warnings += _unused_tables(pipeline, point) + set_aside_warnings(pipeline, point)
-        warnings += format_warnings(point) + layout_warnings(point)
+        warnings += format_warnings(point) + layout_warnings(point) + reader_warnings(pipeline.file)
     if pipeline.lake.publish == "per_table":
         warnings.append(_PUBLISHED_ONE_BY_ONE)
     return warnings

@@ -34,6 +34,7 @@ from slotlake.infra.reports import Report
 from slotlake.infra.selection.aside import tables_aside, with_resume
 from slotlake.infra.selection.formats import FORMAT_WAY_OUT, format_differences
 from slotlake.infra.selection.layouts import LAYOUT_WAY_OUT, layout_differences, require_layouts
+from slotlake.infra.selection.readers import reader_findings
 from slotlake.infra.selection.tables import refuse_changed, require_published
 
 Result = Literal["ok", "warning", "error", "not checked"]
@@ -168,6 +169,8 @@ def _both_sides(look: _Look) -> None:
     make("slot", lambda: _slot(look), "logical decoding", "catalog")
     make("WAL senders", lambda: _senders(look), "logical decoding")
     _published(look)
+    if look.pipeline.file.lake.readers:
+        make("readers", lambda: _readers(look))
     make("lake", lambda: _lake(look), "source", "catalog")
     make("Spark", lambda: _spark(look))
     make("disk", lambda: _disk(look), "warehouse")
@@ -300,6 +303,14 @@ def _layouts(look: _Look) -> None:
         if not look.initialised:
             raise
         look.checks.add("tables", "warning", f"{error.what} ({error.where})", error.way_out)
+
+
+def _readers(look: _Look) -> str:
+    """Judge the file by what the readers that it names can read; column names, if the tables are known."""
+    file = look.pipeline.file
+    for finding in reader_findings(file, look.tables):
+        look.checks.add("readers", finding.result, finding.what, finding.way_out)
+    return f"{', '.join(file.lake.readers)} can read the lake that the file describes"
 
 
 def _lake(look: _Look) -> str:

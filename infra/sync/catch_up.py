@@ -22,6 +22,7 @@ from slotlake.infra.selection import known_tables
 from slotlake.infra.selection.aside import retry_without_troubled, tables_aside
 from slotlake.infra.selection.formats import noted_warnings
 from slotlake.infra.selection.layouts import noted_layout_warnings
+from slotlake.infra.selection.readers import reader_warnings
 from slotlake.infra.selection.tables import refuse_changed
 from slotlake.infra.source.wal_notes import note_source_position
 from slotlake.infra.sync.compaction import compact, lake_names
@@ -115,6 +116,10 @@ def _report(
         joining=pulls[-1].joining,
         resumed=[table for pulled in pulls for table in pulled.resumed],
         set_aside=reasons(pipeline),
-        warnings=[*noted_warnings(pipeline), *noted_layout_warnings(pipeline)],
+        warnings=[
+            *noted_warnings(pipeline),
+            *noted_layout_warnings(pipeline),
+            *reader_warnings(pipeline.file),
+        ],
         compacted=compacted,
     )

@@ -244,6 +244,8 @@ def test_a_copy_is_refused_too(lake: Lake) -> None:
         ("a: list}", "nothing: text}", "no published column 'nothing'"),
         ("a: list}", "a: struct}", "arrays can be lists"),
         ("types: {arrays: list", "types: {jsonb: variant, arrays: list", "VARIANT"),
+        ("types: {arrays: list", "types: {uuid: uuid, arrays: list", "Iceberg's type uuid"),
+        ("types: {arrays: list", "types: {time: time, arrays: list", "Iceberg's type time"),
         ("d: quarantine", "d: ignore", "on_lossy"),
         ("d: quarantine", "a: text", "cannot be text"),
     ],

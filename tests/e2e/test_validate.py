@@ -215,6 +215,14 @@ def test_tables_that_will_be_trouble_are_a_warning(shop: Path, database: Databas
     _refused_alike(shop, "tables", "no published column")
 
 
+def test_a_reader_that_cannot_read_the_lake(shop: Path) -> None:
+    _edit(shop, "  namespace: shop", "  namespace: shop\n  readers: [spark, trino]")
+    _refused_alike(shop, "readers", "Trino 476 does not read tables of Iceberg's format 3", "slotlake format")
+    _edit(shop, "[spark, trino]", "[spark, pyiceberg]")
+    (check,) = _of(validate(shop), "readers")
+    assert (check.result, check.what[:16]) == ("ok", "spark, pyiceberg")
+
+
 @needs_a_folder
 def test_a_catalog_or_warehouse_that_cannot_be_used(shop: Path, database: Database) -> None:
     whole, folder = shop.read_text(), shop.parent
