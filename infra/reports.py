@@ -194,12 +194,19 @@ class TableMaintained(Report):
 
 @dataclass(frozen=True)
 class MaintainReport(Report):
-    """What `maintain` did; ``left``: tables for which the time was too short."""
+    """What `maintain` did.
+
+    Attributes:
+        left: tables for which the time was too short.
+        ended_uploads: uploads in parts to the object store that a killed run had left.
+    """
 
     pipeline: str
     tables: list[TableMaintained]
     left: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    ended_uploads: int = 0
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,28 @@ def maintain(
             maintained.append(maintain_table(pipeline.session, pipeline.lake, name, pipeline.name, care))
     waiting = [str(name) for name in names[len(maintained) :]]
     _remember(pipeline, waiting)
+    ended, warnings = _end_uploads(pipeline)
     return MaintainReport(
-        pipeline.name, [_reported(each) for each in maintained], waiting, round(time.monotonic() - started, 3)
+        pipeline.name,
+        [_reported(each) for each in maintained],
+        waiting,
+        round(time.monotonic() - started, 3),
+        ended,
+        warnings,
     )
+
+
+def _end_uploads(pipeline: OpenPipeline) -> tuple[int, list[str]]:
+    """End the uploads in parts that killed runs have left; a store that refuses leads to a warning."""
+    from slotlake.spark.storage.base import StoreUnavailableError
+    from slotlake.spark.storage.uploads import end_uploads
+
+    lake, oldest = pipeline.lake, time.time() - pipeline.file.maintenance.orphan_hours * 3600
+    folders = [lake.root] if lake.is_in_bucket else []
+    try:
+        return sum(end_uploads(folder, lake.storage, oldest) or 0 for folder in folders), []
+    except StoreUnavailableError as error:
+        return 0, [f"uploads that killed runs have left stay: {error.what}; {error.way_out}"]
 
 
 def _care(pipeline: OpenPipeline, rewrite_layout: bool) -> Care:

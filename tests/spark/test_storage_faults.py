@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +20,7 @@ from slotlake.spark.storage.base import StoreRefusedError, StoreUnavailableError
 from slotlake.spark.storage.bucket import BucketStore
 from slotlake.spark.storage.location import Location
 from slotlake.spark.storage.settings import StorageSettings
+from slotlake.spark.storage.uploads import end_uploads
 from tests.faulty_store import Fault, FaultyStore
 
 pytestmark = pytest.mark.server
@@ -136,3 +141,44 @@ def test_anothers_object_is_not_taken_for_an_answer_that_was_lost(
     with pytest.raises(FileExistsError):
         store.write_new(root / "x", b"another")
     assert store.read(root / "x") == CONTENT
+
+
+_UPLOADS = """
+import sys
+from pathlib import Path
+from slotlake.spark.storage.bucket import BucketStore
+from slotlake.spark.storage.location import Location
+from slotlake.spark.storage.settings import StorageSettings
+from slotlake.spark.storage.uploads import end_uploads
+store = BucketStore("s3://lake", StorageSettings(**__import__("json").loads(sys.argv[1])))
+store.put(Path(sys.argv[2]), Location(sys.argv[3]))
+"""
+
+
+def test_parts_of_a_killed_upload_are_seen_and_removed(
+    object_store: LocalObjectStore, faulty: FaultyStore, store: BucketStore, tmp_path: Path
+) -> None:
+    root, other = (Location(f"s3://lake/{tmp_path.name}/{name}") for name in ("warehouse", "warehouse2"))
+    (tmp_path / "large").write_bytes(CONTENT * 10_000)
+    stuck = faulty.add(Fault.SILENT, "PUT", path="partNumber=3")
+    settings = StorageSettings(**object_store.storage)
+    storage = json.dumps({**object_store.storage, "endpoint": faulty.endpoint})
+    for folder in (root, other):
+        arguments = [storage, str(tmp_path / "large"), folder / "t" / "data" / "a b.parquet"]
+        with subprocess.Popen([sys.executable, "-c", _UPLOADS, *arguments]) as process:
+            before, deadline = stuck.met, time.monotonic() + 60
+            while stuck.met == before and time.monotonic() < deadline:
+                time.sleep(0.05)
+            process.kill()
+    assert stuck.met >= 2
+    faulty.heal()
+    assert list(store.files(root)) == []
+    assert end_uploads(root, settings, time.time() - 3600) == 0  # they may be at work
+    assert end_uploads(root, settings, time.time() + 60) == 1
+    assert end_uploads(root, settings, time.time() + 60) == 0
+    assert end_uploads(other, settings, time.time() + 60) == 1
+    assert end_uploads(Location("gs://lake/x"), StorageSettings(), time.time()) is None
+    wrong = replace(settings, secret_key="wrong")
+    with pytest.raises(StoreUnavailableError, match="403") as raised:
+        end_uploads(root, wrong, time.time())
+    assert "AbortMultipartUpload" in raised.value.way_out

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from slotlake.infra.cli.output import size_text
+from slotlake.infra.cli.output import size_text, warning_lines
 
 if TYPE_CHECKING:
     from slotlake.infra.backfill.replay import ReplayReport
@@ -79,7 +79,12 @@ def maintain_text(report: MaintainReport, console: Console) -> None:
             console.print(f"{escape(table.lake_table)}: {line}")
     if report.left:
         console.print(f"{len(report.left):,} tables wait for the next run")
+    if report.ended_uploads:
+        console.print(
+            f"{report.ended_uploads:,} uploads to the object store ended, which killed runs had left"
+        )
     console.print(f"{len(report.tables):,} tables maintained in {report.seconds:.1f} s")
+    warning_lines(report.warnings, console)
 
 
 def _maintained(table: TableMaintained) -> str:
