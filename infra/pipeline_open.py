@@ -235,6 +235,13 @@ def lake_settings(file: PipelineFile) -> LakeSettings:
             where=str(file.path),
             way_out="remove it, or set lake.uri to a REST catalog",
         )
+    if lake.views and uri.startswith("http"):
+        raise PipelineFileError(
+            "lake.views is not possible with a REST catalog",
+            where=str(file.path),
+            way_out="remove it, and pin each table by the snapshot that the table commits names "
+            "(docs/reading.md); or use a catalog in SQLite or PostgreSQL",
+        )
     return LakeSettings(
         lake.catalog,
         uri,
@@ -250,4 +257,5 @@ def lake_settings(file: PipelineFile) -> LakeSettings:
         layouts=table_layouts(file),
         storage=file.lake_storage(),
         exchange=file.state_dir / "exchange",
+        views=lake.views,
     )

@@ -295,6 +295,7 @@ class StatusReport(Watched):
     ``alarms`` need somebody; ``warnings`` are these in words, and what else is worth knowing.
     ``wal_status``, ``safe_wal_size``: the slot's (pg_replication_slots).
     ``set_aside``: tables that are not followed, each with what `spark.publish.aside.Aside` tells.
+    ``views``: the namespaces of pinned views, each with its point.
     ``copy``: a copy that is under way or was cut off: process, lsn, since, slot (None: it holds none).
     """
 
@@ -317,4 +318,5 @@ class StatusReport(Watched):
     ddl_trigger: str | None = None
     copy: dict[str, Any] | None = None
     set_aside: list[dict[str, Any]] = field(default_factory=list)
+    views: dict[str, str | None] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)

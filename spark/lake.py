@@ -83,6 +83,7 @@ class LakeSettings:
         storage: how the warehouse's object store is reached.
         exchange: a folder for files that pass between processes of this machine, where the warehouse is not a
             folder itself.
+        views: are there namespaces whose tables are pinned to a point?
     """
 
     catalog: str
@@ -99,6 +100,7 @@ class LakeSettings:
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     storage: StorageSettings = field(default_factory=StorageSettings)
     exchange: Path | None = None
+    views: bool = False
 
     def format_of(self, table: str) -> int:
         """The format that a table, and its derived tables, are to have.

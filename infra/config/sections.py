@@ -143,6 +143,7 @@ class LakeSection(Section):
     publish: Literal["atomic", "per_table"] = "atomic"
     format: Literal[2, 3] = 3
     readers: Annotated[tuple[ReaderName, ...], Field(strict=False)] = ()
+    views: bool = False
     rest: dict[str, SecretStr] = Field(default_factory=dict)
     staging: SecretStr | None = None
     storage: StorageSection = StorageSection()

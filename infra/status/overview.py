@@ -100,8 +100,20 @@ def overview(pipeline: OpenPipeline) -> StatusReport:
         ddl_trigger=source.ddl_trigger,
         copy=None if copy is None else {key: copy[key] for key in ("process", "lsn", "since", "slot")},
         set_aside=[] if lake.point is None else set_aside_entries(pipeline, lake.point),
+        views={} if lake.point is None else _views(pipeline),
         warnings=_warnings(pipeline, lake, source, copy, alarms),
     )
+
+
+def _views(pipeline: OpenPipeline) -> dict[str, str | None]:
+    """The namespaces of pinned views, each with its point."""
+    from slotlake.spark.catalog.open import open_catalog
+
+    if not pipeline.lake.views:
+        return {}
+    with open_catalog(pipeline.lake) as catalog:
+        spaces = catalog.view_namespaces()
+    return {s.name: None if s.position is None else format_lsn(s.position) for s in spaces}
 
 
 def _lake_side(pipeline: OpenPipeline) -> _LakeSide:

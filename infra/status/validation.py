@@ -315,8 +315,12 @@ def _readers(look: _Look) -> str:
 
 def _lake(look: _Look) -> str:
     """Check what `status` reports as alarms of the lake."""
+    from slotlake.spark.catalog.open import open_catalog
     from slotlake.spark.read.point import ReadPoint
 
+    if look.pipeline.lake.views:
+        with open_catalog(look.pipeline.lake) as catalog:
+            catalog.require_room_for_views()
     if not look.initialised:
         return "the namespace has no tables of this pipeline"
     for finding in quick_findings(look.pipeline):

@@ -29,6 +29,7 @@ from slotlake.infra.sync.compaction import compact, lake_names
 from slotlake.infra.sync.modes import begin_modes
 from slotlake.infra.sync.refill import fill_added_columns
 from slotlake.infra.sync.resuming import bring_back
+from slotlake.infra.sync.views import bring_views
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -52,6 +53,7 @@ def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progre
     started = time.monotonic()
     require_fit(pipeline, at_snapshot=False)
     refuse_changed(pipeline)
+    bring_views(pipeline.lake)
     added = add_new_tables(pipeline, progress)
     joining = progress_by_table(pipeline)
     give_up_stale(pipeline, progress)

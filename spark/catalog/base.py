@@ -21,6 +21,8 @@ from slotlake.spark.tables.schema import PIPELINE_PROPERTY
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog as IcebergCatalog
 
+VIEWS_SUFFIX = "__at"
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -51,6 +53,27 @@ class Move:
     def name(self) -> LakeName:
         """The table's present name."""
         return self.table.name
+
+
+@dataclass(frozen=True)
+class ViewNamespace:
+    """A namespace of views.
+
+    Attributes:
+        base: the namespace of the tables.
+        position: the point at which its views are; None if that is not known.
+        made: when it was made, in seconds since 1970.
+    """
+
+    name: str
+    base: str
+    position: int | None
+    made: float
+
+    @property
+    def follows(self) -> bool:
+        """Whether it follows the lake."""
+        return self.name == self.base + VIEWS_SUFFIX
 
 
 class PointerMovedError(LakeError):
@@ -149,6 +172,24 @@ class Catalog(ABC):
         """
         del name
         return ()
+
+    def view_namespaces(self) -> Sequence[ViewNamespace]:
+        """Return the namespaces of pinned views, by name; only a SQL catalog has them."""
+        return ()
+
+    def view_locations(self, name: LakeName) -> Collection[str]:
+        """Return the metadata files by which pinned views show a table."""
+        return ()
+
+    def bring_views(self) -> None:  # noqa: B027  (only a SQL catalog has views)
+        """Make or remove the pinned views, if the settings ask for it and no publication has yet."""
+
+    def require_room_for_views(self) -> None:  # noqa: B027  (only a SQL catalog has views)
+        """See that no table is where the views are to be.
+
+        Raises:
+            LakeError: a table is.
+        """
 
     @abstractmethod
     def drop_namespace(self, namespace: str) -> None:

@@ -67,6 +67,7 @@ def check_lake(lake: LakeSettings) -> None:
     else:
         _make_folder(lake)
     with open_catalog(lake) as catalog:
+        catalog.require_room_for_views()
         catalog.make_namespace(lake.namespace)
 
 

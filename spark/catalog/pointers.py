@@ -20,7 +20,10 @@ from slotlake.spark.names import LakeName
 _PREFIXES = ("sqlite:////", "sqlite+pysqlite:////")
 _POINTERS = """
 SELECT table_namespace, table_name, metadata_location FROM iceberg_tables
-WHERE catalog_name = ? AND metadata_location IS NOT NULL
+WHERE catalog_name = :catalog AND metadata_location IS NOT NULL AND table_namespace NOT IN (
+    SELECT namespace FROM iceberg_namespace_properties
+    WHERE catalog_name = :catalog AND property_key = 'slotlake.views-of'
+)
 """
 
 
@@ -50,7 +53,7 @@ def _of_sqlite(lake: LakeSettings) -> dict[LakeName, str] | None:
         with closing(
             sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=SQLITE_BUSY_SECONDS)
         ) as connection:
-            rows = connection.execute(_POINTERS, [lake.catalog]).fetchall()
+            rows = connection.execute(_POINTERS, {"catalog": lake.catalog}).fetchall()
     except sqlite3.Error:
         return None
     return {LakeName(namespace, table): location for namespace, table, location in rows}

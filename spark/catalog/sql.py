@@ -24,10 +24,18 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
-from slotlake.spark.catalog.base import Catalog, Loaded, Move, UnansweredError, moved_by_another
+from slotlake.spark.catalog import views
+from slotlake.spark.catalog.base import (
+    Catalog,
+    Loaded,
+    Move,
+    UnansweredError,
+    ViewNamespace,
+    moved_by_another,
+)
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.limits import SILENT_SECONDS
-from slotlake.spark.names import LakeName
+from slotlake.spark.names import COMMITS, LakeName
 from slotlake.spark.storage.file_io import FILE_IO
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import Metadata
@@ -95,7 +103,9 @@ class SqlPointers(Catalog):
     def pointers(self) -> dict[LakeName, str]:
         """Every table's metadata location, read in one query: one cut of the catalog."""
         query = select(_TABLES.table_namespace, _TABLES.table_name, _TABLES.metadata_location).where(
-            _TABLES.catalog_name == self.lake.catalog, _TABLES.metadata_location.is_not(None)
+            _TABLES.catalog_name == self.lake.catalog,
+            _TABLES.metadata_location.is_not(None),
+            _TABLES.table_namespace.not_in(views.marked(self.lake.catalog)),
         )
         with self._transaction() as connection:
             return {LakeName(row[0], row[1]): row[2] for row in connection.execute(query)}
@@ -132,12 +142,15 @@ class SqlPointers(Catalog):
                 self._move(connection, move)
             for namespace in sorted({m.rename.namespace for m in moves if m.rename}):
                 self._ensure_namespace(connection, namespace)
+            moved = {move.rename or move.name: move.metadata for move in moves}
+            views.follow(connection, self.lake, moved.keys(), moved.get(self._commits))
 
     def drop(self, names: Sequence[LakeName]) -> None:
         """Forget tables; their files stay."""
         with self._transaction() as connection:
             for name in names:
                 connection.execute(delete(IcebergTables).where(*self._is(name)))
+            views.forget_tables(connection, self.lake, names)
 
     def drop_namespace(self, namespace: str) -> None:
         """Forget a namespace that holds no table."""
@@ -149,10 +162,41 @@ class SqlPointers(Catalog):
                 )
             )
 
+    def view_namespaces(self) -> list[ViewNamespace]:
+        """The namespaces of pinned views, by name."""
+        with self._transaction() as connection:
+            return views.view_namespaces(connection, self.lake)
+
+    def view_locations(self, name: LakeName) -> list[str]:
+        """The metadata files by which pinned views show a table."""
+        with self._transaction() as connection:
+            return views.locations(connection, self.lake, name)
+
+    def bring_views(self) -> None:
+        """Make or remove the pinned views, if the settings ask for it and no publication has yet."""
+        with self._transaction() as connection:
+            if self.lake.views == bool(views.view_namespaces(connection, self.lake)):
+                return
+        location = self.pointer(self._commits)
+        if location is not None:
+            commits = catalog_metadata.load(location)
+            with self._transaction() as connection:
+                views.follow(connection, self.lake, (), commits)
+
+    def require_room_for_views(self) -> None:
+        """See that no table is where the views are to be."""
+        if self.lake.views:
+            with self._transaction() as connection:
+                views.require_free(connection, self.lake)
+
     def make_namespace(self, namespace: str) -> None:
         """Make a namespace if missing."""
         with self._transaction() as connection:
             self._ensure_namespace(connection, namespace)
+
+    @property
+    def _commits(self) -> LakeName:
+        return LakeName(self.lake.namespace, COMMITS)
 
     def _is(self, name: LakeName) -> tuple[ColumnElement[bool], ...]:
         return (

@@ -28,6 +28,7 @@ from slotlake.spark.publish.unused import without_unused_snapshots
 from slotlake.spark.storage.base import StoredFile
 from slotlake.spark.storage.location import Location
 from slotlake.spark.storage.stores import canonical
+from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import Metadata
 
 _LOG_WORTH_TRIMMING = 10
@@ -93,17 +94,24 @@ def remove_files(
     files: TableFiles,
     grace: Grace,
     of_catalog: Collection[str] = (),
+    views: Collection[str] = (),
 ) -> Removed:
-    """Remove what the table, as it is now, does not lead to.
+    """Remove what neither the table, as it is now, nor a pinned view of it leads to.
 
     Args:
+        table: the table.
         dropped: files that snapshots led to which the table has no more.
+        files: reads manifests.
+        grace: for how long what nothing leads to stays.
         of_catalog: files that the catalog needs.
+        views: the metadata files by which pinned views show the table.
 
     Raises:
         LakeError: a metadata file of the table cannot be read; nothing was removed.
     """
-    referenced = set(files.referenced_files(all_snapshots(table.metadata))) | _named(table)
+    shown = [catalog_metadata.head(catalog_metadata.load(location)) for location in views]
+    snapshots = [*all_snapshots(table.metadata), *(snapshot for snapshot in shown if snapshot)]
+    referenced = set(files.referenced_files(snapshots)) | _named(table) | {canonical(each) for each in views}
     stored = _stored_files(Location(table.metadata["location"]))
     unneeded = {path for path in dropped if path not in referenced and path in stored}
     if referenced <= stored.keys():  # else names differ from what is there, and nothing can be told from them

@@ -139,7 +139,8 @@ def maintain_table(
         snapshots = expire(catalog, table, grace)
         reach("maintain.expired")
         table = _load(catalog, name, pipeline)
-        removed = remove_files(table, referenced, files, grace, catalog.files_of(name))
+        needed = catalog.files_of(name), catalog.view_locations(name)
+        removed = remove_files(table, referenced, files, grace, *needed)
     return Maintained(str(name), False, len(present - after), len(after - present), snapshots, removed)
 
 

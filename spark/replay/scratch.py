@@ -59,7 +59,7 @@ def scratch_of(lake: LakeSettings, namespace: str) -> LakeSettings:
             where=f"namespace {namespace}",
             way_out=f"name one that is not, and does not begin with, {lake.namespace}__",
         )
-    return replace(lake, namespace=namespace)
+    return replace(lake, namespace=namespace, views=False)
 
 
 def prepare_scratch(read_point: ReadPoint, scratch: LakeSettings, pipeline: str) -> list[str]:

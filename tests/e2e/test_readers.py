@@ -52,6 +52,9 @@ TIMELINE = {
     "table renamed": "ALTER TABLE {t} RENAME TO {t}r",
     "it joins under that name": "DELETE FROM {t}r WHERE id = 1; UPDATE {t}r SET ok = false WHERE id = 2",
 }
+LONG_ONLY = {"delete and key change", "more deletes of a file", "new column", "wider type", "after that too",
+             "name of another column", "after the truncation"}  # fmt: skip
+STEPS = {step: each for step, each in TIMELINE.items() if LONG or step not in LONG_ONLY}
 # With a REST catalog, the snapshot of a point that renames or drops a column has the columns of before.
 BEFORE: Mapping[str, Mapping[str, str | None]] = {
     "renamed column": {"v": "w"},
@@ -107,12 +110,12 @@ def _life(database: Database, pipeline: Any) -> dict[str, Point]:
     for table in TABLES:
         database.execute(SETUP.format(t=table))
     points = {pipeline.init().lsn: Point("copy", _rows(database))}
-    for step, statements in TIMELINE.items():
+    for step, statements in STEPS.items():
         for table in TABLES:
             database.execute(statements.format(t=table))
         before = [*points.values()][-1].tables  # a table that left keeps its rows
         points[pipeline.sync().lsn] = Point(step, before | _rows(database))
-    assert len(points) == len(TIMELINE) + 1
+    assert len(points) == len(STEPS) + 1
     return points
 
 

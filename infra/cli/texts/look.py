@@ -33,6 +33,8 @@ def status_text(report: StatusReport, console: Console) -> None:
         console.print(f"  {'event trigger':<26}{report.ddl_trigger}")
     if report.standing_puller is not None:
         console.print(f"  {'standing puller':<26}process {report.standing_puller}")
+    for name, point in report.views.items():
+        console.print(f"  {'pinned views':<26}{escape(name)} at {point}")
     _open_transactions(report, console)
     _status_tables(report.tables, console)
     warning_lines(report.warnings, console)
