@@ -203,19 +203,25 @@ class RestPointers(Catalog):
         self._require_done(answer, [name])
         content = answer.json()
         metadata = content["metadata"]
-        self._register(metadata["location"], content)
+        self._register(name, metadata["location"], content)
         config = content.get("config") or {}
         return Answered(str(content["metadata-location"]), metadata, len(answer.content), config)
 
-    def _register(self, location: str, content: Mapping[str, Any]) -> None:
+    def _register(self, name: LakeName, location: str, content: Mapping[str, Any]) -> None:
         """Take over what the server says about the storage of a table, and the keys that it lends."""
         if not Location(location).is_in_bucket:
             return
         config = {name: text for name, text in (content.get("config") or {}).items() if name in _STORAGE_KEYS}
         if config:
-            stores.register(location, self._storage(config))
+            stores.register(location, self._storage(config), self._loan(name, content["config"]))
         for lent in content.get("storage-credentials") or ():
-            stores.register(lent["prefix"], self._storage({**config, **lent["config"]}))
+            keys = {**config, **lent["config"]}
+            stores.register(lent["prefix"], self._storage(keys), self._loan(name, keys))
+
+    def _loan(self, name: LakeName, config: Mapping[str, str]) -> stores.Loan | None:
+        """Until when keys are good that the server lends for a table; None if it does not say."""
+        ends = config.get("s3.session-token-expires-at-ms", "")
+        return stores.Loan(int(ends) / 1000, lambda: self.answered(name)) if ends.isdigit() else None
 
     def _storage(self, config: Mapping[str, str]) -> StorageSettings:
         """What the server says, on top of what the pipeline file says."""

@@ -25,6 +25,7 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
     ValidationError,
 )
+from requests import ConnectionError as RequestsConnectionError
 from requests import RequestException, Response, Session, Timeout
 
 from slotlake.decoder.errors import LakeError
@@ -52,13 +53,20 @@ class RestServer(RestCatalog):
         # requests asks for a limit with each request, and pyiceberg gives none.
         limits = (CONNECT_SECONDS, ANSWER_SECONDS)
 
-        def limited(*arguments: Any, **options: Any) -> Response:
-            answer = send(*arguments, **{"timeout": limits, **options})
+        def limited(method: str, url: str, **options: Any) -> Response:
+            given = {"timeout": limits, **options}
+            try:
+                answer = send(method, url, **given)
+            except RequestsConnectionError as error:
+                # A server ends connections that nobody has used for a while, perhaps just now.
+                if isinstance(error, Timeout) or method.upper() not in ("GET", "HEAD"):
+                    raise
+                answer = send(method, url, **given)
             if answer.status_code in (_UNKNOWN, _EXPIRED) and _renewed(session):
-                answer = send(*arguments, **{"timeout": limits, **options})
+                answer = send(method, url, **given)
             return answer
 
-        session.request = limited  # type: ignore[method-assign]
+        session.request = limited  # type: ignore[assignment,method-assign]
         return session
 
     @cached_property

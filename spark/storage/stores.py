@@ -9,6 +9,11 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.storage.base import Store
@@ -16,21 +21,46 @@ from slotlake.spark.storage.folder import FolderStore, local_path
 from slotlake.spark.storage.location import FOLDER_SCHEMES, Location
 from slotlake.spark.storage.settings import StorageSettings
 
+_RENEWED_BEFORE_SECONDS: Final = 300.0
+_RENEWED_BEFORE_SHARE: Final = 0.2
+
+
+@dataclass(frozen=True)
+class Loan:
+    """Keys that a REST catalog lends for a time.
+
+    Attributes:
+        until: when they end, in seconds since 1970.
+        renew: asks for others, and registers them.
+    """
+
+    until: float
+    renew: Callable[[], object]
+
+
 _folder = FolderStore()
 _lock = threading.Lock()
 _settings: dict[str, StorageSettings] = {}
+_loans: dict[str, tuple[float, Loan]] = {}
 _open: dict[tuple[int, str, StorageSettings], Store] = {}
 
 
-def register(prefix: str, settings: StorageSettings) -> None:
+def register(prefix: str, settings: StorageSettings, loan: Loan | None = None) -> None:
     """Say how files under a prefix are reached, from now on.
 
     Args:
         prefix: a bucket, or a folder in one.
         settings: endpoint and keys.
+        loan: until when the keys are good; None: for ever.
     """
     with _lock:
-        _settings[canonical(prefix).rstrip("/")] = settings
+        key = canonical(prefix).rstrip("/")
+        _settings[key] = settings
+        _loans.pop(key, None)
+        if loan is not None:
+            life = loan.until - time.time()
+            renew_at = loan.until - min(_RENEWED_BEFORE_SECONDS, life * _RENEWED_BEFORE_SHARE)
+            _loans[key] = renew_at, loan
 
 
 def store_of(location: str) -> Store:
@@ -48,6 +78,7 @@ def store_of(location: str) -> Store:
             where=location,
             way_out="keep the table in a folder, or in an object store: s3://…, gs://… or abfss://…",
         )
+    _renew(canonical(where))
     with _lock:
         settings = _registered(canonical(where))
         key = os.getpid(), where.bucket, settings  # a forked process cannot use its parent's connections
@@ -73,5 +104,24 @@ def canonical(location: str) -> Location:
 
 
 def _registered(location: str) -> StorageSettings:
+    prefix = _prefix_of(location)
+    return StorageSettings() if prefix is None else _settings[prefix]
+
+
+def _prefix_of(location: str) -> str | None:
     fitting = [prefix for prefix in _settings if location == prefix or location.startswith(f"{prefix}/")]
-    return _settings[max(fitting, key=len)] if fitting else StorageSettings()
+    return max(fitting, key=len, default=None)
+
+
+def _renew(location: str) -> None:
+    """Ask for other keys if those for a location are about to end."""
+    with _lock:
+        due = _loans.get(_prefix_of(location) or "")
+    if due is None or time.time() < due[0]:
+        return
+    loan = due[1]
+    if time.time() >= loan.until:
+        loan.renew()
+        return
+    with suppress(LakeError):  # they are good still: it is asked again for the next file
+        loan.renew()

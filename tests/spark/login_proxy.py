@@ -35,7 +35,7 @@ class LoginProxy:
         given: how many tokens it has given.
         passed: the programs whose requests it has passed on, by the first word of their User-Agent.
         forbids: it answers 403 to everything but a login.
-        hangs: it answers nothing.
+        drops: how many requests more it answers by ending the connection.
         configs: how often its configuration was asked for.
     """
 
@@ -48,6 +48,7 @@ class LoginProxy:
         self.passed: set[str] = set()
         self.refused = 0
         self.forbids = False
+        self.drops = 0
         self.scopes: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -112,6 +113,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _pass_on(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.proxy.drops:
+            self.proxy.drops -= 1
+            self.close_connection = True
+            return
         status, content = self.proxy.answer(self, body)
         self.send_response(status)
         if status != 204:

@@ -34,6 +34,18 @@ def test_a_process_logs_in_once(rest: str, tmp_path: Path) -> None:
         assert (proxy.given, proxy.configs, proxy.refused) == (2, 1, 1)
 
 
+def test_a_connection_that_the_server_has_ended_is_begun_anew(rest: str, tmp_path: Path) -> None:
+    with LoginProxy(rest) as proxy:
+        lake = _lake(proxy.uri, tmp_path, SECRET)
+        with open_catalog(lake) as catalog:
+            assert list(catalog.pointers()) == []
+            proxy.drops = 1
+            assert list(catalog.pointers()) == []
+            proxy.drops = 2
+            with pytest.raises(LakeError, match="cannot be reached"):
+                list(catalog.pointers())
+
+
 @pytest.mark.parametrize(
     ("rest_keys", "what", "key"),
     [
