@@ -179,7 +179,8 @@ def _shop(folder: Path, database: Database, orders: str = "on_delete: mark", mor
 
 def test_marked_alive_again_and_read(database: Database, session: Any, tmp_path: Path) -> None:
     database.execute(SHOP)
-    with Pipeline.open(_shop(tmp_path, database, "on_delete: mark, filter: total < 100")) as pipeline:
+    chosen = 'on_delete: mark, filter: total < 100, partition_by: ["bucket(3, id)"], sort_by: [state]'
+    with Pipeline.open(_shop(tmp_path, database, chosen)) as pipeline:
         pipeline.init()
         database.execute("DELETE FROM orders WHERE id IN (1, 2); UPDATE orders SET total = 500 WHERE id = 3")
         database.execute("UPDATE orders SET id = 104 WHERE id = 4")
