@@ -27,10 +27,11 @@ def open_engine(
     Raises:
         SetupError: no Java, no jars, or the Connect server does not answer.
     """
+    from slotlake.spark.properties import SparkChoices
     from slotlake.spark.session import open_session
 
     if remote:
-        session = open_session(lake, remote=remote)
+        session = open_session(lake, remote=remote, choices=SparkChoices(conf=file.spark_conf()))
         closing.callback(_stop, session)
         return session
     return _in_process(file, lake, closing)
@@ -49,18 +50,23 @@ def _in_process(file: PipelineFile, lake: LakeSettings, closing: ExitStack) -> S
 
     from slotlake.infra.config.private_files import umask_of
     from slotlake.infra.local.runtime import spark_runtime
+    from slotlake.spark.properties import SparkChoices
     from slotlake.spark.session import open_session
 
     # If the program has a session of its own, slotlake must not stop it.
     running = SparkContext._active_spark_context is not None  # noqa: SLF001 - there is no public question
-    runtime = spark_runtime(lake.root.scheme if lake.is_in_bucket else "")
-    os.environ.update(runtime.environment())
+    section = file.spark
+    runtime = spark_runtime(lake.root.scheme if lake.is_in_bucket else "", with_jars=section.packages is None)
+    os.environ.update(runtime.environment(on_cluster=section.is_on_cluster))
+    packages = ",".join(section.packages) if isinstance(section.packages, tuple) else ""
+    conf = {**file.spark_conf(), **({"spark.jars.packages": packages} if packages else {})}
     session = open_session(
         lake,
         jars=runtime.jar_paths,
-        driver_memory=file.spark.driver_memory,
-        cores=file.spark.cores,
+        driver_memory=section.driver_memory,
+        cores=section.cores,
         umask=umask_of(file),
+        choices=SparkChoices(section.master if section.is_on_cluster else None, conf),
     )
     if not running:
         closing.callback(_stop, session)

@@ -58,6 +58,7 @@ class OpenPipeline:
         self.lake = lake_settings(file)
         self._remote = remote or os.environ.get("SLOTLAKE_SPARK_REMOTE") or file.remote()
         self._session: SparkSession | None = None
+        self._writes, self._warehouse_seen = False, False
         self._closing = ExitStack()
 
     @classmethod
@@ -151,7 +152,17 @@ class OpenPipeline:
 
             with privately(self.file):
                 self._session = open_engine(self.file, self.lake, self._remote, self._closing)
+        if self._writes and not self._warehouse_seen:
+            from slotlake.spark.maintenance.shared_warehouse import require_shared_warehouse
+
+            require_shared_warehouse(self._session, self.lake, self.spark_place)
+            self._warehouse_seen = True
         return self._session
+
+    @property
+    def spark_place(self) -> str:
+        """Which Spark it is: the Connect server's host, without a token, or the master."""
+        return self.file.spark.master if not self._remote else self._remote.partition(";")[0].rstrip("/")
 
     @contextmanager
     def exclusively(self, wait_seconds: float = 0.0) -> Iterator[None]:
@@ -173,6 +184,7 @@ class OpenPipeline:
             exclusive(self.file.state_dir, self.name, wait_seconds),
         ):
             warn_once(self.file)
+            self._writes = True
             with _spark_errors_as_ours():
                 yield
 

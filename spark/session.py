@@ -24,6 +24,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -32,34 +33,21 @@ from slotlake.decoder.errors import SetupError
 from slotlake.spark.java import started_java
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import quote
+from slotlake.spark.properties import (
+    AS_WRITTEN,
+    MACHINE_PROPERTY,
+    NEEDED,
+    NEEDED_AT_START,
+    TUNED,
+    SparkChoices,
+    require_answering,
+    this_machine,
+)
 from slotlake.spark.session_errors import SPARK_ERRORS, reason
 
 _CONNECT_PORT = 15002
 _CONNECT_SECONDS = 5
 _RETRIES, _RETRY_MS_MAX = 8, 10_000  # about 45 s in all
-# A MERGE of a micro-batch is small: each further partition costs a task, and adaptive execution
-# splits what is large.
-_SHUFFLE_PARTITIONS = 4
-# Of every session, analysts' and those beside others too.  Spark would else put variables and the process's
-# environment in place of ${…}, within literals and quoted names as well, before it reads a statement.
-_AS_WRITTEN = {"spark.sql.variable.substitute": "false"}
-SENSITIVE_PROPERTIES = (
-    "(?i)secret|password|passphrase|token|credential|authorization|access[.-]?key|api[.-]?key"
-)
-_RUNTIME = {
-    **_AS_WRITTEN,
-    "spark.sql.caseSensitive": "true",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.shuffle.partitions": str(_SHUFFLE_PARTITIONS),
-    "spark.sql.adaptive.enabled": "true",
-    # A batch is small beside its table: hashing it spares sorting the table (a third of a MERGE's CPU).
-    "spark.sql.join.preferSortMergeJoin": "false",
-    # A catalog's properties hold what a REST server asks for; Spark knows passwords and tokens by itself.
-    "spark.sql.redaction.options.regex": f"{SENSITIVE_PROPERTIES}|(?i)url",
-    # Wide tables: a plan in an error message or log must not grow with the number of columns.
-    "spark.sql.maxMetadataStringLength": "100",
-}
 # A Spark inside this process lives for a command or a few.  Java's second compiler would take more than
 # half of its CPU time, from everyone on the machine, and not live to pay it back (docs/benchmarks.md);
 # a Connect server does.  SPARK_SUBMIT_OPTS may say otherwise.
@@ -74,28 +62,38 @@ _PING_SECONDS, _PONG_SECONDS = 310, 30
 STATEMENT_SECONDS_MAX = 6 * 3600.0
 _INTERRUPT_SECONDS = 2.0
 _remotes: WeakKeyDictionary[SparkSession, str] = WeakKeyDictionary()
+_given: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()  # a user's properties
+_sharing: WeakKeyDictionary[SparkSession, bool] = WeakKeyDictionary()
+_NO_CHOICES = SparkChoices()
 
 
 def static_conf(
-    jars: Sequence[str | Path], *, driver_memory: str = "1g", umask: str = "077"
+    jars: Sequence[str | Path],
+    *,
+    driver_memory: str = "1g",
+    umask: str = "077",
+    on_cluster: bool = False,
 ) -> dict[str, str]:
     """What must be given when a Spark process starts: to a classic session, or to the Connect server.
 
     Args:
         umask: of the files that it writes; Hadoop gives each its mode, whatever the process's umask is.
+        on_cluster: it has executors on other machines.
     """
-    return {
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.jars": ",".join(str(jar) for jar in jars),
-        "spark.driver.memory": driver_memory,
+    own_machine = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        MACHINE_PROPERTY: this_machine(),
+    }
+    return {
+        **({"spark.jars": ",".join(str(jar) for jar in jars)} if jars else {}),
+        **({} if on_cluster else own_machine),
+        "spark.driver.memory": driver_memory,
         "spark.hadoop.fs.permissions.umask-mode": umask,
-        "spark.redaction.regex": SENSITIVE_PROPERTIES,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.debug.maxToStringFields": "25",
-        **_AS_WRITTEN,
+        **NEEDED_AT_START,
     }
 
 
@@ -106,9 +104,9 @@ def open_session(
     jars: Sequence[str | Path] = (),
     driver_memory: str = "1g",
     cores: str = "*",
-    java_home: str | None = None,
     umask: str = "077",
     app_name: str = "slotlake",
+    choices: SparkChoices = _NO_CHOICES,
 ) -> SparkSession:
     """Open Spark and, if a lake is given, make its catalog known to the session.
 
@@ -116,10 +114,12 @@ def open_session(
         remote: ``sc://host:port`` of a Spark Connect server; None starts Spark in this process.
         jars: Iceberg runtime and JDBC drivers; ignored for a remote session (its server has them).
         umask: of the files that a Spark in this process writes.
-        java_home: directory whose ``bin/java`` runs Spark; None takes JAVA_HOME or the PATH's java.
+        cores: threads of a Spark that is all in this process.
+        choices: the cluster, and further properties.
 
     Raises:
-        SetupError: Java, or the jars, are missing; or the server does not answer.
+        SetupError: Java, or the jars, are missing; the server or the cluster does not answer; or it refuses
+            a property.
         LakeError: this version does not serve such a lake.
     """
     for name in _TALKATIVE:
@@ -127,19 +127,43 @@ def open_session(
     warnings.filterwarnings("ignore", message="The SQL config ")  # a Connect server says it of some of ours
     if remote is not None:
         session = _connect(remote)
+        _set_given(session, choices.conf)
+        _given[session] = dict(choices.conf)
     else:
+        on_cluster = choices.cluster is not None
+        started = static_conf(jars, driver_memory=driver_memory, umask=umask, on_cluster=on_cluster)
+        master = choices.cluster or f"local[{cores}]"
         session = _classic(
-            static_conf(jars, driver_memory=driver_memory, umask=umask), cores, java_home, app_name
+            {"spark.master": master, "spark.app.name": app_name, **started, **choices.conf}, choices
         ).newSession()
-    _configure(session, _RUNTIME)
+        _given[session] = {name: value for name, value in choices.conf.items() if name in TUNED}
+    _configure(session, _runtime(session))
     if lake is not None:
         use_lake(session, lake)
     return session
 
 
+def _runtime(session: SparkSession) -> dict[str, str]:
+    return {**TUNED, **_given.get(session, {}), **NEEDED}
+
+
+def _set_given(session: SparkSession, conf: Mapping[str, str]) -> None:
+    """Set a user's properties on a Connect server, which refuses those that only count at its start."""
+    for name, value in conf.items():
+        try:
+            session.conf.set(name, value)
+        except SPARK_ERRORS as error:
+            raise SetupError(
+                f"the Spark Connect server does not take the property {name}: {reason(error)}",
+                where=f"spark.conf.{name}",
+                way_out="a property that only counts when Spark starts must be given to the server at its "
+                "start; remove it from spark.conf",
+            ) from None
+
+
 def use_lake(session: SparkSession, lake: LakeSettings) -> None:
     """Make the lake's catalog known to a session that has not used one of that name yet."""
-    _configure(session, _RUNTIME)
+    _configure(session, _runtime(session))
     define_catalog(session, lake.catalog, lake.spark_properties())
 
 
@@ -160,10 +184,12 @@ def define_catalog(session: SparkSession, name: str, properties: Mapping[str, st
 def sibling(session: SparkSession) -> SparkSession:
     """Another session on the same Spark, with its own configuration, catalogs and temporary views."""
     remote = _remotes.get(session)
+    own = session.newSession() if remote is None else _connect(remote)
+    given = _given.get(session, {})
     if remote is not None:
-        return _connect(remote)
-    own = session.newSession()
-    _configure(own, _AS_WRITTEN)
+        _configure(own, given)
+    _given[own] = given
+    _configure(own, AS_WRITTEN)
     return own
 
 
@@ -183,15 +209,20 @@ def is_alive(session: SparkSession) -> bool:
 
 
 @contextmanager
-def bounded(session: SparkSession) -> Iterator[list[float]]:
-    """Statements within are interrupted after :data:`STATEMENT_SECONDS_MAX`; what comes out tells."""
+def bounded(session: SparkSession, seconds_max: float | None = None) -> Iterator[list[float]]:
+    """Statements within are interrupted after a time; what comes out tells.
+
+    Args:
+        seconds_max: the time; :data:`STATEMENT_SECONDS_MAX` when not given.
+    """
+    limit = STATEMENT_SECONDS_MAX if seconds_max is None else seconds_max
     interrupted: list[float] = []
     over = threading.Event()
 
     def interrupt() -> None:
-        seconds = STATEMENT_SECONDS_MAX
+        seconds = limit
         while not over.wait(seconds):  # what is between two jobs is not met by one interruption
-            interrupted.append(STATEMENT_SECONDS_MAX)
+            interrupted.append(limit)
             with suppress(*SPARK_ERRORS):
                 session.interruptAll()
             seconds = _INTERRUPT_SECONDS
@@ -201,6 +232,31 @@ def bounded(session: SparkSession) -> Iterator[list[float]]:
         yield interrupted
     finally:
         over.set()
+
+
+def shares_files(session: SparkSession) -> bool:
+    """Return whether all of a session's Spark runs on this machine, and so reads files of it.
+
+    A Connect server must say so: `MACHINE_PROPERTY`.
+    """
+    if session not in _sharing:
+        if is_remote(session):
+            shares = session.conf.get(MACHINE_PROPERTY, "") == this_machine()
+        else:
+            master = str(session.sparkContext.master)
+            shares = master.startswith("local") and not master.startswith("local-cluster")
+        _sharing[session] = shares
+    return _sharing[session]
+
+
+def given(session: SparkSession, name: str) -> str | None:
+    """Return the value that a user gave to a property (``spark.conf``); None: none.
+
+    Args:
+        session: the session.
+        name: the property.
+    """
+    return _given.get(session, {}).get(name)
 
 
 def is_remote(session: SparkSession) -> bool:
@@ -224,15 +280,15 @@ def _configure(session: SparkSession, settings: Mapping[str, str]) -> None:
         session.conf.set(key, value)
 
 
-def _classic(conf: Mapping[str, str], cores: str, java_home: str | None, app_name: str) -> SparkSession:
-    if java_home is not None:
-        os.environ["JAVA_HOME"] = java_home
+def _classic(conf: Mapping[str, str], choices: SparkChoices) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # PySpark's mark of a process that has used a Connect session; with it no Spark would start here.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
-    settings = {"spark.master": f"local[{cores}]", "spark.app.name": app_name, **conf}
+    settings = dict(conf)
     if "TieredStopAtLevel" not in os.environ.get("SPARK_SUBMIT_OPTS", ""):
-        settings["spark.driver.extraJavaOptions"] = FIRST_COMPILER_ONLY
+        settings.setdefault("spark.driver.extraJavaOptions", FIRST_COMPILER_ONLY)
+    if choices.cluster is not None:
+        require_answering(choices.cluster)
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -242,12 +298,18 @@ def _classic(conf: Mapping[str, str], cores: str, java_home: str | None, app_nam
             SparkContext(conf=started, gateway=started_java(started))
         return builder.getOrCreate()
     except (*SPARK_ERRORS, OSError) as error:
-        java = java_home or os.environ.get("JAVA_HOME") or "PATH"
+        java = os.environ.get("JAVA_HOME") or "PATH"
+        way_out = "Spark 4.1 needs Java 17 or 21: set JAVA_HOME to one"
         raise SetupError(
             "Spark cannot be started",
-            where=f"Java at {java}: {str(error).strip().splitlines()[0]}",
-            way_out="Spark 4.1 needs Java 17 or 21: set JAVA_HOME to one",
+            where=f"Java at {java}: {_first_line(error)}",
+            way_out=way_out if choices.cluster is None else f"{way_out}; {choices.way_out}",
         ) from error
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
+    return text.strip().splitlines()[0] if text.strip() else type(error).__name__
 
 
 def _connect(remote: str) -> SparkSession:
@@ -278,7 +340,7 @@ def _connect(remote: str) -> SparkSession:
     # By default Spark's client tries again for ten minutes before it says that its server is gone.
     session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_RETRY_MS_MAX)])
     try:
-        _configure(session, _AS_WRITTEN)
+        _configure(session, AS_WRITTEN)
     except SPARK_ERRORS as error:
         raise SetupError(
             f"the Spark Connect server refuses this client: {reason(error)}",

@@ -205,15 +205,31 @@ def spark_runtime() -> SparkRuntime:
 
 
 @pytest.fixture(scope="session")
-def session(spark_runtime: SparkRuntime) -> Iterator[Any]:
-    """A classic local[2] Spark session with the Iceberg runtime; catalogs are configured by the test."""
+def session(spark_runtime: SparkRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A classic local[2] Spark session with the Iceberg runtime; catalogs are configured by the test.
+
+    With ``SLOTLAKE_TEST_SPARK=cluster`` its executors are those of a cluster that sees none of our files.
+    """
+    from slotlake.spark.properties import SparkChoices
     from slotlake.spark.session import open_session
 
-    running = open_session(
-        jars=spark_runtime.jar_paths, cores="2", driver_memory="1g", app_name="slotlake tests"
-    )
-    yield running
-    running.stop()
+    with ExitStack() as stack:
+        choices = SparkChoices()
+        if os.environ.get("SLOTLAKE_TEST_SPARK") == "cluster":
+            from tests.cluster import CONF, SparkCluster
+
+            folder = tmp_path_factory.mktemp("cluster")
+            cluster = stack.enter_context(SparkCluster(folder, spark_runtime))
+            choices = SparkChoices(cluster.master, CONF)
+        running = open_session(
+            jars=spark_runtime.jar_paths,
+            cores="2",
+            driver_memory="1g",
+            app_name="slotlake tests",
+            choices=choices,
+        )
+        yield running
+        running.stop()
 
 
 @pytest.fixture(scope="session")

@@ -27,10 +27,10 @@ from slotlake.infra.config.sections import (
     MonitorSection,
     Section,
     SourceSection,
-    SparkSection,
     TableSection,
     one_or_several,
 )
+from slotlake.infra.config.spark import SparkSection
 from slotlake.infra.config.types import Lossy, TypesSection
 from slotlake.spark.storage.settings import StorageSettings
 
@@ -162,6 +162,13 @@ class PipelineFile(Section):
         remote = self.spark.remote
         where = f"{self.path.name}, spark.remote"
         return None if remote is None else resolve_secret(remote.get_secret_value(), where)
+
+    def spark_conf(self) -> dict[str, str]:
+        """Return the properties for Spark; ``env:`` and ``airflow:`` are resolved."""
+        return {
+            name: resolve_secret(value.get_secret_value(), f"{self.path.name}, spark.conf.{name}")
+            for name, value in self.spark.conf.items()
+        }
 
     def warehouse(self) -> str:
         """Return the warehouse as a URI; a plain path is relative to the pipeline file."""

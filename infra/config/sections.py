@@ -35,8 +35,6 @@ _BUCKET = re.compile(r"^(s3|s3a|gs|abfss?)://[^/]+")
 _NOT_IN_KEYS = re.compile(r"[?#\x00-\x1f\x7f]")
 _ENDPOINT = re.compile(r"^(https?://[^/\s]+/?$|env:\w+$)")
 _STAGING = ("sqlite:////", "postgresql://", "postgresql+psycopg://", "env:", "airflow:")
-_MASTER = re.compile(r"^local(\[(\*|[1-9][0-9]*)\])?$")
-_MEMORY = re.compile(r"^[1-9][0-9]*[kmgt]b?$", re.IGNORECASE)
 _VERIFY_WORDS = ("daily", "every_batch", "manual")
 _CRON = re.compile(r"^(@[a-z]+|\S+( +\S+){4,5})$")
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
@@ -332,40 +330,3 @@ class MonitorSection(Section):
         if value is not None and not _FUNCTION.match(value):
             raise ValueError("write a function as package.module:function")
         return value
-
-
-class SparkSection(Section):
-    """Which Spark does the work: a Connect server (``sc://…``), or a Spark inside this process."""
-
-    remote: SecretStr | None = None
-    driver_memory: str = "2g"
-    master: str = "local[*]"
-
-    @field_validator("remote")
-    @classmethod
-    def _connect(cls, remote: SecretStr | None) -> SecretStr | None:
-        if remote is not None and not remote.get_secret_value().startswith(("sc://", "env:")):
-            raise ValueError("write a Spark Connect server as sc://host:port, or env:NAME")
-        return remote
-
-    @field_validator("master")
-    @classmethod
-    def _inside(cls, master: str) -> str:
-        if not _MASTER.match(master):
-            raise ValueError(
-                "write local, local[4] or local[*]; for a cluster, set spark.remote to its Connect server"
-            )
-        return master
-
-    @field_validator("driver_memory")
-    @classmethod
-    def _memory(cls, memory: str) -> str:
-        if not _MEMORY.match(memory):
-            raise ValueError("write a size as Spark does, for example 2g or 1500m")
-        return memory
-
-    @property
-    def cores(self) -> str:
-        """How many cores the Spark inside this process uses: a number, or ``*`` for all."""
-        match = _MASTER.match(self.master)
-        return (match[2] if match else None) or "1"

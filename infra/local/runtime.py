@@ -30,13 +30,17 @@ class SparkRuntime:
         """The value of ``spark.jars``."""
         return ",".join(str(path) for path in self.jar_paths)
 
-    def environment(self) -> dict[str, str]:
-        """Variables to set before the first session of a process, or in that of a Spark server."""
+    def environment(self, *, on_cluster: bool = False) -> dict[str, str]:
+        """Variables to set before the first session of a process, or in that of a Spark server.
+
+        Args:
+            on_cluster: executors of other machines must reach this one.
+        """
         return {
             **environment(self.java),
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            **({} if on_cluster else {"SPARK_LOCAL_IP": "127.0.0.1"}),
             # Set for another Spark, it would make this one run with that one's jars or settings.
             "SPARK_HOME": str(pyspark_folder()),
             "SPARK_CONF_DIR": str(_CONF),
@@ -44,19 +48,21 @@ class SparkRuntime:
 
 
 def spark_runtime(
-    storage: str = "", *, report_line: Callable[[str], None] = lambda text: None
+    storage: str = "", *, report_line: Callable[[str], None] = lambda text: None, with_jars: bool = True
 ) -> SparkRuntime:
     """Find Java, fetch the jars if need be.
 
     Args:
         storage: scheme of the object store that Spark reads and writes; empty: none.
         report_line: called with one line per jar that must be fetched.
+        with_jars: whether the lock file's jars are needed.
 
     Raises:
         SetupError: no Java that fits, or a jar that cannot be had.
     """
     java = find_java()
-    return SparkRuntime(java, tuple(jars(java, storage, report_line=report_line)))
+    paths = jars(java, storage, report_line=report_line) if with_jars else []
+    return SparkRuntime(java, tuple(paths))
 
 
 def pyspark_folder() -> Path:

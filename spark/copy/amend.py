@@ -28,6 +28,7 @@ from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.table_files import count_rows
 from slotlake.spark.merge.bounds import Markers, value_range
+from slotlake.spark.merge.rows import read_files
 from slotlake.spark.merge.run import Work, apply_shape, run_statements, view_of
 from slotlake.spark.names import LakeName, quote
 from slotlake.spark.publish.commits import Point
@@ -35,6 +36,7 @@ from slotlake.spark.publish.derived_tables import load_derived_tables
 from slotlake.spark.publish.place import CopyTarget, companions_in
 from slotlake.spark.publish.sidecar import TableCopy
 from slotlake.spark.publish.swap import require_owner, reset_stage
+from slotlake.spark.session import shares_files
 from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import soft_deletes
 from slotlake.spark.tables.metadata import STAGE, head
@@ -133,10 +135,15 @@ class Amendment:
         fields = _fields(schema.live, companions)
         if files:
             target = self.target
+            names = [target.names[c.name] for c in schema.live] + list(target.exact_names.values())
             definitions = [f"{target.names[c.name]} {c.spark_type}" for c in schema.live]
             definitions += [f"{name} string" for name in target.exact_names.values()]
-            reader = self._session.read.schema(", ".join(definitions))
-            frame = reader.parquet(*(str(file) for file in files))
+            if shares_files(self._session):
+                reader = self._session.read.schema(", ".join(definitions))
+                frame = reader.parquet(*(str(file) for file in files))
+            else:
+                rows = pa.concat_tables(read_files(files, names), promote_options="default")
+                frame = self._session.createDataFrame(rows, ", ".join(definitions))
             sources = {quote(c.lake_name): target.names[c.name] for c in schema.live}
             sources |= {quote(c.exact_name): target.exact_names.get(c.name, "") for c in schema.live}
             values = [sources[quote(name)] or "CAST(NULL AS STRING)" for name, _ in fields]

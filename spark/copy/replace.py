@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -25,13 +25,15 @@ from slotlake.spark.copy.stale_rows import key_condition
 from slotlake.spark.history.new_tables import copy_source, take_copy
 from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
-from slotlake.spark.merge.run import Work, apply_shape, run_statements, stage_shape
+from slotlake.spark.merge.rows import read_files, view_of_rows
+from slotlake.spark.merge.run import Work, apply_shape, run_statements, run_steps, stage_shape
 from slotlake.spark.names import LakeName, quote
 from slotlake.spark.publish.commits import Point
-from slotlake.spark.publish.derived_tables import load_derived_tables
+from slotlake.spark.publish.derived_tables import empty_insert, load_derived_tables
 from slotlake.spark.publish.place import CopyTarget, companions_in
 from slotlake.spark.publish.sidecar import TableCopy
 from slotlake.spark.publish.swap import Loaded, Published, load, publish_tables, require_owner, reset_stage
+from slotlake.spark.session import shares_files
 from slotlake.spark.storage.location import Location
 from slotlake.spark.tables.change import schema_after_copy
 from slotlake.spark.tables.schema import TableSchema, schema_of
@@ -174,15 +176,21 @@ def insert_rows(
             values.append(target.exact_names.get(column.name, ""))
     selected = [quote(value) if value else "CAST(NULL AS STRING)" for value in values]
     branch = f"{work.table.name.sql(work.lake.catalog)}.branch_stage"
-    with _rows(work, table_copy, schema, stale) as rows:
-        if schema.soft_deletes:
-            source = copy_source(work.lake, work.table, rows, work.point)
-            inserted = (columns, selected)
-            run_statements(work, marked.statements(work, schema, companions, source, inserted))
-            return
-        listed, expressions = ", ".join(map(quote, columns)), ", ".join(selected)
-        insert = f"INSERT INTO {branch} ({listed}) SELECT {expressions} FROM {rows}"
-        run_statements(work, [f"DELETE FROM {branch}", insert])
+    delete, insert = f"DELETE FROM {branch}", f"INSERT INTO {branch} ({', '.join(map(quote, columns))}) "
+    insert += f"SELECT {', '.join(selected)} FROM "
+    if schema.soft_deletes or shares_files(work.session):
+        with _rows(work, table_copy, schema, stale) as rows:
+            if schema.soft_deletes:
+                source = copy_source(work.lake, work.table, rows, work.point)
+                inserted = (columns, selected)
+                run_statements(work, marked.statements(work, schema, companions, source, inserted))
+            else:
+                run_statements(work, [delete, f"{insert}{rows}"])
+        return
+    run_steps(work, [delete])
+    for rows in _slices(work, table_copy, schema, stale):
+        run_steps(work, [f"{insert}{rows}"])
+    run_statements(work, [empty_insert(work.table.name, work.lake.catalog)], nothing_staged=False)
 
 
 def stage_copy(
@@ -227,28 +235,78 @@ def copied_files(target: CopyTarget, stale: pa.Table | None) -> list[Location]:
     return [Location(f"file://{path}") for folder in folders for path in sorted(folder.glob("*.parquet"))]
 
 
+def _slices(work: Work, table_copy: TableCopy, schema: TableSchema, stale: pa.Table | None) -> Iterator[str]:
+    """The copy's rows, in Spark SQL, some at a time: they pass through the session (`spark.merge.rows`)."""
+    target, names = table_copy.target, _names(table_copy.target, schema)
+    with _unchanged(work, target, schema, stale) as unchanged:
+        for number, place in enumerate(_read_places(target, stale)):
+            for rows in read_files(sorted(place.glob("*.parquet")), names):
+                definitions = _definitions(target, schema)
+                with view_of_rows(work.session, rows, definitions, work.directory, "copied") as view:
+                    yield f"{quote(view)} AS t WHERE {'true' if number else unchanged}"
+
+
+def _names(target: CopyTarget, schema: TableSchema) -> list[str]:
+    return [target.names[c.name] for c in schema.live] + list(target.exact_names.values())
+
+
+def _read_places(target: CopyTarget, stale: pa.Table | None) -> list[Path]:
+    return places(target, stale if stale is not None and stale.num_rows else None)
+
+
+@contextmanager
+def _unchanged(work: Work, target: CopyTarget, schema: TableSchema, stale: pa.Table | None) -> Iterator[str]:
+    """The condition that a copied row ``t`` is none of the stale ones."""
+    if stale is None or not stale.num_rows:
+        yield "true"
+        return
+    key = [schema.column(name) for name in schema.key]
+    names = [(target.names[c.name], target.exact_names.get(c.name)) for c in key]
+    with key_condition(work.session, work.directory, key, stale, names) as condition:
+        yield f"NOT {condition}"
+
+
+def _definitions(target: CopyTarget, schema: TableSchema) -> str:
+    definitions = [f"{quote(target.names[c.name])} {c.spark_type}" for c in schema.live]
+    return ", ".join([*definitions, *(f"{quote(name)} string" for name in target.exact_names.values())])
+
+
 @contextmanager
 def _rows(work: Work, table_copy: TableCopy, schema: TableSchema, stale: pa.Table | None) -> Iterator[str]:
     """The copy's rows, in Spark SQL; a column that no file has is NULL."""
     target = table_copy.target
-    definitions = [f"{quote(target.names[c.name])} {c.spark_type}" for c in schema.live]
-    definitions += [f"{quote(name)} string" for name in target.exact_names.values()]
-    views = [f"copied_{uuid.uuid4().hex}" for _ in places(target, stale)]
-    try:
-        for view, place in zip(views, places(target, stale), strict=True):
-            frame = work.session.read.schema(", ".join(definitions)).parquet(place.as_uri())
-            frame.createOrReplaceTempView(view)
-        if stale is None or not stale.num_rows:
+    with ExitStack() as stack:
+        views = [
+            stack.enter_context(_view(work, target, schema, place)) for place in _read_places(target, stale)
+        ]
+        condition = stack.enter_context(_unchanged(work, target, schema, stale))
+        if condition == "true":
             yield quote(views[0])
             return
-        key = [schema.column(name) for name in schema.key]
-        names = [(target.names[c.name], target.exact_names.get(c.name)) for c in key]
-        with key_condition(work.session, work.directory, key, stale, names) as condition:
-            unchanged = f"SELECT * FROM {quote(views[0])} AS t WHERE NOT {condition}"
-            yield f"({' UNION ALL '.join([unchanged, *(f'SELECT * FROM {quote(v)}' for v in views[1:])])})"
+        unchanged = f"SELECT * FROM {quote(views[0])} AS t WHERE {condition}"
+        yield f"({' UNION ALL '.join([unchanged, *(f'SELECT * FROM {quote(v)}' for v in views[1:])])})"
+
+
+@contextmanager
+def _view(work: Work, target: CopyTarget, schema: TableSchema, place: Path) -> Iterator[str]:
+    """A temporary view of the files of a directory."""
+    definitions = _definitions(target, schema)
+    files, names = sorted(place.glob("*.parquet")), _names(target, schema)
+    if files and not shares_files(work.session):
+        rows = pa.concat_tables(read_files(files, names), promote_options="default")
+        with view_of_rows(work.session, rows, definitions, work.directory, "copied") as view:
+            yield view
+        return
+    view = f"copied_{uuid.uuid4().hex}"
+    if shares_files(work.session):
+        frame = work.session.read.schema(definitions).parquet(place.as_uri())
+    else:
+        frame = work.session.createDataFrame([], definitions)
+    frame.createOrReplaceTempView(view)
+    try:
+        yield view
     finally:
-        for view in views:
-            work.session.catalog.dropTempView(view)
+        work.session.catalog.dropTempView(view)
 
 
 def _load(lake: LakeSettings, name: LakeName) -> Loaded:

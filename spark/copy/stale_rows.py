@@ -6,7 +6,6 @@ since; they are read once more.  So a table is exact at the later snapshot whate
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.fields import field_types
 from slotlake.spark.merge.representation import in_representation
+from slotlake.spark.merge.rows import view_of_rows
 from slotlake.spark.merge.run import run
 from slotlake.spark.names import quote
 from slotlake.spark.tables.schema import LakeColumn, TableSchema
@@ -69,14 +69,9 @@ def key_condition(
     """
     rows = in_representation(columns, keys)
     columns_of_view = rows.column_names
-    view = f"stale_{uuid.uuid4().hex}"
-    path = exchange.write_parquet(rows, directory / f"{view}.parquet")
-    session.read.schema(_ddl(columns, columns_of_view)).parquet(path.as_uri()).createOrReplaceTempView(view)
     conditions = [each for i, name in enumerate(names) for each in _same(i, *name, columns_of_view)]
-    try:
+    with view_of_rows(session, rows, _ddl(columns, columns_of_view), directory, "stale") as view:
         yield f"EXISTS (SELECT 1 FROM {quote(view)} AS s WHERE {' AND '.join(conditions)})"
-    finally:
-        session.catalog.dropTempView(view)
 
 
 def _same(i: int, name: str, companion: str | None, columns_of_view: Collection[str]) -> list[str]:

@@ -18,7 +18,7 @@ they are three tenths, whatever is held: reading would suffer more.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
@@ -29,6 +29,7 @@ from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.expiry import Grace, Removed, expire, remove_files
 from slotlake.spark.maintenance.table_files import DataFile, Partition, TableFiles
 from slotlake.spark.merge.run import run
+from slotlake.spark.merge.sizes import cores_of
 from slotlake.spark.names import LakeName, belongs, literal
 from slotlake.spark.publish.commits import commits_name
 from slotlake.spark.publish.commits_trim import trim
@@ -41,6 +42,7 @@ from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY
 
 _MIB = 1024 * 1024
+_CORES = 4
 _TARGET_BYTES_MIN = 4 * _MIB
 _FILES_OF_A_TABLE = 8
 _SMALL_SHARE = 0.5
@@ -48,6 +50,7 @@ _SMALL_FILES_MIN = 5
 _DELETED_SHARE, _DELETED_SHARE_MAX = 0.1, 0.3
 _OLD_FILES_SHARE_MAX = 0.75
 _MANIFESTS_MAX = 8
+_LIMITED = "max-files-to-rewrite"
 # From writing the files of a row of `commits` to its publication, with room.
 _PUBLISHING_SECONDS = 300.0
 
@@ -58,7 +61,8 @@ class Care:
 
     Attributes:
         target_bytes: of a large table's data files.
-        rewrite_bytes_max: so much of a table is rewritten in one go; the rest next time.
+        rewrite_bytes_max: so much of a table is rewritten in one go by up to `_CORES` cores, and as much more
+            as there are more of them; the rest next time.
         rewrite_layout: a table with files of an earlier layout is rewritten whole.
     """
 
@@ -171,6 +175,9 @@ def _rewrite(session: SparkSession, lake: LakeSettings, table: Loaded, files: Ta
         options: Mapping[str, str] | None = {"rewrite-all": "true", **_sizes(present, care)}
     else:
         options = plan(present, sum(old_files.values()), care)
+        if options is not None and _LIMITED in options and (cores := cores_of(session)) > _CORES:
+            more = replace(care, rewrite_bytes_max=care.rewrite_bytes_max * cores // _CORES)
+            options = plan(present, sum(old_files.values()), more)
     if options is not None:
         rewrite_files(session, lake, table, options)
     remove_useless_deletes(session, lake, table, files)
@@ -275,9 +282,7 @@ def plan(files: Sequence[DataFile], old_bytes: int, care: Care) -> Mapping[str, 
         "delete-ratio-threshold": repr(share or 1.0),
     }
     if sum(file.size for file in to_rewrite.values()) > care.rewrite_bytes_max:
-        options["max-files-to-rewrite"] = str(
-            _how_many_fit(list(to_rewrite.values()), care.rewrite_bytes_max)
-        )
+        options[_LIMITED] = str(_how_many_fit(list(to_rewrite.values()), care.rewrite_bytes_max))
     return options
 
 

@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from slotlake.decoder.compiled.arrays import python_values
 from slotlake.decoder.errors import LakeError
-from slotlake.spark import exchange
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.fold.batch import Folded, SegmentFold
@@ -28,7 +27,9 @@ from slotlake.spark.merge.failures import explained
 from slotlake.spark.merge.fields import field_changes, field_types
 from slotlake.spark.merge.probe import changed_as_expected, counts_on_the_lake, lake_rows_query
 from slotlake.spark.merge.representation import in_representation
+from slotlake.spark.merge.rows import view_of_rows
 from slotlake.spark.merge.schema_changes import Constant
+from slotlake.spark.merge.sizes import broadcast_bytes_max, shuffle_partitions
 from slotlake.spark.merge.sql import Target, should_gather, statements, view_schema, with_known_moves
 from slotlake.spark.names import literal, quote
 from slotlake.spark.publish.commits import RUN, STEPS, Point
@@ -155,7 +156,8 @@ def _target(work: Work, schema: TableSchema, fold: Folded, companions: frozenset
     totals = summary(head(work.table.metadata))
     rows, files = (int(totals.get(f"total-{what}", 0)) for what in ("records", "data-files"))
     target = Target.of(work.table.name, work.lake.catalog, schema, fold, companions)
-    return replace(target, lake_rows=rows, lake_files=files)
+    broadcast = broadcast_bytes_max(work.session) if rows else target.broadcast_bytes
+    return replace(target, lake_rows=rows, lake_files=files, broadcast_bytes=broadcast)
 
 
 def _apply(
@@ -281,7 +283,11 @@ def run_query(work: Work, sql: str, markers: Markers = _NO_MARKERS) -> pa.Table:
     Raises:
         LakeError: Spark failed.
     """
-    with explained(work.table), within_bounds(work.session, str(work.table.name)):
+    with (
+        explained(work.table),
+        within_bounds(work.session, str(work.table.name)),
+        shuffle_partitions(work.session, work.table.metadata),
+    ):
         return _execute(work.session, sql, markers).toArrow()
 
 
@@ -290,7 +296,10 @@ def _run_with_properties(
 ) -> None:
     """Run statements whose snapshots say whose they are, and this."""
     settings = {_SNAPSHOT_PROPERTY + key: value for key, value in {RUN: work.run, **properties}.items()}
-    with temporary_settings(work.session, settings | (_GATHERED if work.gathers else {})):
+    with (
+        temporary_settings(work.session, settings | (_GATHERED if work.gathers else {})),
+        shuffle_partitions(work.session, work.table.metadata),
+    ):
         for statement in sql:
             run(work.session, work.table, statement, markers)
 
@@ -373,14 +382,8 @@ def view_of(work: Work, rows: pa.Table, schema: str) -> Iterator[str]:
         rows: the rows.
         schema: their columns as DDL of Spark SQL, so that Spark opens no file to infer them.
     """
-    view = f"folded_{uuid.uuid4().hex}"
-    path = exchange.write_parquet(rows, work.directory / f"{view}.parquet")
-    frame = work.session.read.schema(schema).parquet(path.as_uri())
-    frame.createOrReplaceTempView(view)
-    try:
+    with view_of_rows(work.session, rows, schema, work.directory, "folded") as view:
         yield view
-    finally:
-        work.session.catalog.dropTempView(view)
 
 
 def _steps_so_far(work: Work) -> int:

@@ -33,8 +33,6 @@ _REPLACE_BATCH_ROWS_MIN = 500
 # A smaller batch's range of keys leaves out nearly the whole table before the exchange, if it is this narrow.
 _NARROW_RANGE_MAX = 1_000_000
 _REPLACE_ROWS_MIN = 1_000_000
-# In Java's heap, a tenth of what Spark has by default: what is broadcast is there twice for a moment.
-_BROADCAST_BYTES_MAX = 192 * 1024 * 1024
 _BROADCAST_ROW_BYTES = 48
 # No column's: a name in the lake has no space (spark/names.py).
 _PRESENT = "`is there`"
@@ -55,6 +53,7 @@ class Target:
         lake_rows: about how many rows the table has; ``lake_files``: in how many files.
         trusted: whether the lake had what the changes count on is looked at afterwards.
         markers: the values that the statements for it name.
+        broadcast_bytes: so much may be broadcast (`spark.merge.sizes`).
     """
 
     name: LakeName
@@ -68,6 +67,7 @@ class Target:
     lake_files: int = 0
     trusted: bool = False
     markers: Markers = field(default_factory=Markers)
+    broadcast_bytes: int = 192 << 20
 
     @classmethod
     def of(
@@ -156,7 +156,7 @@ def _replaces(target: Target) -> bool:
         not pc.any(pc.equal(rows["action"], MOVED)).as_py()
         and (rows.num_rows >= _REPLACE_BATCH_ROWS_MIN or _is_spread(target))
         and target.lake_rows + rows.num_rows >= _REPLACE_ROWS_MIN
-        and rows.num_rows * _BROADCAST_ROW_BYTES + 2 * lookup.nbytes <= _BROADCAST_BYTES_MAX
+        and rows.num_rows * _BROADCAST_ROW_BYTES + 2 * lookup.nbytes <= target.broadcast_bytes
     )
 
 

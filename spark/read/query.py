@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -20,16 +20,18 @@ from pyspark.sql import types as T  # noqa: N812 - Spark's own short name
 
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.lsn import format_lsn
-from slotlake.spark import exchange
+from slotlake.spark import exchange, lake_files
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.names import literal, quote
 from slotlake.spark.read.point import Pinned, ReadPoint
 from slotlake.spark.read.query_check import Readable, checked_statement
 from slotlake.spark.read.query_parser import LEXING, java_view, path_java
 from slotlake.spark.read.result import QueryResult
 from slotlake.spark.read.table_names import Names, all_names, pinned_metadata
 from slotlake.spark.read.texts import rows_of
-from slotlake.spark.session import define_catalog, is_remote, sibling, use_namespace
+from slotlake.spark.session import define_catalog, is_remote, shares_files, sibling, use_namespace
 from slotlake.spark.session_errors import SPARK_ERRORS, message
+from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
 
 # As JdbcCatalog makes them (schema V1).
@@ -99,8 +101,9 @@ def query_at(
     lake, names = read_point.lake, all_names(read_point)
     readable = Readable(lake.catalog, lake.namespace, names.keys(), lambda name: _is_catalog(session, name))
     statement = checked_statement(java_view(session, java), sql, readable)
-    with _pinned_catalog(read_point, names) as database, _session_on(session, lake, database) as own:
+    with _pinned(session, read_point, _mentioned(names, sql)) as own:
         try:
+            use_namespace(own, lake.catalog, lake.namespace)
             frame = own.sql(statement)
             columns = list(frame.columns)
             table = _printable(frame).toArrow()
@@ -117,6 +120,47 @@ def _is_catalog(session: SparkSession, name: str) -> bool:
     return session.conf.get(f"spark.sql.catalog.{name}", None) is not None
 
 
+def _mentioned(names: Names, sql: str) -> Names:
+    """The tables that a query can mean: its text has their name, or writes names in another way."""
+    text = sql.lower()
+    if "``" in text or "show" in text:
+        return names
+    return {key: pinned for key, pinned in names.items() if key[-1].lower() in text}
+
+
+@contextmanager
+def _pinned(session: SparkSession, read_point: ReadPoint, names: Names) -> Iterator[SparkSession]:
+    """A session whose catalog has these tables as they are at the point, and no others."""
+    if shares_files(session):
+        with (
+            _pinned_catalog(read_point, names) as database,
+            _session_on(session, read_point.lake, _on_sqlite(read_point.lake, f"{database}?mode=ro")) as own,
+        ):
+            yield own
+        return
+    folder = read_point.lake.root / exchange.CONTROL_DIRECTORY / "cuts" / uuid.uuid4().hex
+    in_memory = f"slotlake_{uuid.uuid4().hex}?mode=memory&cache=shared"  # of the JVM that opens it
+    with _session_on(session, read_point.lake, _on_sqlite(read_point.lake, in_memory)) as own:
+        try:
+            _register(own, read_point.lake, names, folder)
+            yield own
+        finally:
+            lake_files.remove_tree(folder)
+
+
+def _register(own: SparkSession, lake: LakeSettings, names: Names, folder: Location) -> None:
+    """Make the tables known to a catalog that begins empty, in the memory of Spark's driver."""
+    catalog = lake.catalog
+    locations = {pinned.name: _pinned_location(pinned, folder) for pinned in names.values()}
+    for namespace in {lake.namespace, *(key[0] for key in names)}:
+        own.sql(f"CREATE NAMESPACE IF NOT EXISTS {quote(catalog)}.{quote(namespace)}").collect()
+    for key, pinned in names.items():
+        table = literal(".".join(quote(part) for part in (catalog, *key)))
+        place = literal(locations[pinned.name])
+        call = f"CALL {quote(catalog)}.system.register_table(table => {table}, metadata_file => {place})"
+        own.sql(call).collect()
+
+
 @contextmanager
 def _pinned_catalog(read_point: ReadPoint, names: Names) -> Iterator[Path]:
     directory = exchange.exchange_directory(read_point.lake, "cuts", uuid.uuid4().hex)
@@ -130,7 +174,8 @@ def _pinned_catalog(read_point: ReadPoint, names: Names) -> Iterator[Path]:
 
 def _write_catalog(database: Path, catalog: str, names: Names) -> None:
     pinned = {each.name: each for each in names.values()}
-    locations = {name: _pinned_location(each, database.parent) for name, each in pinned.items()}
+    folder = Location(f"file:{database.parent}")
+    locations = {name: _pinned_location(each, folder) for name, each in pinned.items()}
     connection = sqlite3.connect(database)
     with connection:
         connection.execute(_TABLES)
@@ -146,30 +191,34 @@ def _write_catalog(database: Path, catalog: str, names: Names) -> None:
     connection.close()
 
 
-def _pinned_location(pinned: Pinned, directory: Path) -> str:
+def _pinned_location(pinned: Pinned, folder: Location) -> str:
     """A metadata file whose main and current schema are those of the pinned snapshot."""
     metadata = pinned_metadata(pinned)
     if metadata is None:
         return pinned.location
-    return catalog_metadata.write_next(metadata, f"file:{directory}/00000-{uuid.uuid4()}.metadata.json")
+    return catalog_metadata.write_next(metadata, folder / f"00000-{uuid.uuid4()}.metadata.json")
+
+
+def _on_sqlite(lake: LakeSettings, database: str) -> dict[str, str]:
+    return {
+        "type": "jdbc",
+        "uri": f"jdbc:sqlite:file:{database}",
+        "warehouse": lake.warehouse_uri,
+        "jdbc.schema-version": "V1",
+        "cache-enabled": "false",
+        **lake.file_properties(),
+    }
 
 
 @contextmanager
-def _session_on(session: SparkSession, lake: LakeSettings, database: Path) -> Iterator[SparkSession]:
+def _session_on(
+    session: SparkSession, lake: LakeSettings, properties: Mapping[str, str]
+) -> Iterator[SparkSession]:
     own = sibling(session)
     try:
-        properties = {
-            "type": "jdbc",
-            "uri": f"jdbc:sqlite:file:{database}?mode=ro",
-            "warehouse": lake.warehouse_uri,
-            "jdbc.schema-version": "V1",
-            "cache-enabled": "false",
-            **lake.file_properties(),
-        }
         define_catalog(own, lake.catalog, properties)
         for key, value in {**LEXING, "spark.sql.session.timeZone": "UTC"}.items():
             own.conf.set(key, value)
-        use_namespace(own, lake.catalog, lake.namespace)
         yield own
     finally:
         if is_remote(own):

@@ -35,9 +35,17 @@ def _file(folder: Path, more: str) -> Path:
         ("changelog: {path: s3://bucket/log}", "changelog.path", "this machine only"),
         ("changelog: {path: hdfs:/log}", "changelog.path", "this machine only"),
         ("changelog: {path: file://other/log}", "changelog.path", "this machine only"),
-        ("spark: {master: 'spark://host:7077'}", "spark.master", "spark.remote"),
-        ("spark: {master: yarn}", "spark.master", "spark.remote"),
+        ("spark: {master: 'spark://host'}", "spark.master", "spark://host:7077"),
+        ("spark: {master: 'mesos://host:5050'}", "spark.master", "yarn"),
         ("spark: {master: 'local[0]'}", "spark.master", "spark.remote"),
+        ("spark: {master: yarn, remote: 'sc://host:1'}", "spark", "not both"),
+        ("spark: {packages: [a:b], master: yarn}", "spark.packages", "group:artifact:version"),
+        ("spark: {packages: cluster}", "spark", "needs a cluster's master"),
+        ("spark: {packages: [a:b:1], remote: 'sc://host:1'}", "spark", "its own jars"),
+        ("spark: {conf: {executor.memory: 2g}}", "spark.conf", "begin with spark."),
+        ("spark: {conf: {spark.master: yarn}}", "spark.conf", "use spark.master"),
+        ("spark: {conf: {spark.sql.session.timeZone: CET}}", "spark.conf", "right results"),
+        ("spark: {conf: {spark.x: [1]}}", "spark.conf.spark.x", "string"),
         ("spark: {remote: 'http://host:1'}", "spark.remote", "sc://host:port"),
         ("spark: {driver_memory: much}", "spark.driver_memory", "for example 2g"),
         ("airflow: {verify: hourly}", "airflow.verify", "daily, every_batch, manual"),
@@ -86,6 +94,26 @@ def test_a_prefix_that_it_keeps(tmp_path: Path, warehouse: str, monkeypatch: pyt
 @pytest.mark.parametrize(("master", "cores"), [("local", "1"), ("local[3]", "3"), ("local[*]", "*")])
 def test_a_local_master_says_how_many_cores(tmp_path: Path, master: str, cores: str) -> None:
     assert load_pipeline(_file(tmp_path, f"spark: {{master: '{master}'}}")).spark.cores == cores
+
+
+@pytest.mark.parametrize(
+    "master", ["spark://a:7077", "spark://a:7077,b:7077", "yarn", "k8s://https://host:6443"]
+)
+def test_a_cluster_with_properties_and_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str
+) -> None:
+    conf = "{spark.executor.cores: 4, spark.dynamicAllocation.enabled: true, spark.x.secret: env:SECRET}"
+    file = load_pipeline(_file(tmp_path, f"spark: {{master: '{master}', conf: {conf}, packages: cluster}}"))
+    assert file.spark.is_on_cluster
+    assert "hidden" not in repr(file)
+    with pytest.raises(PipelineFileError, match="SECRET is not set"):
+        file.spark_conf()
+    monkeypatch.setenv("SECRET", "hidden")
+    assert file.spark_conf() == {
+        "spark.executor.cores": "4",
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.x.secret": "hidden",
+    }
 
 
 @pytest.mark.parametrize("path", ["{d}/log", "file://{d}/log", "file:{d}/log", "log"])

@@ -16,7 +16,8 @@ from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.config.secrets import secrets_of
 from slotlake.spark.lake import LakeSettings
-from slotlake.spark.session import SENSITIVE_PROPERTIES, sibling, use_lake
+from slotlake.spark.properties import SENSITIVE_PROPERTIES
+from slotlake.spark.session import sibling, use_lake
 from tests.conftest import ROOT
 
 FILE = """name: shop

@@ -1,0 +1,115 @@
+"""Rows on their way to Spark: in a file where all of Spark is on this machine, else as Arrow in the session.
+
+The executors of a cluster see no file of this machine, and without a Hadoop file system for it Spark reads no
+plain Parquet from an object store; what was measured is in docs/adr/0047.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from slotlake.spark import exchange
+from slotlake.spark.session import shares_files
+
+SLICE_BYTES: Final = 64 << 20
+_BATCH_ROWS: Final = 64 * 1024
+# Rows travel inside the tasks that read them, and Spark refuses a task of 128 MB.
+_TASK_BYTES: Final = 16 << 20
+_LEAVES: Final = "spark.sql.leafNodeDefaultParallelism"
+
+
+@contextmanager
+def view_of_rows(
+    session: SparkSession, rows: pa.Table, schema: str, directory: Path, prefix: str
+) -> Iterator[str]:
+    """Make a temporary view of rows for the time of the context; yields its name.
+
+    Args:
+        session: the session.
+        rows: the rows.
+        schema: their columns as DDL of Spark SQL, in the order that they have.
+        directory: for a file; who calls removes it.
+        prefix: the beginning of the view's name.
+
+    Raises:
+        LakeError: the file cannot be written.
+    """
+    view = f"{prefix}_{uuid.uuid4().hex}"
+    with _enough_tasks(session, rows):
+        frame_of(session, rows, schema, directory / f"{view}.parquet").createOrReplaceTempView(view)
+        try:
+            yield view
+        finally:
+            session.catalog.dropTempView(view)
+
+
+def frame_of(session: SparkSession, rows: pa.Table, schema: str, file: Path) -> DataFrame:
+    """Return rows as Spark's.
+
+    Args:
+        session: the session.
+        rows: the rows.
+        schema: their columns as DDL of Spark SQL, in the order that they have.
+        file: where they are written to, if Spark is to read a file.
+
+    Raises:
+        LakeError: the file cannot be written.
+    """
+    if shares_files(session):
+        return session.read.schema(schema).parquet(exchange.write_parquet(rows, file).as_uri())
+    return session.createDataFrame(rows, schema)
+
+
+def read_files(files: Sequence[Path], names: Sequence[str]) -> Iterator[pa.Table]:
+    """The rows of Parquet files in tables of about `SLICE_BYTES`; a column that a file lacks is NULL.
+
+    Args:
+        files: the files.
+        names: the columns.
+    """
+    batches: list[pa.Table] = []
+    size = 0
+    for batch in _batches(files, names):
+        batches.append(batch)
+        size += batch.nbytes
+        if size >= SLICE_BYTES:
+            yield pa.concat_tables(batches, promote_options="default")
+            batches, size = [], 0
+    if batches:
+        yield pa.concat_tables(batches, promote_options="default")
+
+
+def _batches(files: Iterable[Path], names: Sequence[str]) -> Iterator[pa.Table]:
+    for path in files:
+        with pq.ParquetFile(path) as file:
+            present = [name for name in names if name in file.schema_arrow.names]
+            for batch in file.iter_batches(_BATCH_ROWS, columns=present):
+                columns = [
+                    batch.column(name) if name in present else pa.nulls(batch.num_rows) for name in names
+                ]
+                yield pa.Table.from_arrays(columns, list(names))
+
+
+@contextmanager
+def _enough_tasks(session: SparkSession, rows: pa.Table) -> Iterator[None]:
+    tasks = -(-rows.nbytes // _TASK_BYTES)
+    if tasks < 2 or shares_files(session):
+        yield
+        return
+    before = session.conf.get(_LEAVES, None)
+    session.conf.set(_LEAVES, str(max(tasks, int(before or 0))))
+    try:
+        yield
+    finally:
+        if before is None:
+            session.conf.unset(_LEAVES)
+        else:
+            session.conf.set(_LEAVES, before)

@@ -1,0 +1,83 @@
+"""Sizes that follow the table and the Spark that works on it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from slotlake.spark.properties import SHUFFLE_PARTITIONS, SHUFFLE_PARTITIONS_MIN
+from slotlake.spark.session import given, shares_files
+from slotlake.spark.tables.metadata import Metadata, head, summary
+
+# Of a table's files, which hold several times as much once they are read.
+_PARTITION_BYTES: Final = 64 << 20
+_PARTITIONS_MAX: Final = 20_000
+# What is broadcast is in the heap twice for a moment, and Spark gives its heap to more than that.
+_HEAP_SHARE: Final = 10
+_HEAP_DEFAULT: Final = "1g"
+_MEMORY: Final = re.compile(r"^(\d+)([kmgt]?)b?$", re.IGNORECASE)
+_UNITS: Final = {"": 20, "k": 10, "m": 20, "g": 30, "t": 40}  # Spark takes a bare number for megabytes
+
+
+@contextmanager
+def shuffle_partitions(session: SparkSession, metadata: Metadata) -> Iterator[None]:
+    """Shuffle a large table in as many parts as its size asks for, for the time of the context.
+
+    A small table is left as it is: adaptive execution joins parts that are too small, and each costs a task.
+    A value of the pipeline file (``spark.conf``) stays.
+
+    Args:
+        session: the session.
+        metadata: the table's.
+    """
+    partitions = partitions_of(metadata)
+    if partitions <= SHUFFLE_PARTITIONS_MIN or given(session, SHUFFLE_PARTITIONS) is not None:
+        yield
+        return
+    session.conf.set(SHUFFLE_PARTITIONS, str(partitions))
+    try:
+        yield
+    finally:
+        session.conf.set(SHUFFLE_PARTITIONS, str(SHUFFLE_PARTITIONS_MIN))
+
+
+def partitions_of(metadata: Metadata) -> int:
+    """Return in how many parts a table is shuffled.
+
+    Args:
+        metadata: the table's.
+    """
+    size = int(summary(head(metadata)).get("total-files-size", 0))
+    return min(_PARTITIONS_MAX, max(SHUFFLE_PARTITIONS_MIN, -(-size // _PARTITION_BYTES)))
+
+
+def broadcast_bytes_max(session: SparkSession) -> int:
+    """Return how much of a batch may be broadcast: a share of the smallest heap that must hold it.
+
+    Args:
+        session: the session.
+    """
+    heaps = [str(session.conf.get("spark.driver.memory", _HEAP_DEFAULT))]
+    if not shares_files(session):
+        heaps.append(str(session.conf.get("spark.executor.memory", _HEAP_DEFAULT)))
+    return min(map(_bytes, heaps)) // _HEAP_SHARE
+
+
+def cores_of(session: SparkSession) -> int:
+    """Return how many tasks Spark runs at a time: it cuts a range in so many parts.
+
+    Args:
+        session: the session.
+    """
+    parts = f"SELECT spark_partition_id() AS part FROM range({_PARTITIONS_MAX})"
+    (row,) = session.sql(f"SELECT count(DISTINCT part) FROM ({parts})").collect()
+    return max(1, int(row[0]))
+
+
+def _bytes(text: str) -> int:
+    match = _MEMORY.match(text.strip())
+    return _bytes(_HEAP_DEFAULT) if match is None else int(match[1]) << _UNITS[match[2].lower()]

@@ -1,0 +1,149 @@
+"""Lakes in S3 by a Spark cluster whose machines see no file of slotlake's; its executors and machines die.
+
+The long form runs the scenarios there, by a Connect server; `SLOTLAKE_TEST_SPARK=cluster` with
+`SLOTLAKE_TEST_STORAGE=s3` puts the lakes of any test there, by a driver in the tests' own process.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotlake import Pipeline
+from slotlake.decoder.errors import LakeError
+from slotlake.infra.local.object_store import LocalObjectStore
+from slotlake.infra.local.runtime import SparkRuntime
+from tests.catalogs import postgres_uri
+from tests.cluster import SparkCluster, needs_namespaces
+from tests.conftest import Database, fresh_database
+from tests.e2e.oracle import assert_equal, differences, pipeline_file
+from tests.e2e.scenarios import SCENARIOS
+from tests.storage import IN_S3, moved_to
+
+pytestmark = [pytest.mark.timeout(900), needs_namespaces]
+LONG = pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it")
+_ROWS = 300_000
+
+
+@pytest.fixture(scope="module")
+def cluster(spark_runtime: SparkRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with SparkCluster(tmp_path_factory.mktemp("cluster"), spark_runtime) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def remote(cluster: SparkCluster) -> Iterator[str]:
+    address, variables = cluster.connect()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield address
+
+
+Opening = Callable[..., Pipeline]
+
+
+@pytest.fixture
+def opening(
+    pg: Any, database: Database, object_store: LocalObjectStore, remote: str, tmp_path: Path
+) -> Iterator[Opening]:
+    """``opening(tables, extra=…)``: a pipeline with its catalog in PostgreSQL, on the cluster."""
+    with ExitStack() as stack:
+
+        def opened(tables: list[str], *, extra: str = "", source: str = "", folder: bool = False) -> Pipeline:
+            uri = postgres_uri(stack.enter_context(fresh_database(pg)))
+            file = pipeline_file(
+                tmp_path / str(time.monotonic_ns()), database, tables, uri=uri, extra=extra, source=source
+            )
+            if not folder and not IN_S3:
+                moved_to(object_store, file)
+            return stack.enter_context(Pipeline.open(file, remote=remote))
+
+        yield opened
+
+
+@LONG
+def test_a_batch_by_executors_that_see_no_file(database: Database, opening: Opening) -> None:
+    """And a warehouse on private disks is refused, before anything is written there."""
+    database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, v text, n numeric(8,2), t timestamptz DEFAULT now());"
+        "INSERT INTO a SELECT g, 'a', g FROM generate_series(1, 100) g"
+    )
+    refused = opening(["a"], folder=True)
+    if not IN_S3:
+        with pytest.raises(LakeError, match="do not share the warehouse") as raised:
+            refused.init()
+        assert "spark://" in raised.value.where or "sc://" in raised.value.where
+        assert not database.execute("SELECT 1 FROM pg_replication_slots WHERE database = current_database()")
+    pipeline = opening(["a"])
+    pipeline.init()
+    database.execute(
+        "UPDATE a SET v = 'b' WHERE id < 9; UPDATE a SET id = 500 WHERE id = 9; DELETE FROM a WHERE id = 10;"
+        "INSERT INTO a VALUES (1000, NULL, -1)"
+    )
+    pipeline.sync()
+    assert_equal(database, pipeline, ["a"])
+    answer = pipeline.query("SELECT count(*), sum(id) FROM public.a", engine="spark")
+    expected = database.execute("SELECT count(*)::text, sum(id)::text FROM a")
+    assert [tuple(row) for row in answer.rows] == expected
+
+
+@LONG
+def test_scenarios(database: Database, opening: Opening) -> None:
+    """Every scenario, step by step."""
+    database.execute(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'")
+    for scenario in SCENARIOS.values():
+        database.execute(scenario.setup)
+    tables = [table for scenario in SCENARIOS.values() for table in scenario.tables]
+    pipeline = opening(tables, source="two_phase: true")
+    pipeline.init()
+    wrong: dict[str, Any] = {"after init": differences(database, pipeline, tables)}
+    for step in range(max(len(scenario.steps) for scenario in SCENARIOS.values())):
+        with database.connect() as connection:
+            for scenario in SCENARIOS.values():
+                for transaction in scenario.steps[step] if step < len(scenario.steps) else []:
+                    connection.execute(transaction)
+        pipeline.sync()
+        wrong[f"after step {step}"] = differences(database, pipeline, tables)
+    assert {when: tables for when, tables in wrong.items() if tables} == {}
+    assert pipeline.verify().equal
+
+
+@LONG
+def test_executors_and_machines_die(database: Database, opening: Opening, cluster: SparkCluster) -> None:
+    """In the middle of apply, copies, maintenance and verify; afterwards lake and source are equal."""
+    database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, v text, t text); CREATE TABLE b (v text, n int);"
+        "ALTER TABLE b REPLICA IDENTITY FULL;"
+        f"INSERT INTO a SELECT g, md5(g::text), repeat('x', 40) FROM generate_series(1, {_ROWS}) g;"
+        "INSERT INTO b SELECT md5(g::text), g % 7 FROM generate_series(1, 20000) g"
+    )
+    pipeline = opening(["a", "b"], extra="mode: [mirror, history, append]\n")
+    kills = [lambda: cluster.kill_executor(0), lambda: cluster.kill_worker(1)]
+    with cluster.losing(kills[0], busy_seconds=0.0):
+        pipeline.init()
+    assert_equal(database, pipeline, ["a", "b"])
+    for number, kill in enumerate(kills):
+        database.execute(
+            f"UPDATE a SET v = v || '{number}' WHERE id % 3 = {number};"
+            f"DELETE FROM a WHERE id % 50 = {number};"
+            f"UPDATE b SET n = n + 10 WHERE n = {number}; INSERT INTO b VALUES ('{number}', NULL)"
+        )
+        with cluster.losing(kill):
+            pipeline.sync()
+        assert_equal(database, pipeline, ["a", "b"])
+        with cluster.losing(kill):
+            pipeline.backfill("a")
+        assert_equal(database, pipeline, ["a", "b"])
+        with cluster.losing(kill):
+            pipeline.maintain()
+        assert_equal(database, pipeline, ["a", "b"])
+        database.execute(f"UPDATE a SET t = '{number}' WHERE id % 2 = 0")
+        with cluster.losing(kill):
+            assert pipeline.verify().equal

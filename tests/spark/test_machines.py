@@ -1,0 +1,127 @@
+"""What depends on where Spark is: how rows come to it, and sizes that follow the table and its heap."""
+
+from __future__ import annotations
+
+import socket
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from slotlake.decoder.errors import SetupError
+from slotlake.spark import session as sessions
+from slotlake.spark.merge import rows as spark_rows
+from slotlake.spark.merge.rows import read_files, view_of_rows
+from slotlake.spark.merge.sizes import broadcast_bytes_max, cores_of, partitions_of, shuffle_partitions
+from slotlake.spark.properties import SHUFFLE_PARTITIONS, SparkChoices, require_answering, this_machine
+from slotlake.spark.session import shares_files, sibling
+from tests.cluster import CONF
+
+_ROWS = pa.table(
+    {
+        "action": pa.array([1, 2, None], pa.int8()),
+        "n0": pa.array([Decimal("1.50"), None, Decimal("-2.00")], pa.decimal128(10, 2)),
+        "n1": pa.array([datetime(2020, 1, 1, tzinfo=UTC), None, datetime(1900, 1, 1, tzinfo=UTC)]).cast(
+            pa.timestamp("us", "UTC")
+        ),
+        "n2": pa.array([b"\x00", b"", None]),
+        "n3": pa.array([["a", None], [], None], pa.list_(pa.string())),
+        "u0": pa.array([True, False, None]),
+    }
+)
+_SCHEMA = "action tinyint, n0 decimal(10,2), n1 timestamp, n2 binary, n3 array<string>, u0 boolean"
+
+
+def _metadata(size: int) -> dict[str, Any]:
+    return {
+        "current-snapshot-id": 1,
+        "refs": {"main": {"snapshot-id": 1, "type": "branch"}},
+        "snapshots": [{"snapshot-id": 1, "summary": {"total-files-size": str(size)}}],
+    }
+
+
+def test_rows_are_the_same_by_a_file_and_by_the_session(
+    session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    for shares in (True, False):
+        monkeypatch.setattr(spark_rows, "shares_files", lambda _, shares=shares: shares)
+        folder = tmp_path / str(shares)
+        with view_of_rows(session, _ROWS, _SCHEMA, folder, "folded") as view:
+            frame = session.sql(f"SELECT * FROM {view}")
+            read.append((frame.schema.simpleString(), sorted(map(str, frame.collect()))))
+        assert any(folder.glob("*")) == shares
+    assert read[0] == read[1]
+
+
+def test_many_rows_travel_in_many_tasks(
+    session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_rows, "shares_files", lambda _: False)
+    monkeypatch.setattr(spark_rows, "_TASK_BYTES", 1000)
+    leaves = "spark.sql.leafNodeDefaultParallelism"
+    before = session.conf.get(leaves, None)
+    rows = pa.table({"n0": pa.array(range(1000), pa.int64())})
+    with view_of_rows(session, rows, "n0 bigint", tmp_path, "folded") as view:
+        assert int(session.conf.get(leaves)) == 8
+        assert session.sql(f"SELECT sum(n0) FROM {view}").collect()[0][0] == 499_500
+    assert session.conf.get(leaves, None) == before
+
+
+def test_files_are_read_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow.parquet as pq
+
+    monkeypatch.setattr(spark_rows, "SLICE_BYTES", 5000)
+    monkeypatch.setattr(spark_rows, "_BATCH_ROWS", 100)
+    pq.write_table(pa.table({"c0": range(1000), "c1": range(1000)}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"c0": range(1000, 1010), "x0": ["x"] * 10}), tmp_path / "2.parquet")
+    slices = list(read_files(sorted(tmp_path.glob("*.parquet")), ["c0", "x0"]))
+    assert len(slices) > 1
+    assert [row for each in slices for row in each["c0"].to_pylist()] == list(range(1010))
+    assert [row for each in slices for row in each["x0"].to_pylist()] == [None] * 1000 + ["x"] * 10
+
+
+@pytest.mark.parametrize(
+    ("size", "partitions"), [(0, 4), (256 << 20, 4), (1 << 30, 16), (1 << 40, 16384), (1 << 50, 20000)]
+)
+def test_a_large_table_is_shuffled_in_more_parts(session: Any, size: int, partitions: int) -> None:
+    metadata = _metadata(size)
+    assert partitions_of(metadata) == partitions
+    with shuffle_partitions(session, metadata):
+        assert session.conf.get(SHUFFLE_PARTITIONS) == str(partitions)
+    assert session.conf.get(SHUFFLE_PARTITIONS) == "4"
+
+
+def test_a_users_partitions_stay(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = sibling(session)
+    monkeypatch.setitem(sessions._given, own, {SHUFFLE_PARTITIONS: "7"})
+    own.conf.set(SHUFFLE_PARTITIONS, "7")
+    with shuffle_partitions(own, _metadata(1 << 40)):
+        assert own.conf.get(SHUFFLE_PARTITIONS) == "7"
+
+
+def test_what_is_broadcast_follows_the_smallest_heap(session: Any) -> None:
+    if shares_files(session):
+        assert broadcast_bytes_max(session) == (1 << 30) // 10
+    else:
+        assert broadcast_bytes_max(session) == (640 << 20) // 10
+        assert CONF["spark.executor.memory"] == "640m"
+    assert cores_of(session) == 2
+
+
+def test_a_master_that_does_not_answer_is_an_error_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        closed = taken.getsockname()[1]
+    with pytest.raises(SetupError, match="does not answer") as raised:
+        require_answering(f"spark://127.0.0.1:{closed},127.0.0.1:{closed}")
+    assert str(closed) in raised.value.where
+    require_answering("yarn")
+
+
+def test_another_mount_namespace_is_another_machine() -> None:
+    assert this_machine() == this_machine()
+    assert "repr" not in repr(SparkChoices(conf={"spark.x": "repr"}))
