@@ -16,6 +16,8 @@ NAMES = frozenset(
         "pull.mid",  # messages received, some written, no commit of the batch yet
         "pull.prepared",  # prepared transactions are durable; the batch has no name yet
         "pull.renamed",  # the batch has its final name; nothing applied
+        "changelog.uploaded",  # a batch's large files are in the object store; what names them is not
+        "changelog.stored",  # a batch is in the object store, and not noted here as stored; nothing applied
         "evolve.copying",  # a table must be copied again: the batch ends at the copy, nothing is copied yet
         "evolve.compared",  # tables with wider columns equal the source; this is not recorded yet
         "evolve.copied",  # the table is copied; the batch sidecar has no name yet

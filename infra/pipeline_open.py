@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from slotlake.decoder.errors import LakeError, PipelineFileError
+from slotlake.decoder.errors import LakeError, PipelineFileError, SlotlakeError
 from slotlake.decoder.server.source import SourceSettings
 from slotlake.infra.config.formats import table_formats
 from slotlake.infra.config.layouts import table_layouts
@@ -27,6 +27,7 @@ from slotlake.spark.lake import KeepPoints, LakeSettings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from slotlake.infra.archive.store import StoredChangeLog
     from slotlake.infra.standing import PullSettings, StandingStream
 
 
@@ -185,8 +186,61 @@ class OpenPipeline:
         ):
             warn_once(self.file)
             self._writes = True
-            with _spark_errors_as_ours():
+            with _spark_errors_as_ours(), self._shared_changelog():
                 yield
+
+    @cached_property
+    def stored(self) -> StoredChangeLog | None:
+        """The change log's place in an object store; None for one in a folder."""
+        if not self.file.changelog.in_bucket:
+            return None
+        from slotlake.infra.archive.store import StoredChangeLog
+
+        return StoredChangeLog.of(
+            self.lake, str(self.file.changelog.path), self.name, self.file.changelog_dir
+        )
+
+    def save_changelog(self) -> None:
+        """Bring to the object store what is new in the change log, if it is to be there.
+
+        Raises:
+            SlotlakeError: the store fails.
+        """
+        if self.stored is not None:
+            self.stored.save()
+
+    @contextmanager
+    def _shared_changelog(self) -> Iterator[None]:
+        """Make this machine's change log equal to the stored one, and afterwards the other way round."""
+        if self.stored is None:
+            yield
+            return
+        self.stored.refresh(self._last_batch_start())
+        try:
+            yield
+        except Exception:
+            with suppress(SlotlakeError):
+                self.stored.save()
+            raise
+        self.stored.save()
+
+    def _last_batch_start(self) -> int:
+        """Where the last published batch starts, as an LSN; 0 if there is none."""
+        from slotlake.decoder.changelog.batches import batch_positions
+        from slotlake.spark.catalog.base import load_one
+        from slotlake.spark.catalog.open import open_catalog
+        from slotlake.spark.copy.initial import is_owned_by
+        from slotlake.spark.publish.commits import BATCH, commits_name, position_of
+        from slotlake.spark.tables.metadata import head, summary
+
+        name = commits_name(self.lake.namespace)
+        with open_catalog(self.lake) as catalog:
+            if not is_owned_by(catalog, self.name):
+                return 0
+            metadata = load_one(catalog, name).metadata
+        newest = head(metadata)
+        ends = batch_positions(summary(newest).get(BATCH, "")) if newest else None
+        return position_of(metadata, name) if ends is None else ends[0]
 
     def position(self) -> int:
         """The lake's position.

@@ -170,7 +170,19 @@ def probe_bucket(lake: LakeSettings) -> None:
         LakeError: one of these failed.
     """
     serve(lake)
-    location = lake.root / CONTROL_DIRECTORY / f"probe-{uuid.uuid4().hex}"
+    probe_place(lake.root / CONTROL_DIRECTORY)
+
+
+def probe_place(folder: Location) -> None:
+    """Write a new object, see that it cannot be written as new once more, read it, remove it.
+
+    Args:
+        folder: in an object store that is known.
+
+    Raises:
+        LakeError: one of these failed.
+    """
+    location = folder / f"probe-{uuid.uuid4().hex}"
     store = stores.store_of(location)
     with _writable(location):
         store.write_new(location, b"1")
@@ -186,7 +198,7 @@ def probe_bucket(lake: LakeSettings) -> None:
     if not refused or content != b"1":
         raise LakeError(
             "the object store ignores the condition that a new object must not be there yet (If-None-Match)",
-            where=str(lake.root),
+            where=str(folder),
             way_out="use a store, or a newer version of it, that supports conditional PUT: without it two "
             "runs could overwrite each other's files",
         )

@@ -121,6 +121,7 @@ def apply_named(pipeline: OpenPipeline, name: str, *, judged: bool = False) -> A
         judged: the lake's tables have been looked at.
     """
     started = time.monotonic()
+    pipeline.save_changelog()  # what is applied can be had on every machine
     batch = batch_named(pipeline, name)
     batch.verify()
     if not judged:
@@ -171,6 +172,7 @@ def publish_named(pipeline: OpenPipeline, name: str) -> PublishReport:
 def confirm_position(pipeline: OpenPipeline) -> ConfirmReport:
     """Confirm the lake's position to the server, then remove batches that are old enough."""
     position = pipeline.position()
+    pipeline.save_changelog()  # the server does not send again what is confirmed
     confirmed = "stream" in vars(pipeline) and pipeline.stream.confirm(position)
     if not (confirmed or standing_puller.confirm(pipeline, position)):
         confirm(pipeline.source, position)
@@ -183,8 +185,15 @@ def _forget_old_batches(pipeline: OpenPipeline, position: int) -> None:
     from slotlake.spark.publish import sidecar
 
     oldest = time.time() - pipeline.file.changelog.keep_days * 86400
-    for path in batches(pipeline.file.changelog_dir):
-        positions = batch_positions(path.name)
-        if positions is not None and positions[1] <= position and path.stat().st_mtime < oldest:
-            shutil.rmtree(path, ignore_errors=True)
-            shutil.rmtree(sidecar.place(path), ignore_errors=True)
+    old = [
+        path
+        for path in batches(pipeline.file.changelog_dir)
+        if (positions := batch_positions(path.name)) is not None
+        and positions[1] <= position
+        and path.stat().st_mtime < oldest
+    ]
+    for path in old:
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(sidecar.place(path), ignore_errors=True)
+    if old and pipeline.stored is not None:  # once in a while, not after every batch: it lists them all
+        pipeline.stored.forget_older(position, oldest)

@@ -260,6 +260,9 @@ def _commits(pipeline: OpenPipeline) -> Metadata:
 def _archived(pipeline: OpenPipeline, rows: list[dict[str, Any]]) -> list[Batch]:
     """The batches that the lake was made of, checked by their digests."""
     archived = []
+    names = {row["batch"] for row in rows if row["kind"] == "batch"}
+    if pipeline.stored is not None and names:
+        pipeline.stored.fetch(names.__contains__)
     for row in rows:
         if row["kind"] != "batch":
             continue

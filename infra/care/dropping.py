@@ -168,6 +168,8 @@ def _drop_lake(pipeline: OpenPipeline, work: _Progress) -> None:
         work.done += [f"dropped the lake table {name}" for name in dropped]
         remove_files(_drop_note(pipeline).get("files", []))
         StateFile(file.dropped_note).write({"source": _drop_note(pipeline).get("source", False)})
-    if file.changelog_dir.exists():
-        shutil.rmtree(file.changelog_dir)
+    if pipeline.stored is not None:
+        pipeline.stored.remove_all()
+    if pipeline.stored is not None or file.changelog_dir.exists():
+        shutil.rmtree(file.changelog_dir, ignore_errors=True)
         work.done.append("removed the change log")

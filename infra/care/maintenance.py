@@ -75,6 +75,7 @@ def _end_uploads(pipeline: OpenPipeline) -> tuple[int, list[str]]:
 
     lake, oldest = pipeline.lake, time.time() - pipeline.file.maintenance.orphan_hours * 3600
     folders = [lake.root] if lake.is_in_bucket else []
+    folders += [pipeline.stored.root] if pipeline.stored is not None else []
     try:
         return sum(end_uploads(folder, lake.storage, oldest) or 0 for folder in folders), []
     except StoreUnavailableError as error:

@@ -12,7 +12,7 @@ import difflib
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
@@ -32,6 +32,7 @@ from slotlake.infra.config.sections import (
 )
 from slotlake.infra.config.spark import SparkSection
 from slotlake.infra.config.types import Lossy, TypesSection
+from slotlake.spark.storage.location import Location
 from slotlake.spark.storage.settings import StorageSettings
 
 _SCHEME = re.compile(r"^file:(?=/)(//(?=/))?")
@@ -92,6 +93,15 @@ class PipelineFile(Section):
             return {k: v for k, v in data.items() if not (v is None and k in _OPTIONAL_SECTIONS)}
         return data
 
+    @model_validator(mode="after")
+    def _both_in_stores(self) -> Self:
+        if self.changelog.in_bucket and not Location(self.lake.warehouse).is_in_bucket:
+            raise ValueError(
+                "changelog.path is in an object store, but lake.warehouse is a folder: another machine that "
+                "reads the change log needs the warehouse too; put both into a store"
+            )
+        return self
+
     @property
     def state_dir(self) -> Path:
         """The folder of the lock, the change log, the notes and the reports."""
@@ -104,8 +114,8 @@ class PipelineFile(Section):
 
     @property
     def changelog_dir(self) -> Path:
-        """The archive of change log batches."""
-        if self.changelog.path is None:
+        """The archive of change log batches; of one in an object store, this machine's part."""
+        if self.changelog.path is None or self.changelog.in_bucket:
             return self.state_dir / "changelog"
         return (self.path.parent / _SCHEME.sub("", self.changelog.path)).resolve()
 

@@ -156,22 +156,7 @@ class LakeSection(Section):
     @field_validator("warehouse")
     @classmethod
     def _prefix(cls, warehouse: str) -> str:
-        scheme, separator, address = warehouse.partition("://")
-        if not separator or scheme == "file":
-            return warehouse
-        if scheme != scheme.lower():
-            raise ValueError(f"write the address with a scheme in lower case: {scheme.lower()}://{address}")
-        bucket, _, prefix = address.rstrip("/").partition("/")
-        if not bucket:
-            raise ValueError("name a bucket: s3://bucket/prefix")
-        if any(part in ("", ".", "..") for part in prefix.split("/") if prefix) or _NOT_IN_KEYS.search(
-            prefix
-        ):
-            raise ValueError(
-                "the prefix after the bucket has an empty part, a part . or .., a control character, or one "
-                "of the characters ? and #; choose another prefix"
-            )
-        return warehouse
+        return _address(warehouse)
 
     @field_validator("staging")
     @classmethod
@@ -245,6 +230,24 @@ class TableSection(Section):
         return value
 
 
+def _address(address: str) -> str:
+    """Refuse a place in an object store that no store, or not Spark, can keep."""
+    scheme, separator, place = address.partition("://")
+    if not separator or scheme == "file":
+        return address
+    if scheme != scheme.lower():
+        raise ValueError(f"write the address with a scheme in lower case: {scheme.lower()}://{place}")
+    bucket, _, prefix = place.rstrip("/").partition("/")
+    if not bucket:
+        raise ValueError("name a bucket: s3://bucket/prefix")
+    if any(part in ("", ".", "..") for part in prefix.split("/") if prefix) or _NOT_IN_KEYS.search(prefix):
+        raise ValueError(
+            "the prefix after the bucket has an empty part, a part . or .., a control character, or one "
+            "of the characters ? and #; choose another prefix"
+        )
+    return address
+
+
 class ChangeLogSection(Section):
     """Where batches are archived, and for how long."""
 
@@ -256,11 +259,16 @@ class ChangeLogSection(Section):
     @classmethod
     def _folder(cls, path: str | None) -> str | None:
         """Refuse other addresses: they would become a folder of that name next to the pipeline file."""
+        if path is not None and _BUCKET.match(path):
+            return _address(path)
         if _SCHEME.match(path or "") and not _FILE_URI.match(path or ""):
-            raise ValueError(
-                "write a folder or file:///…: this version stores change logs on this machine only"
-            )
+            raise ValueError("write a folder, file:///…, s3://bucket/prefix, gs://… or abfss://…")
         return path
+
+    @property
+    def in_bucket(self) -> bool:
+        """Whether the change log is in an object store."""
+        return self.path is not None and _BUCKET.match(self.path) is not None
 
 
 class AirflowSection(Section):

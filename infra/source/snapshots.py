@@ -85,6 +85,8 @@ def _lake_has_hidden(pipeline: OpenPipeline, position: int, shown: VisibleTransa
     A transaction is logged, and may be sent, before others can see it.
     """
     checked_up_to = _checked_up_to(pipeline, position)
+    if pipeline.stored is not None:
+        pipeline.stored.fetch(lambda name: checked_up_to < (batch_positions(name) or (0, 0))[1] <= position)
     for path in reversed(batches(pipeline.file.changelog_dir)):
         positions = batch_positions(path.name)
         if positions is None or not checked_up_to < positions[1] <= position:

@@ -226,10 +226,13 @@ def _warehouse(look: _Look) -> str:
 
 def _state_folder(look: _Look) -> str:
     from slotlake.spark.exchange import probe_folder
+    from slotlake.spark.lake_files import probe_place
 
     file = look.pipeline.file
     for folder in (file.state_dir, file.changelog_dir):
         probe_folder(folder, what="the state folder")
+    if look.pipeline.stored is not None:
+        probe_place(look.pipeline.stored.root)
     return f"{file.state_dir} can be written"
 
 

@@ -41,11 +41,13 @@ class StoredFile:
     Attributes:
         size: bytes.
         modified: when it was written, in seconds since 1970.
+        version: another one for another content (ETag); empty if the storage has none.
     """
 
     location: Location
     size: int
     modified: float
+    version: str = ""
 
 
 class Store(ABC):
@@ -68,8 +70,8 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def write_new(self, location: Location, content: bytes) -> None:
-        """Write a file that must not be there yet.
+    def write_new(self, location: Location, content: bytes) -> str:
+        """Write a file that must not be there yet, and return its version, if it is known.
 
         Raises:
             FileExistsError: it is there.
@@ -93,8 +95,12 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def files(self, folder: Location) -> Iterator[StoredFile]:
+    def files(self, folder: Location, after: str = "") -> Iterator[StoredFile]:
         """Every file in a folder and its folders; nothing if there is no such folder.
+
+        Args:
+            folder: where to look.
+            after: only files whose name in the folder comes after this text.
 
         Raises:
             OSError: the storage does not answer.

@@ -80,19 +80,18 @@ class BucketStore(Store):
             lambda: bytes(self._store.get_range(location.key, start=start, length=length)),
         )
 
-    def write_new(self, location: Location, content: bytes) -> None:
+    def write_new(self, location: Location, content: bytes) -> str:
         """Write an object that must not be there (If-None-Match); when this returns the store has it."""
+        create = partial(self._store.put, location.key, content, mode="create", use_multipart=False)
+        version = ""
         try:
-            self._ask(
-                "write an object",
-                location,
-                lambda: self._store.put(location.key, content, mode="create", use_multipart=False),
-            )
+            version = self._ask("write an object", location, create).get("e_tag") or ""
         except FileExistsError:
             self._recent.drop([location])
             if self.read(location) != content:  # else a retry met what the lost answer was about
                 raise
         self._recent.put(location, content)
+        return version
 
     def put(self, source: Path, location: Location) -> None:
         """Upload a file; a large one in parts, several at a time."""
@@ -120,9 +119,10 @@ class BucketStore(Store):
         except FileNotFoundError:
             return None
 
-    def files(self, folder: Location) -> Iterator[StoredFile]:
+    def files(self, folder: Location, after: str = "") -> Iterator[StoredFile]:
         """Every object whose name begins with the folder's."""
-        prefix, last = f"{folder.key.rstrip('/')}/", None
+        prefix = f"{folder.key.rstrip('/')}/"
+        last = f"{prefix}{after}" if after else None
         pages: Iterator[Any] | None = None
 
         def next_page() -> Any:
@@ -138,7 +138,8 @@ class BucketStore(Store):
             for each in listed:
                 last = each["path"]
                 location = Location(f"{self._bucket}/{last}")
-                yield StoredFile(location, each["size"], each["last_modified"].timestamp())
+                modified = each["last_modified"].timestamp()
+                yield StoredFile(location, each["size"], modified, each.get("e_tag") or "")
 
     def remove(self, locations: Collection[Location]) -> None:
         """Remove objects, a thousand by one request where the store can."""

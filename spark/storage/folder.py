@@ -47,7 +47,7 @@ class FolderStore(Store):
         """Open a file."""
         return local_path(location).open("rb")
 
-    def write_new(self, location: Location, content: bytes) -> None:
+    def write_new(self, location: Location, content: bytes) -> str:
         """Write a file that must not be there yet; when this returns it is on disk."""
         path = local_path(location)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,6 +61,7 @@ class FolderStore(Store):
         except OSError:
             path.unlink(missing_ok=True)
             raise
+        return ""
 
     def put(self, source: Path, location: Location) -> None:
         """Link a file, or copy it where links cannot be."""
@@ -81,9 +82,12 @@ class FolderStore(Store):
         except FileNotFoundError:
             return None
 
-    def files(self, folder: Location) -> Iterator[StoredFile]:
+    def files(self, folder: Location, after: str = "") -> Iterator[StoredFile]:
         """Every regular file of a folder."""
-        for path in local_path(folder).rglob("*"):
+        root = local_path(folder)
+        for path in root.rglob("*"):
+            if after and str(path.relative_to(root)) <= after:
+                continue
             try:
                 state = path.stat()
             except FileNotFoundError:  # a statement at work cleans up after itself
