@@ -56,7 +56,9 @@ def _in_process(file: PipelineFile, lake: LakeSettings, closing: ExitStack) -> S
     # If the program has a session of its own, slotlake must not stop it.
     running = SparkContext._active_spark_context is not None  # noqa: SLF001 - there is no public question
     section = file.spark
-    runtime = spark_runtime(lake.root.scheme if lake.is_in_bucket else "", with_jars=section.packages is None)
+    # Iceberg's bundle for S3 has the client of AWS Glue, too.
+    storage = "s3" if lake.is_glue else lake.root.scheme if lake.is_in_bucket else ""
+    runtime = spark_runtime(storage, with_jars=section.packages is None)
     os.environ.update(runtime.environment(on_cluster=section.is_on_cluster))
     packages = ",".join(section.packages) if isinstance(section.packages, tuple) else ""
     conf = {**file.spark_conf(), **({"spark.jars.packages": packages} if packages else {})}

@@ -15,8 +15,9 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from slotlake.decoder.errors import LakeError, PipelineFileError, SlotlakeError
+from slotlake.decoder.errors import LakeError, SlotlakeError
 from slotlake.decoder.server.source import SourceSettings
+from slotlake.infra.config.catalog_kind import require_fitting
 from slotlake.infra.config.formats import table_formats
 from slotlake.infra.config.layouts import table_layouts
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
@@ -291,23 +292,10 @@ def lake_settings(file: PipelineFile) -> LakeSettings:
     """Return the settings of a pipeline file's lake.
 
     Raises:
-        PipelineFileError: a key is only for REST catalogs, and the catalog is not one.
+        PipelineFileError: a key does not fit the kind of catalog, or the namespace's name does not.
     """
     lake, uri = file.lake, file.lake_uri()
-    rest_only = [name for name in ("rest", "publish", "staging") if name in lake.model_fields_set]
-    if rest_only and not uri.startswith("http"):  # only known here, if the file says env:NAME
-        raise PipelineFileError(
-            f"lake.{' and lake.'.join(rest_only)} can be given for a REST catalog (https://…) only",
-            where=str(file.path),
-            way_out="remove it, or set lake.uri to a REST catalog",
-        )
-    if lake.views and uri.startswith("http"):
-        raise PipelineFileError(
-            "lake.views is not possible with a REST catalog",
-            where=str(file.path),
-            way_out="remove it, and pin each table by the snapshot that the table commits names "
-            "(docs/reading.md); or use a catalog in SQLite or PostgreSQL",
-        )
+    require_fitting(file, uri)
     return LakeSettings(
         lake.catalog,
         uri,
@@ -318,6 +306,7 @@ def lake_settings(file: PipelineFile) -> LakeSettings:
         unused_seconds=file.maintenance.unused_minutes * 60,
         rest=file.lake_rest(),
         staging=file.lake_staging(),
+        glue=file.lake_glue(),
         table_format=lake.format,
         table_formats=table_formats(file),
         layouts=table_layouts(file),

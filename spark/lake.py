@@ -8,6 +8,7 @@ Invariant: nothing here ever prints a password.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +31,8 @@ _FILE_IO = "org.apache.iceberg.io.ResolvingFileIO"
 # Manifests never change: without this each statement fetches all of them again.
 _MANIFEST_CACHE = {"io.manifest.cache-enabled": "true", "io.manifest.cache.expiration-interval-ms": "3600000"}
 # A request is made at most nine times, with pauses of 0.2 to 20 s; a silent store costs 30 s each time.
+_GLUE = re.compile(r"glue(?::(?://(?P<region>[a-z0-9-]*)/?)?)?")
+_HIVE = re.compile(r"thrift://[^/,@\s]+:[0-9]+/?(,thrift://[^/,@\s]+:[0-9]+/?)*")
 _LIMITS = {
     "http-client.urlconnection.connection-timeout-ms": str(CONNECT_SECONDS * 1000),
     "http-client.urlconnection.socket-timeout-ms": "30000",
@@ -65,8 +68,8 @@ class LakeSettings:
 
     Attributes:
         catalog: the catalog's name, the same in every engine that reads it.
-        uri: ``sqlite:////abs/catalog.db``, ``postgresql+psycopg://user:password@host/database``, or
-            ``https://…`` of a REST catalog.
+        uri: ``sqlite:////abs/catalog.db``, ``postgresql+psycopg://user:password@host/database``,
+            ``https://…`` of a REST catalog, ``glue://region``, ``thrift://host:9083`` of a Hive Metastore.
         warehouse: ``file:///abs/path`` or a plain absolute path; ``s3://bucket/prefix``, ``gs://…``,
             ``abfss://…``.
         namespace: where tables of the source schema ``public`` go.
@@ -77,6 +80,7 @@ class LakeSettings:
             (spark/catalog/staged.py); empty: the catalog itself.
         unused_seconds: for so long a snapshot that no kept point needs stays after it was current.
         rest: what pyiceberg and Spark are told about a REST server (token, credential, warehouse …).
+        glue: ``endpoint`` and ``catalog_id`` of AWS Glue, where they are not the usual ones.
         table_format: Iceberg's format of new tables, 2 or 3.
         table_formats: of those of some tables, by source name, where it is another.
         layouts: of those tables that are partitioned or sorted, by source name.
@@ -95,6 +99,7 @@ class LakeSettings:
     unused_seconds: float = 300.0
     rest: Mapping[str, str] = field(default_factory=dict, repr=False)
     staging: str = field(default="", repr=False)
+    glue: Mapping[str, str] = field(default_factory=dict)
     table_format: int = 3
     table_formats: Mapping[str, int] = field(default_factory=dict)
     layouts: Mapping[str, Layout] = field(default_factory=dict)
@@ -151,8 +156,30 @@ class LakeSettings:
         return replace(self, uri=self.staging, staging="", rest={})
 
     @property
+    def is_glue(self) -> bool:
+        """Whether the catalog is AWS Glue."""
+        return self.uri == "glue" or self.uri.startswith("glue:")
+
+    @property
+    def is_hive(self) -> bool:
+        """Whether the catalog is a Hive Metastore."""
+        return self.uri.startswith("thrift:")
+
+    @property
+    def is_metastore(self) -> bool:
+        """Whether the catalog has no commit of several tables at all, and names in lower case only."""
+        return self.is_glue or self.is_hive
+
+    @property
+    def region(self) -> str | None:
+        """The region of AWS that the catalog is in; None: the one that this machine is set to."""
+        return _glue_region(self.uri) or self.storage.region
+
+    @property
     def place(self) -> str:
         """The catalog as it may be shown to a user: without a password."""
+        if self.is_metastore:
+            return self.uri
         if self.is_rest:
             parts = urlsplit(self.uri)
             return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
@@ -208,6 +235,10 @@ class LakeSettings:
             }
             rest = {"type": "rest", "uri": self.uri, "cache-enabled": "false"}
             return {**limits, **self.file_properties(), **self.rest, **rest}
+        if self.is_metastore:
+            own = _glue_properties(self.glue, self.region) if self.is_glue else _hive_properties(self.uri)
+            files = self.file_properties() or {"io-impl": "org.apache.iceberg.hadoop.HadoopFileIO"}
+            return {"warehouse": self.warehouse_uri, "cache-enabled": "false", **_LIMITS, **files, **own}
         from slotlake.spark.jdbc import jdbc_properties
 
         url = _supported(self)
@@ -253,7 +284,8 @@ def _not_served(place: str) -> LakeError:
         "this version does not support such a catalog",
         where=place,
         way_out="give lake.uri as sqlite:////absolute/path.db or "
-        "postgresql+psycopg://user:password@host/database, or as https://… of a REST catalog",
+        "postgresql+psycopg://user:password@host/database, https://… of a REST catalog, glue://region, or "
+        "thrift://host:9083 of a Hive Metastore",
     )
 
 
@@ -300,3 +332,34 @@ def _warehouse_path(warehouse: str) -> Path:
             way_out="give lake.warehouse as file:///absolute/path",
         )
     return path
+
+
+def _glue_region(uri: str) -> str | None:
+    """The region that stands in the address."""
+    match = _GLUE.fullmatch(uri)
+    return match["region"] or None if match else None
+
+
+def _glue_properties(settings: Mapping[str, str], region: str | None) -> dict[str, str]:
+    """Return the properties of Spark's catalog for AWS Glue."""
+    given = {
+        "client.region": region,
+        "glue.endpoint": settings.get("endpoint"),
+        "glue.id": settings.get("catalog_id"),
+    }
+    return {"type": "glue", **{name: text for name, text in given.items() if text is not None}}
+
+
+def _hive_properties(uri: str) -> dict[str, str]:
+    """Return the properties of Spark's catalog for a Hive Metastore."""
+    return {
+        "type": "hive",
+        "uri": uri,
+        "hadoop.hive.metastore.client.socket.timeout": f"{ANSWER_SECONDS}s",
+        "hadoop.hive.metastore.client.connect.retry.delay": "1s",
+    }
+
+
+def is_metastore_address(uri: str) -> bool:
+    """Return whether this is an address of AWS Glue or of a Hive Metastore, without a fault."""
+    return bool(_GLUE.fullmatch(uri) or _HIVE.fullmatch(uri))

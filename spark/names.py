@@ -22,6 +22,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from slotlake.decoder.errors import LakeError
+
 COMMITS = "commits"
 EXACT_SUFFIX = "__exact"
 COPYING_SUFFIX = "__copying"
@@ -41,6 +43,8 @@ READERS_OWN = frozenset(
 # Catalogs keep names in VARCHAR(255) and file systems in 255 bytes; a table's name also names a directory.
 _ENCODED_BYTES_MAX = 200
 _LONG = "_xb"
+# What AWS Glue takes by Iceberg's client (IcebergToGlueConverter.java).
+_METASTORE_NAME = re.compile(r"[a-z0-9_]+")
 _ESCAPE = re.compile(r"_x([0-9A-F]+)_")
 _PART = r'("(?:[^"]|"")+"|[^".\s]+)'
 _QUALIFIED = re.compile(rf"{_PART}(?:\s*\.\s*{_PART})?")
@@ -210,6 +214,33 @@ def unreserve(encoded: str, reserved: str) -> str:
     """Escape the first letter of a reserved word that ends a name."""
     at = len(encoded) - len(reserved.lstrip("_"))
     return encoded[:at] + _escape(encoded[at]) + encoded[at + 1 :]
+
+
+def fits_metastore(name: str) -> bool:
+    """Return whether AWS Glue and the Hive Metastore can have a database or a table of that name."""
+    return bool(_METASTORE_NAME.fullmatch(name))
+
+
+def require_metastore_name(place: str, name: LakeName, source: tuple[str, str] | None = None) -> None:
+    """Check that AWS Glue and the Hive Metastore can have a table.
+
+    Args:
+        place: the catalog, for the error.
+        name: the table's name in the lake.
+        source: its schema and name in the source, if it is the only one that the error is about.
+
+    Raises:
+        LakeError: they cannot.
+    """
+    if fits_metastore(name.namespace) and fits_metastore(name.table):
+        return
+    error = LakeError(
+        "AWS Glue and the Hive Metastore have names of the letters a to z, digits and underscores only",
+        where=f"table {name} in {place}",
+        way_out="rename the table (or its schema) in the source, take it out of the publications, or use a "
+        "SQL or a REST catalog",
+    )
+    raise error if source is None else error.of(*source)
 
 
 def decode(encoded: str) -> str:

@@ -1,4 +1,4 @@
-"""Catalogs of a lake for tests: in PostgreSQL, and behind REST with or without commits of several tables."""
+"""Catalogs of a lake for tests: in PostgreSQL, behind REST, in Hive and AWS Glue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ import pytest
 from slotlake.spark.catalog.rest import RestPointers
 from tests.conftest import Database, fresh_database
 
-KINDS = ("postgresql", "rest", "per_table")
+KINDS = ("postgresql", "rest", "per_table", "hive", "glue")
+
+GLUE_URI = "glue://eu-central-1"
+
+
+def glue_lines(request: pytest.FixtureRequest) -> str:
+    """Return the keys of the section `lake` for AWS Glue, besides `uri`.
+
+    Args:
+        request: gives the fixture `glue`.
+    """
+    return f"  publish: per_table\n  glue: {{endpoint: {request.getfixturevalue('glue')}}}\n"
 
 
 def postgres_uri(database: Database) -> str:
@@ -32,6 +43,10 @@ def lake_options(
     """
     if kind == "postgresql":
         return {"uri": postgres_uri(stack.enter_context(fresh_database(pg))), "lake": "lake:\n"}
+    if kind == "hive":
+        return {"uri": request.getfixturevalue("hive"), "lake": "lake:\n  publish: per_table\n"}
+    if kind == "glue":
+        return {"uri": GLUE_URI, "lake": f"lake:\n{glue_lines(request)}"}
     lines = "lake:\n"
     if kind == "per_table":
         monkeypatch.setattr(RestPointers, "together", False)

@@ -298,3 +298,28 @@ def rest(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
     store = request.getfixturevalue("object_store") if storage.IN_S3 else None
     with LocalRestCatalog(tmp_path_factory.mktemp("rest"), store=store) as server:
         yield server.uri
+
+
+@pytest.fixture(scope="session")
+def hive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Hive Metastore."""
+    from tests.spark.hive_metastore import LocalHiveMetastore
+
+    with LocalHiveMetastore(tmp_path_factory.mktemp("hive")) as server:
+        yield server.uri
+
+
+@pytest.fixture(scope="session")
+def glue(session: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The endpoint of what plays AWS Glue; this process and its Java have keys for it."""
+    from tests.spark.glue_server import KEYS, LocalGlue
+
+    with LocalGlue(tmp_path_factory.mktemp("glue")) as server, pytest.MonkeyPatch.context() as patch:
+        for name, text in KEYS.items():
+            patch.setenv(name, text)
+        java = session._jvm.java.lang.System
+        java.setProperty("aws.accessKeyId", KEYS["AWS_ACCESS_KEY_ID"])
+        java.setProperty("aws.secretAccessKey", KEYS["AWS_SECRET_ACCESS_KEY"])
+        yield server.endpoint
+        java.clearProperty("aws.accessKeyId")
+        java.clearProperty("aws.secretAccessKey")

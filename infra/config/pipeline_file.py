@@ -157,6 +157,15 @@ class PipelineFile(Section):
             return f"sqlite:///{self.state_dir / 'staging.db'}"
         return resolve_secret(text, f"{self.path.name}, lake.staging")
 
+    def lake_glue(self) -> dict[str, str]:
+        """Return the settings of AWS Glue; ``env:`` and ``airflow:`` are resolved."""
+        given = {"endpoint": self.lake.glue.endpoint, "catalog_id": self.lake.glue.catalog_id}
+        return {
+            key: resolve_secret(value, f"{self.path.name}, lake.glue.{key}")
+            for key, value in given.items()
+            if value is not None
+        }
+
     def lake_storage(self) -> StorageSettings:
         """Return how the warehouse's object store is reached; ``env:`` and ``airflow:`` are resolved."""
         given: dict[str, Any] = {}

@@ -130,6 +130,20 @@ class StorageSection(Section):
         return self
 
 
+class GlueSection(Section):
+    """AWS Glue, where it is not that of the user's own account."""
+
+    endpoint: str | None = None
+    catalog_id: str | None = None
+
+    @field_validator("endpoint")
+    @classmethod
+    def _address(cls, endpoint: str | None) -> str | None:
+        if endpoint is not None and not _ENDPOINT.match(endpoint):
+            raise ValueError("write the server's address as https://host:port, or env:NAME")
+        return endpoint
+
+
 class LakeSection(Section):
     """Where the tables are: an Iceberg catalog, a warehouse folder, a namespace."""
 
@@ -144,6 +158,7 @@ class LakeSection(Section):
     views: bool = False
     rest: dict[str, SecretStr] = Field(default_factory=dict)
     staging: SecretStr | None = None
+    glue: GlueSection = GlueSection()
     storage: StorageSection = StorageSection()
 
     @field_validator("catalog", "namespace")
@@ -172,7 +187,9 @@ class LakeSection(Section):
         if "storage" in self.model_fields_set and not _BUCKET.match(self.warehouse):
             raise ValueError("storage is for a warehouse in an object store (s3://…, gs://…, abfss://…)")
         if rest_keys and self.uri.get_secret_value().startswith(("sqlite", "postgres")):
-            raise ValueError(f"{' and '.join(rest_keys)} can be given for a REST catalog (https://…) only")
+            others = "" if rest_keys != ["publish"] else ", AWS Glue or a Hive Metastore"
+            names = " and ".join(rest_keys)
+            raise ValueError(f"{names} can be given for a REST catalog (https://…){others} only")
         return self
 
 

@@ -47,6 +47,13 @@ def unencrypted_connections(file: PipelineFile) -> list[str]:
     if parts.scheme == "http" and _is_elsewhere(parts.hostname or ""):
         place = f"lake.uri (http://{parts.netloc.rpartition('@')[2]})"
         warnings.append(f"{place} is on another machine, and the connection has no encryption: use https://")
+    if parts.scheme == "thrift" and any(
+        _is_elsewhere(urlsplit(each).hostname or "") for each in uri.split(",")
+    ):
+        warnings.append(
+            f"lake.uri ({uri}) is on another machine, and the connection has no encryption. Let it cross "
+            "only networks that you trust"
+        )
     for key, address in (("lake.uri", uri), ("lake.staging", file.lake_staging())):
         if address.startswith("postgresql") and (dsn := _libpq(address)) and _is_open(dsn):
             warnings.append(_words(f"{key} ({redact(dsn)})"))

@@ -22,7 +22,13 @@ from slotlake.decoder.catalog.publications import (
     missing_publications,
     unfit_tables,
 )
-from slotlake.decoder.errors import ProtocolError, SlotlakeError, SourceError, UnreadableRowsError
+from slotlake.decoder.errors import (
+    LakeError,
+    ProtocolError,
+    SlotlakeError,
+    SourceError,
+    UnreadableRowsError,
+)
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.privileges import require_readable
@@ -46,7 +52,7 @@ from slotlake.infra.selection.aside import is_of_one_table, reasons, require_col
 from slotlake.infra.selection.layouts import require_layouts
 from slotlake.infra.selection.readers import require_readers
 from slotlake.infra.selection.tables import require_published
-from slotlake.spark.names import parse_postgres_name
+from slotlake.spark.names import lake_table, parse_postgres_name, require_metastore_name
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -129,18 +135,26 @@ def without_troubled(
         The tables that can be followed, and what is wrong with the others.
 
     Raises:
-        SourceError: a table that cannot be followed is to stop all (`on_trouble: stop`).
+        SlotlakeError: a table that cannot be followed is to stop all (`on_trouble: stop`).
     """
     errors = list(known_errors)
     for table in tables:
         try:
             require_columns([table])
-        except SourceError as error:
+            _require_name(pipeline, table)
+        except (SourceError, LakeError) as error:
             if not is_of_one_table(pipeline, error):
                 raise
             errors.append(error)
     names = {error.table for error in errors}
     return [table for table in tables if (table.schema, table.table) not in names], errors
+
+
+def _require_name(pipeline: OpenPipeline, table: SourceTable) -> None:
+    lake = pipeline.lake
+    if lake.is_metastore:
+        name = lake_table(lake.namespace, table.schema, table.table)
+        require_metastore_name(lake.place, name, (table.schema, table.table))
 
 
 def _require_room(pipeline: OpenPipeline) -> None:

@@ -206,6 +206,7 @@ def _catalog(look: _Look) -> str:
     exists = probe_catalog(lake)
     look.initialised = exists and is_initialised(lake, look.pipeline.name)
     can = f"can be written ({rest_words(lake)})" if lake.is_rest else "can be written"
+    can = "answers (whether it can be written is not tried)" if lake.is_metastore else can
     if not look.initialised:
         return f"{lake.place} {can}; the pipeline is not initialised yet"
     look.position = look.pipeline.position()

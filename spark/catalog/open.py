@@ -1,4 +1,4 @@
-"""Opens the lake's catalog, of whichever kind it is: SQLite, PostgreSQL, REST.
+"""Opens the lake's catalog, of whichever kind it is: SQLite, PostgreSQL, REST, AWS Glue, Hive Metastore.
 
 What a kind needs (SQLAlchemy, pyiceberg, requests) takes half a second to import: only who opens it waits.
 """
@@ -48,6 +48,14 @@ def _catalog(lake: LakeSettings) -> Catalog:
         from slotlake.spark.catalog.rest import RestPointers
 
         return RestPointers(lake)
+    if lake.is_glue:
+        from slotlake.spark.catalog.glue import GluePointers
+
+        return GluePointers(lake)
+    if lake.is_hive:
+        from slotlake.spark.catalog.hive import HivePointers
+
+        return HivePointers(lake)
     from slotlake.spark.catalog.sql import SqlPointers
 
     return SqlPointers(lake)
@@ -64,7 +72,7 @@ def check_lake(lake: LakeSettings) -> None:
         from slotlake.spark.catalog.abilities import require_abilities
 
         require_abilities(lake)
-    else:
+    elif not lake.is_metastore:
         _make_folder(lake)
     with open_catalog(lake) as catalog:
         catalog.require_room_for_views()

@@ -15,6 +15,7 @@ from sqlalchemy.pool import NullPool
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import exchange
 from slotlake.spark.catalog.abilities import abilities_of, require_abilities
+from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.catalog.sql import explained
 from slotlake.spark.lake import LakeSettings
 
@@ -34,6 +35,10 @@ def probe_catalog(lake: LakeSettings) -> bool:
     """
     if lake.is_rest:
         require_abilities(lake)
+        return True
+    if lake.is_metastore:
+        with open_catalog(lake) as catalog:
+            catalog.names()
         return True
     url = make_url(lake.sqlalchemy_uri)
     file = Path(url.database or "") if url.get_backend_name() == "sqlite" else None

@@ -37,8 +37,8 @@ from slotlake.spark.history.new_tables import (
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.table_files import count_rows
 from slotlake.spark.merge.run import run
-from slotlake.spark.names import LakeName, copying
-from slotlake.spark.publish.commits import Point, commits_name, create_commits, with_point
+from slotlake.spark.names import LakeName, copying, require_metastore_name
+from slotlake.spark.publish.commits import Point, commits_name, create_commits, pins_of, with_point
 from slotlake.spark.publish.place import (
     CopyTarget,
     RetainedFiles,
@@ -117,6 +117,8 @@ class InitialCopy:
         Raises:
             LakeError: a table of that name is there already, or the lake cannot be reached.
         """
+        for table in tables if lake.is_metastore else ():
+            require_metastore_name(lake.place, table.lake_name(lake.namespace), (table.schema, table.table))
         check_lake(lake)
         with open_catalog(lake) as catalog:
             copy = cls(session, lake, pipeline, tables, missing_derived_tables(catalog, tables, modes))
@@ -257,12 +259,16 @@ class InitialCopy:
     ) -> bool:
         """Drop a table of ours that `commits` does not know, where tables are published one by one."""
         is_own = load(pointers, name).metadata.get("properties", {}).get(PIPELINE_PROPERTY) == self._pipeline
-        half_published = (
-            is_own and self._lake.publish == "per_table" and not is_owned_by(catalog, self._pipeline)
-        )
+        half_published = is_own and self._lake.publish == "per_table" and name not in self._pins(catalog)
         if half_published:
             catalog.drop([name])
         return half_published
+
+    def _pins(self, catalog: Catalog) -> Collection[LakeName]:
+        """The tables that the newest point names."""
+        if not is_owned_by(catalog, self._pipeline):
+            return ()
+        return pins_of(load(catalog.pointers(), commits_name(self._lake.namespace)))
 
     def _create(self, name: LakeName) -> None:
         location = table_directory(self._lake, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.errors import BusyError, PipelineFileError, SlotError
+from tests.catalogs import GLUE_URI, glue_lines
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.spark.rest_catalog import LocalRestCatalog
@@ -18,24 +20,36 @@ from tests.storage import moved_to
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.mark.parametrize("where", ["folder", "s3", "s3, rest"])
+LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
+WHERE = ["folder", "s3", "s3, rest", *(["hive", "hive, connect", "s3, glue"] if LONG else [])]
+
+
+@pytest.mark.parametrize("where", WHERE)
 def test_life(
     where: str, database: Database, session: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """In a folder; in a bucket; in a bucket, with a REST catalog."""
+    """In a folder; in a bucket; in a bucket, with a REST catalog; with catalogs of one table at a time."""
     database.execute(
         "CREATE TABLE a (id int PRIMARY KEY, v text);"
         "INSERT INTO a SELECT g, 'a' FROM generate_series(1, 100) g"
     )
     with ExitStack() as stack:
         file = pipeline_file(tmp_path, database, ["a"])
-        if where != "folder":
+        if "hive" in where:
+            file = pipeline_file(tmp_path, database, ["a"], uri=request.getfixturevalue("hive"))
+            file.write_text(file.read_text().replace("lake:\n", "lake:\n  publish: per_table\n"))
+        elif "glue" in where:
+            file = pipeline_file(tmp_path, database, ["a"], uri=GLUE_URI)
+            file.write_text(file.read_text().replace("lake:\n", f"lake:\n{glue_lines(request)}"))
+            moved_to(request.getfixturevalue("object_store"), file)
+        elif where != "folder":
             store = request.getfixturevalue("object_store")
             rest = LocalRestCatalog(tmp_path / "rest", store=store)
             uri = stack.enter_context(rest).uri if "rest" in where else None
             file = pipeline_file(tmp_path, database, ["a"], uri=uri)
             moved_to(store, file)
-        pipeline = stack.enter_context(Pipeline.open(file))
+        remote = request.getfixturevalue("connect") if "connect" in where else None
+        pipeline = stack.enter_context(Pipeline.open(file, remote=remote))
         first = pipeline.init()
         assert (first.already, first.rows) == (False, 100)
         assert pipeline.init().already

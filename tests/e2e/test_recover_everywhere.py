@@ -31,7 +31,7 @@ ALL = os.environ.get("SLOTLAKE_TEST_DAYS", ",".join(DAYS)).split(",")
 FEW = [("postgresql", 16, ["slot dropped"]), ("rest", 18, ["rolled back"])]
 EVERY = [
     *(("sqlite", version, ALL) for version in (14, 15, 16, 17, 18)),
-    *((catalog, 18, ALL) for catalog in ("postgresql", "rest", "per_table")),
+    *((catalog, 18, ALL) for catalog in ("postgresql", "rest", "per_table", "hive")),
 ]
 
 
@@ -45,10 +45,12 @@ def shop(
         uri: Callable[[], str] = {
             "sqlite": lambda: f"sqlite:///{tmp_path}/lake.db",
             "postgresql": lambda: postgres_uri(stack.enter_context(fresh_database(servers(version)))),
-        }.get(catalog, lambda: str(request.getfixturevalue("rest")))
+        }.get(catalog, lambda: str(request.getfixturevalue("hive" if catalog == "hive" else "rest")))
         database.execute(SETUP)
         file = pipeline_file(tmp_path, database, TABLES, uri=uri(), name=f"r{database.name}")
         text = file.read_text().replace("'accounts': {}", "'accounts': {mode: [mirror, history, append]}")
+        if catalog == "hive":
+            text = text.replace("lake:\n", "lake:\n  publish: per_table\n", 1)
         if catalog == "per_table":
             patched = stack.enter_context(pytest.MonkeyPatch.context())
             patched.setattr(RestPointers, "together", False)

@@ -9,6 +9,7 @@ import pytest
 from slotlake import Pipeline
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.cli.main import main
+from slotlake.infra.config.unencrypted import unencrypted_connections
 
 FILE = """
 name: shop
@@ -58,6 +59,39 @@ def test_a_rest_catalog_and_its_secrets(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_cannot_be_meant(tmp_path: Path, more: str, why: str) -> None:
     with pytest.raises(PipelineFileError, match=why):
         Pipeline.open(_file(tmp_path, more=more))
+
+
+@pytest.mark.parametrize(
+    ("uri", "more", "why"),
+    [
+        ("glue://eu-central-1", "", "cannot publish several tables at once"),
+        ("thrift://host:9083", "", "cannot publish several tables at once"),
+        ("glue://EU", "  publish: per_table", "no address of AWS Glue"),
+        ("thrift://host", "  publish: per_table", "no address of a Hive Metastore"),
+        ("thrift://h:1", "  publish: per_table\n  glue: {endpoint: 'http://x'}", "for AWS Glue"),
+        ("glue://", "  publish: per_table\n  glue: {endpoint: x}", "write the server's address"),
+        ("glue://", "  publish: per_table\n  rest: {token: x}", "can be given for a REST catalog"),
+        ("https://x", "  glue: {endpoint: 'http://x'}", "for AWS Glue"),
+    ],
+)
+def test_catalogs_of_one_table_at_a_time(tmp_path: Path, uri: str, more: str, why: str) -> None:
+    with pytest.raises(PipelineFileError, match=why):
+        Pipeline.open(_file(tmp_path, uri, more))
+
+
+def test_glue_and_hive_as_spark_is_told(tmp_path: Path) -> None:
+    more = "  publish: per_table\n  glue: {catalog_id: '012345678901', endpoint: 'https://glue.example'}"
+    properties = Pipeline.open(_file(tmp_path, "glue://eu-central-1", more)).lake.spark_properties()
+    assert (properties["type"], properties["client.region"]) == ("glue", "eu-central-1")
+    assert (properties["glue.id"], properties["glue.endpoint"]) == ("012345678901", "https://glue.example")
+    two = "thrift://a:9083,thrift://b:9083"
+    pipeline = Pipeline.open(_file(tmp_path, two, "  publish: per_table"))
+    assert (pipeline.lake.spark_properties()["type"], pipeline.lake.place) == ("hive", two)
+    assert len(unencrypted_connections(pipeline.file)) == 1
+    file = tmp_path / "shop.yaml"
+    file.write_text(file.read_text().replace("namespace: ", "namespace: S"))
+    with pytest.raises(PipelineFileError, match="letters a to z"):
+        Pipeline.open(file)
 
 
 @pytest.mark.parametrize("at", ["yesterday", "0/XYZ", "12", ""])
