@@ -28,7 +28,7 @@ from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.table_files import count_rows
 from slotlake.spark.merge.bounds import Markers, value_range
-from slotlake.spark.merge.rows import read_files
+from slotlake.spark.merge.rows import frame_by_session, read_files
 from slotlake.spark.merge.run import Work, apply_shape, run_statements, view_of
 from slotlake.spark.names import LakeName, quote
 from slotlake.spark.publish.commits import Point
@@ -143,7 +143,7 @@ class Amendment:
                 frame = reader.parquet(*(str(file) for file in files))
             else:
                 rows = pa.concat_tables(read_files(files, names), promote_options="default")
-                frame = self._session.createDataFrame(rows, ", ".join(definitions))
+                frame = frame_by_session(self._session, rows, ", ".join(definitions))
             sources = {quote(c.lake_name): target.names[c.name] for c in schema.live}
             sources |= {quote(c.exact_name): target.exact_names.get(c.name, "") for c in schema.live}
             values = [sources[quote(name)] or "CAST(NULL AS STRING)" for name, _ in fields]

@@ -65,7 +65,20 @@ def frame_of(session: SparkSession, rows: pa.Table, schema: str, file: Path) -> 
     """
     if shares_files(session):
         return session.read.schema(schema).parquet(exchange.write_parquet(rows, file).as_uri())
-    return session.createDataFrame(rows, schema)
+    return frame_by_session(session, rows, schema)
+
+
+def frame_by_session(session: SparkSession, rows: pa.Table, schema: str) -> DataFrame:
+    """Return rows as Spark's, sent through the session.
+
+    Args:
+        session: the session.
+        rows: the rows.
+        schema: their columns as DDL of Spark SQL, in the order that they have.
+    """
+    # Spark takes an empty batch for the end: it would lose all rows after it, without a word.
+    batches = [batch for batch in rows.to_batches() if batch.num_rows]
+    return session.createDataFrame(pa.Table.from_batches(batches, rows.schema), schema)
 
 
 def read_files(files: Sequence[Path], names: Sequence[str]) -> Iterator[pa.Table]:

@@ -92,6 +92,9 @@ def test_a_batch_by_executors_that_see_no_file(database: Database, opening: Open
     answer = pipeline.query("SELECT count(*), sum(id) FROM public.a", engine="spark")
     expected = database.execute("SELECT count(*)::text, sum(id)::text FROM a")
     assert [tuple(row) for row in answer.rows] == expected
+    pipeline.session.sql("UPDATE lake.shop.a SET v = 'wrong' WHERE id IN (5, 6)").collect()
+    assert pipeline.backfill("a", where="id < 50").taken == 2
+    assert_equal(database, pipeline, ["a"])
 
 
 @LONG

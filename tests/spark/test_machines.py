@@ -14,10 +14,10 @@ import pytest
 from slotlake.decoder.errors import SetupError
 from slotlake.spark import session as sessions
 from slotlake.spark.merge import rows as spark_rows
-from slotlake.spark.merge.rows import read_files, view_of_rows
+from slotlake.spark.merge.rows import frame_by_session, read_files, view_of_rows
 from slotlake.spark.merge.sizes import broadcast_bytes_max, cores_of, partitions_of, shuffle_partitions
 from slotlake.spark.properties import SHUFFLE_PARTITIONS, SparkChoices, require_answering, this_machine
-from slotlake.spark.session import shares_files, sibling
+from slotlake.spark.session import open_session, shares_files, sibling
 from tests.cluster import CONF
 
 _ROWS = pa.table(
@@ -55,6 +55,20 @@ def test_rows_are_the_same_by_a_file_and_by_the_session(
             read.append((frame.schema.simpleString(), sorted(map(str, frame.collect()))))
         assert any(folder.glob("*")) == shares
     assert read[0] == read[1]
+
+
+@pytest.mark.parametrize("kind", ["driver", "connect"])
+def test_empty_chunks_lose_no_rows(kind: str, request: pytest.FixtureRequest) -> None:
+    """Spark by itself stops at the first empty batch."""
+    if kind == "driver":
+        own = request.getfixturevalue("session")
+    else:
+        own = open_session(remote=request.getfixturevalue("connect"))
+    few, none = pa.array([1, 2], pa.int32()), pa.array([], pa.int32())
+    for chunks in ([none, few], [few, none, few], [none, none], [none, few, none, none, few]):
+        rows = pa.table({"n0": pa.chunked_array(chunks), "n1": pa.chunked_array(chunks)})
+        frame = frame_by_session(own, rows, "n0 int, n1 int")
+        assert frame.count() == rows.num_rows
 
 
 def test_many_rows_travel_in_many_tasks(
