@@ -104,12 +104,12 @@ def other_layouts(point: ReadPoint) -> dict[LakeName, tuple[str, str]]:
         for mode, name in names.items():
             if not layout and LAYOUT_PROPERTY not in point.pinned[name].properties:
                 continue
+            present = layout_of(point.pinned[name].metadata)
             try:
                 wanted = lake_layout(layout, schema, mode)
             except LakeError as error:
-                others[name] = "another layout", error.what
+                others[name] = str(present), f"{layout}, but {error.what}"
                 continue
-            present = layout_of(point.pinned[name].metadata)
             if wanted is not None and present != wanted:
                 others[name] = str(present), str(wanted)
     return others

@@ -40,6 +40,7 @@ from slotlake.spark.publish.swap import publish_tables, require_owner, reset_sta
 from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.change import schema_after_copy
+from slotlake.spark.tables.layout import is_laid_out
 from slotlake.spark.tables.metadata import STAGE, Metadata
 from slotlake.spark.tables.schema import TableSchema, schema_of
 
@@ -183,10 +184,9 @@ def _target(table: Loaded, schema: TableSchema, directory: Path) -> CopyTarget:
 def _can_register(metadata: Metadata, table_copy: TableCopy, stale: pa.Table | None) -> bool:
     """Return whether the copied files can become the table's own data files."""
     target, present = table_copy.target, field_ids(metadata)
-    spec = next(s for s in metadata["partition-specs"] if s["spec-id"] == metadata["default-spec-id"])
     companions = companions_in(copied_files(target, stale), target)
     has_companions = all(target.exact_names[name] in present for name in companions)
-    return has_companions and not spec["fields"] and metadata["format-version"] in FORMATS
+    return has_companions and not is_laid_out(metadata) and metadata["format-version"] in FORMATS
 
 
 def _register_files(

@@ -34,7 +34,7 @@ from slotlake.spark.tables.metadata import Metadata
 
 CHUNK_BYTES = 128 * 1024 * 1024
 PARTITIONS_MAX = 10_000
-_BATCH_ROWS = 128 * 1024
+_BATCH_ROWS, _BATCH_BYTES = 128 * 1024, 16 * 1024 * 1024
 _BUCKETS_MAX = 128  # open files
 _COMPRESSION: Final = "zstd"
 _DATA = "data"
@@ -208,15 +208,23 @@ def _schema(files: Sequence[Location]) -> pa.Schema:
 
 def _bytes(location: Location) -> int:
     with lake_files.open_to_read(location) as file:
-        footer = pq.read_metadata(file)
+        return _size(pq.read_metadata(file))
+
+
+def _size(footer: pq.FileMetaData) -> int:
     return sum(footer.row_group(i).total_byte_size for i in range(footer.num_row_groups))
+
+
+def _batch_rows(footer: pq.FileMetaData) -> int:
+    """So many rows at once; fewer where they are wide."""
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES * footer.num_rows // max(1, _size(footer))))
 
 
 def _rows(files: Sequence[Location], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of all files, each with all columns."""
     for location in files:
         with lake_files.open_to_read(location) as file, pq.ParquetFile(file) as reader:
-            for batch in reader.iter_batches(batch_size=_BATCH_ROWS):
+            for batch in reader.iter_batches(batch_size=_batch_rows(reader.metadata)):
                 present = set(batch.schema.names)
                 arrays = [
                     batch.column(each.name) if each.name in present else pa.nulls(len(batch), each.type)

@@ -34,7 +34,7 @@ def lake_layout(layout: Layout, schema: TableSchema, mode: str = "") -> Layout |
     for column in layout.columns:
         if column not in names:
             raise LakeError(
-                f"the lake's table has no column {column!r} to be partitioned or sorted by",
+                f"the table has no column {column!r} any more",
                 where=f"table {schema.source_name}",
                 way_out="correct partition_by and sort_by of the table in the pipeline file",
             ).of(schema.schema, schema.table)

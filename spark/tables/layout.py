@@ -25,9 +25,11 @@ _DISTRIBUTIONS = tuple(f"write.{of}distribution-mode" for of in ("", "merge.", "
 # Rows of one partition are brought together, so that a statement writes one file of each partition; where
 # there are none, they arrive folded, and shuffling them once more only costs.
 _TOGETHER, _AS_THEY_COME = "hash", "none"
-# Else folders have the partitions' values in their names: these may be longer than a file system allows, and
-# values of rows belong to no log.
-_NO_VALUES_IN_PATHS = {
+# Rows come sorted by partition, so one file is open at a time: with the default a batch that touched a
+# thousand partitions had as many open, and Spark ran out of memory.  And no values of partitions in the names
+# of folders: these may be longer than a file system allows, and values of rows belong to no log.
+_PARTITIONED = {
+    "write.spark.fanout.enabled": "false",
     "write.object-storage.enabled": "true",
     "write.object-storage.partitioned-paths": "false",
 }
@@ -58,7 +60,7 @@ def with_layout(metadata: Metadata, layout: Layout, own: int = 0) -> Metadata:
     mode = _TOGETHER if is_partitioned else _AS_THEY_COME
     changed = _with_order(_with_spec(metadata, layout, ids), layout, ids)
     properties: dict[str, str | None] = dict.fromkeys(_DISTRIBUTIONS, mode)
-    properties |= {key: value if is_partitioned else None for key, value in _NO_VALUES_IN_PATHS.items()}
+    properties |= {key: value if is_partitioned else None for key, value in _PARTITIONED.items()}
     properties[LAYOUT_PROPERTY] = "yes" if is_partitioned or layout.sort else None
     return with_properties(changed, properties)
 

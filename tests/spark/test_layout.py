@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.copy import spread
 from slotlake.spark.layout import Layout, Term, parse_partition, parse_sort, suits
+from slotlake.spark.maintenance.small_files import pack_table
+from slotlake.spark.names import LakeName
 from slotlake.spark.tables.schema import TableSchema
-from tests.spark.lake_lab import Lab, insert, relation, update
+from tests.spark.lake_lab import PIPELINE, Lab, insert, relation, update
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -136,5 +139,35 @@ def test_a_batch_writes_one_file_of_each_partition_that_it_touches(lab: Lab) -> 
     assert len(lab.rows("facts")) == 450
 
 
+@pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it")
+def test_a_batch_that_touches_a_thousand_partitions_needs_no_more_memory(lab: Lab) -> None:
+    """In a heap of 1 GB; a thousand files that are open at once need more."""
+    lab.lake = replace(lab.lake, layouts={"public.facts": Layout(parse_partition(["k"]))})
+    lab.init({FACTS: [{"id": str(i), "k": str(i % 1000), "s": "x"} for i in range(4000)]})
+    before = _paths(lab)
+    lab.sync(*(update(FACTS, id=str(i), k=str((i + 1) % 1000), s="new") for i in range(4000)))
+    assert len(_paths(lab) - before) == 1000
+    assert len(lab.rows("facts")) == 4000
+
+
 def _paths(lab: Lab) -> set[str]:
     return {row[0] for row in lab.session.sql("SELECT file_path FROM lake.shop.facts.data_files").collect()}
+
+
+def test_only_a_partition_with_many_small_files_is_packed(lab: Lab) -> None:
+    """Six batches change one of four partitions: its files become one, the other files stay."""
+    lab.lake = replace(
+        lab.lake, layouts={"public.facts": Layout(parse_partition(["k"]), parse_sort(["id desc"]))}
+    )
+    lab.init({FACTS: [{"id": str(i), "k": str(i % 4), "s": "x"} for i in range(400)]})
+    copied = _paths(lab)
+    for turn in range(6):
+        lab.sync(insert(FACTS, id=str(1000 + turn), k="1", s="come"))
+    rows, before = lab.rows("facts"), _paths(lab)
+    packed = pack_table(lab.session, lab.lake, LakeName("shop", "facts"), PIPELINE, 128 << 20)
+    assert packed is not None
+    assert (packed.rewritten_files, packed.written_files) == (7, 1)
+    assert len(_paths(lab) & copied) == 3
+    assert len(before) == 10
+    assert lab.rows("facts") == rows
+    assert pack_table(lab.session, lab.lake, LakeName("shop", "facts"), PIPELINE, 128 << 20) is None
