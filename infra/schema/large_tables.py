@@ -86,7 +86,10 @@ def large(pipeline: OpenPipeline, tables: Sequence[SourceTable]) -> list[SourceT
 def _takes_the_same(table: SourceTable, mirrors: Mapping[Name, TableSchema]) -> bool:
     """Return whether the lake's table takes the same rows and columns: they can be replaced in place."""
     mirror = mirrors.get((table.schema, table.table))
-    return mirror is not None and mirror.selection == lake_schema(table).selection
+    if mirror is None:
+        return False
+    wanted = lake_schema(table)
+    return (mirror.selection, mirror.soft_deletes) == (wanted.selection, wanted.soft_deletes)
 
 
 def postpone_large(pipeline: OpenPipeline, copies: Mapping[SourceTable, str]) -> list[SourceTable]:

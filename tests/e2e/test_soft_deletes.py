@@ -173,24 +173,28 @@ def _marked(pipeline: Any) -> set[int]:
     return {key for key, (_, deleted) in _orders(pipeline).items() if deleted}
 
 
-def _shop(folder: Path, database: Database, orders: str = "on_delete: mark", more: str = "") -> Path:
-    return pipeline_file(folder, database, [], extra=f"  orders: {{{orders}}}\n  plain: {{}}\n{more}")
+def _shop(folder: Path, database: Database, orders: str = "on_delete: mark", plain: str = "") -> Path:
+    listed = f"  orders: {{{orders}}}\n  plain: {{{plain}}}\n"
+    return pipeline_file(folder, database, [], extra=listed)
 
 
 def test_marked_alive_again_and_read(database: Database, session: Any, tmp_path: Path) -> None:
     database.execute(SHOP)
     chosen = 'on_delete: mark, filter: total < 100, partition_by: ["bucket(3, id)"], sort_by: [state]'
-    with Pipeline.open(_shop(tmp_path, database, chosen)) as pipeline:
+    with Pipeline.open(_shop(tmp_path, database, chosen, "on_delete: mark")) as pipeline:
         pipeline.init()
         database.execute("DELETE FROM orders WHERE id IN (1, 2); UPDATE orders SET total = 500 WHERE id = 3")
-        database.execute("UPDATE orders SET id = 104 WHERE id = 4")
+        database.execute("UPDATE orders SET id = 104 WHERE id = 4; DELETE FROM plain WHERE id = 1")
         pipeline.sync()
         assert _marked(pipeline) == {1, 2, 3, 4}
-        database.execute("INSERT INTO orders VALUES (1, 'again', 1); TRUNCATE plain")
+        database.execute("INSERT INTO orders VALUES (1, 'again', 1); ALTER TABLE plain ADD n int DEFAULT 7")
+        database.execute("UPDATE plain SET v = 'w' WHERE id = 2")
         pipeline.sync()
         assert _orders(pipeline)[1] == ("again", False)
         assert _marked(pipeline) == {2, 3, 4}
         assert pipeline.verify().equal
+        rows = query(pipeline.session, pipeline.lake, "SELECT id, n, _is_deleted FROM shop.plain").rows
+        assert sorted(rows) == [("1", None, "t"), *((str(id_), "7", "f") for id_ in range(2, 6))]
         _read_by_others(pipeline)
 
 
