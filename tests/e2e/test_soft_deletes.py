@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import StaticTable
 
 from slotlake import Pipeline
 from slotlake.decoder.compiled.arrays import python_values
@@ -18,6 +18,7 @@ from slotlake.decoder.errors import PipelineFileError
 from slotlake.spark.names import LakeName
 from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.read.query import query
+from slotlake.spark.storage.file_io import FILE_IO
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file, source_rows
 from tests.e2e.test_crash import run_cli
@@ -262,9 +263,8 @@ def _recovered(pipeline: Any, database: Database) -> None:
 def _read_by_others(pipeline: Any) -> None:
     """pyiceberg, DuckDB and Spark have the same marks."""
     expected = sorted((key, deleted) for key, (_, deleted) in _orders(pipeline).items())
-    table = SqlCatalog("lake", uri=pipeline.lake.uri, warehouse=pipeline.lake.warehouse).load_table(
-        "shop.orders"
-    )
+    location = ReadPoint.latest(pipeline.lake).pinned[LakeName("shop", "orders")].location
+    table = StaticTable.from_metadata(location, dict(FILE_IO))
     arrow = table.scan().to_arrow()
     assert (
         arrow["_is_deleted"].null_count == arrow["_lsn"].null_count == arrow["_committed_at"].null_count == 0
