@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from slotlake.spark.storage import requests
-from slotlake.spark.storage.base import Store, StoredFile
+from slotlake.spark.storage.base import Store, StoredFile, StoreUnavailableError
 from slotlake.spark.storage.location import S3_SCHEMES, Location
 from slotlake.spark.storage.recent import RecentContent
 from slotlake.spark.storage.settings import StorageSettings
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _PART_BYTES: Final = 16 << 20
 _PARTS_AT_ONCE: Final = 4
+_UPLOADS_MAX: Final = 3
+_FIRST_BYTES: Final = 64 << 10
 _READ_AHEAD_BYTES: Final = 4 << 20
 _LISTED_AT_ONCE: Final = 1000
 _RECENT_BYTES_MAX: Final = 32 << 20
@@ -43,7 +45,8 @@ class BucketStore(Store):
         self._bucket = bucket
         self._store = _opened(bucket, settings)
         self._recent = RecentContent(_RECENT_BYTES_MAX)
-        self._ask = requests.Endpoint(settings.endpoint or bucket).ask
+        self._name = settings.endpoint or bucket
+        self._ask = requests.Endpoint(self._name).ask
 
     def read(self, location: Location) -> bytes:
         """Return all bytes of an object, by one request, or by none if it was read or written lately."""
@@ -61,10 +64,13 @@ class BucketStore(Store):
         Raises:
             OSError: there is no such object, or the store fails.
         """
-        size = self.size(location)
-        if size is None:
-            raise FileNotFoundError(2, "there is no such object, or no such bucket", location)
-        return cast("BinaryIO", io.BufferedReader(_Ranges(self, location, size), 1 << 16))
+        size, first = self._ask("read an object", location, partial(self._beginning, location.key))
+        return cast("BinaryIO", io.BufferedReader(_Ranges(self, location, size, first), 1 << 16))
+
+    def _beginning(self, key: str) -> tuple[int, bytes]:
+        """An object's size and its first bytes, by one request: many an object is not larger."""
+        answer = self._store.get(key, options={"range": (0, _FIRST_BYTES)})
+        return int(answer.meta["size"]), bytes(answer.bytes())
 
     def read_range(self, location: Location, start: int, length: int) -> bytes:
         """Return bytes of an object.
@@ -94,23 +100,41 @@ class BucketStore(Store):
         return version
 
     def put(self, source: Path, location: Location) -> None:
-        """Upload a file; a large one in parts, several at a time."""
+        """Upload a file; a large one in parts, several at a time.
+
+        Raises:
+            OSError: it cannot be read, or the store fails.
+        """
+        for _ in range(_UPLOADS_MAX):
+            if self._uploaded(source, location):
+                return
+        raise StoreUnavailableError(
+            f"the object store {self._name} ended an upload in parts {_UPLOADS_MAX} times",
+            where=location,
+            way_out="see in the store's log why parts of an upload fail, then run the same command again",
+        )
+
+    def _uploaded(self, source: Path, location: Location) -> bool:
+        """Upload a file; false if the store says that there is no such upload, and not because it is done.
+
+        obstore ends an upload of which a part has failed, and may then report what another part met.
+        """
         size = source.stat().st_size
+        upload = partial(
+            self._store.put,
+            location.key,
+            source,
+            use_multipart=size > _PART_BYTES,
+            chunk_size=_PART_BYTES,
+            max_concurrency=_PARTS_AT_ONCE,
+        )
         try:
-            self._ask(
-                "write an object",
-                location,
-                lambda: self._store.put(
-                    location.key,
-                    source,
-                    use_multipart=size > _PART_BYTES,
-                    chunk_size=_PART_BYTES,
-                    max_concurrency=_PARTS_AT_ONCE,
-                ),
-            )
-        except FileNotFoundError:  # there is no such upload any more: a retry met its own success
-            if self.size(location) != size:
+            self._ask("write an object", location, upload)
+        except FileNotFoundError:
+            if size <= _PART_BYTES:
                 raise
+            return self.size(location) == size  # a retry met its own success
+        return True
 
     def size(self, location: Location) -> int | None:
         """Return an object's size."""
@@ -167,10 +191,10 @@ class BucketStore(Store):
 class _Ranges(io.RawIOBase):
     """An object as Python's readers are, fetched in ranges of some megabytes; the last range is at hand."""
 
-    def __init__(self, store: BucketStore, location: Location, size: int) -> None:
+    def __init__(self, store: BucketStore, location: Location, size: int, first: bytes) -> None:
         super().__init__()
         self._store, self._location, self._size = store, location, size
-        self._position, self._start, self._content = 0, 0, b""
+        self._position, self._start, self._content = 0, 0, first
 
     def readable(self) -> bool:
         return True
