@@ -54,7 +54,7 @@ def published_change(name: LakeName, server: Metadata, after: Metadata, location
             *_format(server, after),
             *_schema(server, after),
             *layout_changes(server, after),
-            *(_snapshot(after) if moves_main else ()),
+            *(_snapshot(after, server) if moves_main else ()),
             *property_updates(before, _properties(after, location, server)),
         ],
     }
@@ -104,11 +104,13 @@ def _properties(metadata: Metadata, location: str, server: Metadata) -> dict[str
     return {**chosen, METADATA_PROPERTY: location}
 
 
-def _snapshot(metadata: Metadata) -> list[Change]:
+def _snapshot(metadata: Metadata, server: Metadata | None = None) -> list[Change]:
     """Main's snapshot, without what the server cannot know: its parent, and the number of its schema."""
     head = catalog_metadata.head(metadata)
     if head is None:
         return []
+    if server is not None and catalog_metadata.snapshot(server, head["snapshot-id"]) is not None:
+        return [set_ref(MAIN, {"snapshot-id": head["snapshot-id"], "type": "branch"})]
     snapshot = {key: value for key, value in head.items() if key not in ("parent-snapshot-id", "schema-id")}
     ref = {"snapshot-id": head["snapshot-id"], "type": "branch"}
     return [{"action": "add-snapshot", "snapshot": snapshot}, set_ref(MAIN, ref)]

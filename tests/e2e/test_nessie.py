@@ -188,7 +188,7 @@ def _somebody_else_writes(pipeline: Any, database: Database) -> None:
         )
     (damage,) = find_damage(pipeline.lake, pipeline.name)
     assert (damage.kind, damage.table.table) == (WRITTEN, "u")
-    pipeline.recover()
+    pipeline.recover(carry_out=True)
     assert find_damage(pipeline.lake, pipeline.name) == []
     database.execute("UPDATE u SET v = 'later'")
     pipeline.sync()

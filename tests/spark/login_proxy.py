@@ -6,6 +6,7 @@ soon; it answers 401 to any other, and 403 to a user who may not.
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import threading
@@ -69,10 +70,11 @@ class LoginProxy:
         """Accept no token that was given."""
         self._ends.clear()
 
-    def token(self, form: dict[str, str]) -> dict[str, Any] | None:
+    def token(self, form: dict[str, str], basic: bool) -> dict[str, Any] | None:
         """A new token, for who may have one."""
         known = (form.get("client_id"), form.get("client_secret")) == (self._client, self._secret)
-        exchanged = "token-exchange" in form.get("grant_type", "") and self.accepts(form["subject_token"])
+        exchanges = "token-exchange" in form.get("grant_type", "")
+        exchanged = exchanges and (basic or self.accepts(form["subject_token"]))
         if not (known or exchanged):
             return None
         self.scopes.add(form.get("scope", ""))
@@ -89,7 +91,8 @@ class LoginProxy:
         """The status and the body of the answer to a request."""
         if handler.path.startswith(TOKENS):
             form = {name: values[0] for name, values in parse_qs(body.decode()).items()}
-            token = self.token(form)
+            login = base64.b64encode(f"{self._client}:{self._secret}".encode()).decode()
+            token = self.token(form, handler.headers.get("Authorization") == f"Basic {login}")
             refusal = {"error": "invalid_client", "error_description": "who are you?"}
             return (200, json.dumps(token).encode()) if token else (401, json.dumps(refusal).encode())
         given = (handler.headers.get("Authorization") or "").removeprefix("Bearer ")
