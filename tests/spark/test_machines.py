@@ -64,6 +64,7 @@ def test_empty_chunks_lose_no_rows(kind: str, request: pytest.FixtureRequest) ->
         own = request.getfixturevalue("session")
     else:
         own = open_session(remote=request.getfixturevalue("connect"))
+        assert shares_files(own)  # it was started on this machine
     few, none = pa.array([1, 2], pa.int32()), pa.array([], pa.int32())
     for chunks in ([none, few], [few, none, few], [none, none], [none, few, none, none, few]):
         rows = pa.table({"n0": pa.chunked_array(chunks), "n1": pa.chunked_array(chunks)})
