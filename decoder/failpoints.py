@@ -23,6 +23,7 @@ NAMES = frozenset(
         "evolve.copied",  # the table is copied; the batch sidecar has no name yet
         "evolve.noted",  # the batch sidecar has its name
         "apply.mid_merge",  # while Spark runs a MERGE
+        "apply.between_slices",  # one slice of a table staged, the next not
         "apply.between_tables",  # one table staged, the next not
         "apply.between_modes",  # the mirror staged, a derived table not
         "publish.before_swap",  # next metadata files written, pointers not moved

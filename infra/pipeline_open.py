@@ -313,4 +313,5 @@ def lake_settings(file: PipelineFile) -> LakeSettings:
         storage=file.lake_storage(),
         exchange=file.state_dir / "exchange",
         views=lake.views,
+        slice_bytes=file.spark.memory_mb << 20,
     )

@@ -88,6 +88,7 @@ class LakeSettings:
         exchange: a folder for files that pass between processes of this machine, where the warehouse is not a
             folder itself.
         views: are there namespaces whose tables are pinned to a point?
+        slice_bytes: so much memory this process may take for the changes that it folds at a time.
     """
 
     catalog: str
@@ -106,6 +107,7 @@ class LakeSettings:
     storage: StorageSettings = field(default_factory=StorageSettings)
     exchange: Path | None = None
     views: bool = False
+    slice_bytes: int = 640 << 20
 
     def format_of(self, table: str) -> int:
         """The format that a table, and its derived tables, are to have.

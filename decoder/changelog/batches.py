@@ -24,6 +24,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from slotlake.decoder.changelog.pieces import bytes_in_memory, row_groups, rows_between
 from slotlake.decoder.errors import ChangeLogError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
 
@@ -166,6 +168,25 @@ class Batch:
         for name in relation.files:
             yield self._read(name)
 
+    def relation_bytes(self, relation: BatchRelation) -> int:
+        """About how many bytes `relation_table` would take; reads no row.
+
+        Raises:
+            ChangeLogError: a file is missing or damaged.
+        """
+        with self._reading(", ".join(relation.files)):
+            return sum(bytes_in_memory(self.path / name) for name in relation.files)
+
+    def relation_pieces(self, relation: BatchRelation) -> Iterator[pa.Table]:
+        """The row changes of `relation_table` piece by piece, each with the columns of its file.
+
+        Raises:
+            ChangeLogError: a file is missing or damaged.
+        """
+        for name in relation.files:
+            with self._reading(name):
+                yield from row_groups(self.path / name)
+
     def distinct_texts(self, relation: BatchRelation, index: int) -> set[str]:
         """The texts of one text column in old and new rows; reads nothing else.
 
@@ -183,6 +204,15 @@ class Batch:
         """xid, commit_lsn, end_lsn, commit_time, origin; row i is transaction number i."""
         return self._read(TRANSACTIONS)
 
+    def transactions_between(self, first: int, last: int) -> pa.Table:
+        """The rows ``first`` to ``last`` (without it) of `transaction_table`; reads little more than these.
+
+        Raises:
+            ChangeLogError: the file is missing or damaged.
+        """
+        with self._reading(TRANSACTIONS):
+            return rows_between(self.path / TRANSACTIONS, first, last)
+
     def xids(self) -> pa.ChunkedArray:
         """The ids of its transactions, in commit order."""
         return self._read(TRANSACTIONS, ["xid"]).column(0)
@@ -192,14 +222,17 @@ class Batch:
         return self._read(MESSAGES) if (self.path / MESSAGES).exists() else None
 
     def _read(self, name: str, columns: list[str] | None = None) -> pa.Table:
-        try:
+        with self._reading(name):
             return pq.read_table(self.path / name, columns=columns, memory_map=True, partitioning=None)
-        except (OSError, pa.ArrowException) as error:
-            raise _damaged(self.path, f"{name} cannot be read ({type(error).__name__})") from None
 
     def _names(self, name: str) -> set[str]:
-        try:
+        with self._reading(name):
             return set(pq.read_schema(self.path / name, memory_map=True).names)
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        try:
+            yield
         except (OSError, pa.ArrowException) as error:
             raise _damaged(self.path, f"{name} cannot be read ({type(error).__name__})") from None
 

@@ -32,6 +32,7 @@ class SparkSection(Section):
     """
 
     remote: SecretStr | None = None
+    memory_mb: Annotated[int, Field(ge=1)] = 640
     driver_memory: str = "2g"
     master: str = "local[*]"
     conf: dict[str, SecretStr] = Field(default_factory=dict)

@@ -17,8 +17,10 @@ import pyarrow.compute as pc
 
 from slotlake.decoder.errors import ApplyError
 from slotlake.decoder.lsn import format_lsn
+from slotlake.spark.apply.changes import raw_slices
+from slotlake.spark.fold.slices import NO_ROWS
 from slotlake.spark.lake import LakeSettings
-from slotlake.spark.merge.schema_changes import follow_schema_changes
+from slotlake.spark.merge.schema_changes import schema_after, with_present_names
 from slotlake.spark.names import postgres_name
 from slotlake.spark.publish.publication import touched_tables
 from slotlake.spark.publish.sidecar import NOTHING, BatchSidecar
@@ -86,11 +88,22 @@ def refuse_lossy_batch(
             and (relations[0].schema, relations[0].table) in may_fail
         ):
             schema = schema_of(read_point.pinned[name].metadata, name)
-            changes = select_changes(
-                schema.selection, [(r, batch.relation_table(r)) for r in relations]
-            ).changes
-            changes, schema = follow_schema_changes(schema, changes, sidecar)
-            refuse_lossy(lossy, schema, changes)
+            _refuse_lossy_slices(lake, batch, lossy, sidecar, (schema, relations))
+
+
+def _refuse_lossy_slices(
+    lake: LakeSettings,
+    batch: ChangeBatch,
+    lossy: Lossy,
+    sidecar: BatchSidecar,
+    table: tuple[TableSchema, Sequence[BatchRelation]],
+) -> None:
+    schema, relations = table
+    selected = select_changes(schema.selection, [(each, NO_ROWS) for each in relations]).changes
+    after = schema_after(schema, [relation for relation, _ in selected], sidecar)
+    for parts in raw_slices(batch, relations, lake.slice_bytes):
+        changes = select_changes(schema.selection, parts).changes
+        refuse_lossy(lossy, after, with_present_names(after, changes, sidecar))
 
 
 def refuse_lossy(lossy: Lossy, schema: TableSchema, changes: Sequence[Change]) -> None:

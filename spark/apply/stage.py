@@ -12,24 +12,24 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from slotlake.decoder.errors import ApplyError, concerning
 from slotlake.decoder.failpoints import reach
 from slotlake.spark import exchange
 from slotlake.spark.apply import together as apply_together
+from slotlake.spark.apply.changes import InOnePiece, TableChanges, table_changes
 from slotlake.spark.apply.together import Job
 from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.copy.replace import stage_copy
-from slotlake.spark.fold.batch import segment_folds
-from slotlake.spark.fold.conflicts import Choices, Conflicts
+from slotlake.spark.fold.conflicts import Choices, Conflicts, OnConflict
 from slotlake.spark.history.marked import stage_marked
 from slotlake.spark.history.modes import MirrorChanges, stage_derived_changes
 from slotlake.spark.history.reserved_columns import rename_reserved_columns
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.run import Staged, Work, stage, stage_shape
-from slotlake.spark.merge.schema_changes import constants, follow_schema_changes
+from slotlake.spark.merge.schema_changes import Constant, constants
+from slotlake.spark.merge.slices import stage_slices
 from slotlake.spark.names import LakeName, postgres_name
 from slotlake.spark.publish.commits import Point
 from slotlake.spark.publish.derived_tables import load_derived_tables
@@ -42,7 +42,6 @@ from slotlake.spark.publish.publication import (
 )
 from slotlake.spark.publish.sidecar import NOTHING, BatchSidecar, TableCopy
 from slotlake.spark.publish.swap import Loaded, load, require_owner, reset_stage, tables_behind
-from slotlake.spark.row_filter.selection import select_changes
 from slotlake.spark.session_errors import StageConflictError
 from slotlake.spark.storage.base import PassingStoreError
 from slotlake.spark.tables.schema import schema_of
@@ -223,27 +222,20 @@ def _apply_table(
     sidecar: BatchSidecar,
 ) -> TableApplied:
     schema = schema_of(work.table.metadata, work.table.name)
-    selected = select_changes(schema.selection, [(r, batch.relation_table(r)) for r in relations])
-    changes, schema = follow_schema_changes(schema, selected.changes, sidecar)
-    schema = schema.with_lost(selected.lost).with_exact(
-        [name for relation, rows in changes for name in _exact_columns(relation, rows)]
-    )
+    changes = table_changes(batch, relations, schema, sidecar, work.lake.slice_bytes)
+    schema = changes.schema
     choice = choices.of(schema.schema, schema.table)
     staged = Staged(0, Conflicts())
-    if target.mirror in target.behind and not changes:
+    if target.mirror in target.behind and not relations:
         stage_shape(work, schema)
-    elif target.mirror in target.behind and schema.soft_deletes:
-        transactions, added = batch.transaction_table(), constants(schema, sidecar)
-        staged = stage_marked(work, schema, changes, transactions, choice, added)
     elif target.mirror in target.behind:
-        staged = stage(work, schema, segment_folds(changes), choice, constants(schema, sidecar))
+        staged = _stage_changes(work, changes, choice, constants(schema, sidecar))
     for mode, table in target.derived.items():
         if table in target.behind:
             reach("apply.between_modes")
             names = settle(schema, schema_of(work.table.metadata, work.table.name)).names
-            stage_derived_changes(
-                replace(work, table=table), mode, MirrorChanges(schema, names, changes), batch, choice
-            )
+            mirror = MirrorChanges(schema, names, changes.slices, changes.sliced)
+            stage_derived_changes(replace(work, table=table), mode, mirror, choice)
     return TableApplied(
         source_table=schema.source_name,
         changes=sum(relation.rows for relation in relations),
@@ -252,11 +244,11 @@ def _apply_table(
     )
 
 
-def _exact_columns(relation: BatchRelation, rows: pa.Table) -> list[str]:
-    """Columns with a value that only its exact text holds."""
-    present = set(rows.column_names)
-    return [
-        column.name
-        for i, column in enumerate(relation.columns)
-        if any(n in present and rows[n].null_count < rows.num_rows for n in (f"xn{i}", f"xo{i}"))
-    ]
+def _stage_changes(
+    work: Work, changes: TableChanges, choice: OnConflict, constants: Sequence[Constant]
+) -> Staged:
+    if isinstance(changes, InOnePiece) and changes.schema.soft_deletes:
+        return stage_marked(work, changes.schema, changes.parts, changes.transactions(), choice, constants)
+    if changes.sliced:
+        return stage_slices(work, changes.schema, changes.folds(), choice, constants)
+    return stage(work, changes.schema, list(changes.folds()), choice, constants)

@@ -25,7 +25,7 @@ other once it is said where the lake is not what the changes count on (``held``)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,7 +101,7 @@ class SegmentFold:
 
     def __init__(self, segment: Segment) -> None:
         relation = segment.parts[-1][0]
-        self._segment = segment
+        self._changes = segment.changes
         self._merged = merge(segment.parts)
         self.key = fold_key(relation)
         self.bag = is_bag(relation)
@@ -139,15 +139,16 @@ class SegmentFold:
             arrays.update(merged.take(position, codes.representative[lookup_codes]))
         return pa.table(arrays)
 
-    def fold(self, lake_counts: Mapping[int, int] | None = None, *, skip: bool = False) -> Folded:
+    def fold(self, lake_counts: pa.Table | None = None, *, skip: bool = False) -> Folded:
         """What the changes come to.
 
         Args:
-            lake_counts: code of `lookup_rows` → how many such rows the lake holds; a missing code means 0.
+            lake_counts: ``code`` of `lookup_rows`, and how many such rows the lake has (``held``); a missing
+                code means 0.
                 None: the lake is assumed to have the row that the first change of each key needs.
             skip: pass over changes that meet what they should not (see `spark.fold.conflicts`).
         """
-        changes = self._segment.changes
+        changes = self._changes
         if self._codes is None:
             rows = _plain_inserts(self._merged)
             return self._folded(rows, FoldCounts(changes, Conflicts()), np.zeros(rows.num_rows, np.int64))
@@ -162,12 +163,12 @@ class SegmentFold:
         counts = FoldCounts(changes, Conflicts(*walked.conflicts))
         return self._folded(rows, counts, walked.expected.astype(np.int64))
 
-    def _state(self, initial: int, lake_counts: Mapping[int, int] | None) -> Array:
+    def _state(self, initial: int, lake_counts: pa.Table | None) -> Array:
         assert self._codes is not None
         answered = self.truncated or lake_counts is not None
         state = np.full(self._codes.count, 0 if answered else initial, np.int64)
-        if lake_counts and not self.truncated:
-            state[list(lake_counts)] = list(lake_counts.values())
+        if lake_counts is not None and not self.truncated:
+            state[lake_counts["code"].to_numpy()] = lake_counts["held"].to_numpy()
         return state
 
     def _folded(self, rows: pa.Table, counts: FoldCounts, expected: Array) -> Folded:

@@ -37,10 +37,10 @@ def segments(changes: Sequence[Part]) -> list[Segment]:
     """Cut a table's changes where they begin to name their row by something else."""
     if not changes:
         return []
-    changes = sorted(changes, key=_last_seq)
+    changes = _as_in_force(changes)
     rows_total = sum(rows.num_rows for _, rows in changes)
-    last_truncate = max(_last_truncate(rows) for _, rows in changes)
-    parts = [(relation, _between(rows, last_truncate + 1, None)) for relation, rows in changes]
+    truncated_at = max(last_truncate(rows) for _, rows in changes)
+    parts = [(relation, between(rows, truncated_at + 1, None)) for relation, rows in changes]
     starts = _segment_starts(parts, [frozenset(naming(relation)) for relation, _ in parts])
     part_groups = [tuple(parts)]
     if len(starts) > 1:
@@ -49,7 +49,7 @@ def segments(changes: Sequence[Part]) -> list[Segment]:
         ]
     left_out = rows_total - sum(rows.num_rows for _, rows in parts)
     return [
-        Segment(group, last_truncate >= 0 and not number, _rows(group) + (0 if number else left_out))
+        Segment(group, truncated_at >= 0 and not number, _rows(group) + (0 if number else left_out))
         for number, group in enumerate(part_groups)
     ]
 
@@ -58,7 +58,7 @@ def segments_with_truncates(changes: Sequence[Part]) -> list[tuple[Part, ...]]:
     """Cut a table's changes likewise, with all TRUNCATEs left among them."""
     if not changes:
         return []
-    changes = sorted(changes, key=_last_seq)
+    changes = _as_in_force(changes)
     starts = _segment_starts(changes, [frozenset(naming(relation)) for relation, _ in changes])
     if len(starts) == 1:
         return [tuple(changes)]
@@ -73,17 +73,28 @@ def _seq(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.asarray(rows.column("seq").to_numpy())
 
 
-def _last_seq(part: Part) -> float:
-    """When a version was last in force; one seen without rows is the newest."""
-    return int(_seq(part[1])[-1]) if part[1].num_rows else float("inf")
+def _as_in_force(changes: Sequence[Part]) -> list[Part]:
+    """By when a version was last in force; one without rows, as a filter leaves it, follows those before."""
+    last: list[int] = []
+    for _, rows in changes:
+        last.append(int(_seq(rows)[-1]) if rows.num_rows else max(last, default=-1))
+    return [changes[i] for i in sorted(range(len(changes)), key=last.__getitem__)]
 
 
-def _last_truncate(rows: pa.Table) -> int:
+def last_truncate(rows: pa.Table) -> int:
+    """Return the ``seq`` of the last TRUNCATE among changes; -1 if there is none."""
     truncates = np.flatnonzero(rows.column("op").to_numpy() == TRUNCATE)
     return int(_seq(rows)[truncates[-1]]) if len(truncates) else -1
 
 
-def _between(rows: pa.Table, low: int, high: int | None) -> pa.Table:
+def between(rows: pa.Table, low: int, high: int | None) -> pa.Table:
+    """Return the changes from one ``seq`` on and before another one.
+
+    Args:
+        rows: changes in ``seq`` order.
+        low: the ``seq`` of the first one.
+        high: the ``seq`` of the one after the last; None for all.
+    """
     seq = _seq(rows)
     start = int(np.searchsorted(seq, low))
     stop = len(seq) if high is None else int(np.searchsorted(seq, high))
@@ -104,5 +115,5 @@ def _segment_starts(parts: Sequence[Part], keys: Sequence[frozenset[tuple[Any, .
 
 
 def _parts_between(parts: Sequence[Part], low: int, high: int | None) -> tuple[Part, ...]:
-    between = ((relation, _between(rows, low, high)) for relation, rows in parts)
-    return tuple(part for part in between if part[1].num_rows)
+    inside = ((relation, between(rows, low, high)) for relation, rows in parts)
+    return tuple(part for part in inside if part[1].num_rows)

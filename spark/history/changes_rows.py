@@ -10,6 +10,7 @@ if that shows it; else it is NULL and its column is named in ``unchanged``: the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 from slotlake.decoder.types import table as types
 from slotlake.decoder.types.representations import Pair
 from slotlake.spark.fold.columns import OLD_KEY, OLD_NONE, OLD_WHOLE, Array, Merged, Part, merge
+from slotlake.spark.fold.slices import ChangeSlice
 from slotlake.spark.tables.schema import LakeColumn, TableSchema
 
 _Columns: TypeAlias = "dict[str, pa.Array | pa.ChunkedArray]"  # by name; all of one length
@@ -33,30 +35,42 @@ FROM_TRANSACTION = {
 }
 
 
+@dataclass
+class Numbered:
+    """How far the changes of a table were numbered in the last transaction of the slices so far."""
+
+    transaction: int = -1
+    changes: int = 0
+
+
 def change_rows(
-    schema: TableSchema, parts: Sequence[Part], transactions: pa.Table, names: Mapping[str, str]
+    schema: TableSchema, changes: ChangeSlice, names: Mapping[str, str], numbered: Numbered
 ) -> pa.Table | None:
-    """All changes of one table; None if there are none.
+    """Return the changes of one table in a slice as rows; None if there are none.
 
     Args:
         schema: the table's shape after the changes; numbers of columns index ``schema.columns``.
-        parts: (relation version, its rows as in the change log).
-        transactions: as `decoder.changelog.batches.Batch.transaction_table` has them.
+        changes: the slice.
         names: fields that get another name with the publication, and that name.
+        numbered: of the slices before; then with this one.
 
     Returns:
         ``op``, ``seq``, ``change_lsn``, the columns of the transaction, ``unchanged`` (names), ``old_row``
         (key, row or NULL), ``has_new``, and ``n<i>``, ``xn<i>``, ``o<i>``, ``xo<i>`` where there are any.
     """
-    filled = [part for part in parts if part[1].num_rows]
-    if not filled:
+    if not changes.parts:
         return None
     rows = pa.concat_tables(
-        [_of_version(schema, part, names) for part in filled], promote_options="permissive"
+        [_of_version(schema, part, names) for part in changes.parts], promote_options="permissive"
     )
     txn = rows["txn"].to_numpy()
-    arrays: _Columns = {"seq": pa.array(_numbered(rows["seq"].to_numpy(), txn))}
-    of_transaction = transactions.take(pa.array(txn))
+    numbers = _numbered(rows["seq"].to_numpy(), txn)
+    numbers[txn + changes.first_transaction == numbered.transaction] += numbered.changes
+    last = int(txn.max())
+    numbered.transaction = last + changes.first_transaction
+    numbered.changes = int(numbers[txn == last].max())
+    arrays: _Columns = {"seq": pa.array(numbers)}
+    of_transaction = changes.transactions.take(pa.array(txn))
     arrays |= {name: of_transaction[source] for name, source in FROM_TRANSACTION.items()}
     columns = rows.drop_columns(["seq", "txn"])
     return pa.table(arrays | {name: columns[name] for name in columns.column_names})

@@ -8,7 +8,7 @@ those that go, the oldest go first, so that the outcome does not depend on where
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from slotlake.spark.fold.batch import SegmentFold
 from slotlake.spark.fold.columns import Array, Part, is_bag
-from slotlake.spark.fold.segments import TRUNCATE, Segment, segments_with_truncates
+from slotlake.spark.fold.segments import TRUNCATE, Segment
 from slotlake.spark.fold.walk import chase
 from slotlake.spark.history.walk import Events, walk, walk_bag
 from slotlake.spark.tables.shapes import BatchColumn
@@ -67,12 +67,13 @@ class HistoryFold(SegmentFold):
         return len(self._truncates[1]) > 0
 
     def versions(
-        self, open_counts: Mapping[int, int] | None, transactions: pa.Table, *, skip: bool = False
+        self, open_counts: pa.Table | None, transactions: pa.Table, *, skip: bool = False
     ) -> Versions:
         """What the changes do to a history whose open versions are the lake's rows.
 
         Args:
-            open_counts: code of `lookup_rows` → how many open versions there are; a missing code means 0.
+            open_counts: ``code`` of `lookup_rows`, and how many open versions there are (``held``); a missing
+                code means 0.
             transactions: as `decoder.changelog.batches.Batch.transaction_table` has them.
         """
         merged, codes = self._merged, self._codes
@@ -171,11 +172,6 @@ class HistoryFold(SegmentFold):
             return None
         first = int(self._truncates[1][0])
         return transactions["end_lsn"][first].as_py(), transactions["commit_time"][first].as_py()
-
-
-def history_folds(changes: Sequence[Part]) -> list[HistoryFold]:
-    """All changes of one table in a batch, to be folded and applied one after the other."""
-    return [HistoryFold(parts) for parts in segments_with_truncates(changes)]
 
 
 def _is(rows: pa.Table, op: int, *, other: bool = False) -> pa.Array:

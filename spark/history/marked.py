@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from slotlake.decoder.compiled.arrays import python_values
 from slotlake.decoder.errors import ApplyError
 from slotlake.spark.fold.batch import FoldCounts, Folded, segment_folds
 from slotlake.spark.fold.columns import Array, Part, fold_key
@@ -59,11 +59,11 @@ class LastVersionFold(HistoryFold):
         super().__init__(parts)
         self._parts = parts
 
-    def conflicts(self, live_counts: Mapping[int, int], *, skip: bool) -> Conflicts:
+    def conflicts(self, live_counts: pa.Table, *, skip: bool) -> Conflicts:
         """Count the changes after the last TRUNCATE that met what they should not.
 
         Args:
-            live_counts: code of `lookup_rows` → how many live rows the lake has.
+            live_counts: ``code`` of `lookup_rows`, and how many live rows the lake has (``held``).
             skip: pass over such changes.
         """
         if not self.truncates:
@@ -83,9 +83,9 @@ class LastVersionFold(HistoryFold):
 
 @dataclass(frozen=True)
 class _Counts:
-    """How many rows the lake has per code of `lookup_rows`; a missing code means 0."""
+    """How many rows the lake has: live ones per ``code`` of `lookup_rows`; a missing code means 0."""
 
-    live: Mapping[int, int]
+    live: pa.Table
     marked: int
 
 
@@ -170,7 +170,7 @@ def _lake_counts(
 ) -> _Counts:
     lookup = segment.lookup_rows()
     if not lookup.num_rows:
-        return _Counts({}, 0)
+        return _Counts(pa.table({name: pa.array([], pa.int64()) for name in ("code", "held")}), 0)
     target = _target(work, schema, companions, segment.without_versions(lookup))
     with _view(work, target) as view:
         queries = [
@@ -179,10 +179,9 @@ def _lake_counts(
         ]
         live, marked = (f"SELECT code, held, {i} AS kind FROM ({query})" for i, query in enumerate(queries))
         answer = run_query(work, f"{live} UNION ALL {marked}", target.markers)
-    rows = zip(*(python_values(answer[name]) for name in ("code", "held", "kind")), strict=True)
-    counted = [(code, count, kind) for code, count, kind in rows]
-    marked = sum(count for _, count, kind in counted if kind)
-    return _Counts({code: count for code, count, kind in counted if not kind}, marked)
+    is_marked = pc.equal(answer["kind"], 1)
+    marked_count = pc.sum(answer.filter(is_marked)["held"]).as_py() or 0
+    return _Counts(answer.filter(pc.invert(is_marked)), marked_count)
 
 
 def _apply(

@@ -7,22 +7,22 @@ file says later.  So it has no gaps, and a replay or a crashed run needs to know
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
 
-from slotlake.decoder.compiled.arrays import python_values
+from slotlake.decoder.failpoints import reach
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
-from slotlake.spark.fold.columns import Part
 from slotlake.spark.fold.conflicts import OnConflict
+from slotlake.spark.fold.slices import ChangeSlice
 from slotlake.spark.history import changes_table
 from slotlake.spark.history import table as history_table
-from slotlake.spark.history.changes_rows import change_rows
-from slotlake.spark.history.fold import HistoryFold, history_folds
+from slotlake.spark.history.changes_rows import Numbered, change_rows
+from slotlake.spark.history.fold import HistoryFold
 from slotlake.spark.merge.representation import in_representation
 from slotlake.spark.merge.run import Work, run, run_query, run_statements, run_steps, view_of
 from slotlake.spark.merge.sql import Target
@@ -30,7 +30,6 @@ from slotlake.spark.names import LakeName
 from slotlake.spark.publish.derived_tables import Source, empty_insert, field_changes, fields_of
 from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import LakeColumn, TableSchema
-from slotlake.spark.tables.shapes import ChangeBatch
 
 
 class Mode(Protocol):
@@ -100,24 +99,23 @@ class MirrorChanges:
     Attributes:
         schema: the mirror's shape after the changes, as it is staged.
         names: field → its new name, of fields that are renamed with the publication.
-        parts: the changes as the lake takes them.
+        slices: returns the changes as the lake takes them, one slice after the other.
+        sliced: there is more than one slice.
     """
 
     schema: TableSchema
     names: Mapping[str, str]
-    parts: Sequence[Part]
+    slices: Callable[[], Iterable[ChangeSlice]]
+    sliced: bool = False
 
 
-def stage_derived_changes(
-    work: Work, mode: str, changes: MirrorChanges, batch: ChangeBatch, choice: OnConflict
-) -> None:
+def stage_derived_changes(work: Work, mode: str, changes: MirrorChanges, choice: OnConflict) -> None:
     """Stage a batch's changes in a derived table of the mirror.
 
     Args:
         work: the work on the derived table.
         mode: the kind of derived table.
         changes: the mirror's changes.
-        batch: the batch.
         choice: what to do with a conflict.
 
     Raises:
@@ -125,9 +123,9 @@ def stage_derived_changes(
     """
     work = with_mirror_fields(work, mode, changes.schema, changes.names)
     if mode == "append":
-        _append(work, changes, batch)
+        _append(work, changes)
     else:
-        _versions(work, changes, batch, choice)
+        _versions(work, changes, choice)
 
 
 def with_mirror_fields(work: Work, mode: str, schema: TableSchema, names: Mapping[str, str]) -> Work:
@@ -151,48 +149,69 @@ def with_mirror_fields(work: Work, mode: str, schema: TableSchema, names: Mappin
         return replace(work, table=load_one(catalog, table.name))
 
 
-def _append(work: Work, changes: MirrorChanges, batch: ChangeBatch) -> None:
-    schema = changes.schema
-    rows = change_rows(schema, changes.parts, batch.transaction_table(), changes.names)
+def _append(work: Work, changes: MirrorChanges) -> None:
     name, catalog = work.table.name, work.lake.catalog
-    if rows is None:
-        run_statements(work, [empty_insert(name, catalog)])
-        return
-    with view_of(work, rows, changes_table.view_schema(schema, rows)) as view:
-        branch = f"{name.sql(catalog)}.branch_stage"
-        run_statements(
-            work, [changes_table.append_statement(schema, work.table.metadata, branch, rows, view)]
-        )
+    numbered = Numbered()
+    for each in changes.slices():
+        rows = change_rows(changes.schema, each, changes.names, numbered)
+        if rows is None:
+            continue
+        with view_of(work, rows, changes_table.view_schema(changes.schema, rows)) as view:
+            branch = f"{name.sql(catalog)}.branch_stage"
+            metadata = work.table.metadata
+            sql = [changes_table.append_statement(changes.schema, metadata, branch, rows, view)]
+            if not changes.sliced:
+                run_statements(work, sql)
+                return
+            run_steps(work, sql)
+            reach("apply.between_slices")
+    run_statements(work, [empty_insert(name, catalog)], nothing_staged=not changes.sliced)
 
 
-def _versions(work: Work, changes: MirrorChanges, batch: ChangeBatch, choice: OnConflict) -> None:
-    schema, parts = changes.schema, changes.parts
-    name, catalog = work.table.name, work.lake.catalog
-    segments = history_folds([part for part in parts if part[1].num_rows])
-    if not segments:
-        run_statements(work, [empty_insert(name, catalog)])
-        return
-    transactions = batch.transaction_table()
-    for number, segment in enumerate(segments):
-        versions = segment.versions(
-            _open_version_counts(work, schema, segment), transactions, skip=choice == "skip"
-        )
-        target = history_table.target_of(name, catalog, schema, work.table.metadata, versions)
-        if versions.lookup_rows is not None:
-            versions = replace(versions, lookup_rows=in_representation(target.columns, versions.lookup_rows))
-        final = number == len(segments) - 1
-        with (
-            _view(work, target, target.fold.rows) as view,
-            _view(work, target, versions.lookup_rows) as lookup_view,
-        ):
-            sql = history_table.statements(target, versions, view, lookup_view)
+def _versions(work: Work, changes: MirrorChanges, choice: OnConflict) -> None:
+    staged = 0
+    for each in changes.slices():
+        for number, parts in enumerate(each.segments):
+            final = not changes.sliced and number == len(each.segments) - 1
+            _stage_versions(work, changes, HistoryFold(parts), each.transactions, choice, (staged, final))
+            staged += 1
             if final:
-                run_statements(work, sql, nothing_staged=not number, markers=target.markers)
-            else:
-                run_steps(work, sql, target.markers)
+                return
+        reach("apply.between_slices")
+    statement = empty_insert(work.table.name, work.lake.catalog)
+    run_statements(work, [statement], nothing_staged=not changes.sliced)
 
 
-def _open_version_counts(work: Work, schema: TableSchema, segment: HistoryFold) -> dict[int, int] | None:
+def _stage_versions(
+    work: Work,
+    changes: MirrorChanges,
+    fold: HistoryFold,
+    transactions: pa.Table,
+    choice: OnConflict,
+    place: tuple[int, bool],
+) -> None:
+    """Stage what one segment does; ``place``: how many were staged before it, whether it is the last."""
+    schema, (staged, final) = changes.schema, place
+    counts = _open_version_counts(work, schema, fold)
+    versions = fold.versions(counts, transactions, skip=choice == "skip")
+    target = history_table.target_of(
+        work.table.name, work.lake.catalog, schema, work.table.metadata, versions
+    )
+    if versions.lookup_rows is not None:
+        versions = replace(versions, lookup_rows=in_representation(target.columns, versions.lookup_rows))
+    with (
+        _view(work, target, target.fold.rows) as view,
+        _view(work, target, versions.lookup_rows) as lookup_view,
+    ):
+        continued = changes.sliced and staged > 0
+        sql = history_table.statements(target, versions, view, lookup_view, continued=continued)
+        if final:
+            run_statements(work, sql, nothing_staged=not staged, markers=target.markers)
+        else:
+            run_steps(work, sql, target.markers)
+
+
+def _open_version_counts(work: Work, schema: TableSchema, segment: HistoryFold) -> pa.Table | None:
     """Return how many open versions there are per code; None if the segment looks nothing up."""
     lookup = segment.lookup_rows()
     if not lookup.num_rows:
@@ -201,10 +220,9 @@ def _open_version_counts(work: Work, schema: TableSchema, segment: HistoryFold) 
         work.table.name, work.lake.catalog, schema, work.table.metadata, segment.without_versions(lookup)
     )
     with _view(work, target, target.fold.rows) as view:
-        answer = run_query(
+        return run_query(
             work, history_table.open_versions_query(target, target.fold.rows, view), target.markers
         )
-    return dict(zip(python_values(answer["code"]), python_values(answer["held"]), strict=True))
 
 
 @contextmanager

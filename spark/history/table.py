@@ -157,7 +157,9 @@ def open_versions_query(target: Target, lookup: pa.Table, view: str, holds: str 
     return f"SELECT s.code AS code, count(*) AS held FROM {pairs} GROUP BY s.code"
 
 
-def statements(target: Target, versions: Versions, view: str, lookup_view: str) -> list[str]:
+def statements(
+    target: Target, versions: Versions, view: str, lookup_view: str, *, continued: bool = False
+) -> list[str]:
     """Return the statements that end and begin versions; the last one completes the table.
 
     Args:
@@ -165,20 +167,27 @@ def statements(target: Target, versions: Versions, view: str, lookup_view: str) 
         versions: the versions that begin and end.
         view: the view of ``versions.rows``.
         lookup_view: of a bag, the view of ``versions.lookup_rows``.
+        continued: slices before may have begun versions of the same transaction. Where this slice ends one of
+            these, nobody ever saw it, and it goes.
     """
     names, values = (", ".join(side) for side in zip(*_inserted(target), strict=True))
     source = versions_source(target, versions, view, lookup_view)
     if not versions.closes:
         adding = f"INSERT INTO {target.branch} ({names}) SELECT {values} FROM {source} AS s"
-        return [*_truncating(target, versions), adding]
+        return [*_truncating(target, versions, continued=continued), adding]
     t = alias_of(target)
     ends = f"UPDATE SET {t}.{_OPEN} = false, {t}.valid_to_lsn = {{}}, {t}.valid_to_time = {{}}"
-    clauses = [
+    clauses = [f"WHEN MATCHED AND {t}.valid_from_lsn = s.to_lsn THEN DELETE"] if continued else []
+    clauses += [
         f"WHEN MATCHED THEN {ends.format('s.to_lsn', 's.to_time')}",
         f"WHEN NOT MATCHED AND NOT s.close THEN INSERT ({names}) VALUES ({values})",
     ]
     if versions.truncated is not None:
         at, when = versions.truncated
+        if continued:
+            clauses.append(
+                f"WHEN NOT MATCHED BY SOURCE AND {t}.{_OPEN} AND {t}.valid_from_lsn = {at}L THEN DELETE"
+            )
         clauses.append(
             f"WHEN NOT MATCHED BY SOURCE AND {t}.{_OPEN} THEN {ends.format(f'{at}L', timestamp(when))}"
         )
@@ -194,12 +203,14 @@ def _same_version(target: Target, versions: Versions, t: str) -> list[str]:
     return same_key(target, t) + (key_range(target, closed_rows, t) if versions.truncated is None else [])
 
 
-def _truncating(target: Target, versions: Versions) -> list[str]:
+def _truncating(target: Target, versions: Versions, *, continued: bool) -> list[str]:
     if versions.truncated is None:
         return []
     at, when = versions.truncated
     ends = f"{_OPEN} = false, valid_to_lsn = {at}L, valid_to_time = {timestamp(when)}"
-    return [f"UPDATE {target.branch} SET {ends} WHERE {_OPEN}"]
+    unseen = f"DELETE FROM {target.branch} WHERE {_OPEN} AND valid_from_lsn = {at}L"
+    ending = f"UPDATE {target.branch} SET {ends} WHERE {_OPEN}"
+    return [unseen, ending] if continued else [ending]
 
 
 def view_schema(target: Target, rows: pa.Table) -> str:

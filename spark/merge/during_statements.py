@@ -1,4 +1,4 @@
-"""What holds while Spark runs the statements of a table: session settings, and a failpoint for tests."""
+"""What holds while Spark runs the statements of a table: session settings, a time limit, a failpoint."""
 
 from __future__ import annotations
 
@@ -9,9 +9,18 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from slotlake.decoder.errors import LakeError
 from slotlake.decoder.failpoints import reach
+from slotlake.spark.session import bounded
+from slotlake.spark.session_errors import SPARK_ERRORS
 
 _MID_STATEMENT_SECONDS = 0.05
+
+
+class StatementTooLongError(LakeError):
+    """Spark was at one statement for too long."""
+
+    retryable = True
 
 
 @contextmanager
@@ -42,3 +51,28 @@ def failpoint_during(name: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+@contextmanager
+def within_bounds(session: SparkSession, table: str) -> Iterator[None]:
+    """Interrupt a statement that takes too long.
+
+    Args:
+        session: runs the statement.
+        table: for the error.
+
+    Raises:
+        StatementTooLongError: it was interrupted.
+    """
+    with bounded(session) as interrupted:
+        try:
+            yield
+        except SPARK_ERRORS:
+            if not interrupted:
+                raise
+            raise StatementTooLongError(
+                f"a Spark statement took longer than {interrupted[0] / 3600:g} h and was ended",
+                where=f"table {table}",
+                way_out="find out what Spark waits for (log, memory, locks of the catalog), then run again; "
+                "nothing was published",
+            ) from None

@@ -13,8 +13,6 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from slotlake.decoder.compiled.arrays import python_values
-from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.fold.batch import Folded, SegmentFold
@@ -22,7 +20,7 @@ from slotlake.spark.fold.conflicts import Conflicts, OnConflict, conflict_error
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.bag_sql import bag_statements
 from slotlake.spark.merge.bounds import Markers
-from slotlake.spark.merge.during_statements import failpoint_during, temporary_settings
+from slotlake.spark.merge.during_statements import failpoint_during, temporary_settings, within_bounds
 from slotlake.spark.merge.failures import explained
 from slotlake.spark.merge.fields import field_changes, field_types
 from slotlake.spark.merge.probe import changed_as_expected, counts_on_the_lake, lake_rows_query
@@ -35,8 +33,6 @@ from slotlake.spark.names import literal, quote
 from slotlake.spark.publish.commits import RUN, STEPS, Point
 from slotlake.spark.publish.derived_tables import empty_insert
 from slotlake.spark.publish.swap import Loaded, reset_stage, steps_staged
-from slotlake.spark.session import bounded
-from slotlake.spark.session_errors import SPARK_ERRORS
 from slotlake.spark.tables.metadata import STAGE, ancestry, head, summary
 from slotlake.spark.tables.schema import (
     SCHEMA_PROPERTY,
@@ -50,12 +46,6 @@ _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 _GATHERED = {"spark.sql.iceberg.distribution-mode": "hash"}
 _NOTHING: Mapping[str, str] = {}
 _NO_MARKERS = Markers()
-
-
-class StatementTooLongError(LakeError):
-    """Spark was at one statement for too long."""
-
-    retryable = True
 
 
 @dataclass(frozen=True)
@@ -114,10 +104,10 @@ def stage(
     if choice == "apply" and len(parts) == 1 and not constants:
         fold = parts[0].fold()
         target = with_known_moves(
-            replace(_target(work, schema, fold, apply_shape(work, schema)), trusted=True)
+            replace(target_of(work, schema, fold, apply_shape(work, schema)), trusted=True)
         )
-        _apply(work, target, fold.counts.conflicts.properties(before))
-        if not counts_on_the_lake(fold) or changed_as_expected(target, _summaries(work)):
+        apply_fold(work, target, fold.counts.conflicts.properties(before))
+        if not counts_on_the_lake(fold) or changed_as_expected(target, summaries(work)):
             return Staged(fold.rows.num_rows, fold.counts.conflicts)
         work = with_stage_reset(work)
     return _stage_after_lookup(work, schema, parts, choice, before, constants)
@@ -137,22 +127,30 @@ def _stage_after_lookup(
     nothing_staged = len(parts) == 1 and not constants
     rows, conflicts = 0, Conflicts()
     for part in parts:
-        lake_counts = _lake_counts(work, _target(work, schema, part.fold(), companions), part)
+        lake_counts = lake_rows(work, target_of(work, schema, part.fold(), companions), part)
         fold = part.fold(lake_counts, skip=choice == "skip")
         rows, conflicts = rows + fold.rows.num_rows, conflicts + fold.counts.conflicts
         if conflicts and choice == "fail":
             raise conflict_error(schema.source_name, conflicts)
         final = conflicts.properties(before) if part is parts[-1] else None
-        _apply(
+        apply_fold(
             work,
-            with_known_moves(_target(work, schema, fold, companions)),
+            with_known_moves(target_of(work, schema, fold, companions)),
             final,
             nothing_staged=nothing_staged,
         )
     return Staged(rows, conflicts)
 
 
-def _target(work: Work, schema: TableSchema, fold: Folded, companions: frozenset[str]) -> Target:
+def target_of(work: Work, schema: TableSchema, fold: Folded, companions: frozenset[str]) -> Target:
+    """Return the table and a fold, for the statements.
+
+    Args:
+        work: the table.
+        schema: its shape after the changes.
+        fold: the folded changes.
+        companions: lake names of the exact-text columns that the table has.
+    """
     totals = summary(head(work.table.metadata))
     rows, files = (int(totals.get(f"total-{what}", 0)) for what in ("records", "data-files"))
     target = Target.of(work.table.name, work.lake.catalog, schema, fold, companions)
@@ -160,10 +158,20 @@ def _target(work: Work, schema: TableSchema, fold: Folded, companions: frozenset
     return replace(target, lake_rows=rows, lake_files=files, broadcast_bytes=broadcast)
 
 
-def _apply(
+def apply_fold(
     work: Work, target: Target, final: Mapping[str, str] | None, *, nothing_staged: bool = True
 ) -> None:
-    """Run a fold's statements; ``final``: of the last one's snapshot, if that completes the table."""
+    """Run a fold's statements.
+
+    Args:
+        work: the table.
+        target: the table and the fold.
+        final: properties of the last statement's snapshot, if that completes the table.
+        nothing_staged: nothing was staged before.
+
+    Raises:
+        LakeError: Spark failed.
+    """
     fold = target.fold
     rows = fold.rows
     work = replace(work, gathers=should_gather(target))
@@ -204,23 +212,36 @@ def fill_constants(
         run_steps(work, [f"{merge} {', '.join(assignments)}"])
 
 
-def _lake_counts(work: Work, target: Target, part: SegmentFold) -> dict[int, int] | None:
-    """Return how many rows the lake has per code of the segment; None if the segment looks nothing up."""
+def lake_rows(work: Work, target: Target, part: SegmentFold) -> pa.Table | None:
+    """Return how many rows the lake has per code of a segment; None if the segment looks nothing up.
+
+    Args:
+        work: the table.
+        target: the table and the segment's fold.
+        part: the segment.
+
+    Raises:
+        LakeError: Spark failed.
+    """
     lookup = part.lookup_rows()
     if not lookup.num_rows:
         return None
     lookup = in_representation(target.columns, lookup)
     target = replace(target, view_columns=frozenset(lookup.column_names))
     with view_of(work, lookup, view_schema(target, lookup.column_names)) as view:
-        answer = run_query(work, lake_rows_query(target, lookup, view), target.markers)
-    return dict(zip(python_values(answer["code"]), python_values(answer["held"]), strict=True))
+        return run_query(work, lake_rows_query(target, lookup, view), target.markers)
 
 
-def _summaries(work: Work) -> list[dict[str, str]]:
-    """Of the snapshots that lead from main to what is staged."""
+def summaries(work: Work, *, before: int = 0) -> list[dict[str, str]]:
+    """Return the summaries of the snapshots that lead from main to what is staged.
+
+    Args:
+        work: the table.
+        before: so many of the oldest are left out.
+    """
     with open_catalog(work.lake) as catalog:
         metadata = load_one(catalog, work.table.name).metadata
-    staged = itertools.islice(ancestry(metadata, STAGE), steps_staged(metadata))
+    staged = itertools.islice(ancestry(metadata, STAGE), steps_staged(metadata) - before)
     return [summary(snapshot) for snapshot in staged]
 
 
@@ -324,27 +345,6 @@ def run(session: SparkSession, table: Loaded, sql: str, markers: Markers = _NO_M
 def _execute(session: SparkSession, sql: str, markers: Markers) -> DataFrame:
     values = markers.of(sql)
     return session.sql(sql, args=dict(values)) if values else session.sql(sql)
-
-
-@contextmanager
-def within_bounds(session: SparkSession, table: str) -> Iterator[None]:
-    """Interrupt a statement that takes too long.
-
-    Raises:
-        StatementTooLongError: it was interrupted.
-    """
-    with bounded(session) as interrupted:
-        try:
-            yield
-        except SPARK_ERRORS:
-            if not interrupted:
-                raise
-            raise StatementTooLongError(
-                f"a Spark statement took longer than {interrupted[0] / 3600:g} h and was ended",
-                where=f"table {table}",
-                way_out="find out what Spark waits for (log, memory, locks of the catalog), then run again; "
-                "nothing was published",
-            ) from None
 
 
 def apply_shape(work: Work, schema: TableSchema) -> frozenset[str]:

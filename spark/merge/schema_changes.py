@@ -29,18 +29,43 @@ def follow_schema_changes(
     Raises:
         CannotFollowError: the lake's table cannot become what the source's is.
     """
+    schema = schema_after(schema, [relation for relation, _ in changes], sidecar)
+    return with_present_names(schema, changes, sidecar), schema
+
+
+def schema_after(schema: TableSchema, relations: Sequence[Any], sidecar: BatchSidecar) -> TableSchema:
+    """Return the table's shape after the changes of a batch.
+
+    Args:
+        schema: the lake's, before.
+        relations: all relation versions of the table in the batch, oldest first.
+        sidecar: the batch's sidecar.
+
+    Raises:
+        CannotFollowError: the lake's table cannot become what the source's is.
+    """
     schema = replace(schema, drop=schema.source_name in sidecar.drops)
     promoted = sidecar.promoted.get(schema.source_name, {})
-    for relation, _ in changes:
+    for relation in relations:
         numbers = sidecar.numbers.get(relation.ordinal, {})
         schema = schema_after_change(schema, relation, numbers, same_values=bool(promoted))
     schema = with_types(schema, promoted)
-    schema = replace(schema, fingerprint=sidecar.fingerprints.get(schema.source_name, schema.fingerprint))
+    return replace(schema, fingerprint=sidecar.fingerprints.get(schema.source_name, schema.fingerprint))
+
+
+def with_present_names(schema: TableSchema, changes: Sequence[Part], sidecar: BatchSidecar) -> list[Part]:
+    """Return changes under the names that their columns have at the batch's end.
+
+    Args:
+        schema: the table's shape then.
+        changes: (relation version, its rows).
+        sidecar: the batch's sidecar.
+    """
     names = {column.number: column.name for column in schema.columns[::-1] if column.number}
     parts = [(_renamed(r, sidecar.numbers.get(r.ordinal, {}), names), rows) for r, rows in changes]
     for constant in constants(schema, sidecar):
         parts = [_filled(part, constant) for part in parts]
-    return parts, schema
+    return parts
 
 
 @dataclass(frozen=True)

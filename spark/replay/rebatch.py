@@ -95,6 +95,18 @@ class Rebatched:
         """As of an archived batch: row i is transaction number i."""
         return pa.concat_tables([each.transactions() for each in self._slices])
 
+    def relation_bytes(self, relation: BatchRelation) -> int:
+        """How many bytes the changes of one relation version take."""
+        return int(self.relation_table(relation).nbytes)
+
+    def relation_pieces(self, relation: BatchRelation) -> Iterator[pa.Table]:
+        """The changes of one relation version, which are in memory anyway."""
+        yield self.relation_table(relation)
+
+    def transactions_between(self, first: int, last: int) -> pa.Table:
+        """Some rows of `transaction_table`."""
+        return self.transaction_table().slice(first, last - first)
+
 
 def rebatched(batches: Sequence[Batch], transactions: int | None) -> Iterator[Batch | Rebatched]:
     """The same changes in batches of so many transactions each; as they were, without a number.

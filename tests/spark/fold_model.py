@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -221,7 +221,13 @@ def fold_known(lake: Lake, stretch: SegmentFold, skip: bool) -> Folded:
         for i in range(asked.num_rows)
         if key_of({name: values[name][i] for name in stretch.key}, stretch.key) in lake
     }
-    return stretch.fold(held, skip=skip)
+    return stretch.fold(answers(held), skip=skip)
+
+
+def answers(counts: Mapping[int, int]) -> pa.Table:
+    """What the lake says: code → how many rows."""
+    columns = {"code": list(counts), "held": list(counts.values())}
+    return pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
 
 
 def assert_equal(lake: Lake, expected: Lake) -> None:

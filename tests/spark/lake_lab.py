@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -99,6 +99,15 @@ class HandBatch:
 
     def relation_table(self, relation: BatchRelation) -> pa.Table:
         return self._tables[relation.ordinal]
+
+    def relation_bytes(self, relation: BatchRelation) -> int:
+        return int(self.relation_table(relation).nbytes)
+
+    def relation_pieces(self, relation: BatchRelation) -> Iterator[pa.Table]:
+        yield self.relation_table(relation)
+
+    def transactions_between(self, first: int, last: int) -> pa.Table:
+        return self.transaction_table().slice(first, last - first)
 
     def transaction_table(self) -> pa.Table:
         """One transaction, whose commit record ends with the batch."""

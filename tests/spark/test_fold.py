@@ -13,6 +13,7 @@ import pytest
 from slotlake.decoder.errors import ApplyError
 from slotlake.spark.fold.batch import Folded, fold, segment_folds
 from slotlake.spark.fold.conflicts import Conflicts
+from tests.spark.fold_model import answers
 
 pytestmark = pytest.mark.fast
 INT8, TEXT, NUMERIC = 20, 25, 1700
@@ -156,7 +157,7 @@ def test_what_the_lake_holds_decides_between_applying_and_skipping() -> None:
     assert sorted(asked) == [1, 2, 3, 4, 5, 6]
     held = {asked[1]: 1, asked[5]: 1, asked[6]: 1}
     found = Conflicts(insert_exists=1, update_exists=1, update_missing=2, delete_missing=1)
-    applied, skipped = stretch.fold(held), stretch.fold(held, skip=True)
+    applied, skipped = (stretch.fold(answers(held), skip=skip) for skip in (False, True))
     assert applied.counts.conflicts == skipped.counts.conflicts == found
     assert sorted(actions(applied)) == [
         ("D", 5, None, False, None),

@@ -16,6 +16,7 @@ from slotlake.decoder.compiled.arrays import python_values
 from slotlake.decoder.errors import ApplyError
 from slotlake.spark.fold.batch import Folded, fold, segment_folds
 from slotlake.spark.fold.conflicts import Conflicts
+from tests.spark.fold_model import answers
 
 pytestmark = pytest.mark.fast
 
@@ -166,7 +167,7 @@ def test_what_the_lake_lacks_is_counted_and_applied_or_skipped() -> None:
     assert int(first.expected.max()) == 3
     found = Conflicts(update_missing=1, delete_missing=1)
     for skip, after in ((False, {(2, "b"): 1}), (True, {})):
-        folded = stretch.fold({code: 1}, skip=skip)
+        folded = stretch.fold(answers({code: 1}), skip=skip)
         assert folded.counts.conflicts == found
         assert replay(Counter({(1, "a"): 1}), folded) == Counter(after)
 

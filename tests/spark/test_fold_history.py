@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from slotlake.decoder.columnar.decoder import TRANSACTIONS_SCHEMA
 from slotlake.decoder.compiled.arrays import python_values
-from slotlake.spark.history.fold import Versions, history_folds
+from slotlake.spark.fold.segments import segments_with_truncates
+from slotlake.spark.history.fold import HistoryFold, Versions
+from tests.spark.fold_model import answers
 from tests.spark.lake_lab import UNCHANGED, Change, HandBatch, delete, insert, relation, truncate, update
 
 KEYED = relation("t", ["id"], id="int4", v="text", w="text")
@@ -98,10 +100,10 @@ def test_versions_of_a_keyed_table(steps: Sequence[tuple[str, int, int]], lake: 
     open_: dict[str, Any] = {key: (key, *row) for key, row in lake.items()}
     parts, transactions = course.batch()
     found: list[tuple[int, int | None, Any]] = []
-    for stretch in history_folds(parts):
+    for stretch in map(HistoryFold, segments_with_truncates(parts)):
         asked = stretch.lookup_rows()
         held = {c: int(k in map(int, lake)) for c, k in zip(*_columns(asked, "code", "n0"), strict=True)}
-        versions = stretch.versions({c: n for c, n in held.items() if n}, transactions)
+        versions = stretch.versions(answers({c: n for c, n in held.items() if n}), transactions)
         for row in versions.rows.to_pylist():
             if row["close"]:
                 found.append((0, row["to_lsn"], open_.pop(str(row["n0"]))))
@@ -114,7 +116,7 @@ def test_versions_of_a_keyed_table(steps: Sequence[tuple[str, int, int]], lake: 
         found += [(0, _rest(versions), row) for row in open_.values()]
         open_ = {}
     found += [(0, None, row) for row in open_.values()]
-    _agrees(course, found)
+    agrees(course, found)
 
 
 def bag(steps: Sequence[tuple[str, int, int]], lake: Counter[str]) -> Course:
@@ -149,10 +151,10 @@ def test_versions_of_a_bag(steps: Sequence[tuple[str, int, int]], rows: list[str
     parts, transactions = course.batch()
     found: list[tuple[int, int | None, Any]] = []
     left = Counter(lake)
-    for stretch in history_folds(parts):
+    for stretch in map(HistoryFold, segments_with_truncates(parts)):
         asked = stretch.lookup_rows()
         held = dict(zip(*_columns(asked, "code", "n0"), strict=True))
-        versions = stretch.versions({c: lake[v] for c, v in held.items() if lake[v]}, transactions)
+        versions = stretch.versions(answers({c: lake[v] for c, v in held.items() if lake[v]}), transactions)
         assert versions.lookup_rows is not None
         named = dict(zip(*_columns(versions.lookup_rows, "code", "n0"), strict=True))
         ended: Counter[str] = Counter()
@@ -168,7 +170,7 @@ def test_versions_of_a_bag(steps: Sequence[tuple[str, int, int]], rows: list[str
         found += [(0, _rest(versions), (value,)) for value in left.elements()]
         left = Counter()
     found += [(0, None, (value,)) for value in left.elements()]
-    _agrees(course, found)
+    agrees(course, found)
 
 
 @settings(deadline=None)
@@ -188,10 +190,10 @@ def test_versions_of_a_table_that_nothing_identifies(steps: Sequence[tuple[str, 
     parts, transactions = course.batch()
     found = [
         (row["from_lsn"], row["to_lsn"], (row["n0"],))
-        for stretch in history_folds(parts)
+        for stretch in map(HistoryFold, segments_with_truncates(parts))
         for row in stretch.versions(None, transactions).rows.to_pylist()
     ]
-    _agrees(course, found)
+    agrees(course, found)
 
 
 def _columns(rows: pa.Table, *names: str) -> list[list[Any]]:
@@ -202,7 +204,7 @@ def _rest(versions: Versions) -> int | None:
     return None if versions.truncated is None else versions.truncated[0]
 
 
-def _agrees(course: Course, found: Sequence[tuple[int, int | None, Any]]) -> None:
+def agrees(course: Course, found: Sequence[tuple[int, int | None, Any]]) -> None:
     """At the end of each transaction the versions that hold are the rows; none begins where it ends."""
     for txn, state in enumerate(course.states):
         at = _end(txn)

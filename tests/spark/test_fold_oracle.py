@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slotlake.spark.fold.batch import fold
 from slotlake.spark.fold.conflicts import Conflicts
 from tests.spark.fold_model import (
     KEY_VALUES,
@@ -32,6 +33,7 @@ from tests.spark.fold_model import (
     relation,
     replay,
     stretches_of,
+    table_of,
 )
 
 pytestmark = pytest.mark.fast
@@ -246,6 +248,15 @@ def test_a_row_known_before_a_column_joins_is_whole() -> None:
     assert_equal(replay({}, folded), subscriber.rows)
     assert subscriber.rows == {(1,): dict.fromkeys(NAMES) | {"a": 1, "v": 0, "t": "shown", "w": 5}}
     assert folded.counts.conflicts.counts == {"update_missing": 2} == subscriber.conflicts
+
+
+def test_a_version_of_which_a_filter_took_no_row_is_not_the_newest() -> None:
+    """Else a column that joined after it would be NULL in all rows."""
+    before, after = relation(("a",), "av"), relation(("a",), "avw")
+    nothing = table_of(before, [(0, Message("I", before, {"a": 1, "v": 2}))]).slice(0, 0)
+    rows = table_of(after, [(5, Message("I", after, {"a": 1, "v": 2, "w": 3}))])
+    (folded,) = fold([(before, nothing), (after, rows)])
+    assert_equal(replay({}, folded), {(1,): dict.fromkeys(NAMES) | {"a": 1, "v": 2, "w": 3}})
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.nan])

@@ -14,8 +14,10 @@ from slotlake.decoder.types.representations import as_list, representation_of
 from slotlake.decoder.types.table import column_type, to_text
 from slotlake.spark.fold.batch import segment_folds
 from slotlake.spark.fold.conflicts import Conflicts
-from slotlake.spark.history.changes_rows import change_rows
-from slotlake.spark.history.fold import history_folds
+from slotlake.spark.fold.segments import segments_with_truncates
+from slotlake.spark.fold.slices import ChangeSlice
+from slotlake.spark.history.changes_rows import Numbered, change_rows
+from slotlake.spark.history.fold import HistoryFold
 from slotlake.spark.tables.schema import TableSchema
 from tests.spark.lake_lab import UNCHANGED, Change, HandBatch, delete, insert, relation, update
 
@@ -54,11 +56,12 @@ def _outcome(changes: Sequence[Change]) -> list[Any]:
             fold.rows.to_pylist(),
             fold.counts.conflicts == Conflicts(),
         ]
-    for history in history_folds(parts):
+    segments = segments_with_truncates(parts)
+    for history in map(HistoryFold, segments):
         versions = history.versions(None, batch.transaction_table())
         found += [history.lookup_rows().to_pylist(), versions.rows.to_pylist()]
     [schema] = {TableSchema.of(relation) for relation in batch.relations}
-    rows = change_rows(schema, parts, batch.transaction_table(), {})
+    rows = change_rows(schema, ChangeSlice(segments, batch.transaction_table()), {}, Numbered())
     return [*found, None if rows is None else rows.to_pylist()]
 
 

@@ -23,7 +23,8 @@ from slotlake.spark.catalog import sql as catalog_sql
 from slotlake.spark.catalog.base import Loaded, UnansweredError, load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
-from slotlake.spark.merge.run import StatementTooLongError, run
+from slotlake.spark.merge.during_statements import StatementTooLongError
+from slotlake.spark.merge.run import run
 from slotlake.spark.names import LakeName
 from tests.catalogs import postgres_uri
 from tests.conftest import Database
