@@ -14,6 +14,7 @@ from slotlake.decoder.errors import BusyError, PipelineFileError, SlotError
 from tests.catalogs import GLUE_URI, glue_lines
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
+from tests.spark.hive_metastore import LocalHiveMetastore
 from tests.spark.rest_catalog import LocalRestCatalog
 from tests.storage import moved_to
 
@@ -36,7 +37,8 @@ def test_life(
     with ExitStack() as stack:
         file = pipeline_file(tmp_path, database, ["a"])
         if "hive" in where:
-            file = pipeline_file(tmp_path, database, ["a"], uri=request.getfixturevalue("hive"))
+            metastore = stack.enter_context(LocalHiveMetastore(tmp_path / "hive"))
+            file = pipeline_file(tmp_path, database, ["a"], uri=metastore.uri)
             file.write_text(file.read_text().replace("lake:\n", "lake:\n  publish: per_table\n"))
         elif "glue" in where:
             file = pipeline_file(tmp_path, database, ["a"], uri=GLUE_URI)
