@@ -20,6 +20,7 @@ ASPECTS: Mapping[str, str] = {
     "postgresql": "PostgreSQL",
     "rest": "REST",
     "glue": "Glue",
+    "hive": "Hive",
     "file": "folder",
     "s3": "S3",
     "gs": "GCS",
@@ -124,7 +125,7 @@ READERS: Mapping[str, Reader] = {
     "spark": Reader(
         "Spark",
         "4.1.4 with Iceberg 1.12.0",
-        _said(_MATRIX, yes="format 2, format 3, sqlite, postgresql, rest, file, s3")
+        _said(_MATRIX, yes="format 2, format 3, sqlite, postgresql, rest, glue, hive, file, s3")
         | _said(_TYPES, yes="uuid, variant", no="time"),
         "It reads a `uuid` as text.",
     ),
@@ -137,14 +138,14 @@ READERS: Mapping[str, Reader] = {
     "pyiceberg": Reader(
         "pyiceberg",
         "0.12.0",
-        _said(_MATRIX, yes="format 2, format 3, sqlite, postgresql, rest, file, s3")
+        _said(_MATRIX, yes="format 2, format 3, sqlite, postgresql, rest, glue, hive, file, s3")
         | _said(_TYPES, yes="uuid", no="variant"),
     ),
     "trino": Reader(
         "Trino",
         "476",
         _said(_MATRIX, yes="format 2, postgresql, rest, file", no="format 3")
-        | _said(_TRINO, yes="glue, s3, uuid, time", no="variant, nanoseconds"),
+        | _said(_TRINO, yes="glue, hive, s3, uuid, time", no="variant, nanoseconds"),
         "Its JDBC catalog needs a database that Trino has a driver for.",
     ),
     "snowflake": Reader(
@@ -172,7 +173,7 @@ READERS: Mapping[str, Reader] = {
         _said(
             _ATHENA,
             yes="format 2, glue, s3",
-            no="format 3, sqlite, postgresql, rest, file, gs, abfss, variant",
+            no="format 3, sqlite, postgresql, rest, hive, file, gs, abfss, variant",
         )
         | _said(_ATHENA_TYPES, no="uuid, time, nanoseconds"),
         "Tables must be in the AWS Glue catalog.",
@@ -180,7 +181,7 @@ READERS: Mapping[str, Reader] = {
     "databricks": Reader(
         "Databricks",
         "runtime 18.0",
-        _said(_DATABRICKS, yes="format 2, glue, s3, gs, abfss", no="sqlite, postgresql, file")
+        _said(_DATABRICKS, yes="format 2, glue, hive, s3, gs, abfss", no="sqlite, postgresql, file")
         | _said(_DATABRICKS_V3, yes="format 3, variant"),
         "It reads tables of Unity Catalog, which is itself a REST catalog, and of Glue, Hive Metastore and "
         "Snowflake Horizon as foreign catalogs; other REST catalogs are not named.",
@@ -194,14 +195,18 @@ READERS: Mapping[str, Reader] = {
             file="sqlite, postgresql",
             no="format 3, variant",
         )
-        | _said(_CLICKHOUSE_CATALOGS, yes="rest, glue")
+        | _said(_CLICKHOUSE_CATALOGS, yes="rest, glue, hive")
         | _said(_CLICKHOUSE_TYPES, yes="uuid, nanoseconds"),
         "Each kind of catalog must be turned on by a setting.",
     ),
     "starrocks": Reader(
         "StarRocks",
         "3.4",
-        _said(_STARROCKS, yes="format 2, postgresql, rest, glue, s3, gs, abfss", no="format 3, sqlite, file"),
+        _said(
+            _STARROCKS,
+            yes="format 2, postgresql, rest, glue, hive, s3, gs, abfss",
+            no="format 3, sqlite, file",
+        ),
         "Its page names tables of format 1 and 2.",
     ),
 }

@@ -88,7 +88,8 @@ def _of_reader(file: PipelineFile, name: str, reader: Reader) -> Iterator[Reader
             way_out = leave_out
         yield from _finding(reader, f"format {number}", f"tables of Iceberg's format {number}", way_out)
     catalog = _catalog(file)
-    what = {"sqlite": "a catalog in SQLite", "postgresql": "a catalog in PostgreSQL", "glue": "AWS Glue"}
+    what = {"sqlite": "a catalog in SQLite", "postgresql": "a catalog in PostgreSQL"}
+    what |= {"glue": "a catalog in AWS Glue", "hive": "a catalog in a Hive Metastore"}
     way_out = f"use a catalog that {reader.title} reads (docs/readers.md), or {leave_out}"
     yield from _finding(reader, catalog, what.get(catalog, "a REST catalog"), way_out)
     storage = _storage(file)
@@ -121,6 +122,8 @@ def _catalog(file: PipelineFile) -> str:
         return "sqlite"
     if uri.startswith("postgres"):
         return "postgresql"
+    if uri.startswith(("glue:", "thrift:")):
+        return "glue" if uri.startswith("glue:") else "hive"
     return "glue" if _GLUE.search(urlsplit(uri).hostname or "") else "rest"
 
 

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.fast
 FORMATS_AND_TYPES = ["format 2", "format 3", "uuid", "time", "variant", "nanoseconds"]
 POSTGRES, SQLITE = "postgresql+psycopg://u@h/d", "sqlite:///lake.db"
 GLUE = "https://glue.eu-west-1.amazonaws.com/iceberg"
+PER_TABLE = {"format": 2, "publish": "per_table"}
 
 
 def _file(folder: Path, lake: dict[str, Any], more: str = "") -> PipelineFile:
@@ -38,6 +39,14 @@ CASES = [
     ({"format": 2, "uri": SQLITE}, "[trino]", [], ["not known to read a catalog in SQLite"]),
     ({"format": 2}, "[athena]", ["Athena engine version 3 does not read a catalog in PostgreSQL"], []),
     ({"format": 2, "uri": GLUE}, "[athena]", [], []),
+    ({**PER_TABLE, "uri": "glue://eu-west-1"}, "[athena, starrocks]", [], []),
+    ({**PER_TABLE, "uri": "thrift://h:9083"}, "[athena]", ["a catalog in a Hive Metastore"], []),
+    (
+        {**PER_TABLE, "uri": "thrift://h:9083"},
+        "[trino, bigquery]",
+        [],
+        ["not known to read a catalog in a Hive"],
+    ),
     ({"format": 2, "uri": "https://catalog.example"}, "[athena]", ["does not read a REST catalog"], []),
     ({}, "[duckdb]", [], ["only by the address of each table's metadata file"]),
     (
