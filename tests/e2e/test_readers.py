@@ -49,7 +49,7 @@ TIMELINE = {
     "after that too": "DELETE FROM {t} WHERE id = 10",
     "truncation": "TRUNCATE {t}",
     "after the truncation": "INSERT INTO {t} (id, ok) SELECT g, true FROM generate_series(1, 5) g",
-    "table renamed": "ALTER TABLE {t} RENAME TO {t}r",
+    "table renamed": "ALTER TABLE {t} RENAME TO {t}r; INSERT INTO {t}r (id) VALUES (70)",
     "it joins under that name": "DELETE FROM {t}r WHERE id = 1; UPDATE {t}r SET ok = false WHERE id = 2",
 }
 LONG_ONLY = {"delete and key change", "more deletes of a file", "new column", "wider type", "after that too",
@@ -167,6 +167,7 @@ def _outcomes(reader: Reader, points: Mapping[str, Point]) -> Outcomes:
     rows = sorted(reader.read("commits", None).to_pylist(), key=lambda row: row["published_at"])
     pins = {row["lsn"]: dict(row["tables"]) for row in rows}
     assert points.keys() <= pins.keys(), reader.name
+    known = set(TABLES)
     for lsn, point in points.items():
         tables = [table for table in point.tables if f"{reader.lake.namespace}.{table}" in pins[lsn]]
         assert tables[:2] == TABLES, (reader.name, point.step)
@@ -175,7 +176,8 @@ def _outcomes(reader: Reader, points: Mapping[str, Point]) -> Outcomes:
             ways: dict[str, int | str | None] = {"snapshot": pin, "tag": "lsn_" + lsn.replace("/", "_")}
             if len(tables) > 2 and table in TABLES:
                 del ways["tag"]  # a table that left has no tags of later points
-            if table not in TABLES and point.step == "table renamed":
+            if table not in known:
+                known.add(table)
                 del ways["tag"]  # nor one that joins the tag of that point
             for way, version in ways.items():
                 _note(outcomes, reader, way, version, table, point)
