@@ -32,9 +32,9 @@ def _file(folder: Path, more: str) -> Path:
 @pytest.mark.parametrize(
     ("more", "key", "word"),
     [
-        ("changelog: {path: s3://bucket/log}", "changelog.path", "this machine only"),
-        ("changelog: {path: hdfs:/log}", "changelog.path", "this machine only"),
-        ("changelog: {path: file://other/log}", "changelog.path", "this machine only"),
+        ("changelog: {path: s3://bucket//log}", "changelog.path", "an empty part"),
+        ("changelog: {path: hdfs:/log}", "changelog.path", "a folder"),
+        ("changelog: {path: file://other/log}", "changelog.path", "a folder"),
         ("spark: {master: 'spark://host'}", "spark.master", "spark://host:7077"),
         ("spark: {master: 'mesos://host:5050'}", "spark.master", "yarn"),
         ("spark: {master: 'local[0]'}", "spark.master", "spark.remote"),
