@@ -19,6 +19,7 @@ from sqlalchemy.engine import make_url
 
 from slotlake import Pipeline
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.read.point import ReadPoint
 from slotlake.spark.session import sibling, use_lake
 from tests.catalogs import postgres_uri
 from tests.conftest import ROOT, Database, fresh_database
@@ -114,9 +115,19 @@ def _life(database: Database, pipeline: Any) -> dict[str, Point]:
         for table in TABLES:
             database.execute(statements.format(t=table))
         before = [*points.values()][-1].tables  # a table that left keeps its rows
-        points[pipeline.sync().lsn] = Point(step, before | _rows(database))
-    assert len(points) == len(STEPS) + 1
+        lsn = pipeline.sync().lsn
+        while step == "table renamed" and not _has_joined(pipeline):
+            lsn = pipeline.sync().lsn
+        points[lsn] = Point(step, before | _rows(database))
+    assert len(points) >= len(STEPS)  # tables may join at the point of the step before
     return points
+
+
+def _has_joined(pipeline: Any) -> bool:
+    """Whether the lake has the tables under their new names; a sync copies as many as it has time for."""
+    return {f"{table}r" for table in TABLES} <= {
+        name.table for name in ReadPoint.latest(pipeline.lake).pinned
+    }
 
 
 def _rows(database: Database) -> dict[str, Rows]:
