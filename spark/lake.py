@@ -236,7 +236,9 @@ class LakeSettings:
                 "rest.client.socket-timeout-ms": str(ANSWER_SECONDS * 1000),
             }
             rest = {"type": "rest", "uri": self.uri, "cache-enabled": "false"}
-            return {**limits, **self.file_properties(), **self.rest, **rest}
+            # By default Spark's client exchanges its token for a new one, which not every server understands.
+            login = {"token-exchange-enabled": "false"} if "credential" in self.rest else {}
+            return {**limits, **self.file_properties(), **login, **self.rest, **rest}
         if self.is_metastore:
             own = _glue_properties(self.glue, self.region) if self.is_glue else _hive_properties(self.uri)
             files = self.file_properties() or {"io-impl": "org.apache.iceberg.hadoop.HadoopFileIO"}

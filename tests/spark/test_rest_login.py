@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog.open import check_lake, open_catalog
 from slotlake.spark.lake import LakeSettings
+from tests.spark.lake_lab import Lab, relation, update
 from tests.spark.login_proxy import LoginProxy
 
+ONE = relation("one", ["id"], id="int8", v="int4")
 SECRET = {"credential": "me:s3cret"}
 
 
 def _lake(uri: str, folder: Path, rest: Mapping[str, str]) -> LakeSettings:
     namespace = "l" + "".join(c for c in folder.name if c.isalnum())
     return LakeSettings("lake", uri, f"file://{folder}/warehouse", namespace, rest=rest)
+
+
+def test_tokens_are_renewed_while_a_pipeline_works(session: Any, rest: str, tmp_path: Path) -> None:
+    with LoginProxy(rest, life=5) as proxy:
+        lab = Lab.on(session, _lake(proxy.uri, tmp_path, {**SECRET, "scope": "tables"}))
+        lab.init({ONE: [{"id": "1", "v": "0"}]})
+        first = proxy.given
+        lab.sync(update(ONE, id="1", v="1"))
+        time.sleep(5.5)  # both Spark's token and ours have ended
+        lab.sync(update(ONE, id="1", v="2"))
+        assert lab.rows("one") == [("1", "2")]
+        assert proxy.given > first
+        assert "tables" in proxy.scopes
+        assert {"PyIceberg"} < proxy.passed  # Spark's requests too
 
 
 def test_a_process_logs_in_once(rest: str, tmp_path: Path) -> None:
