@@ -214,6 +214,12 @@ def test_every_folder_of_modules_is_a_package_under_one_name() -> None:
     assert [_name(folder) for folder in folders if not (folder / "__init__.py").is_file()] == []
 
 
+def test_each_decision_has_a_number_of_its_own() -> None:
+    pages = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+    assert [page.name for page in pages if not page.read_text().startswith(f"# {int(page.name[:4])}. ")] == []
+
+
 @pytest.mark.parametrize("floor", FLOORS)
 def test_a_floor_has_few_files_at_its_top(floor: str) -> None:
     assert len(list((ROOT / floor).glob("*.py"))) <= TOP_FILES_MAX[floor]

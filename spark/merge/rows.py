@@ -1,7 +1,7 @@
 """Rows on their way to Spark: in a file where all of Spark is on this machine, else as Arrow in the session.
 
 The executors of a cluster see no file of this machine, and without a Hadoop file system for it Spark reads no
-plain Parquet from an object store; what was measured is in docs/adr/0047.
+plain Parquet from an object store; what was measured is in docs/adr/0050.
 """
 
 from __future__ import annotations
