@@ -166,13 +166,13 @@ def _pinned_catalog(read_point: ReadPoint, names: Names) -> Iterator[Path]:
     directory = exchange.exchange_directory(read_point.lake, "cuts", uuid.uuid4().hex)
     try:
         database = directory / "catalog.db"
-        _write_catalog(database, read_point.lake.catalog, names)
+        _write_catalog(database, read_point.lake, names)
         yield database
     finally:
         exchange.remove_directory(directory)
 
 
-def _write_catalog(database: Path, catalog: str, names: Names) -> None:
+def _write_catalog(database: Path, lake: LakeSettings, names: Names) -> None:
     pinned = {each.name: each for each in names.values()}
     folder = Location(f"file:{database.parent}")
     locations = {name: _pinned_location(each, folder) for name, each in pinned.items()}
@@ -182,11 +182,11 @@ def _write_catalog(database: Path, catalog: str, names: Names) -> None:
         connection.execute(_NAMESPACES)
         connection.executemany(
             "INSERT INTO iceberg_tables VALUES (?, ?, ?, ?, NULL, 'TABLE')",
-            [(catalog, *key, locations[each.name]) for key, each in names.items()],
+            [(lake.catalog, *key, locations[each.name]) for key, each in names.items()],
         )
         connection.executemany(
             "INSERT INTO iceberg_namespace_properties VALUES (?, ?, 'exists', 'true')",
-            [(catalog, namespace) for namespace in {key[0] for key in names}],
+            [(lake.catalog, namespace) for namespace in {lake.namespace, *(key[0] for key in names)}],
         )
     connection.close()
 
