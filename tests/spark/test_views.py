@@ -185,7 +185,7 @@ def test_a_join_through_views_is_never_torn(viewed: Lab, monkeypatch: pytest.Mon
         stop.set()
         reader.join()
     print({kind: (len(sums), sum(each != TOTAL for each in sums)) for kind, sums in torn.items()})
-    assert len(torn["stays"]) > 10 * BATCHES
+    assert len(torn["stays"]) > BATCHES  # so that batches were published between reads
     assert set(torn["stays"]) == {TOTAL}
 
 
