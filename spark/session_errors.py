@@ -20,6 +20,7 @@ _SDK = re.compile(r"software\.amazon\.awssdk\.[\w.$]+Exception: ([^\n]*?) \(SDK 
 _STATUS = re.compile(r" \(Service: S3, Status Code: (\d+)[^)]*\)")
 _BROKEN = re.compile(r"(?:java\.net\.Socket\w*|ConnectionClosed|SSL\w*)Exception: [^\n]*")
 _OBJECT = re.compile(r"\bs3[an]?://[^\s'\",)]+")
+_IN_A_TASK = "Job aborted due to stage failure"
 _CATALOG_FULL = ("SQLITE_FULL", "database or disk is full")
 
 
@@ -62,7 +63,8 @@ def store_failure(error: Exception) -> StoreFailure | None:
         refused = status is not None and status[1] in ("401", "403")
         return StoreFailure(f"{answer}{times}", place, passing=False, refused=refused)
     broken = _BROKEN.search(text)
-    if broken is None or place is None:
+    # A task reads and writes nothing but the store; outside of tasks a connection may be the catalog's.
+    if broken is None or (place is None and _IN_A_TASK not in text):
         return None
     return StoreFailure(broken[0].rpartition("Exception: ")[2], place, passing=True, refused=False)
 

@@ -16,6 +16,7 @@ import pytest
 
 from slotlake.decoder.errors import LakeError
 from slotlake.infra.local.object_store import LocalObjectStore
+from slotlake.spark.session_errors import StoreFailure, store_failure
 from slotlake.spark.storage import bucket, requests
 from slotlake.spark.storage.base import StoreRefusedError, StoreUnavailableError
 from slotlake.spark.storage.bucket import BucketStore
@@ -207,3 +208,28 @@ def test_a_small_object_is_opened_and_read_by_one_request(
         assert file.read(10_000) == (CONTENT * 20)[60_000:70_000]
     with pytest.raises(FileNotFoundError):
         store.open(root / "none")
+
+
+_TASK = "Job aborted due to stage failure: Task 1 in stage 22.0 failed 1 times"
+_SDK = "software.amazon.awssdk.services.s3.S3Exception: {} (Service: S3, Status Code: {}, Request ID: x)"
+
+
+def test_what_a_store_did_to_spark_is_read_from_its_error() -> None:
+    expected = {
+        f"{_TASK}: {_SDK.format('Slow down.', 503)} (SDK Attempt Count: 9)": (
+            StoreFailure("Slow down. (status 503); tried 9 times", None, passing=False, refused=False)
+        ),
+        f"{_TASK}: {_SDK.format('Expired.', 403)} (SDK Attempt Count: 1)": (
+            StoreFailure("Expired. (status 403)", None, passing=False, refused=True)
+        ),
+        f"{_TASK}: java.io.UncheckedIOException: java.net.SocketException: Connection reset\n\tat x": (
+            StoreFailure("Connection reset", None, passing=True, refused=False)
+        ),
+        "Failed to fetch file: s3://b/t/x.parquet\nCaused by: java.net.SocketException: Connection reset": (
+            StoreFailure("Connection reset", "s3://b/t/x.parquet", passing=True, refused=False)
+        ),
+        "org.postgresql.util.PSQLException: java.net.SocketException: Connection reset": None,
+        "[DIVIDE_BY_ZERO] Division by zero.": None,
+    }
+    for text, failure in expected.items():
+        assert store_failure(Exception(text)) == failure, text
