@@ -214,6 +214,7 @@ class OpenPipeline:
     def _shared_changelog(self) -> Iterator[None]:
         """Make this machine's change log equal to the stored one, and afterwards the other way round."""
         if self.stored is None:
+            self.file.stored_note.unlink(missing_ok=True)  # a folder again: what is only in it is not to go
             yield
             return
         self.stored.refresh(self._last_batch_start())
@@ -226,7 +227,7 @@ class OpenPipeline:
         self.stored.save()
 
     def _last_batch_start(self) -> int:
-        """Where the last published batch starts, as an LSN; 0 if there is none."""
+        """Where the last published batch starts, as an LSN; 0 if there is none, or the lake cannot say it."""
         from slotlake.decoder.changelog.batches import batch_positions
         from slotlake.spark.catalog.base import load_one
         from slotlake.spark.catalog.open import open_catalog
@@ -235,13 +236,19 @@ class OpenPipeline:
         from slotlake.spark.tables.metadata import head, summary
 
         name = commits_name(self.lake.namespace)
-        with open_catalog(self.lake) as catalog:
-            if not is_owned_by(catalog, self.name):
-                return 0
-            metadata = load_one(catalog, name).metadata
+        try:
+            with open_catalog(self.lake) as catalog:
+                if not is_owned_by(catalog, self.name):
+                    return 0
+                metadata = load_one(catalog, name).metadata
+            position = position_of(metadata, name)
+        except LakeError as error:
+            if error.retryable:
+                raise
+            return 0  # `recover` must come as far as to find out what is wrong
         newest = head(metadata)
         ends = batch_positions(summary(newest).get(BATCH, "")) if newest else None
-        return position_of(metadata, name) if ends is None else ends[0]
+        return position if ends is None else min(position, ends[0])
 
     def position(self) -> int:
         """The lake's position.

@@ -35,6 +35,7 @@ from slotlake.decoder.changelog.incoming import incoming_path, make_incoming, re
 from slotlake.decoder.changelog.writer import sync_path, writing
 from slotlake.decoder.errors import ChangeLogError
 from slotlake.decoder.failpoints import reach
+from slotlake.infra.config.pipeline_file import STORED_NOTE
 from slotlake.infra.state_file import StateFile
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.storage import stores
@@ -42,7 +43,6 @@ from slotlake.spark.storage.base import StoredFile
 from slotlake.spark.storage.location import Location
 
 _BATCHES, _FILES = "batches", "batch-files"
-_NOTE: Final = ".stored.json"
 _ARCHIVE_BYTES: Final = 4 << 20
 _LARGE: Final = "large.json"  # in an archive: the large files' names and their folder
 _AT_ONCE: Final = 4
@@ -61,7 +61,7 @@ class StoredChangeLog:
         self.root = root
         self._folder = folder
         self._store = stores.store_of(root)
-        self._note = StateFile(folder / _NOTE)
+        self._note = StateFile(folder / STORED_NOTE)
         self._from: int | None = None  # not refreshed yet
         self._seen: set[str] = set()
 
@@ -92,9 +92,8 @@ class StoredChangeLog:
             LakeError: the store does not answer, or refuses.
             ChangeLogError: the folder cannot be written.
         """
-        if not self._note.path.exists():  # the pipeline's change log was a folder until now
-            self._from = 0
-            self.save()
+        if not self._note.path.exists():
+            self._bring_all()
         self._from = start
         listed = {self._name(file): file for file in self._listed(f"{_BATCHES}/{start:016X}")}
         known = {name: each for name, each in self._known().items() if name in listed}
@@ -105,6 +104,12 @@ class StoredChangeLog:
                 known[name] = [self._fetch(name, file), file.version]
         self._write_note(known)
         self._seen = self._present()
+
+    def _bring_all(self) -> None:
+        """Bring to the store what it lacks: the pipeline's change log was a folder until now."""
+        self._from, stored = 0, {self._name(file) for file in self._store.files(self.root)}
+        for name in sorted(self._present() - stored):
+            self._upload(name, replaces=False)
 
     def save(self) -> None:
         """Bring to the store what is new in the folder, and remove what was removed here.
@@ -167,15 +172,17 @@ class StoredChangeLog:
             position: the lake's position.
             oldest: seconds since 1970; what was written before it goes.
         """
-        names = []
-        for file in self._store.files(self.root):
-            name = self._name(file)
-            ends = batch_positions(name.partition(".")[0])
-            if ends is not None and ends[1] <= position and file.modified < oldest:
-                names.append(name)
+        old = {self._name(file): file for file in self._store.files(self.root) if file.modified < oldest}
+        ends = {name: batch_positions(name.partition(".")[0]) for name in old}
+        batches = {name: each[1] for name, each in ends.items() if each is not None}
+        names = [name for name, end in batches.items() if end <= position]
         self.forget(names)
         for name in names:
             _remove(self._path(name))
+        if len(names) == len(
+            batches
+        ):  # then no old batch needs an old large file: killed runs have left them
+            self._store.remove([f.location for name, f in old.items() if name.startswith(f"{_FILES}/")])
         return len(names)
 
     def sizes(self) -> tuple[int, int]:
@@ -195,7 +202,8 @@ class StoredChangeLog:
         """Write it to the store, and return its version there."""
         path, location = self._path(name), self._location(name)
         if path.is_file():
-            return self._write(location, path.read_bytes(), replaces=True)  # a repeated pull writes the same
+            self._store.put(path, location)  # a repeated pull writes the same; there is no moment without it
+            return ""
         folder = self.root / _FILES / secrets.token_hex(8)
         small, large = _by_size(path)
         archive = io.BytesIO()

@@ -113,6 +113,11 @@ class PipelineFile(Section):
         return self.state_dir / "dropped.json"
 
     @property
+    def stored_note(self) -> Path:
+        """If this file exists, the change log is in an object store, and notes here what it has."""
+        return self.state_dir / "changelog" / STORED_NOTE
+
+    @property
     def changelog_dir(self) -> Path:
         """The archive of change log batches; of one in an object store, this machine's part."""
         if self.changelog.path is None or self.changelog.in_bucket:
@@ -196,6 +201,7 @@ class PipelineFile(Section):
         return (self.path.parent / self.lake.warehouse.removeprefix("file:")).resolve().as_uri()
 
 
+STORED_NOTE = ".stored.json"
 _OPTIONAL_SECTIONS = frozenset(
     {
         *("tables", "changelog", "airflow", "maintenance", "monitor", "spark"),

@@ -8,14 +8,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
 from slotlake import Pipeline
 from slotlake.decoder.errors import ChangeLogError, PipelineFileError
+from slotlake.infra.archive.store import StoredChangeLog
 from slotlake.infra.local.object_store import LocalObjectStore
 from slotlake.spark import lake_files
 from slotlake.spark.storage import uploads
+from slotlake.spark.storage.base import StoreUnavailableError
+from slotlake.spark.storage.location import Location
 from tests.conftest import Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.e2e.test_crash import run_cli
@@ -60,10 +64,14 @@ def _change(database: Database, seed: int) -> None:
     )
 
 
+def _stored_root(pipeline: Pipeline) -> Location:
+    assert pipeline.stored is not None
+    return pipeline.stored.root
+
+
 def _objects(pipeline: Pipeline) -> set[str]:
-    stored = pipeline.stored
-    assert stored is not None
-    return {file.location.removeprefix(f"{stored.root}/") for file in lake_files.files(stored.root)}
+    root = _stored_root(pipeline)
+    return {file.location.removeprefix(f"{root}/") for file in lake_files.files(root)}
 
 
 @pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it")
@@ -150,6 +158,7 @@ def test_old_batches_leave_the_bucket_and_damaged_ones_are_pulled_again(
         a.init()
         _change(database, 1)
         a.sync()
+        lake_files.write_new(_stored_root(a) / "batch-files" / "0123" / "killed.parquet", b"1")
         _change(database, 2)
         pulled = a.pull()
         folder = Path(object_store.folder / "objects" / "lake")
@@ -177,11 +186,12 @@ def test_old_batches_leave_the_bucket_and_damaged_ones_are_pulled_again(
         a.sync()
         a.sync()
         assert len([name for name in _objects(a) if name.startswith("batches/")]) <= 1
+        assert not [name for name in _objects(a) if name.startswith("batch-files/")]
         assert_equal(database, a, TABLES)
 
 
 def test_a_change_log_in_a_folder_moves_into_the_bucket(
-    database: Database, machine: Callable[[str], Path], connect: str
+    database: Database, machine: Callable[[str], Path], connect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = machine("a")
     text = file.read_text()
@@ -197,6 +207,20 @@ def test_a_change_log_in_a_folder_moves_into_the_bucket(
     with Pipeline.open(machine("b"), remote=connect) as b:
         b.replay("again")
         database.execute("COMMIT PREPARED 'moved'")
+        b.sync()
+        assert_equal(database, b, TABLES)
+    file.write_text(text.replace(line, ""))  # and back again
+    database.execute("BEGIN; UPDATE accounts SET balance = -2 WHERE id = 78; PREPARE TRANSACTION 'back'")
+    with Pipeline.open(file, remote=connect) as a:
+        a.sync()
+    file.write_text(text)
+    with Pipeline.open(file, remote=connect) as a:
+        a.sync()
+        away = StoreUnavailableError("the object store is away")
+        monkeypatch.setattr(StoredChangeLog, "sizes", MagicMock(side_effect=away))
+        assert a.status().changelog_batches > 0
+    with Pipeline.open(machine("b"), remote=connect) as b:
+        database.execute("COMMIT PREPARED 'back'")
         b.sync()
         assert_equal(database, b, TABLES)
 
