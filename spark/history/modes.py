@@ -14,7 +14,6 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from slotlake.decoder.failpoints import reach
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.fold.conflicts import OnConflict
@@ -25,6 +24,7 @@ from slotlake.spark.history.changes_rows import Numbered, change_rows
 from slotlake.spark.history.fold import HistoryFold
 from slotlake.spark.merge.representation import in_representation
 from slotlake.spark.merge.run import Work, run, run_query, run_statements, run_steps, view_of
+from slotlake.spark.merge.slices import end_slice
 from slotlake.spark.merge.sql import Target
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.derived_tables import Source, empty_insert, field_changes, fields_of
@@ -164,7 +164,8 @@ def _append(work: Work, changes: MirrorChanges) -> None:
                 run_statements(work, sql)
                 return
             run_steps(work, sql)
-            reach("apply.between_slices")
+        del each, rows
+        end_slice(work)
     run_statements(work, [empty_insert(name, catalog)], nothing_staged=not changes.sliced)
 
 
@@ -177,7 +178,9 @@ def _versions(work: Work, changes: MirrorChanges, choice: OnConflict) -> None:
             staged += 1
             if final:
                 return
-        reach("apply.between_slices")
+            del parts
+        del each
+        end_slice(work)
     statement = empty_insert(work.table.name, work.lake.catalog)
     run_statements(work, [statement], nothing_staged=not changes.sliced)
 

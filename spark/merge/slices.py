@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from slotlake.decoder.failpoints import reach
+from slotlake.spark import exchange
 from slotlake.spark.catalog.base import Loaded, load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.fold.batch import Folded, SegmentFold
@@ -68,11 +69,21 @@ def stage_slices(
         rows, conflicts = rows + staged.folded, conflicts + staged.conflicts
         if conflicts and choice == "fail":
             raise conflict_error(schema.source_name, conflicts)
-        reach("apply.between_slices")
-        # Or Arrow would keep what the largest slice so far took, and the next one takes it anew.
-        pa.default_memory_pool().release_unused()
+        del fold
+        end_slice(work)
     complete(work, conflicts.properties(before))
     return Staged(rows, conflicts)
+
+
+def end_slice(work: Work) -> None:
+    """Give up what a slice that is staged needed: its rows' files, and memory that Arrow keeps for later.
+
+    Args:
+        work: the table.
+    """
+    reach("apply.between_slices")
+    exchange.remove_directory(work.directory)
+    pa.default_memory_pool().release_unused()
 
 
 def complete(work: Work, properties: dict[str, str] | None = None) -> None:

@@ -52,7 +52,7 @@ def _changes(seed: int, keys: set[int], bag: list[str], steps: int) -> Iterator[
     """What a source with these rows may send."""
     chance, shape = random.Random(seed), KEYED
     for number in range(steps):
-        if number == steps // 2 and seed == 2:
+        if number == steps // 2 and seed > 1:
             shape = WIDER
             yield truncate(PLAIN)
         if number == steps // 3 and seed == 3:
@@ -110,8 +110,8 @@ def _metadata(lab: Lab, table: str) -> dict[str, Any]:
 
 def test_a_batch_in_slices_gives_what_it_gives_in_one_piece(labs: tuple[Lab, Lab]) -> None:
     keys, bag, positions = set(range(6)), ["a", "a", "b"], []
-    for seed in (1, 2, 3) if LONG else (2, 3):
-        changes = list(_changes(seed, keys, bag, 24 if LONG else 14))
+    for seed in (1, 2, 3) if LONG else (3,):
+        changes = list(_changes(seed, keys, bag, 24 if LONG else 18))
         for lab in labs:
             batch = lab.sync(*changes)
         positions.append(batch.end_lsn)

@@ -115,7 +115,7 @@ def test_versions_that_take_turns(sizes: tuple[int, int]) -> None:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("skip", [False, True])
-@settings(max_examples=EXAMPLES // 2, deadline=None)
+@settings(max_examples=EXAMPLES // 4, deadline=None)
 @given(case=histories(), sizes=SIZES)
 def test_a_batch_in_slices_is_what_a_subscriber_would_hold(
     case: tuple[Source, Lake, list[int]], sizes: tuple[int, int], skip: bool
@@ -137,7 +137,7 @@ def test_a_batch_in_slices_is_what_a_subscriber_would_hold(
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("skip", [False, True])
-@settings(max_examples=EXAMPLES // 2, deadline=None)
+@settings(max_examples=EXAMPLES // 4, deadline=None)
 @given(messages=arbitrary(), lacking=st.sets(st.integers(0, 3)), sizes=SIZES)
 def test_slices_with_collisions_and_missing_rows_end_as_a_subscriber_would_end(
     messages: list[Message], lacking: set[int], sizes: tuple[int, int], skip: bool
