@@ -10,7 +10,7 @@ import pytest
 from slotlake.spark.catalog.rest import RestPointers
 from tests.conftest import Database, fresh_database
 
-KINDS = ("postgresql", "rest", "per_table", "hive", "glue")
+KINDS = ("postgresql", "rest", "per_table", "hive")
 
 GLUE_URI = "glue://eu-central-1"
 
@@ -45,8 +45,6 @@ def lake_options(
         return {"uri": postgres_uri(stack.enter_context(fresh_database(pg))), "lake": "lake:\n"}
     if kind == "hive":
         return {"uri": request.getfixturevalue("hive"), "lake": "lake:\n  publish: per_table\n"}
-    if kind == "glue":
-        return {"uri": GLUE_URI, "lake": f"lake:\n{glue_lines(request)}"}
     lines = "lake:\n"
     if kind == "per_table":
         monkeypatch.setattr(RestPointers, "together", False)
