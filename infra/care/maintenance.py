@@ -70,7 +70,7 @@ def maintain(
 
 def _end_uploads(pipeline: OpenPipeline) -> tuple[int, list[str]]:
     """End the uploads in parts that killed runs have left; a store that refuses leads to a warning."""
-    from slotlake.spark.storage.base import StoreUnavailableError
+    from slotlake.spark.storage.base import StoreRefusedError, StoreUnavailableError
     from slotlake.spark.storage.uploads import end_uploads
 
     lake, oldest = pipeline.lake, time.time() - pipeline.file.maintenance.orphan_hours * 3600
@@ -78,7 +78,7 @@ def _end_uploads(pipeline: OpenPipeline) -> tuple[int, list[str]]:
     folders += [pipeline.stored.root] if pipeline.stored is not None else []
     try:
         return sum(end_uploads(folder, lake.storage, oldest) or 0 for folder in folders), []
-    except StoreUnavailableError as error:
+    except (StoreRefusedError, StoreUnavailableError) as error:
         return 0, [f"uploads that killed runs have left stay: {error.what}; {error.way_out}"]
 
 

@@ -8,7 +8,8 @@ last request makes it visible; both are whole or nothing.
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
@@ -22,7 +23,7 @@ from slotlake.spark.storage.recent import RecentContent
 from slotlake.spark.storage.settings import StorageSettings
 
 if TYPE_CHECKING:
-    from obstore.store import ObjectStore
+    from obstore.store import ObjectStore, S3Credential
 
 _PART_BYTES: Final = 16 << 20
 _PARTS_AT_ONCE: Final = 4
@@ -31,6 +32,7 @@ _FIRST_BYTES: Final = 64 << 10
 _READ_AHEAD_BYTES: Final = 4 << 20
 _LISTED_AT_ONCE: Final = 1000
 _RECENT_BYTES_MAX: Final = 32 << 20
+_ASKED_AGAIN: Final = timedelta(seconds=10)
 
 
 class BucketStore(Store):
@@ -46,7 +48,8 @@ class BucketStore(Store):
         self._store = _opened(bucket, settings)
         self._recent = RecentContent(_RECENT_BYTES_MAX)
         self._name = settings.endpoint or bucket
-        self._ask = requests.Endpoint(self._name).ask
+        own = settings.keys if Location(bucket).scheme in S3_SCHEMES else None
+        self._ask = requests.Endpoint(self._name, own).ask
 
     def read(self, location: Location) -> bytes:
         """Return all bytes of an object, by one request, or by none if it was read or written lately."""
@@ -229,7 +232,28 @@ def _opened(bucket: str, settings: StorageSettings) -> ObjectStore:
     location = Location(bucket)
     if location.scheme in S3_SCHEMES:
         name = bucket.partition("://")[2]
-        return S3Store(name, config=cast("Any", settings.obstore_config()), **limits)
+        config = cast("Any", settings.obstore_config())
+        return S3Store(name, config=config, credential_provider=_credential(settings), **limits)
     if location.scheme == "gs":
         return GCSStore.from_url(bucket, **limits)
     return AzureStore.from_url(bucket, **limits)
+
+
+def _credential(settings: StorageSettings) -> Callable[[], S3Credential]:
+    """What gives obstore its keys: the environment alone would add a token of its own to other keys."""
+
+    def credential() -> S3Credential:
+        keys, until = settings.keys(), None
+        if (
+            not settings.access_key
+        ):  # obstore uses them until then; they are renewed, or others, before they end
+            ends = [datetime.fromtimestamp(keys.until, UTC)] if keys.until is not None else []
+            until = min([datetime.now(UTC) + _ASKED_AGAIN, *ends])
+        return {
+            "access_key_id": keys.access_key,
+            "secret_access_key": keys.secret_key,
+            "token": keys.token or None,
+            "expires_at": until,
+        }
+
+    return credential

@@ -29,6 +29,7 @@ from obstore.exceptions import (
 )
 
 from slotlake.spark.storage.base import StoreRefusedError, StoreUnavailableError
+from slotlake.spark.storage.keys.signing import Keys
 from slotlake.spark.storage.location import Location
 
 T = TypeVar("T")
@@ -57,7 +58,8 @@ _REFUSING_CODES: Final = (
 )
 _REFUSED: Final = (
     "see that the keys are right and not expired, that they may do this, and that the clock is right "
-    "(lake.storage; without keys there, those of the environment); then run the same command again"
+    "(lake.storage; without keys there, those of this machine: docs/storage.md); then run the same command "
+    "again"
 )
 _AWAY: Final = (
     "see that the store answers at this address (lake.storage: endpoint, region), then run the same command "
@@ -71,9 +73,11 @@ class Endpoint:
 
     Attributes:
         name: its address, or whose it is.
+        keys: gives the keys of its requests; None if slotlake does not know them.
     """
 
     name: str
+    keys: Callable[[], Keys] | None = None
 
     def ask(self, operation: str, location: Location, request: Callable[[], T]) -> T:
         """Make a request, again after failures that a further try can mend.
@@ -86,11 +90,12 @@ class Endpoint:
         Raises:
             FileNotFoundError: there is no such object, or no such bucket.
             FileExistsError: it was to be new, and is there.
-            StoreRefusedError: the keys do not allow it.
+            StoreRefusedError: the keys do not allow it, or there are none.
             StoreUnavailableError: it failed as often as it may.
         """
         begun, tries, pause = time.monotonic(), 0, _PAUSE_SECONDS
         while True:
+            origin = "" if self.keys is None else self.keys().origin
             try:
                 return request()
             except (BaseError, FileNotFoundError) as error:
@@ -98,20 +103,21 @@ class Endpoint:
                 seconds = time.monotonic() - begun
                 again = _passes(error) and tries < _TRIES_MAX and seconds < RETRY_SECONDS
                 if not again:
-                    raise self._named(error, operation, location, tries, seconds) from error
+                    raise self._named(error, operation, location, tries, seconds, origin) from error
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  so that not all come back at once
             pause = min(pause * 2, _PAUSE_SECONDS_MAX)
 
     def _named(
-        self, error: Exception, operation: str, location: Location, tries: int, seconds: float
+        self, error: Exception, operation: str, location: Location, tries: int, seconds: float, origin: str
     ) -> Exception:
         if isinstance(error, AlreadyExistsError | PreconditionError):
             return FileExistsError(17, "the object is there already", location)
         if isinstance(error, FileNotFoundError):
             return FileNotFoundError(2, f"{self.name} has no such object, or no such bucket", location)
         if _refuses(error):
+            whose = f" with the keys of {origin}" if origin else ""
             return StoreRefusedError(
-                f"the object store {self.name} refused to {operation}: {said(error)}",
+                f"the object store {self.name} refused to {operation}{whose}: {said(error)}",
                 where=location,
                 way_out=_REFUSED,
             )

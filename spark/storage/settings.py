@@ -1,7 +1,6 @@
 """How an object store is reached: ``lake.storage`` of the pipeline file, for obstore and for Spark.
 
-Without keys both take what the machine has: environment variables, the container's or the instance's role, a
-web identity.  Spark also reads profiles of ``~/.aws``; obstore does not.
+Without keys both take what the machine has, in the same order (spark/storage/keys).
 """
 
 from __future__ import annotations
@@ -9,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+
+from slotlake.spark.storage.keys.chain import current_keys, region_with_instance, usual_region
+from slotlake.spark.storage.keys.signing import Keys
 
 DEFAULT_REGION: Final = "us-east-1"  # signatures need one; S3 servers other than AWS ignore which
 
@@ -42,14 +44,27 @@ class StorageSettings:
         """Whether the bucket stands in the path of each request."""
         return self.endpoint is not None if self.path_style is None else self.path_style
 
+    def keys(self) -> Keys:
+        """Return the keys that requests are signed with, good for some minutes.
+
+        Raises:
+            StoreRefusedError: there are none, or who should give them refuses.
+            StoreUnavailableError: who should give them does not answer.
+        """
+        if self.access_key and self.secret_key:
+            return Keys(self.access_key, self.secret_key, self.session_token or "")
+        return current_keys()
+
+    def signing_region(self) -> str:
+        """Return the region for signatures; a machine that says none is asked where it is."""
+        own = self.region or (DEFAULT_REGION if self.endpoint else None)
+        return own or region_with_instance() or DEFAULT_REGION
+
     def obstore_config(self) -> dict[str, str | bool]:
-        """Return the settings for obstore's ``S3Store``."""
+        """Return the settings for obstore's ``S3Store``, without keys."""
         given = {
             "endpoint": self.endpoint,
-            "region": self.region or (DEFAULT_REGION if self.endpoint else None),
-            "access_key_id": self.access_key,
-            "secret_access_key": self.secret_key,
-            "session_token": self.session_token,
+            "region": self.signing_region(),
             "server_side_encryption": self.encryption,
             "sse_kms_key_id": self.kms_key,
         }
@@ -60,7 +75,7 @@ class StorageSettings:
         """Return the settings for Iceberg's ``S3FileIO``, by its names."""
         given = {
             "s3.endpoint": self.endpoint,
-            "client.region": self.region or (DEFAULT_REGION if self.endpoint else None),
+            "client.region": self.region or (DEFAULT_REGION if self.endpoint else usual_region()),
             "s3.access-key-id": self.access_key,
             "s3.secret-access-key": self.secret_key,
             "s3.session-token": self.session_token,

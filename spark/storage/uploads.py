@@ -1,32 +1,27 @@
 """Uploads in parts that were never ended: a killed copy, or a killed Spark, leaves them in S3.
 
 They are no objects: nothing lists or reads them, but they cost storage.  obstore has no request for them, so
-three plain requests are made here and signed as S3 wants it (AWS Signature Version 4): list, page on, abort.
+three plain requests are made here: list, page on, abort.
 
 Invariant: only uploads under one prefix, and begun before a moment, are ended.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import os
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from http.client import HTTPException
+from datetime import datetime
 from typing import Final
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlsplit
 from xml.etree import ElementTree
 
 from slotlake.spark.storage.base import StoreUnavailableError
+from slotlake.spark.storage.keys.plain_requests import Request, ask
+from slotlake.spark.storage.keys.signing import Keys, Scope, query_text, signed
 from slotlake.spark.storage.location import S3_SCHEMES, Location
-from slotlake.spark.storage.settings import DEFAULT_REGION, StorageSettings
+from slotlake.spark.storage.settings import StorageSettings
 
 _SECONDS_MAX: Final = 30
-_NOTHING_SHA256: Final = hashlib.sha256(b"").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -46,8 +41,7 @@ class Upload:
 def end_uploads(folder: Location, settings: StorageSettings, oldest: float) -> int | None:
     """End uploads of a folder that began long ago, and return how many; None if this store is not asked.
 
-    Only S3 is asked, and only with keys of ``lake.storage`` or the environment: Google's and Azure's stores
-    remove such parts by themselves.
+    Only S3 is asked: Google's and Azure's stores remove such parts by themselves.
 
     Args:
         folder: a place in an object store.
@@ -56,6 +50,7 @@ def end_uploads(folder: Location, settings: StorageSettings, oldest: float) -> i
 
     Raises:
         StoreUnavailableError: the store does not answer, or refuses.
+        StoreRefusedError: there are no keys.
     """
     signer = _signer(folder, settings)
     if signer is None:
@@ -74,26 +69,20 @@ class _Signer:
     address: str
     path: str
     region: str
-    access_key: str
-    secret_key: str
-    token: str | None
+    keys: Keys
 
     def ask(self, method: str, key: str, query: Mapping[str, str]) -> bytes:
         path = quote(f"{self.path}/{key}" if key else self.path or "/")
-        parameters = urlencode(sorted(query.items()), quote_via=quote, safe="-_.~")
-        headers = self._signed(method, path, parameters)
-        request = urllib.request.Request(  # noqa: S310  the address of lake.storage
-            f"{self.address}{path}?{parameters}", method=method, headers=headers
-        )
+        request = Request(method, f"{self.address}{path}?{query_text(query)}", seconds=_SECONDS_MAX)
         try:
-            with urllib.request.urlopen(request, timeout=_SECONDS_MAX) as answer:  # noqa: S310
-                return bytes(answer.read())
-        except urllib.error.HTTPError as error:
-            if error.code == 404:  # somebody else has ended it
-                return b""
-            raise self._failed(f"status {error.code} {error.reason}") from None
-        except (OSError, HTTPException) as error:
-            raise self._failed(str(getattr(error, "reason", error))) from None
+            answer = ask(signed(request, self.keys, Scope("s3", self.region)))
+        except OSError as error:
+            raise self._failed(str(error)) from None
+        if answer.status == 404:  # somebody else has ended it
+            return b""
+        if not answer.ok:
+            raise self._failed(f"status {answer.status}")
+        return answer.body
 
     def _failed(self, why: str) -> StoreUnavailableError:
         return StoreUnavailableError(
@@ -103,38 +92,11 @@ class _Signer:
             "s3:AbortMultipartUpload), then run the same command again",
         )
 
-    def _signed(self, method: str, path: str, parameters: str) -> dict[str, str]:
-        now = datetime.now(UTC)
-        moment, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
-        headers = {
-            "host": urlsplit(self.address).netloc,
-            "x-amz-content-sha256": _NOTHING_SHA256,
-            "x-amz-date": moment,
-            **({"x-amz-security-token": self.token} if self.token else {}),
-        }
-        names = ";".join(sorted(headers))
-        lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
-        canonical = f"{method}\n{path}\n{parameters}\n{lines}\n{names}\n{_NOTHING_SHA256}"
-        scope = f"{day}/{self.region}/s3/aws4_request"
-        digest = hashlib.sha256(canonical.encode()).hexdigest()
-        key = f"AWS4{self.secret_key}".encode()
-        for part in (day, self.region, "s3", "aws4_request"):
-            key = hmac.digest(key, part.encode(), "sha256")
-        text = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{digest}"
-        signature = hmac.digest(key, text.encode(), "sha256").hex()
-        credential = f"AWS4-HMAC-SHA256 Credential={self.access_key}/{scope}"
-        return {**headers, "Authorization": f"{credential}, SignedHeaders={names}, Signature={signature}"}
-
 
 def _signer(folder: Location, settings: StorageSettings) -> _Signer | None:
-    access_key = settings.access_key or os.environ.get("AWS_ACCESS_KEY_ID")
-    secret_key = settings.secret_key or os.environ.get("AWS_SECRET_ACCESS_KEY")
-    if folder.scheme not in S3_SCHEMES or not access_key or not secret_key:
+    if folder.scheme not in S3_SCHEMES:
         return None
-    own = settings.access_key is not None
-    bucket = folder.bucket.partition("://")[2]
-    region = settings.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    region = region or DEFAULT_REGION
+    bucket, region = folder.bucket.partition("://")[2], settings.signing_region()
     parts = urlsplit(settings.endpoint or f"https://s3.{region}.amazonaws.com")
     host = parts.netloc if settings.uses_paths else f"{bucket}.{parts.netloc}"
     return _Signer(
@@ -142,9 +104,7 @@ def _signer(folder: Location, settings: StorageSettings) -> _Signer | None:
         address=f"{parts.scheme}://{host}",
         path=f"/{bucket}" if settings.uses_paths else "",
         region=region,
-        access_key=access_key,
-        secret_key=secret_key,
-        token=settings.session_token if own else os.environ.get("AWS_SESSION_TOKEN"),
+        keys=settings.keys(),
     )
 
 

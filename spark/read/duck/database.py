@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -25,9 +24,9 @@ from slotlake.spark.lake import LakeSettings
 from slotlake.spark.read.duck.quoting import literal, quoted
 from slotlake.spark.read.point import Pinned, ReadPoint
 from slotlake.spark.read.table_names import pinned_metadata
+from slotlake.spark.storage.base import StoreRefusedError, StoreUnavailableError
 from slotlake.spark.storage.folder import local_path
 from slotlake.spark.storage.location import S3_SCHEMES, Location
-from slotlake.spark.storage.settings import DEFAULT_REGION
 from slotlake.spark.storage.stores import canonical
 
 if TYPE_CHECKING:
@@ -62,11 +61,16 @@ def unreadable_reason(read_point: ReadPoint) -> str | None:
         _extension_files()
     except SetupError as error:
         return error.what
-    if read_point.lake.is_in_bucket and _keys(read_point.lake) is None:
-        return "the store's keys are neither in lake.storage nor in this environment"
     pointers = (each.pointer for each in read_point.pinned.values())
     schemes = {Location(pointer).scheme for pointer in pointers} - {"file", *S3_SCHEMES}
-    return f"DuckDB reads folders and S3 here, not {min(schemes)}://" if schemes else None
+    if schemes:
+        return f"DuckDB reads folders and S3 here, not {min(schemes)}://"
+    try:
+        if read_point.lake.is_in_bucket:
+            read_point.lake.storage.keys()
+    except (StoreRefusedError, StoreUnavailableError) as error:
+        return error.what
+    return None
 
 
 @contextmanager
@@ -169,21 +173,11 @@ def _place(location: str) -> str:
     return where if where.is_in_bucket else str(local_path(where))
 
 
-def _keys(lake: LakeSettings) -> tuple[str, str, str] | None:
-    """The store's keys and the token of temporary ones; None if only other programs know where they are."""
-    storage, names = lake.storage, ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-    if storage.access_key and storage.secret_key:
-        return storage.access_key, storage.secret_key, storage.session_token or ""
-    key, secret, token = (os.environ.get(name, "") for name in names)
-    return (key, secret, token) if key and secret else None
-
-
 def _secret(lake: LakeSettings) -> str:
     """The statement that tells DuckDB how the lake's bucket is reached, and no other."""
-    key, secret, token = _keys(lake) or ("", "", "")
-    storage, address = lake.storage, urlsplit(lake.storage.endpoint or "")
-    region = storage.region or os.environ.get("AWS_REGION") or DEFAULT_REGION
-    parts = {"KEY_ID": key, "SECRET": secret, "SESSION_TOKEN": token, "REGION": region}
+    storage, address, keys = lake.storage, urlsplit(lake.storage.endpoint or ""), lake.storage.keys()
+    parts = {"KEY_ID": keys.access_key, "SECRET": keys.secret_key, "SESSION_TOKEN": keys.token}
+    parts |= {"REGION": storage.signing_region()}
     parts |= {"ENDPOINT": address.netloc, "URL_STYLE": "path" if storage.uses_paths else "vhost"}
     listed = ", ".join(f"{name} {literal(text)}" for name, text in parts.items() if text)
     secure = "false" if address.scheme == "http" else "true"
