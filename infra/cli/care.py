@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from slotlake.infra.cli.options import CARE, JsonOption, PipelineArgument, open_pipeline, pipeline_and_tables
+from slotlake.infra.cli.options import (
+    CARE,
+    JsonOption,
+    PipelineArgument,
+    TablesArgument,
+    WaitOption,
+    open_pipeline,
+    pipeline_and_tables,
+)
 from slotlake.infra.cli.output import show
 from slotlake.infra.cli.progress_display import progress_shown
 from slotlake.infra.cli.resume import resume_tables, show_resumed
@@ -90,7 +98,7 @@ def maintain(
         typer.Option("--rewrite-layout", help="Also rewrite tables with files of an earlier layout."),
     ] = False,
     as_json: JsonOption = False,
-    wait: Annotated[float, typer.Option(help="Seconds to wait while another run works.")] = 60.0,
+    wait: WaitOption = 60.0,
 ) -> None:
     """Keep the lake's tables small and fast: pack files, expire old snapshots, remove unused files."""
     with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
@@ -101,14 +109,9 @@ def maintain(
 @commands.command("format", rich_help_panel=CARE)
 def format_tables(
     pipeline: PipelineArgument,
-    tables: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TABLE…]", help="Only these tables, in PostgreSQL's form: public.orders. Default: all."
-        ),
-    ] = None,
+    tables: TablesArgument = None,
     as_json: JsonOption = False,
-    wait: Annotated[float, typer.Option(help="Seconds to wait while another run works.")] = 60.0,
+    wait: WaitOption = 60.0,
 ) -> None:
     """Give tables the Iceberg format that the pipeline file asks for (lake.format). Rewrites no rows."""
     with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
@@ -119,14 +122,9 @@ def format_tables(
 @commands.command("layout", rich_help_panel=CARE)
 def lay_out_tables(
     pipeline: PipelineArgument,
-    tables: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TABLE…]", help="Only these tables, in PostgreSQL's form: public.orders. Default: all."
-        ),
-    ] = None,
+    tables: TablesArgument = None,
     as_json: JsonOption = False,
-    wait: Annotated[float, typer.Option(help="Seconds to wait while another run works.")] = 60.0,
+    wait: WaitOption = 60.0,
 ) -> None:
     """Give tables the partitions and the sort order of the pipeline file. Rewrites no rows."""
     with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 PipelineArgument = Annotated[Path, typer.Argument(metavar="PIPELINE.yaml", help="The pipeline file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document for programs.")]
+WaitOption = Annotated[float, typer.Option(help="Seconds to wait while another run works.")]
+TablesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TABLE…]", help="Only these tables, in PostgreSQL's form: public.orders. Default: all."
+    ),
+]
 START = "Start here"
 WORK = "Run a pipeline"
 LOOK = "Look, without changes"

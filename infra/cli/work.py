@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from slotlake.infra.cli.options import WORK, JsonOption, PipelineArgument, open_pipeline
+from slotlake.infra.cli.options import WORK, JsonOption, PipelineArgument, WaitOption, open_pipeline
 from slotlake.infra.cli.output import show
 from slotlake.infra.cli.progress_display import progress_shown
 from slotlake.infra.cli.texts import work as texts
@@ -71,7 +71,7 @@ def _trigger(pipeline: Any, as_json: bool, *, yes: bool) -> str:
 def sync(
     pipeline: PipelineArgument,
     as_json: JsonOption = False,
-    wait: Annotated[float, typer.Option(help="Seconds to wait while another run works.")] = 0.0,
+    wait: WaitOption = 0.0,
 ) -> None:
     """Run one micro-batch: pull the changes up to the source's current position, apply, publish, confirm."""
     with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:

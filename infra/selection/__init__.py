@@ -1,4 +1,4 @@
 """What the lake takes of the source: tables, columns, types, and which tables are set aside.
 
-Others import `aside`, `formats`, `known_tables`, `layouts`, `readers`, `tables` and `types`.
+Others import `aside`, `known_tables`, `layouts`, `pending`, `readers`, `tables` and `types`.
 """

@@ -1,14 +1,9 @@
-"""Whether `partition_by` and `sort_by` of the pipeline file fit the tables, and which tables differ from it.
-
-A new table gets the layout of the file. A table that the lake has keeps its own until `slotlake layout`
-changes it: an edit of the file alone changes nothing.
-"""
+"""Whether `partition_by` and `sort_by` of the pipeline file fit the tables, and which tables differ."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from slotlake.decoder.errors import LakeError, PipelineFileError
 from slotlake.infra.config.layouts import table_layouts
@@ -19,14 +14,9 @@ from slotlake.spark.names import postgres_name
 if TYPE_CHECKING:
     from slotlake.decoder.catalog.publications import SourceTable
     from slotlake.infra.config.pipeline_file import PipelineFile
-    from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.spark.names import LakeName
     from slotlake.spark.read.point import ReadPoint
     from slotlake.spark.tables.schema import TableSchema
-
-_NAMED_MAX = 3
-_NOTED: WeakKeyDictionary[OpenPipeline, list[str]] = WeakKeyDictionary()
-LAYOUT_WAY_OUT = "they keep theirs until you run slotlake layout"
 
 
 def require_layouts(file: PipelineFile, tables: Iterable[SourceTable]) -> None:
@@ -113,32 +103,3 @@ def other_layouts(point: ReadPoint) -> dict[LakeName, tuple[str, str]]:
             if wanted is not None and present != wanted:
                 others[name] = str(present), str(wanted)
     return others
-
-
-def layout_differences(point: ReadPoint) -> str:
-    """Return in words which tables have another layout; empty if none has."""
-    others = other_layouts(point)
-    if not others:
-        return ""
-    named = [
-        f"{name} is {present}, the file says {wanted}" for name, (present, wanted) in sorted(others.items())
-    ]
-    more = f"; and {len(named) - _NAMED_MAX} more" if len(named) > _NAMED_MAX else ""
-    listed = "; ".join(named[:_NAMED_MAX])
-    return f"tables have another layout than the pipeline file asks for ({listed}{more})"
-
-
-def layout_warnings(point: ReadPoint) -> list[str]:
-    """Return a warning about tables that have another layout, if there are some."""
-    differences = layout_differences(point)
-    return [f"{differences}: {LAYOUT_WAY_OUT}"] if differences else []
-
-
-def note_layouts(pipeline: OpenPipeline, point: ReadPoint) -> None:
-    """Note what is to be warned of at a point that a sync has read anyway."""
-    _NOTED[pipeline] = layout_warnings(point)
-
-
-def noted_layout_warnings(pipeline: OpenPipeline) -> list[str]:
-    """Return the warnings of the last point that was noted."""
-    return _NOTED.get(pipeline, [])

@@ -19,8 +19,7 @@ from slotlake.infra.advance.findings import quick_findings
 from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.copy.unfinished import unfinished
 from slotlake.infra.reports import Alarm, StatusReport, TableStatus, Watched
-from slotlake.infra.selection.formats import format_warnings
-from slotlake.infra.selection.layouts import layout_warnings
+from slotlake.infra.selection.pending import pending_warnings
 from slotlake.infra.selection.readers import reader_warnings
 from slotlake.infra.source import standing_puller
 from slotlake.infra.status import copy as copy_status
@@ -194,7 +193,7 @@ def _warnings(
     if point is not None:
         warnings += _changed_choices(pipeline) if source.reachable else []
         warnings += _unused_tables(pipeline, point) + set_aside_warnings(pipeline, point)
-        warnings += format_warnings(point) + layout_warnings(point) + reader_warnings(pipeline.file)
+        warnings += pending_warnings(point) + reader_warnings(pipeline.file)
     if pipeline.lake.publish == "per_table":
         warnings.append(_PUBLISHED_ONE_BY_ONE)
     return warnings

@@ -32,8 +32,8 @@ from slotlake.infra.full_disk import Places, full_places, room_at
 from slotlake.infra.pipeline_open import OpenPipeline
 from slotlake.infra.reports import Report
 from slotlake.infra.selection.aside import tables_aside, with_resume
-from slotlake.infra.selection.formats import FORMAT_WAY_OUT, format_differences
-from slotlake.infra.selection.layouts import LAYOUT_WAY_OUT, layout_differences, require_layouts
+from slotlake.infra.selection.layouts import require_layouts
+from slotlake.infra.selection.pending import pending_changes
 from slotlake.infra.selection.readers import reader_findings
 from slotlake.infra.selection.tables import refuse_changed, require_published
 from slotlake.infra.status.spark_check import check_spark
@@ -333,10 +333,8 @@ def _lake(look: _Look) -> str:
     for aside in tables_aside(look.pipeline).values():
         what = f"table {aside.source_name} is set aside: {aside.reason}"
         look.checks.add("lake", "warning", what, with_resume(aside.way_out))
-    if differences := format_differences(ReadPoint.latest(look.pipeline.lake)):
-        look.checks.add("lake", "warning", differences, FORMAT_WAY_OUT)
-    if differences := layout_differences(ReadPoint.latest(look.pipeline.lake)):
-        look.checks.add("lake", "warning", differences, LAYOUT_WAY_OUT)
+    for what, way_out in pending_changes(ReadPoint.latest(look.pipeline.lake)):
+        look.checks.add("lake", "warning", what, way_out)
     return "nothing but slotlake has changed the tables"
 
 

@@ -20,8 +20,7 @@ from slotlake.infra.joining.recopying import give_up_stale, reasons
 from slotlake.infra.reports import PullReport, SyncReport, TableCompacted
 from slotlake.infra.selection import known_tables
 from slotlake.infra.selection.aside import retry_without_troubled, tables_aside
-from slotlake.infra.selection.formats import noted_warnings
-from slotlake.infra.selection.layouts import noted_layout_warnings
+from slotlake.infra.selection.pending import noted_pending
 from slotlake.infra.selection.readers import reader_warnings
 from slotlake.infra.selection.tables import refuse_changed
 from slotlake.infra.source.wal_notes import note_source_position
@@ -118,10 +117,6 @@ def _report(
         joining=pulls[-1].joining,
         resumed=[table for pulled in pulls for table in pulled.resumed],
         set_aside=reasons(pipeline),
-        warnings=[
-            *noted_warnings(pipeline),
-            *noted_layout_warnings(pipeline),
-            *reader_warnings(pipeline.file),
-        ],
+        warnings=[*noted_pending(pipeline), *reader_warnings(pipeline.file)],
         compacted=compacted,
     )

@@ -10,8 +10,7 @@ from slotlake.decoder.catalog.vanished import VanishedError
 from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.copy.tables import published_tables, replace_content
 from slotlake.infra.schema.large_tables import postpone_large
-from slotlake.infra.selection.formats import note_formats
-from slotlake.infra.selection.layouts import note_layouts
+from slotlake.infra.selection.pending import note_pending
 from slotlake.infra.source.partitions import repartitioned
 
 if TYPE_CHECKING:
@@ -56,8 +55,7 @@ def _unfilled(pipeline: OpenPipeline) -> list[SourceTable]:
     from slotlake.spark.read.point import ReadPoint
 
     point = ReadPoint.latest(pipeline.lake)
-    note_formats(pipeline, point)
-    note_layouts(pipeline, point)
+    note_pending(pipeline, point)
     mirrors = point.followed()
     unfilled = {
         _name(mirror): {column.name for column in mirror.live if column.unfilled} for mirror in mirrors

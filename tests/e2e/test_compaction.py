@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(900)
 ROWS = 200
 LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
 # With the real number of files, a hundred and fifty batches; else both scaled down.
-FILES, BATCHES = (small_files.FILES_MIN, 150) if LONG else (5, 16)
+FILES, BATCHES = (small_files.FILES_MIN, 150) if LONG else (5, 12)
 TABLES = ["stock", "other"]
 MODES = "mode: [mirror, history, append]\n"
 OFF = "maintenance: {in_sync: false}\n"

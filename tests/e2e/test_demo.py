@@ -19,7 +19,9 @@ from slotlake.infra.demo.demo import Demo, run_demo
 from slotlake.infra.demo.page import Outcome, page
 
 ROOT = Path(__file__).resolve().parents[2]
-LONG, LONG_REASON = os.environ.get("SLOTLAKE_TEST_LONG"), "SLOTLAKE_TEST_LONG=1 runs it"
+IN_THE_LONG_FORM = pytest.mark.skipif(
+    not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it"
+)
 
 
 @pytest.fixture
@@ -87,8 +89,8 @@ def test_the_demo_proves_what_it_says_and_leaves_nothing_running(folder: Path) -
     ("number", "seconds", "code"),
     [
         (signal.SIGINT, 6.0, 130),
-        pytest.param(signal.SIGTERM, 30.0, 130, marks=pytest.mark.skipif(not LONG, reason=LONG_REASON)),
-        (signal.SIGKILL, 20.0, -signal.SIGKILL),
+        pytest.param(signal.SIGTERM, 30.0, 130, marks=IN_THE_LONG_FORM),
+        pytest.param(signal.SIGKILL, 20.0, -signal.SIGKILL, marks=IN_THE_LONG_FORM),
     ],
 )
 def test_a_demo_that_is_cut_off_leaves_nothing_running(

@@ -191,6 +191,7 @@ def _recovered(pipeline: Any, database: Database) -> None:
 
 
 @needs_a_folder
+@pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
 def test_changed_by_a_command_only(database: Database, session: Any, tmp_path: Path) -> None:
     """A layout, another one, none, and old files rewritten: the same rows at every point."""
     database.execute(SETUP)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
-WHERE = ["folder", "s3", "s3, rest", *(["hive", "hive, connect", "s3, glue"] if LONG else [])]
+WHERE = ["folder", "s3, rest", *(["s3", "hive", "hive, connect", "s3, glue"] if LONG else [])]
 
 
 @pytest.mark.parametrize("where", WHERE)

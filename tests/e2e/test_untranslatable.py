@@ -73,7 +73,7 @@ class _Source:
         self.run(CHANGED.format(x=self.letters))
 
 
-@pytest.fixture(params=["WIN1252", "EUC_JP"])
+@pytest.fixture(params=LETTERS if LONG else ["WIN1252"])
 def source(servers: Servers, request: pytest.FixtureRequest) -> Iterator[_Source]:
     server = servers(18)
     name = f"untranslated_{os.getpid()}_{request.param.lower()}"

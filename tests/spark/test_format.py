@@ -17,7 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.types import table as type_table
 from slotlake.decoder.types.table import column_type
-from slotlake.infra.care.table_format import _require_possible
+from slotlake.infra.care.table_format import _plan
 from slotlake.spark.catalog.base import Loaded, load
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.copy.files import with_files
@@ -354,9 +354,9 @@ def test_on_a_rest_catalog_a_table_gets_the_higher_format(session: Any, rest: st
 def test_a_rest_catalog_cannot_lower_a_format() -> None:
     lake = LakeSettings("lake", "https://catalog", "file:///w", "shop")
     table = Loaded(LakeName("shop", "wide"), "", {"format-version": 3})
-    pipeline: Any = SimpleNamespace(lake=lake)
+    point: Any = SimpleNamespace(lake=lake)
     with pytest.raises(LakeError, match="a REST catalog cannot give a table a lower format"):
-        _require_possible(pipeline, [table], {table.name: 2})
+        _plan(point, [table], {table.name: (3, 2)})
 
 
 def test_no_type_of_a_column_needs_format_3() -> None:
