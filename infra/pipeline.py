@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
+from slotlake.infra.journal.events import note_copies
 from slotlake.infra.pipeline_open import OpenPipeline
 from slotlake.infra.progress import Progressing, silent
 from slotlake.infra.query.queries import PinnedQueries, QueryResult, parsed_at
@@ -55,6 +56,8 @@ class Pipeline(OpenPipeline):
         with self.exclusively():
             begin_again(self)
             report = initialise(self, progress)
+            if not report.already:
+                note_copies(self.file.state_dir, [table.table for table in report.tables])
             known_tables.write_note(self, [table.table for table in report.tables])
             return report
 
@@ -170,7 +173,10 @@ class Pipeline(OpenPipeline):
         from slotlake.infra.sync.resuming import resume
 
         with self.exclusively(60.0):
-            return resume(self, table, progress)
+            report = resume(self, table, progress)
+            if not report.already and not report.copying:
+                note_copies(self.file.state_dir, [report.table])
+            return report
 
     def replay(
         self,

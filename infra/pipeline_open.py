@@ -16,12 +16,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from slotlake.decoder.errors import LakeError, SlotlakeError
+from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.server.source import SourceSettings
 from slotlake.infra.config.catalog_kind import require_fitting
 from slotlake.infra.config.formats import table_formats
 from slotlake.infra.config.layouts import table_layouts
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.config.private_files import privately, tighten
+from slotlake.infra.journal.events import noted_failures
+from slotlake.infra.journal.json_log import at_work
 from slotlake.infra.lock import exclusive
 from slotlake.spark.lake import KeepPoints, LakeSettings
 
@@ -44,6 +47,7 @@ class OpenPipeline:
     def __init__(self, file: PipelineFile, *, remote: str | None = None) -> None:
         self.file = file
         self.name = file.name
+        at_work(pipeline=file.name)
         self.source = SourceSettings(
             dsn=file.dsn(),
             publications=file.source.publications,
@@ -187,7 +191,7 @@ class OpenPipeline:
         ):
             warn_once(self.file)
             self._writes = True
-            with _spark_errors_as_ours(), self._shared_changelog():
+            with noted_failures(self.file.state_dir), _spark_errors_as_ours(), self._shared_changelog():
                 yield
 
     @cached_property
@@ -264,7 +268,9 @@ class OpenPipeline:
         name = commits_name(self.lake.namespace)
         with open_catalog(self.lake) as catalog:
             if is_owned_by(catalog, self.name):
-                return position_of(load_one(catalog, name).metadata, name)
+                position = position_of(load_one(catalog, name).metadata, name)
+                at_work(lsn=format_lsn(position))
+                return position
             raise LakeError(
                 f"pipeline {self.name!r} has no tables in this lake yet",
                 where=self.lake.place,

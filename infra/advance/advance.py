@@ -18,6 +18,7 @@ from slotlake.decoder.slots.slot import ExportedSnapshot, create_slot
 from slotlake.infra.advance.findings import require_same_content, require_whole
 from slotlake.infra.advance.steps import Totals, apply_and_publish, apply_named, publish_named
 from slotlake.infra.copy.joining_record import note_changes
+from slotlake.infra.journal.batches import note_pulled
 from slotlake.infra.reports import PullReport
 from slotlake.infra.schema.evolution import with_schema_changes
 from slotlake.infra.selection.aside import retry_without_troubled, set_aside_unreadable
@@ -61,7 +62,9 @@ def _pull_to(
     started = time.monotonic()
     position = require_fit(pipeline, at_snapshot=True)
     batch = next_batch(pipeline, position, until, snapshot, progress)
-    return pull_report(batch, position, started)
+    report = pull_report(batch, position, started)
+    note_pulled(pipeline.file.state_dir, report.batch, report.seconds)
+    return report
 
 
 def require_fit(pipeline: OpenPipeline, *, at_snapshot: bool) -> int:

@@ -19,6 +19,7 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.decoder.slots.confirm import confirm
 from slotlake.infra.advance.findings import require_whole
 from slotlake.infra.config.conflicts import on_conflict
+from slotlake.infra.journal import batches as journal
 from slotlake.infra.reports import ApplyReport, ConfirmReport, PublishReport, PullReport
 from slotlake.infra.selection.aside import pass_over, reasons, retry_without_troubled
 from slotlake.infra.selection.types import on_lossy
@@ -127,15 +128,19 @@ def apply_named(pipeline: OpenPipeline, name: str, *, judged: bool = False) -> A
     if not judged:
         require_whole(pipeline)
     applied = retry_without_troubled(pipeline, lambda: _staged(pipeline, batch))
+    conflicts = {
+        table.source_table: table.conflicts.counts for table in applied.tables.values() if table.conflicts
+    }
+    seconds = time.monotonic() - started
+    if not applied.already_published:
+        journal.note_applied(pipeline.file.state_dir, batch, seconds, conflicts)
     return ApplyReport(
         batch=name,
         already_published=applied.already_published,
         tables={table.source_table: table.changes for table in applied.tables.values()},
-        conflicts={
-            table.source_table: table.conflicts.counts for table in applied.tables.values() if table.conflicts
-        },
+        conflicts=conflicts,
         set_aside=reasons(pipeline),
-        seconds=time.monotonic() - started,
+        seconds=seconds,
     )
 
 
@@ -160,6 +165,8 @@ def publish_named(pipeline: OpenPipeline, name: str) -> PublishReport:
     started = time.monotonic()
     batch = batch_named(pipeline, name)
     published = publish_batch(pipeline.lake, batch, pipeline.name, sidecar.read(batch))
+    if not published.already:
+        journal.note_published(pipeline.file.state_dir, batch, time.monotonic() - started)
     return PublishReport(
         batch=name,
         lsn=format_lsn(published.position),
@@ -171,11 +178,13 @@ def publish_named(pipeline: OpenPipeline, name: str) -> PublishReport:
 
 def confirm_position(pipeline: OpenPipeline) -> ConfirmReport:
     """Confirm the lake's position to the server, then remove batches that are old enough."""
+    started = time.monotonic()
     position = pipeline.position()
     pipeline.save_changelog()  # the server does not send again what is confirmed
     confirmed = "stream" in vars(pipeline) and pipeline.stream.confirm(position)
     if not (confirmed or standing_puller.confirm(pipeline, position)):
         confirm(pipeline.source, position)
+    journal.note_confirmed(pipeline.file.state_dir, time.monotonic() - started)
     _forget_old_batches(pipeline, position)
     return ConfirmReport(pipeline.source.slot, format_lsn(position))
 

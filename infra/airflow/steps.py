@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from slotlake.infra.cli.progress_display import progress_lines
+from slotlake.infra.health.look import look
 from slotlake.infra.pipeline import Pipeline
 from slotlake.infra.reports import ApplyReport, ConfirmReport, PullReport
 
@@ -78,9 +79,10 @@ def recover(pipeline_file: str, carry_out: bool = False) -> dict[str, Any]:
 
 
 def status(pipeline_file: str) -> dict[str, Any]:
-    """Return the pipeline's status; changes nothing and waits for no other run."""
+    """Return the pipeline's status, and note it for the pages; changes nothing and waits for no other run."""
     with Pipeline.open(pipeline_file) as pipeline:
-        return pipeline.status().as_dict()
+        status: dict[str, Any] = look(pipeline)["status"]
+        return status
 
 
 def backfill(

@@ -15,6 +15,7 @@ from slotlake.infra.advance.nonblocking import at_nonblocking_snapshot
 from slotlake.infra.copy.joining_record import joining_table_names
 from slotlake.infra.copy.tables import published_tables
 from slotlake.infra.joining.recopying import progress_by_table
+from slotlake.infra.journal.events import note_verification
 from slotlake.infra.selection.tables import comparable, refuse_changed
 from slotlake.infra.sync.refill import fill_added_columns, has_unfilled_columns
 
@@ -42,6 +43,7 @@ def verify_at_exact_lsn(pipeline: OpenPipeline, slot_timeout_seconds: float, pro
                 report = _compare(pipeline, snapshot, progress)
                 break
         fill_added_columns(pipeline, progress)
+    note_verification(pipeline.file.state_dir, report)
     validate(report, pipeline.file.state_dir / "expectations", pipeline.name)
     return report
 

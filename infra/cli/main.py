@@ -7,9 +7,11 @@ equal".  Each command imports the heavy parts that it needs (Spark, numba, Great
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,9 +23,11 @@ from slotlake import VERSION
 from slotlake.decoder.errors import SlotlakeError
 from slotlake.infra.cli import care as cli_care
 from slotlake.infra.cli import look as cli_look
+from slotlake.infra.cli import pages as cli_pages
 from slotlake.infra.cli import work as cli_work
 from slotlake.infra.cli.extras import require
 from slotlake.infra.cli.options import DEVELOP, START
+from slotlake.infra.journal.json_log import is_json, log_as_json
 from slotlake.infra.launch.folders import CHECKOUT
 
 INTERRUPTED, BROKEN_PIPE, DEFECT = 130, 141, 70
@@ -46,6 +50,13 @@ app = typer.Typer(
 )
 
 
+class LogFormat(StrEnum):
+    """How the log on standard error is written."""
+
+    text = "text"
+    json = "json"
+
+
 def _version(asked: bool) -> None:
     if not asked:
         return
@@ -58,8 +69,13 @@ def begin(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="What standard error gets: text for people, or JSON lines for programs.")
+    ] = LogFormat.text,
 ) -> None:
     """Accept the options that stand before a command."""
+    if log_format is LogFormat.json:
+        log_as_json()
 
 
 @app.command(rich_help_panel=START)
@@ -124,7 +140,13 @@ def check() -> None:
     raise typer.Exit(_only_by_launcher("check"))
 
 
-for commands in (cli_work.commands, cli_care.commands, cli_look.commands, develop):  # the help's order
+for commands in (
+    cli_work.commands,
+    cli_care.commands,
+    cli_look.commands,
+    cli_pages.commands,
+    develop,
+):  # the help's order
     app.add_typer(commands)
 
 
@@ -180,6 +202,9 @@ def _run(arguments: list[str] | None) -> int:
 
 
 def _report_error(message: str, exit_code: int) -> int:
+    if is_json():
+        logging.getLogger("slotlake").error(message, extra={"fields": {"exit_code": exit_code}})
+        return exit_code
     sys.stderr.write(f"slotlake: {message}\n")
     return exit_code
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,19 +13,23 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from slotlake.infra.copy.steps import CopyStep
+from slotlake.infra.journal.json_log import is_json
 from slotlake.infra.progress import Progressing, silent
 
 LINE_SECONDS = 10.0
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
 def progress_shown(quiet: bool) -> Iterator[Progressing]:
-    """Show progress on standard error: bars on a terminal, lines elsewhere.
+    """Show progress on standard error: bars on a terminal, lines elsewhere, JSON if the log is JSON.
 
     Args:
         quiet: show nothing, as with --json.
     """
-    if quiet:
+    if is_json():
+        yield progress_lines(_log.info)
+    elif quiet:
         yield silent
     elif not sys.stderr.isatty():
         yield progress_lines(_write_line)

@@ -17,6 +17,8 @@ from slotlake.infra.advance.advance import next_batch, pull_report, require_fit
 from slotlake.infra.advance.steps import Totals, apply_and_publish
 from slotlake.infra.joining.joining_tables import add_new_tables, progress_by_table
 from slotlake.infra.joining.recopying import give_up_stale, reasons
+from slotlake.infra.journal.batches import note_pulled
+from slotlake.infra.journal.events import note_copies
 from slotlake.infra.reports import PullReport, SyncReport, TableCompacted
 from slotlake.infra.selection import known_tables
 from slotlake.infra.selection.aside import retry_without_troubled, tables_aside
@@ -63,6 +65,8 @@ def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progre
     position = pipeline.position()  # any of these may have moved the lake on
     batch = next_batch(pipeline, position, None, None, progress)
     report = pull_report(batch, position, started)
+    note_pulled(pipeline.file.state_dir, report.batch, report.seconds)
+    note_copies(pipeline.file.state_dir, [*added, *resumed])
     return replace(report, added_tables=added, joining=joining, resumed=resumed)
 
 

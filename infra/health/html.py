@@ -1,0 +1,157 @@
+"""The pages: one offline document of pipelines, written by Jinja with everything escaped.
+
+The report of the command and the pages in Airflow are the same templates. A document names no other address
+than links that its caller gives; it has no script, and its one style sheet is inside. Invariant: no row value
+gets in; the keys of differing rows only if the caller says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from slotlake.infra.config.pipeline_file import PipelineFile
+from slotlake.infra.health import words
+from slotlake.infra.health.charts import Period, period_of, split_of
+from slotlake.infra.health.model import Health, all_series
+from slotlake.infra.health.repairs import repairs
+
+_TABLES_MAX = 500
+_POINTS_MAX = 20
+
+
+@dataclass(frozen=True)
+class Links:
+    """Addresses that a page may have; None where there is nothing to link to.
+
+    Attributes:
+        pipeline: name → address of the pipeline's page.
+        run: DAG id and run id → address of that run.
+        fleet: address of the page of all pipelines.
+        data_docs: pipeline → address of Great Expectations' Data Docs.
+    """
+
+    pipeline: Callable[[str], str | None] = lambda name: f"#{name}"
+    run: Callable[[str, str], str | None] = lambda dag, run: None
+    fleet: str | None = None
+    data_docs: Callable[[PipelineFile], str | None] = lambda file: None
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """One pipeline as the template shows it."""
+
+    health: Health
+    periods: list[Period]
+    tables: list[dict[str, Any]]
+    points: list[dict[str, Any]]
+    repairs: list[str]
+    tables_left: int = 0
+    data_docs: str | None = None
+
+
+def document(
+    fleet: Sequence[Health],
+    detailed: Sequence[tuple[Health, PipelineFile]],
+    *,
+    version: str,
+    links: Links | None = None,
+    show_keys: bool = False,
+    nonce: str = "",
+) -> str:
+    """Return the whole HTML document.
+
+    Args:
+        fleet: pipelines for the table at the top; none of it if there are fewer than two and no ``detailed``.
+        detailed: pipelines with a part of their own, each with its pipeline file.
+        version: of slotlake.
+        links: addresses; by default only to parts of the same document.
+        show_keys: show the keys of differing rows.
+        nonce: for the style sheet, if a policy asks for one.
+    """
+    links = links or Links()
+    shown = [_shown(health, file, links) for health, file in sorted(detailed, key=lambda each: each[0].order)]
+    return (
+        _environment()
+        .get_template("document.html")
+        .render(
+            fleet=sorted(fleet, key=lambda health: health.order),
+            pipelines=shown,
+            links=links,
+            show_keys=show_keys,
+            nonce=nonce,
+            version=version,
+        )
+    )
+
+
+def _shown(health: Health, file: PipelineFile, links: Links) -> _Shown:
+    tables = _tables(health)
+    points = list(health.seen.get("points", ()))
+    return _Shown(
+        health=health,
+        periods=[period_of(name, bins) for name, bins in all_series(file, health.now).items()],
+        tables=tables[:_TABLES_MAX],
+        tables_left=max(0, len(tables) - _TABLES_MAX),
+        points=points[: -_POINTS_MAX - 1 : -1],
+        repairs=repairs(health),
+        data_docs=links.data_docs(file),
+    )
+
+
+def _tables(health: Health) -> list[dict[str, Any]]:
+    """The tables with their state, those that need somebody first."""
+    facts: dict[str, dict[str, Any]] = health.seen.get("tables", {})
+    verified = health.verified
+    different = {} if verified is None else verified["different"]
+    tables = []
+    for entry in health.status.get("tables", ()):
+        name = entry["table"]
+        tables.append(
+            {
+                "name": name,
+                "state": entry["state"],
+                "copied": _share(entry.get("copied")),
+                "different": sum(different.get(name, {}).get("kinds", {}).values()),
+                "conflicts": sum(entry.get("conflicts", {}).values()),
+                **{key: facts.get(name, {}).get(key) for key in _FACTS},
+            }
+        )
+    return sorted(tables, key=lambda table: (table["state"] == "ready", -table["different"], table["name"]))
+
+
+_FACTS = ("rows", "bytes", "files", "delete_files", "last_change", "schema_changes", "exact_texts")
+
+
+def _share(copied: dict[str, Any] | None) -> float | None:
+    """How much of a table is copied, of 100; None if it is not being copied."""
+    if not copied or not copied.get("ranges"):
+        return None
+    return round(100 * float(copied["ranges_done"]) / float(copied["ranges"]), 1)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "size": words.size,
+        "spent": words.spent,
+        "moment": words.moment,
+        "count": words.count,
+        "rate": words.rows_rate,
+        "key": words.key_text,
+        "batch_end": words.batch_end,
+        "split": split_of,
+    }
+    return environment

@@ -1,0 +1,206 @@
+"""What is known of a pipeline: its last look, its batches, its samples, its verifications, its failures.
+
+Everything is read from the journal in the state folder: no query to the source, none to the lake. It is the
+one source of the metrics, the report, the page in Airflow and `slotlake top`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slotlake.infra.config.pipeline_file import PipelineFile
+from slotlake.infra.journal.batches import STEPS
+from slotlake.infra.journal.journal import Journal
+from slotlake.infra.journal.quarters import add_batch
+
+Record = dict[str, Any]
+PERIODS = {"hour": 3600, "day": 86_400, "week": 7 * 86_400}
+BINS = 120
+_BATCHES_SHOWN = 30
+_VERIFICATIONS_SHOWN = 20
+_FAILURES_SHOWN = 10
+# The older a look is, the less it says of now; three runs of the monitor's default schedule.
+_LOOK_OLD_SECONDS = 900.0
+# States in which nothing needs repair.
+_CALM = {"ready", "copying", "initial copy unfinished", "not initialised", "dropped"}
+# The worst first.
+LEVELS = ("broken", "warning", "unknown", "well")
+
+
+@dataclass(frozen=True)
+class Health:
+    """A pipeline as its journal shows it.
+
+    Attributes:
+        name: the pipeline's.
+        now: the moment of reading, in seconds since 1970, as all times here.
+        seen: what `slotlake.infra.health.look.look` returns, of the last look; empty if there was none.
+        batches: the newest batch lines, the oldest first.
+        verifications: the newest, the oldest first.
+        failures: the newest, the oldest first.
+        totals: the counters.
+        sampled: the newest sample; empty if there is none.
+        running: the note of a batch that is not confirmed yet; empty if there is none.
+    """
+
+    name: str
+    file: Path
+    now: float
+    seen: Record = field(default_factory=dict)
+    batches: list[Record] = field(default_factory=list)
+    verifications: list[Record] = field(default_factory=list)
+    failures: list[Record] = field(default_factory=list)
+    totals: Record = field(default_factory=dict)
+    sampled: Record = field(default_factory=dict)
+    running: Record = field(default_factory=dict)
+
+    @property
+    def status(self) -> Record:
+        """The status report of the last look; empty if there was none."""
+        status: Record = self.seen.get("status", {})
+        return status
+
+    @property
+    def state(self) -> str:
+        """The state at the last look."""
+        return str(self.status.get("state", "not looked at yet"))
+
+    @property
+    def look_age(self) -> float | None:
+        """Seconds since the last look; None if there was none."""
+        return max(0.0, self.now - self.seen["time"]) if self.seen else None
+
+    @property
+    def look_is_old(self) -> bool:
+        """Return whether the last look says little about now."""
+        age = self.look_age
+        return age is None or age > _LOOK_OLD_SECONDS
+
+    @property
+    def alarms(self) -> list[Record]:
+        """The alarms of the last look: kind, what, way_out."""
+        return list(self.status.get("alarms", ()))
+
+    @property
+    def last_batch(self) -> Record | None:
+        """The line of the newest batch with changes."""
+        return self.batches[-1] if self.batches else None
+
+    @property
+    def verified(self) -> Record | None:
+        """The newest verification."""
+        return self.verifications[-1] if self.verifications else None
+
+    @property
+    def level(self) -> str:
+        """How well it is: one of LEVELS."""
+        if self.verified is not None and not self.verified["equal"]:
+            return "broken"
+        if self.seen and self.state not in _CALM:
+            return "broken"
+        if self.alarms or self.state == "initial copy unfinished":
+            return "warning"
+        return "unknown" if self.look_is_old else "well"
+
+    @property
+    def rate(self) -> float:
+        """Changes in a second, over the last hour."""
+        recent = [batch for batch in self.batches if batch["time"] > self.now - 3600]
+        if not recent:
+            return 0.0
+        changes = sum(batch["changes"] for batch in recent)
+        return float(changes / max(60.0, self.now - min(batch["time"] for batch in recent)))
+
+    @property
+    def order(self) -> tuple[int, float, str]:
+        """By this, the worst pipeline comes first."""
+        lag = self.status.get("lag_seconds") or 0.0
+        return LEVELS.index(self.level), -float(lag), self.name
+
+
+def health_of(file: PipelineFile, now: float | None = None) -> Health:
+    """Read a pipeline's journal.
+
+    Args:
+        file: the pipeline file.
+        now: the moment, in seconds since 1970; None for now.
+    """
+    journal = Journal(file.state_dir)
+    return Health(
+        name=file.name,
+        file=file.path,
+        now=time.time() if now is None else now,
+        seen=journal.look.mapping(),
+        batches=journal.batches.newest(_BATCHES_SHOWN),
+        verifications=journal.verifications.newest(_VERIFICATIONS_SHOWN),
+        failures=journal.failures.newest(_FAILURES_SHOWN),
+        totals=journal.totals,
+        sampled=next(iter(journal.samples.newest()), {}),
+        running=journal.open_batch.mapping(),
+    )
+
+
+@dataclass(frozen=True)
+class Bin:
+    """What happened in one part of a period.
+
+    Attributes:
+        time: where it starts.
+        lag: the longest from an oldest commit to queryable; None without a batch.
+        changes: of all its batches.
+        steps: step → seconds.
+        retained: WAL that the slot retained, the most of its samples; None without a sample.
+    """
+
+    time: float
+    lag: float | None
+    changes: int
+    steps: Mapping[str, float]
+    retained: int | None
+
+
+def all_series(file: PipelineFile, now: float | None = None) -> dict[str, list[Bin]]:
+    """Return the last hour, day and week, each in equal parts, the oldest first.
+
+    Args:
+        file: the pipeline file.
+        now: the end of the periods, in seconds since 1970; None for now.
+    """
+    end = time.time() if now is None else now
+    journal = Journal(file.state_dir)
+    oldest = end - 2 * PERIODS["week"]  # more than any period begins before
+    lines, samples = journal.batches.since(oldest), journal.samples.since(oldest)
+    first = lines[0]["time"] if lines else end
+    quarters = [each for each in journal.quarters() if each["time"] < first]
+    return {name: _series([*quarters, *lines], samples, name, end) for name in PERIODS}
+
+
+def _series(batches: list[Record], samples: list[Record], period: str, end: float) -> list[Bin]:
+    length = PERIODS[period]
+    width = length // BINS
+    start = int((end - length) // width * width)
+    sums: dict[int, Record] = {}
+    for record in batches:
+        if record["time"] >= start:
+            add_batch(sums, record, width)
+    retained = _most_retained((each for each in samples if each["time"] >= start), width)
+    times = range(start, int(end) + 1, width)
+    return [_bin(at, sums.get(at, {}), retained.get(at)) for at in times]
+
+
+def _most_retained(samples: Iterable[Record], width: int) -> dict[int, int]:
+    most: dict[int, int] = {}
+    for sample in samples:
+        at, retained = int(sample["time"] // width * width), sample.get("retained_wal_bytes")
+        if retained is not None:
+            most[at] = max(most.get(at, 0), int(retained))
+    return most
+
+
+def _bin(at: int, sums: Record, retained: int | None) -> Bin:
+    steps = {step: sums.get("seconds", {}).get(step, 0.0) for step in STEPS}
+    return Bin(at, sums.get("lag"), sums.get("changes", 0), steps, retained)

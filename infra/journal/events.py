@@ -1,0 +1,121 @@
+"""What else a pipeline notes: verifications, copies of tables, failures, and samples of the source.
+
+A verification's line has the first differing keys, as the Data Docs in the same state folder have them. Pages
+show them only to those who may see them. A failure's line has the error's text, which has no row values.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotlake.decoder.errors import SlotlakeError
+from slotlake.infra.journal.journal import Journal
+from slotlake.infra.journal.totals import add, add_labelled, changed_totals
+
+if TYPE_CHECKING:
+    from slotlake.expectations.results import Report, TableResult
+
+_KEYS_MAX = 10
+_TABLES_MAX = 200
+_SAMPLE_SECONDS_MIN = 5.0
+_SAMPLED = (
+    "state",
+    "lag_seconds",
+    "lag_bytes",
+    "retained_wal_bytes",
+    "safe_wal_size",
+    "wal_bytes_per_second",
+    "seconds_to_invalidation",
+)
+
+
+def note_verification(state_dir: Path, report: Report) -> None:
+    """Note what a verification has found.
+
+    Args:
+        state_dir: the pipeline's state folder.
+        report: the comparison of all tables.
+    """
+    journal = Journal(state_dir)
+    different = [table for table in report.tables.values() if not table.equal]
+    line = {
+        "time": round(time.time(), 3),
+        "lsn": report.lsn,
+        "equal": report.equal,
+        "seconds": round(report.seconds, 3),
+        "tables": len(report.tables),
+        "rows": sum(table.source_rows for table in report.tables.values()),
+        "differences": sum(table.differences_total for table in different),
+        "different": {table.table: _difference(table) for table in different[:_TABLES_MAX]},
+    }
+    with journal.writing():
+        journal.verifications.append(line)
+        with changed_totals(journal.folder) as totals:
+            add_labelled(totals, "verifications", {"equal" if report.equal else "different": 1})
+
+
+def _difference(table: TableResult) -> dict[str, Any]:
+    keys = [
+        {"kind": each.kind, "key": dict(each.key), "columns": list(each.columns)}
+        for each in table.differences[:_KEYS_MAX]
+        if each.key
+    ]
+    return {"kinds": dict(table.totals), "keys": keys}
+
+
+def note_copies(state_dir: Path, tables: Collection[str]) -> None:
+    """Count tables that were copied whole from the source."""
+    journal = Journal(state_dir)
+    if tables:
+        with journal.writing(), changed_totals(journal.folder) as totals:
+            add(totals, "copies", len(tables))
+
+
+@contextmanager
+def noted_failures(state_dir: Path) -> Iterator[None]:
+    """Note an error that ends a run, and let it pass."""
+    try:
+        yield
+    except SlotlakeError as error:
+        _note_failure(Journal(state_dir), type(error).__name__, error)
+        raise
+
+
+def _note_failure(journal: Journal, kind: str, error: SlotlakeError) -> None:
+    line = {
+        "time": round(time.time(), 3),
+        "error": kind,
+        "what": error.what[:500],
+        "way_out": error.way_out[:300],
+        "retryable": bool(error.retryable),
+    }
+    with journal.writing():
+        journal.failures.append(line)
+        with changed_totals(journal.folder) as totals:
+            add_labelled(totals, "failures", {kind: 1})
+
+
+def note_look(state_dir: Path, look: Mapping[str, Any]) -> None:
+    """Note a look at the source and the lake: all of it as the last one, its measures as a sample.
+
+    Args:
+        state_dir: the pipeline's state folder; if it does not exist, nothing is noted.
+        look: ``time``, ``status`` (a status report) and more.
+    """
+    if not state_dir.is_dir():
+        return
+    journal = Journal(state_dir)
+    with journal.writing():
+        journal.folder.mkdir(exist_ok=True)
+        journal.look.write(dict(look))
+        last = journal.samples.newest()
+        if last and 0 <= look["time"] - last[0]["time"] < _SAMPLE_SECONDS_MIN:
+            return
+        status = look["status"]
+        measures = {name: status[name] for name in _SAMPLED if status.get(name) is not None}
+        sample = {"time": round(look["time"], 3), **measures, "alarms": len(status["alarms"])}
+        journal.samples.append(sample)
