@@ -2,6 +2,10 @@
 
 The lock belongs to the kernel (flock): it ends with the process, however that ends.  On different machines,
 PostgreSQL (one reader per slot) and the catalog's compare-and-set separate the runs.
+
+Whoever waits has the lock of a second file, the *turn*, and gets the pipeline next.  Without it, a process
+that takes the lock again at once after each batch (`slotlake run`) would leave a verification waiting for
+ever.
 """
 
 from __future__ import annotations
@@ -29,29 +33,49 @@ def exclusive(folder: Path, pipeline: str, wait_seconds: float = 0.0) -> Iterato
         BusyError: another process still holds the lock after ``wait_seconds``.
         ChangeLogError: the state folder cannot be written.
     """
+    handle = _opened(folder / "lock")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise ChangeLogError(
-            f"the state folder cannot be written: {error.strerror}",
-            where=str(folder),
-            way_out="make the pipeline file's folder writable for this user",
-        ) from None
-    try:
-        _acquire(handle, pipeline, time.monotonic() + wait_seconds)
+        with _turn(folder, pipeline, handle, time.monotonic() + wait_seconds) as deadline:
+            _acquire(handle, pipeline, deadline, handle)
+        with suppress(OSError):  # for users; the lock itself needs no room on a full disk
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, str(os.getpid()).encode(), 0)
         yield
     finally:
         os.close(handle)
 
 
-def _acquire(handle: int, pipeline: str, deadline: float) -> None:
+@contextmanager
+def _turn(folder: Path, pipeline: str, lock: int, deadline: float) -> Iterator[float]:
+    """Be the one who gets the lock next; gives the deadline for that."""
+    handle = _opened(folder / "lock.turn")
+    try:
+        _acquire(handle, pipeline, deadline, lock)
+        yield deadline
+    finally:
+        os.close(handle)
+
+
+def _opened(path: Path) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise ChangeLogError(
+            f"the state folder cannot be written: {error.strerror}",
+            where=str(path.parent),
+            way_out="make the pipeline file's folder writable for this user",
+        ) from None
+
+
+def _acquire(handle: int, pipeline: str, deadline: float, lock: int) -> None:
+    """Lock a file; ``lock`` is the pipeline's own, which says who is at work."""
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             if time.monotonic() >= deadline:
-                holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
+                holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
                 raise BusyError(
                     f"another run of pipeline {pipeline!r} is at work",
                     where=f"process {holder}",
@@ -59,7 +83,4 @@ def _acquire(handle: int, pipeline: str, deadline: float) -> None:
                 ) from None
             time.sleep(0.05)
         else:
-            with suppress(OSError):  # for users; the lock itself needs no room on a full disk
-                os.ftruncate(handle, 0)
-                os.pwrite(handle, str(os.getpid()).encode(), 0)
             return

@@ -27,6 +27,7 @@ from slotlake.infra.reports import (
     PublishReport,
     PullReport,
     ResumeReport,
+    RunReport,
     StatusReport,
     SyncReport,
     TriggerReport,
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from slotlake.infra.backfill.replay import ReplayReport
     from slotlake.infra.backfill.report import BackfillReport
     from slotlake.infra.care.dropping import DropReport
+    from slotlake.infra.continuous.loop import RunLimits, RunListener
     from slotlake.infra.recover.recovery import RecoverReport
+    from slotlake.infra.source.bell import Bell
     from slotlake.infra.status.schema_changes import SchemaReport
     from slotlake.infra.status.types_report import TypesReport
 
@@ -108,6 +111,31 @@ class Pipeline(OpenPipeline):
 
         with self.exclusively(wait_seconds):
             return catch_up(self, progress)
+
+    def run(
+        self,
+        limits: RunLimits | None = None,
+        *,
+        bell: Bell | None = None,
+        listener: RunListener | None = None,
+        progress: Progressing = silent,
+    ) -> RunReport:
+        """Micro-batches in a loop, as the source has changes, until a limit is reached (docs/continuous.md).
+
+        Args:
+            limits: when it ends; never, when not given.
+            bell: its `stop`, called by another thread or a signal, ends the loop after the batch at hand.
+            listener: called with the report of each batch, and with a line for other events.
+
+        Raises:
+            SlotlakeError: something that waiting does not mend, or has not mended in time.
+        """
+        from slotlake.infra.continuous import loop
+        from slotlake.infra.source.bell import Bell
+
+        return loop.run(
+            self, limits or loop.RunLimits(), bell or Bell(), listener or loop.RunListener(), progress
+        )
 
     def verify(
         self,

@@ -68,6 +68,7 @@ class PullReport(Report):
     ``joining``: tables that are being copied over several syncs, and how much of each is there.
     ``resumed``: tables that had been set aside and are followed again; ``set_aside``: those that are not
     followed now, each with its reason.
+    ``oldest_commit``: when the first of its transactions was committed (ISO 8601); None without any.
     """
 
     batch: str | None
@@ -81,6 +82,7 @@ class PullReport(Report):
     joining: dict[str, str] = field(default_factory=dict)
     resumed: list[str] = field(default_factory=list)
     set_aside: dict[str, str] = field(default_factory=dict)
+    oldest_commit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,8 @@ class SyncReport(Report):
     ``joining``, ``resumed``, ``set_aside``: as `PullReport` has them.
     ``warnings``: what the pipeline file asks for and a sync does not do.
     ``compacted``: tables whose small files were packed after the batches.
+    ``lag_seconds``: the longest time from a commit of these batches until it was queryable, by the clocks of
+    the source and of this machine; None without transactions.
     """
 
     batch: str | None
@@ -158,6 +162,33 @@ class SyncReport(Report):
     set_aside: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     compacted: list[TableCompacted] = field(default_factory=list)
+    lag_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class RunReport(Report):
+    """What a run of many micro-batches did.
+
+    Attributes:
+        start_lsn: the lake's position before.
+        ended_by: ``stop`` (a signal), ``time`` or ``lsn``.
+        batch: the newest with transactions.
+        batches: micro-batches with transactions.
+        lag_seconds_median, lag_seconds_max: of the micro-batches, each from its oldest commit until it was
+            queryable; None without any.
+    """
+
+    pipeline: str
+    start_lsn: str
+    lsn: str
+    ended_by: str
+    batch: str | None = None
+    batches: int = 0
+    transactions: int = 0
+    changes: int = 0
+    seconds: float = 0.0
+    lag_seconds_median: float | None = None
+    lag_seconds_max: float | None = None
 
 
 @dataclass(frozen=True)
@@ -296,6 +327,7 @@ class StatusReport(Watched):
     ``wal_status``, ``safe_wal_size``: the slot's (pg_replication_slots).
     ``set_aside``: tables that are not followed, each with what `spark.publish.aside.Aside` tells.
     ``views``: the namespaces of pinned views, each with its point.
+    ``batch_lag_seconds``: of the newest batch with transactions, from its oldest commit to its publication.
     ``copy``: a copy that is under way or was cut off: process, lsn, since, slot (None: it holds none).
     """
 
@@ -319,4 +351,5 @@ class StatusReport(Watched):
     copy: dict[str, Any] | None = None
     set_aside: list[dict[str, Any]] = field(default_factory=list)
     views: dict[str, str | None] = field(default_factory=dict)
+    batch_lag_seconds: float | None = None
     warnings: list[str] = field(default_factory=list)

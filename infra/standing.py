@@ -146,9 +146,7 @@ class StandingStream:
             return plan
         settings = self._settings
         limited = replace(settings, batch_bytes_max=None) if whole else settings
-        batch = self._write_batch(_StreamRequest(position, plan.until, progress), limited)
-        self._report_line(f"{batch.name}: {batch.transactions} transactions, {batch.changes} changes")
-        return batch
+        return self._write_batch(_StreamRequest(position, plan.until, progress), limited)
 
     def _write_batch(self, request: _StreamRequest, settings: PullSettings) -> Batch:
         if self._puller is None and request.until - request.position >= BULK_MIN_BYTES:
@@ -239,6 +237,25 @@ class StandingStream:
             self.end()
             return False
         return True
+
+    @property
+    def socket(self) -> int | None:
+        """The file descriptor of the open connection; None if there is none."""
+        return None if self._puller is None else self._puller.socket
+
+    def look_ahead(self) -> bool:
+        """Receive what has arrived, for the next batch; return whether that should begin.
+
+        It should also begin if the connection is lost: the batch opens a new one, or says why it cannot.
+        """
+        if self._puller is None:
+            return False
+        try:
+            return self._puller.look_ahead()
+        except SlotlakeError as error:
+            self.end()
+            self._report_line(f"the stream ended: {error.what}; the next batch opens it again")
+            return True
 
     def keep_alive(self) -> None:
         """Tell the server that this reader lives; it does nothing else between batches."""

@@ -36,6 +36,7 @@ from slotlake.decoder.protocol.relations import RelationVersion
 from slotlake.decoder.server.closing import Closes
 from slotlake.decoder.server.source import SourceSettings
 from slotlake.decoder.server.timeline import Origin
+from slotlake.decoder.stream.ahead import asks_for_reply, calls_for_batch, joined
 from slotlake.decoder.stream.bulk import BulkStream
 from slotlake.decoder.stream.copy_data import Frames
 from slotlake.decoder.stream.framing import ENDED_EARLY, NO_LIMIT, RUNNING, Bounds, Framing
@@ -182,6 +183,25 @@ class Puller(Closes):
     def answer(self) -> None:
         """Between batches: tell the server that this reader is alive, if that is due."""
         self._stream.report(self._framing.received_lsn)
+
+    def look_ahead(self) -> bool:
+        """Between batches: receive what has arrived, for the next batch; return whether that should begin.
+
+        It should if a transaction has ended after the last batch. Not for a reader through SQL.
+        """
+        asked = False
+        if not calls_for_batch(self._next_frames):
+            data, lengths = self._arrived_frames()
+            asked = asks_for_reply(data, lengths)
+            self._next_frames = joined(self._next_frames, data, lengths)
+        self._stream.report(self._framing.received_lsn, now=asked)
+        return calls_for_batch(self._next_frames)
+
+    @property
+    def socket(self) -> int:
+        """The file descriptor of a running stream, to wait for what arrives; not of a reader through SQL."""
+        assert isinstance(self._stream, Stream)
+        return self._stream.socket
 
     def confirm(self, lsn: int) -> None:
         """Tell the server over this connection that the lake has everything before ``lsn``.

@@ -165,6 +165,11 @@ class Stream(Closes):
     def _notice(self, result: pq.abc.PGresult) -> None:
         self._warned = missing_publication(self._source, result) or self._warned
 
+    @property
+    def socket(self) -> int:
+        """The connection's file descriptor."""
+        return int(self._pgconn.socket)
+
     def drain(self) -> Frames:
         """Everything that has arrived, without waiting: the content of each CopyData.
 

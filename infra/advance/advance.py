@@ -123,6 +123,7 @@ def pull_report(batch: Batch, position: int, started: float) -> PullReport:
         transactions=batch.transactions,
         changes=batch.changes,
         bytes=batch.bytes,
+        oldest_commit=batch.manifest.get("first_commit_time"),
         seconds=time.monotonic() - started,
     )
 

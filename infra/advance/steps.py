@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.changelog.batches import Batch, batch_positions, batches
@@ -42,6 +43,7 @@ class Totals:
         tables: source table → rows changed.
         conflicts: source table → kind of conflict → how many.
         seconds: step → seconds.
+        lag_seconds: the longest time from a commit until it was queryable; None without transactions.
     """
 
     last: PullReport | None = None
@@ -50,6 +52,7 @@ class Totals:
     tables: dict[str, int] = field(default_factory=dict)
     conflicts: dict[str, dict[str, int]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    lag_seconds: float | None = None
 
     @contextmanager
     def timed(self, step: str) -> Iterator[None]:
@@ -66,6 +69,12 @@ class Totals:
             self.last = report
             self.transactions += report.transactions
             self.changes += report.changes
+
+    def published(self, report: PullReport) -> None:
+        """Note for how long the oldest commit of a batch has waited until now, when it is queryable."""
+        if report.oldest_commit is not None:
+            waited = datetime.now(UTC) - datetime.fromisoformat(report.oldest_commit)
+            self.lag_seconds = round(max(0.0, self.lag_seconds or 0.0, waited.total_seconds()), 3)
 
     def applied(self, report: ApplyReport) -> None:
         """Count a batch that was applied."""
@@ -95,6 +104,7 @@ def apply_and_publish(
         with totals.timed("publish"):
             progress("publish", 0)
             publish_named(pipeline, pulled.batch)
+        totals.published(pulled)
     with totals.timed("confirm"):
         confirm_position(pipeline)
 

@@ -1,4 +1,4 @@
-"""Commands that run a pipeline: init, sync, pull, verify."""
+"""Commands that run a pipeline: init, sync, run, pull, verify."""
 
 from __future__ import annotations
 
@@ -77,6 +77,46 @@ def sync(
     with open_pipeline(pipeline) as opened, progress_shown(as_json) as progress:
         report = opened.sync(progress=progress, wait_seconds=wait)
     show(report, as_json, texts.sync_text)
+
+
+@commands.command(rich_help_panel=WORK)
+def run(
+    pipeline: PipelineArgument,
+    for_: Annotated[
+        str | None,
+        typer.Option("--for", metavar="DURATION", help="End after this time: 90s, 10m, 2h. Default: never."),
+    ] = None,
+    until_lsn: Annotated[
+        str | None, typer.Option(metavar="LSN", help="End when the lake has reached this LSN of the source.")
+    ] = None,
+    interval: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help="The least time from the start of one batch to the next."),
+    ] = "0s",
+    retry_for: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION", help="How long to try again when the source or the lake is unavailable."
+        ),
+    ] = "5m",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document per batch, each on its own line.")
+    ] = False,
+) -> None:
+    """Run micro-batches in a loop, as soon as the source has changes (docs/continuous.md).
+
+    It prints one line per batch. SIGTERM or Ctrl-C ends it after the current batch, with exit code 0; a
+    second signal does not wait for the batch. You can kill it at any time: the next run continues. Other
+    runs of the pipeline (verify, backfill, maintain, Airflow) get their turn between two batches.
+    """
+    from slotlake.infra.cli.run import limits_of, listener_of, stopped_by_signals
+    from slotlake.infra.cli.texts.run import run_line
+    from slotlake.infra.source.bell import Bell
+
+    limits, bell = limits_of(for_, until_lsn, interval, retry_for), Bell()
+    with stopped_by_signals(bell), open_pipeline(pipeline) as opened:
+        report = opened.run(limits, bell=bell, listener=listener_of(as_json))
+        typer.echo(run_line(report), err=True)
 
 
 @commands.command(rich_help_panel=WORK)

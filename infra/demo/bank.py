@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,10 @@ _PROCESSED = re.compile(rb"actually processed: ([0-9]+)")
 
 @dataclass(frozen=True)
 class Point:
-    """A consistency point of the lake with the four sums at this point."""
+    """A consistency point of the lake with the four sums at this point.
+
+    ``lag_seconds``: from the oldest commit of its batch to its publication.
+    """
 
     lsn: str
     kind: str
@@ -131,8 +135,13 @@ def transactions_of(log: Path) -> int:
     return int(match[1]) if match else 0
 
 
-def points(lake: LakeSettings) -> Iterator[Point]:
-    """Yield every consistency point of the lake, oldest first, with the four sums."""
+def points(lake: LakeSettings, changelog: Path) -> Iterator[Point]:
+    """Yield every consistency point of the lake, oldest first, with the four sums.
+
+    Args:
+        lake: the lake.
+        changelog: the folder of the batches, which say when their oldest transaction was committed.
+    """
     from slotlake.decoder.lsn import parse_lsn
     from slotlake.spark.read.point import ReadPoint
 
@@ -145,7 +154,7 @@ def points(lake: LakeSettings) -> Iterator[Point]:
             kind=row["kind"],
             transactions=row["transactions"],
             changes=row["changes"],
-            lag_seconds=_lag_seconds(row),
+            lag_seconds=_lag_seconds(row, changelog),
             sums=sums,
         )
 
@@ -162,11 +171,14 @@ def _sum(read_point: Any, table: str, column: str, sums_by_snapshot: dict[tuple[
     return sums_by_snapshot[key]
 
 
-def _lag_seconds(row: dict[str, Any]) -> float | None:
-    """Return the seconds from the last commit of a batch to its publication."""
-    if row["commit_time"] is None or not row["transactions"]:
+def _lag_seconds(row: dict[str, Any], changelog: Path) -> float | None:
+    """Return the seconds from the oldest commit of a batch to its publication."""
+    from slotlake.decoder.changelog.batches import Batch
+
+    if not row["transactions"] or row["kind"] != "batch":
         return None
-    return float((row["published_at"] - row["commit_time"]).total_seconds())
+    oldest = Batch.open(changelog / row["batch"]).manifest["first_commit_time"]
+    return float((row["published_at"] - datetime.fromisoformat(oldest)).total_seconds())
 
 
 def _transactions_done(log: Path) -> int:

@@ -302,7 +302,7 @@ class Demo:
     ) -> Outcome:
         step = screen.step("sums at each point")
         points_read = []
-        for point in points(lake_of(pipeline)):
+        for point in points(lake_of(pipeline), pipeline.changelog_dir):
             points_read.append(point)
             step.show(f"{len(points_read)} points read")
         step.end(f"{sum(point.holds for point in points_read)} of {len(points_read)} points have equal sums")

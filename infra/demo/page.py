@@ -115,7 +115,10 @@ def _figures(o: Outcome) -> Iterator[str]:
         speed, written = changes / o.sync_seconds, o.rate * len(SUMS)
         yield f"  speed          {speed:,.0f} rows/s in pull, apply and publish; {written:,.0f}/s written"
     if lags:
-        yield f"  lag            commit to queryable: median {median(lags):.1f} s, worst {max(lags):.1f} s"
+        yield (
+            f"  lag            oldest commit of a batch to queryable: median {median(lags):.1f} s, "
+            f"worst {max(lags):.1f} s"
+        )
 
 
 def _verified(o: Outcome) -> Iterator[str]:

@@ -17,19 +17,20 @@ import fcntl
 import json
 import os
 import secrets
-import select
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.errors import BusyError, SlotlakeError
 from slotlake.infra.config.private_files import with_private_files
+from slotlake.infra.source.bell import Bell
 from slotlake.infra.standing import StandingStream
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _PLACE = "puller.json"
 _LOCK = "puller.lock"
+_NAP_SECONDS = 0.02  # a server under load sends news of its WAL thousands of times a second
 
 
 def batch(pipeline: OpenPipeline, position: int, until: int | None, *, whole: bool = False) -> Batch | None:
@@ -108,12 +110,19 @@ def _ask(pipeline: OpenPipeline, request: dict[str, Any]) -> dict[str, Any] | No
 
 
 @with_private_files
-def serve(pipeline: OpenPipeline, notify: Callable[[str], None]) -> None:
+def serve(
+    pipeline: OpenPipeline,
+    notify: Callable[[str], None],
+    bell: Bell | None = None,
+    began: Callable[[], None] = lambda: None,
+) -> None:
     """Serve until stopped (by a signal, or by `stop`).
 
     Args:
         pipeline: the pipeline, whose lake has a position.
         notify: called with a line of text for each event.
+        bell: rings when a transaction has ended that no batch has; None: nobody waits for that.
+        began: called when the connection to the slot is open and requests are answered.
 
     Raises:
         BusyError: another standing puller serves this pipeline.
@@ -121,29 +130,41 @@ def serve(pipeline: OpenPipeline, notify: Callable[[str], None]) -> None:
     """
     pipeline.file.state_dir.mkdir(parents=True, exist_ok=True)
     with _only_one(pipeline), _listening(pipeline) as listener:
-        server = _Server(pipeline, notify)
+        server = _Server(pipeline, notify, bell)
         try:
+            began()
             server.serve(listener)
         finally:
             server.end()
 
 
 class _Server:
-    def __init__(self, pipeline: OpenPipeline, notify: Callable[[str], None]) -> None:
-        self._notify = notify
-        self._stopped = False
+    def __init__(self, pipeline: OpenPipeline, notify: Callable[[str], None], bell: Bell | None) -> None:
+        self._notify, self._bell = notify, bell
+        self._stopped = self._rang = False
         self._stream = StandingStream(pipeline.pulling, notify)
         self._stream.at(pipeline.position())
 
     def serve(self, listener: Listener) -> None:
         handle = listener._listener._socket  # type: ignore[attr-defined]  # noqa: SLF001 - the only way to wait
         while not self._stopped:
-            ready, _, _ = select.select([handle], [], [], self._stream.wait_seconds)
-            if ready:
+            socket = self._stream.socket if self._bell is not None and not self._rang else None
+            ready = wait([handle] if socket is None else [handle, socket], self._stream.wait_seconds)
+            if handle in ready:
                 with suppress(OSError, EOFError, AuthenticationError), listener.accept() as channel:
                     self._answer(channel)
+                self._look_ahead()
+            elif ready:
+                self._look_ahead()
+                time.sleep(_NAP_SECONDS)
             else:
                 self._stream.keep_alive()
+
+    def _look_ahead(self) -> None:
+        """Ring once if a transaction has ended; then nothing more is read before the next batch."""
+        if self._bell is not None and not self._rang and self._stream.look_ahead():
+            self._rang = True
+            self._bell.ring()
 
     def _answer(self, channel: Connection[Any, Any]) -> None:
         request = channel.recv()
@@ -161,7 +182,12 @@ class _Server:
         if request["do"] == "confirm":
             self._stream.at(request["position"]).confirm(request["position"])
             return {}
+        if self._bell is not None:
+            self._rang = False
+            self._bell.forget()  # the batch takes all that it rang for
         batch = self._stream.batch(request["position"], request["until"], whole=request["whole"])
+        if self._bell is None and not batch.empty:
+            self._notify(f"{batch.name}: {batch.transactions} transactions, {batch.changes} changes")
         return {"path": str(batch.path), "manifest": dict(batch.manifest)}
 
     def end(self) -> None:

@@ -101,8 +101,15 @@ def overview(pipeline: OpenPipeline) -> StatusReport:
         copy=None if copy is None else {key: copy[key] for key in ("process", "lsn", "since", "slot")},
         set_aside=[] if lake.point is None else set_aside_entries(pipeline, lake.point),
         views={} if lake.point is None else _views(pipeline),
+        batch_lag_seconds=None if lake.point is None else _batch_lag(lake.point),
         warnings=_warnings(pipeline, lake, source, copy, alarms),
     )
+
+
+def _batch_lag(point: ReadPoint) -> float | None:
+    from slotlake.spark.publish.commits import commits_name, newest_lag
+
+    return newest_lag(point.pinned[commits_name(point.lake.namespace)].metadata)
 
 
 def _views(pipeline: OpenPipeline) -> dict[str, str | None]:

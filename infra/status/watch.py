@@ -245,6 +245,7 @@ def megabytes(count: int) -> str:
 _GAUGES = (
     "lag_bytes",
     "lag_seconds",
+    "batch_lag_seconds",
     "retained_wal_bytes",
     "safe_wal_size",
     "wal_bytes_per_second",

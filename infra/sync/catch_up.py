@@ -123,4 +123,5 @@ def _report(
         set_aside=reasons(pipeline),
         warnings=[*noted_pending(pipeline), *reader_warnings(pipeline.file)],
         compacted=compacted,
+        lag_seconds=totals.lag_seconds,
     )

@@ -47,6 +47,7 @@ BATCH, DIGEST, PIPELINE = "slotlake.batch", "slotlake.digest", "slotlake.pipelin
 SYSTEM, TIMELINE = "slotlake.system-identifier", "slotlake.timeline"
 ABANDONED_PROPERTY = "slotlake.left"  # histories that the source gave up (spark/publish/rewind_position.py)
 PREPARED = "slotlake.prepared"  # transactions with changes that wait for their outcome
+LAG = "slotlake.lag-seconds"  # of the newest point with transactions: from the oldest commit to publication
 STEPS, RUN = "slotlake.steps", "slotlake.run"  # how many snapshots make up what is staged, and whose they are
 _FIELDS = (
     ("lsn", StringType()),
@@ -102,6 +103,7 @@ class Point:
         batch: the batch's name, ``copy-<lsn>`` or ``backfill-<lsn>-<table>``.
         kind: copy | batch | backfill.
         commit_time: when the last transaction in it was committed in the source, if there was one.
+        oldest_commit: when the first one was.
         changed: lake table ("namespace.table") → how many changes it got.
         origin: the server that it was read from; that of the point before when not given.
         prepared, settled: transactions that began to wait for their outcome, and that wait no more, as in a
@@ -120,6 +122,7 @@ class Point:
     origin: Origin | None = None
     prepared: Sequence[Mapping[str, Any]] = ()
     settled: Sequence[Mapping[str, Any]] = ()
+    oldest_commit: datetime | None = None
 
     @property
     def summary(self) -> dict[str, str]:
@@ -182,6 +185,7 @@ def with_point(
         snapshot_properties={
             **point.summary,
             **_commit_time_summary(point, table.metadata),
+            **_lag_summary(point, table.metadata),
             **_origin_summary(point, table.metadata),
             **_prepared_summary(point, table.metadata),
         },
@@ -242,6 +246,25 @@ def _commit_time_summary(point: Point, present: Metadata) -> dict[str, str]:
         return {COMMITTED: point.commit_time.isoformat()}
     before = catalog_metadata.summary(catalog_metadata.newest_of_a_point(present)).get(COMMITTED)
     return {COMMITTED: before} if before else {}
+
+
+def _lag_summary(point: Point, present: Metadata) -> dict[str, str]:
+    """How late the point is, or the newest one before it that had transactions."""
+    if point.oldest_commit is not None:
+        late = (datetime.now(UTC) - point.oldest_commit).total_seconds()
+        return {LAG: f"{max(0.0, late):.3f}"}
+    before = catalog_metadata.summary(catalog_metadata.newest_of_a_point(present)).get(LAG)
+    return {LAG: before} if before else {}
+
+
+def newest_lag(metadata: Metadata) -> float | None:
+    """The seconds from the oldest commit of the newest point with transactions to its publication, if known.
+
+    Args:
+        metadata: of the table `commits`.
+    """
+    text = catalog_metadata.summary(catalog_metadata.newest_of_a_point(metadata)).get(LAG)
+    return None if text is None else float(text)
 
 
 def _origin_summary(point: Point, present: Metadata) -> dict[str, str]:

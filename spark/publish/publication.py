@@ -80,7 +80,7 @@ def publish_batch(
 
 def point_of(batch: ChangeBatch, pipeline: str) -> Point:
     """The consistency point that a batch leads to."""
-    committed = batch.manifest.get("last_commit_time")
+    oldest, committed = (batch.manifest.get(f"{which}_commit_time") for which in ("first", "last"))
     return Point(
         pipeline=pipeline,
         position=batch.end_lsn,
@@ -93,6 +93,7 @@ def point_of(batch: ChangeBatch, pipeline: str) -> Point:
         origin=_origin(batch),
         prepared=batch.manifest.get("prepared", ()),
         settled=batch.manifest.get("resolved", ()),
+        oldest_commit=datetime.fromisoformat(oldest) if oldest else None,
     )
 
 

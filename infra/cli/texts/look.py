@@ -48,6 +48,7 @@ def _status_rows(report: StatusReport) -> dict[str, str | None]:
         "published at": report.published_at,
         "source is at": report.source_lsn,
         "lag": _lag(report),
+        "lag of the newest batch": _batch_lag(report),
         "WAL retained by the slot": size_text(report.retained_wal_bytes),
         "WAL written": None if rate is None else f"{size_text(round(rate))}/s",
         "slot invalidated in": _invalidation(report),
@@ -58,6 +59,11 @@ def _status_rows(report: StatusReport) -> dict[str, str | None]:
 def _lag(report: StatusReport) -> str | None:
     parts = [size_text(report.lag_bytes), None if report.lag_seconds is None else span(report.lag_seconds)]
     return ", ".join(part for part in parts if part is not None) or None
+
+
+def _batch_lag(report: StatusReport) -> str | None:
+    lag = report.batch_lag_seconds
+    return None if lag is None else f"{lag:,.1f} s from its oldest commit to its publication"
 
 
 def _invalidation(report: StatusReport) -> str | None:

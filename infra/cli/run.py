@@ -1,0 +1,91 @@
+"""What the command `run` needs: its options as limits, signals as a stop, and a line for each batch."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import typer
+
+from slotlake.decoder.lsn import parse_lsn
+from slotlake.infra.cli.output import print_json
+from slotlake.infra.cli.texts.run import batch_lines
+from slotlake.infra.config.durations import duration_seconds
+from slotlake.infra.source.bell import Bell
+
+if TYPE_CHECKING:
+    from slotlake.infra.continuous.loop import RunLimits, RunListener
+    from slotlake.infra.reports import SyncReport
+
+
+def limits_of(for_: str | None, until_lsn: str | None, interval: str, retry_for: str) -> RunLimits:
+    """Return the limits that the options mean.
+
+    Args:
+        for_: how long, as `duration_seconds` reads it; None: for ever.
+        until_lsn: an LSN; None: none.
+        interval: as ``for_``.
+        retry_for: as ``for_``.
+
+    Raises:
+        typer.BadParameter: a text is no duration, or no LSN.
+    """
+    from slotlake.infra.continuous.loop import RunLimits
+
+    return RunLimits(
+        seconds=None if for_ is None else _seconds(for_, "--for"),
+        until=None if until_lsn is None else _lsn(until_lsn),
+        interval_seconds=_seconds(interval, "--interval"),
+        retry_seconds=_seconds(retry_for, "--retry-for"),
+    )
+
+
+def _seconds(text: str, option: str) -> float:
+    try:
+        return duration_seconds(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def _lsn(text: str) -> int:
+    try:
+        return parse_lsn(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is no LSN: write it as 0/1A2B3C4D", param_hint="--until-lsn"
+        ) from None
+
+
+def listener_of(as_json: bool) -> RunListener:
+    """Return a listener that prints batches to standard output, and other events to standard error."""
+    from slotlake.infra.continuous.loop import RunListener
+
+    def batch(report: SyncReport) -> None:
+        if as_json:
+            print_json(report.as_dict())
+        else:
+            sys.stdout.writelines(f"{line}\n" for line in batch_lines(report))
+        sys.stdout.flush()
+
+    return RunListener(batch, lambda line: typer.echo(line, err=True))
+
+
+@contextmanager
+def stopped_by_signals(bell: Bell) -> Iterator[None]:
+    """Let SIGTERM and SIGINT end the loop after the batch at hand; a second one drops that batch."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if bell.stopped:
+            raise KeyboardInterrupt
+        bell.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,202 @@
+"""Micro-batches in a loop: wait until the source has changes, sync, say what came, wait again.
+
+The loop has the pipeline's lock only during a batch.  Whoever waits for the lock gets it between two batches
+(infra/lock.py): a verification, a backfill, maintenance, a scheduled run.  Invariant: the loop remembers
+nothing that the next batch needs, so it can be killed at any moment, and another run goes on.
+
+It tries again after errors that waiting mends, for a limited time.  All other errors end it, but an error of
+one table sets that table aside in the sync (infra/selection/aside.py) and does not reach the loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from slotlake.decoder.errors import BusyError, SlotlakeError
+from slotlake.infra.continuous.totals import RunTotals
+from slotlake.infra.continuous.watch import WalWatch
+from slotlake.infra.kernels import compile_all
+from slotlake.infra.sync.catch_up import catch_up
+
+if TYPE_CHECKING:
+    from slotlake.infra.pipeline_open import OpenPipeline
+    from slotlake.infra.progress import Progressing
+    from slotlake.infra.reports import RunReport, SyncReport
+    from slotlake.infra.source.bell import Bell
+
+_LOCK_SECONDS = 1.0
+_IDLE_SECONDS, _IDLE_SECONDS_MAX = 10.0, 60.0
+_EMPTY_SECONDS = 1.0
+_RETRY_SECONDS, _RETRY_SECONDS_MAX = 1.0, 30.0
+
+
+@dataclass(frozen=True)
+class RunLimits:
+    """When a run ends, and how it works until then.
+
+    Attributes:
+        seconds: it ends after so long, with the batch at hand; None: never.
+        until: it ends when the lake has reached this LSN; None: never.
+        interval_seconds: the least time from the begin of a batch to the begin of the next one.
+        retry_seconds: for how long it tries again after errors that waiting mends.
+    """
+
+    seconds: float | None = None
+    until: int | None = None
+    interval_seconds: float = 0.0
+    retry_seconds: float = 300.0
+
+
+@dataclass(frozen=True)
+class RunListener:
+    """Who is called during a run.
+
+    Attributes:
+        batch: called after each micro-batch that brought something.
+        line: called with a line of text for each other event.
+    """
+
+    batch: Callable[[SyncReport], None] = lambda report: None
+    line: Callable[[str], None] = lambda line: None
+
+
+def run(
+    pipeline: OpenPipeline, limits: RunLimits, bell: Bell, listener: RunListener, progress: Progressing
+) -> RunReport:
+    """Work until a limit is reached, or the bell is stopped.
+
+    Args:
+        pipeline: a pipeline whose lake has its tables.
+        limits: when the run ends.
+        bell: its `stop` ends the run after the batch at hand.
+        listener: who is called.
+        progress: called with a line for each longer step.
+
+    Raises:
+        SlotlakeError: something that waiting does not mend, or has not mended in time.
+    """
+    start = pipeline.position()  # before anything is started: `init` may be missing
+    loop = _Loop(pipeline, limits, bell, listener, progress)
+    loop.work(start)
+    end = pipeline.position()
+    return loop.totals.report(pipeline.name, (start, end), loop.ended_by(end))
+
+
+class _Loop:
+    def __init__(
+        self,
+        pipeline: OpenPipeline,
+        limits: RunLimits,
+        bell: Bell,
+        listener: RunListener,
+        progress: Progressing,
+    ) -> None:
+        self._pipeline, self._limits, self._bell = pipeline, limits, bell
+        self._listener, self._progress = listener, progress
+        self._watch = WalWatch(pipeline, bell, listener.line)
+        self.totals = RunTotals()
+        self._position = 0
+        self._failing_since: float | None = None
+        self._retry_seconds = _RETRY_SECONDS
+        self._idle_seconds = _IDLE_SECONDS
+
+    def work(self, position: int) -> None:
+        """Make batches until the run ends."""
+        self._position = position
+        try:
+            _warm_up(self._pipeline)
+            while not self.ended_by(self._position):
+                self._batch_and_wait()
+        finally:
+            self._watch.end()
+
+    def ended_by(self, position: int) -> str | None:
+        """Return what ends the run: ``stop``, ``lsn`` or ``time``; None if it goes on."""
+        limits = self._limits
+        if self._bell.stopped:
+            return "stop"
+        if limits.until is not None and position >= limits.until:
+            return "lsn"
+        return "time" if limits.seconds is not None and self.totals.seconds >= limits.seconds else None
+
+    def _batch_and_wait(self) -> None:
+        began = time.monotonic()
+        try:
+            report = self._sync()
+        except SlotlakeError as error:
+            self._wait_after(error)
+            return
+        if report is None:
+            return
+        self._failing_since, self._retry_seconds = None, _RETRY_SECONDS
+        self._count(report)
+        if report.joining:  # the next batch copies more of these tables
+            return
+        least = self._limits.interval_seconds - (time.monotonic() - began)
+        self._bell.pause(self._bounded(max(least, 0.0 if report.transactions else _EMPTY_SECONDS)))
+        if not self.ended_by(self._position):
+            self._watch.wait(self._bounded(self._idle_seconds))
+
+    def _sync(self) -> SyncReport | None:
+        """Make one micro-batch; None if the run must end before it has the lock."""
+        with ExitStack() as stack:
+            if not self._take_lock(stack):
+                return None
+            self._watch.begin()
+            report = catch_up(self._pipeline, self._progress)
+            self._position = self._pipeline.position()
+            return report
+
+    def _take_lock(self, stack: ExitStack) -> bool:
+        said = False
+        while True:
+            try:
+                stack.enter_context(self._pipeline.exclusively(_LOCK_SECONDS))
+            except BusyError as error:
+                if self.ended_by(self._position):
+                    return False
+                if not said:
+                    self._listener.line(f"{error.what} ({error.where}): the next batch begins after it")
+                said = True
+            else:
+                return True
+
+    def _count(self, report: SyncReport) -> None:
+        brought = self.totals.count(report)
+        self._idle_seconds = _IDLE_SECONDS if brought else min(2 * self._idle_seconds, _IDLE_SECONDS_MAX)
+        if brought:
+            self._listener.batch(report)
+
+    def _wait_after(self, error: SlotlakeError) -> None:
+        """Wait before the next attempt.
+
+        Raises:
+            SlotlakeError: the error itself, if waiting does not mend it, or has not in time.
+        """
+        now = time.monotonic()
+        self._failing_since = self._failing_since or now
+        left = self._limits.retry_seconds - (now - self._failing_since)
+        if not error.retryable or left <= 0:
+            raise error
+        pause = min(self._retry_seconds, left)
+        self._listener.line(f"{error.what}; tried again in {pause:.0f} s, and for {left:.0f} s at most")
+        self._retry_seconds = min(2 * self._retry_seconds, _RETRY_SECONDS_MAX)
+        self._bell.pause(self._bounded(pause))
+
+    def _bounded(self, seconds: float) -> float:
+        """Not longer than the run has left."""
+        limit = self._limits.seconds
+        return seconds if limit is None else max(0.0, min(seconds, limit - self.totals.seconds))
+
+
+def _warm_up(pipeline: OpenPipeline) -> None:
+    """Start Spark and load the compiled loops, so that the first batch waits for neither."""
+    with ThreadPoolExecutor(1, thread_name_prefix="slotlake-warm") as thread:
+        kernels = thread.submit(compile_all)
+        _ = pipeline.session
+        kernels.result()
