@@ -7,12 +7,14 @@ contents of the file and of all files of this project that it imports: equal sou
 code at any path, and different sources never do.
 
 This applies only if ``NUMBA_CACHE_DIR`` names a folder, as the launcher does; else numba's own rules apply.
+The folder may be read-only, as in an image: what it lacks is then compiled in each process.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -39,8 +41,28 @@ class ByContent(UserProvidedCacheLocator):  # type: ignore[misc]
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> Any:
         """A locator for a function of this project; None for others, for which numba's rules apply."""
-        ours = Path(py_file).resolve().is_relative_to(_PROJECT)
-        return super().from_function(py_func, py_file) if ours else None
+        if not Path(py_file).resolve().is_relative_to(_PROJECT):
+            return None
+        return cls(py_func, py_file) if read_only() else super().from_function(py_func, py_file)
+
+
+def read_only() -> bool:
+    """Return whether ``NUMBA_CACHE_DIR`` is a folder that this process can only read.
+
+    numba asks for a folder that it can write, and fails where there is none; it fails, too, when it cannot
+    store what it has compiled.
+    """
+    folder = numba.config.CACHE_DIR
+    return bool(folder) and Path(folder).is_dir() and not os.access(folder, os.W_OK)
+
+
+def never_store(dispatcher: Any) -> None:
+    """Make a function of numba's read the cache and leave it as it is.
+
+    Args:
+        dispatcher: what ``numba.njit(cache=True)`` returns.
+    """
+    dispatcher._cache.save_overload = lambda signature, data: None  # noqa: SLF001 - numba has no other way
 
 
 def keep_by_content() -> None:

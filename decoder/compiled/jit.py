@@ -18,10 +18,11 @@ import numpy.typing as npt
 from llvmlite import ir
 from numba.core import types
 
-from slotlake.decoder.compiled.cache import keep_by_content
+from slotlake.decoder.compiled.cache import keep_by_content, never_store, read_only
 from slotlake.decoder.compiled.memory import place
 
 keep_by_content()
+_CACHE_IS_READ_ONLY = read_only()
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,6 +42,8 @@ kernels: dict[str, Any] = {}
 def compiled(function: F) -> F:
     """Compile on first call; the type checker still sees the plain function."""
     dispatcher = numba.njit(cache=True, nogil=True)(function)
+    if _CACHE_IS_READ_ONLY:
+        never_store(dispatcher)
     kernels[f"{function.__module__}.{function.__qualname__}"] = dispatcher
     return cast("F", dispatcher)
 

