@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from slotlake.decoder.catalog.condition import Condition, TextColumn, keys_condition
 from slotlake.decoder.compiled.arrays import python_values
+from slotlake.expectations.differences import differing_rows
 from slotlake.expectations.hashing import Hashes
 from slotlake.expectations.lake_side import LakeTable
-from slotlake.expectations.reconcile import differing_rows
 from slotlake.expectations.results import EXTRA, MISSING
 from slotlake.expectations.shapes import Compared, LakeReadPoint
 from slotlake.expectations.source_side import SourceTable
@@ -87,12 +87,11 @@ def compare_chosen(
     source_parts += [_with_keys(connection, table, key, part).hashes(None) for part in _in_chunks(strangers)]
     source = np.concatenate([k for k, _ in source_parts]), np.concatenate([r for _, r in source_parts])
     differences = differing_rows(source, lake_hashes)
-    differing = np.array([hashed for _, hashed, _ in differences], np.int64)
+    differing = differences.keys
     unknown = np.setdiff1d(differing, strangers["hash"].to_numpy())
     names = [name for name, _ in table.key]
     keys = pa.concat_tables([_keys_with_hashes(strangers, differing), *_keys(chosen, unknown, names)])
-    inserted = np.array([hashed for kind, hashed, _ in differences if kind == MISSING], np.int64)
-    deleted = np.array([hashed for kind, hashed, _ in differences if kind == EXTRA], np.int64)
+    inserted, deleted = differences.of(MISSING).keys, differences.of(EXTRA).keys
     changed = np.setdiff1d(differing, np.concatenate([inserted, deleted]))
     return ChosenDifferences(len(source_parts[0][0]), inserted, changed, deleted, keys)
 

@@ -10,6 +10,7 @@ missing and one extra.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -23,16 +24,13 @@ import pyarrow as pa
 from slotlake.decoder.catalog.vanished import VanishedError
 from slotlake.decoder.errors import LockedError
 from slotlake.decoder.lsn import format_lsn
-from slotlake.expectations.hashing import Hashes
+from slotlake.expectations.differences import Differing, differing_buckets, differing_parts
 from slotlake.expectations.lake_side import LakeTable
 from slotlake.expectations.results import (
     DIFFERENT,
-    DUPLICATED,
-    EXTRA,
     HISTORY,
     LOCKED,
     MARKED,
-    MISSING,
     NO_COLUMN,
     NO_TABLE,
     Difference,
@@ -166,7 +164,7 @@ class _TableRun:
             return TableResult(
                 self.table.name, 0, 0, {LOCKED: 1}, (Difference(LOCKED, reason=error.way_out),)
             )
-        differing = [b for b in expected.keys() | actual.keys() if expected.get(b) != actual.get(b)]
+        differing = differing_buckets(expected, actual)
         result = TableResult(
             table=self.table.name,
             source_rows=sum(count for count, _ in expected.values()),
@@ -178,7 +176,8 @@ class _TableRun:
             source_seconds=round(source_seconds, 3),
             lake_seconds=round(lake_seconds, 3),
         )
-        result = self._with_details(result, sorted(differing), differences_max) if differing else result
+        if differing:
+            result = self._with_details(result, expected, actual, differences_max)
         return self._with_marked(self._with_history(result, expected))
 
     def _with_history(self, result: TableResult, expected: Sums) -> TableResult:
@@ -187,11 +186,11 @@ class _TableRun:
             return result
         versions = replace(self.lake, rows=self._versions)
         actual = versions.sums()
-        differing = sorted(b for b in expected.keys() | actual.keys() if expected.get(b) != actual.get(b))
-        if not differing:
+        rows = sum(
+            int(part.rows.sum()) for part in differing_parts(self.source(), versions, expected, actual)
+        )
+        if not rows:
             return result
-        differences_by_key = differing_rows(self.source().hashes(differing), versions.hashes(differing))
-        rows = sum(count for _, _, count in differences_by_key)
         differences = (*result.differences, Difference(HISTORY, rows=rows))
         return replace(result, totals={**result.totals, HISTORY: rows}, differences=differences)
 
@@ -214,20 +213,21 @@ class _TableRun:
     def _versions(self, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         return self.others.history(table, columns) or iter(())
 
-    def _with_details(self, result: TableResult, buckets: list[int], differences_max: int) -> TableResult:
-        source = self.source()
-        differences = differing_rows(source.hashes(buckets), self.lake.hashes(buckets))
-        totals = dict(result.totals)
-        for kind, _, rows in differences:
-            totals[kind] = totals.get(kind, 0) + rows
-        listed = differences[:differences_max]
-        keys = [key for _, key, _ in listed]
+    def _with_details(
+        self, result: TableResult, expected: Sums, actual: Sums, differences_max: int
+    ) -> TableResult:
+        source, totals = self.source(), Counter(result.totals)
+        listed = Differing.joined([])
+        for part in differing_parts(source, self.lake, expected, actual):
+            totals.update(part.counts())
+            listed = Differing.joined([listed, part]).first(differences_max)
+        keys = listed.keys.tolist()
         source_details, lake_details = source.details(keys), self.lake.details(keys)
         described = (
             self._difference(kind, rows, source_details.get(key), lake_details.get(key))
             for kind, key, rows in listed
         )
-        return replace(result, totals=totals, differences=(*result.differences, *described))
+        return replace(result, totals=dict(totals), differences=(*result.differences, *described))
 
     def _difference(
         self, kind: str, rows: int, source_row: RowDetail | None, lake_row: RowDetail | None
@@ -240,50 +240,10 @@ class _TableRun:
         return Difference(kind, row.name if row else {}, columns, rows)
 
 
-def differing_rows(source: tuple[Hashes, Hashes], lake: tuple[Hashes, Hashes]) -> list[tuple[str, int, int]]:
-    """(kind, key hash, rows) of each key that is not the same on both sides, in key hash order.
-
-    Args:
-        source, lake: key and row hash of each row; without a key both are the same.
-    """
-    (keys_a, counts_a, sums_a), (keys_b, counts_b, sums_b) = _per_key(*source), _per_key(*lake)
-    keys = np.union1d(keys_a, keys_b)
-    in_a, in_b = _spread(keys, keys_a, counts_a), _spread(keys, keys_b, counts_b)
-    same = (in_a == in_b) & (_spread(keys, keys_a, sums_a) == _spread(keys, keys_b, sums_b))
-    differences = []
-    for at in np.flatnonzero(~same).tolist():
-        count_a, count_b = int(in_a[at]), int(in_b[at])
-        differences.append((_kind(count_a, count_b), int(keys[at]), max(abs(count_a - count_b), 1)))
-    return differences
-
-
-def _kind(source: int, lake: int) -> str:
-    if lake < source:
-        return MISSING
-    if source == 0:
-        return EXTRA
-    return DUPLICATED if lake > source else DIFFERENT
-
-
-def _per_key(keys: Hashes, rows: Hashes) -> tuple[Hashes, Hashes, Hashes]:
-    """Distinct keys, their rows, and the sum (modulo 2^64) of the rows' hashes."""
-    distinct, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    totals = np.zeros(len(distinct), np.int64)
-    np.add.at(totals, inverse, rows)
-    return distinct, counts.astype(np.int64), totals
-
-
-def _spread(keys: Hashes, own: Hashes, values: Hashes) -> Hashes:
-    """``values`` of ``own`` keys laid out over all ``keys``; 0 where it has none."""
-    laid = np.zeros(len(keys), np.int64)
-    laid[np.searchsorted(keys, own)] = values
-    return laid
-
-
 def _timed(work: Callable[[], T]) -> tuple[T, float]:
     started = time.monotonic()
     done = work()
     return done, time.monotonic() - started
 
 
-__all__ = ["Difference", "Report", "TableResult", "differing_rows", "reconcile"]
+__all__ = ["Difference", "Report", "TableResult", "reconcile"]

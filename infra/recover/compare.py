@@ -213,7 +213,7 @@ def _incomparable_reason(table: SourceTable, mirror: TableSchema, *, is_unreadab
 
 def _repair(name: str, table: SourceTable, difference: TableDifferences, table_bytes: int) -> TableRepair:
     """What a table needs that was compared."""
-    if not difference.differences:
+    if not len(difference.differences):
         return TableRepair(name, NOTHING)
     reason = _whole_copy_reason(table, difference)
     if reason:

@@ -18,6 +18,7 @@ import pytest
 from slotlake.decoder.catalog.publications import source_tables
 from slotlake.decoder.errors import LakeError, SourceError
 from slotlake.decoder.types.table import sql_text
+from slotlake.expectations import differences
 from slotlake.expectations.reconcile import Report, reconcile
 from slotlake.expectations.results import Difference
 from slotlake.expectations.source_side import SourceTable
@@ -237,7 +238,11 @@ def test_a_bag_counts_equal_rows(pair: Pair) -> None:
     assert result.totals == {"missing in lake": 1, "duplicated in lake": 2, "extra in lake": 1}
 
 
-def test_the_list_is_capped_and_the_totals_are_not(pair: Pair) -> None:
+@pytest.mark.parametrize("at_once", [differences.ROWS_AT_ONCE, 50])
+def test_the_list_is_capped_and_the_totals_are_not(
+    pair: Pair, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(differences, "ROWS_AT_ONCE", at_once)
     pair.lake.held[ORDERS].rows = pair.rows(ORDERS)[:100]
     result = pair.compare(differences_max=7).tables[ORDERS]
     assert len(result.differences) == 7
