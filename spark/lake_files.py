@@ -17,6 +17,7 @@ from typing import BinaryIO, Final
 from slotlake.decoder.errors import LAKE_ALTERED, LakeError
 from slotlake.spark.exchange import CONTROL_DIRECTORY, make_directory, not_a_directory, probe
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.storage import side_by_side as side_by_side_writes
 from slotlake.spark.storage import stores
 from slotlake.spark.storage.base import StoredFile
 from slotlake.spark.storage.location import Location
@@ -86,11 +87,36 @@ def files(folder: str) -> Iterator[StoredFile]:
 def write_new(location: str, content: bytes) -> None:
     """Write a file that must not exist yet; when this returns a crash cannot take it away.
 
+    Within :func:`side_by_side` that holds when the context ends.
+
     Raises:
         LakeError: it cannot be written.
     """
+    writes = side_by_side_writes.present()
     with _writable(location):
-        stores.store_of(location).write_new(Location(location), content)
+        if writes is None:
+            stores.store_of(location).write_new(Location(location), content)
+        else:
+            writes.begin(Location(location), content)
+
+
+@contextmanager
+def side_by_side() -> Iterator[None]:
+    """Write the new files of the context at the same time, where each is a request; all are there at its end.
+
+    Nothing may lead to any of them before.
+
+    Raises:
+        LakeError: one cannot be written.
+    """
+    with side_by_side_writes.gathered() as writes:
+        try:
+            yield
+        finally:
+            failures = writes.end()
+    for location, error in failures.items():
+        with _writable(location):
+            raise error
 
 
 def put(sources: Sequence[Path], folder: str, names: Sequence[str]) -> list[Location]:
@@ -206,6 +232,9 @@ def probe_place(folder: Location) -> None:
 
 @contextmanager
 def _readable(location: str) -> Iterator[None]:
+    writes = side_by_side_writes.present()
+    if writes is not None:
+        writes.wait_for(Location(location))
     try:
         yield
     except LakeError:

@@ -122,7 +122,7 @@ def require_whole(pipeline: OpenPipeline, *, at_snapshot: bool = False) -> None:
     """
     from slotlake.spark.maintenance.integrity import MISSING, WRITTEN, find_damage
 
-    for damage in find_damage(pipeline.lake, pipeline.name):
+    for damage in find_damage(pipeline.lake, pipeline.name, as_written=not at_snapshot):
         if damage.kind == MISSING:
             continue  # the next sync copies it again
         if damage.kind == WRITTEN and damage.position is None and (at_snapshot or not damage.is_derived):

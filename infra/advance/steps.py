@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -25,11 +25,14 @@ from slotlake.infra.reports import ApplyReport, ConfirmReport, PublishReport, Pu
 from slotlake.infra.selection.aside import pass_over, reasons, retry_without_troubled
 from slotlake.infra.selection.types import on_lossy
 from slotlake.infra.source import standing_puller
+from slotlake.infra.state_file import StateFile
+from slotlake.spark.names import LakeName, parse_postgres_name
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.infra.progress import Progressing
     from slotlake.spark.apply.stage import Applied
+    from slotlake.spark.publish.swap import Published
 
 
 @dataclass
@@ -138,6 +141,7 @@ def apply_named(pipeline: OpenPipeline, name: str, *, judged: bool = False) -> A
     if not judged:
         require_whole(pipeline)
     applied = retry_without_troubled(pipeline, lambda: _staged(pipeline, batch))
+    _note_staged(pipeline, batch, applied)
     conflicts = {
         table.source_table: table.conflicts.counts for table in applied.tables.values() if table.conflicts
     }
@@ -169,12 +173,9 @@ def _staged(pipeline: OpenPipeline, batch: Batch) -> Applied:
 
 def publish_named(pipeline: OpenPipeline, name: str) -> PublishReport:
     """Publish a staged batch."""
-    from slotlake.spark.publish import sidecar
-    from slotlake.spark.publish.publication import publish_batch
-
     started = time.monotonic()
     batch = batch_named(pipeline, name)
-    published = publish_batch(pipeline.lake, batch, pipeline.name, sidecar.read(batch))
+    published = retry_without_troubled(pipeline, lambda: _published(pipeline, batch))
     if not published.already:
         journal.note_published(pipeline.file.state_dir, batch, time.monotonic() - started)
     return PublishReport(
@@ -184,6 +185,34 @@ def publish_named(pipeline: OpenPipeline, name: str) -> PublishReport:
         tables=dict(published.snapshots),
         seconds=time.monotonic() - started,
     )
+
+
+def _published(pipeline: OpenPipeline, batch: Batch) -> Published:
+    from slotlake.spark.publish import sidecar
+    from slotlake.spark.publish.publication import publish_batch
+
+    pass_over(pipeline, batch)  # a table may have been set aside since it was applied
+    staged = _tables_staged(pipeline, batch)
+    return publish_batch(pipeline.lake, batch, pipeline.name, sidecar.read(batch), staged)
+
+
+def _staged_note(pipeline: OpenPipeline) -> StateFile:
+    return StateFile(pipeline.file.state_dir / "staged.json")
+
+
+def _note_staged(pipeline: OpenPipeline, batch: Batch, applied: Applied) -> None:
+    """Note which tables the lake had when the batch was applied; if that fails, only the note is lost."""
+    tables = {table: each.source_table for table, each in applied.tables.items()}
+    with suppress(OSError):
+        _staged_note(pipeline).write({"batch": batch.name, "digest": batch.digest, "tables": tables})
+
+
+def _tables_staged(pipeline: OpenPipeline, batch: Batch) -> dict[LakeName, tuple[str, str]]:
+    """The mirrors that this machine has staged for a batch; none if another one applied it."""
+    note = _staged_note(pipeline).mapping()
+    if (note.get("batch"), note.get("digest")) != (batch.name, batch.digest):
+        return {}
+    return {LakeName.parse(table): parse_postgres_name(name) for table, name in note["tables"].items()}
 
 
 def confirm_position(pipeline: OpenPipeline) -> ConfirmReport:

@@ -52,7 +52,7 @@ from slotlake.spark.storage.file_io import StoreFileIO
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables import position_deletes
 from slotlake.spark.tables.deletion_vectors import vectors
-from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
+from slotlake.spark.tables.metadata import MAIN, Metadata
 from slotlake.spark.tables.position_deletes import PATH_ID, POSITION_ID
 from slotlake.spark.tables.schema import WRITE_PROPERTIES
 
@@ -101,8 +101,7 @@ def require_plain(table: Loaded) -> None:
                 where=f"table {table.name}, column {column}",
                 way_out="keep format 3 for this table (tables.<name>.format: 3), or drop that column",
             )
-    staged = catalog_metadata.ref(metadata, STAGE)
-    if staged is not None and staged != catalog_metadata.ref(metadata, MAIN):
+    if catalog_metadata.is_staged(metadata):
         raise LakeError(
             "a batch is being applied to the table",
             where=f"table {table.name}",

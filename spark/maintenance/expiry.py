@@ -29,7 +29,7 @@ from slotlake.spark.storage.base import StoredFile
 from slotlake.spark.storage.location import Location
 from slotlake.spark.storage.stores import canonical
 from slotlake.spark.tables import metadata as catalog_metadata
-from slotlake.spark.tables.metadata import Metadata
+from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
 
 _LOG_WORTH_TRIMMING = 10
 _METADATA_FILE = re.compile(r"(\d+)-.*\.metadata\.json")
@@ -68,13 +68,21 @@ def expire(catalog: Catalog, table: Loaded, grace: Grace) -> int:
     Raises:
         PointerMovedError: someone else changed the table meanwhile; nothing was changed.
     """
-    after = without_unused_snapshots(table.metadata, grace.unused)
+    after = without_unused_snapshots(_without_old_stage(table.metadata), grace.unused)
     if not catalog.lake.server_writes_metadata:  # such a server keeps its own log
         after = _with_short_log(after, grace.unused)
     if after == table.metadata:
         return 0
     catalog.move([catalog.prepared(table, after)])
     return len(table.metadata.get("snapshots", ())) - len(after.get("snapshots", ()))
+
+
+def _without_old_stage(metadata: Metadata) -> Metadata:
+    """Without the branch ``stage`` where it holds what was main before a rewrite, and so its files."""
+    staged = catalog_metadata.ref(metadata, STAGE)
+    if staged == catalog_metadata.ref(metadata, MAIN) or catalog_metadata.is_staged(metadata):
+        return metadata
+    return catalog_metadata.with_ref(metadata, STAGE, None)
 
 
 @dataclass(frozen=True)

@@ -58,11 +58,14 @@ class Damage:
         return self.table.table.lower().endswith(tuple(SUFFIXES.values()))
 
 
-def find_damage(lake: LakeSettings, pipeline: str, *, files: bool = False) -> list[Damage]:
+def find_damage(
+    lake: LakeSettings, pipeline: str, *, files: bool = False, as_written: bool = False
+) -> list[Damage]:
     """What is wrong with the lake's tables; nothing if all is as it was left.
 
     Args:
         files: also see that every data file is there, which takes a look at each.
+        as_written: what this process has written into `commits` is not read again.
 
     Raises:
         LakeError: the catalog cannot be reached, or `commits` cannot be read.
@@ -76,7 +79,7 @@ def find_damage(lake: LakeSettings, pipeline: str, *, files: bool = False) -> li
         damages = list(_commits_damage(commits))
         if damages:
             return damages  # the others are to be judged by a row that is not the newest
-        pins = pins_of(commits)
+        pins = pins_of(commits, as_written=as_written)
         position = catalog_metadata.newest_position(commits.metadata) or 0
         for table in sorted(pins):
             if belongs(table.namespace, lake.namespace):

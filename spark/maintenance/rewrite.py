@@ -38,7 +38,7 @@ from slotlake.spark.publish.place import remove_ranges
 from slotlake.spark.publish.swap import require_owner
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.layout import sort_order_id
-from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
+from slotlake.spark.tables.metadata import Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY
 
 _MIB = 1024 * 1024
@@ -161,8 +161,7 @@ def _load(catalog: Catalog, name: LakeName, pipeline: str) -> Loaded:
 
 def is_staged(table: Loaded) -> bool:
     """Return whether a batch is being applied to a table."""
-    staged = catalog_metadata.ref(table.metadata, STAGE)
-    return staged is not None and staged != catalog_metadata.ref(table.metadata, MAIN)
+    return catalog_metadata.is_staged(table.metadata)
 
 
 def _rewrite(session: SparkSession, lake: LakeSettings, table: Loaded, files: TableFiles, care: Care) -> None:

@@ -88,6 +88,10 @@ _ARROW = pa.schema(_ARROW_FIELDS)
 
 
 _MANIFEST_BYTES = 64 * 1024
+# What this process has written into the newest rows, by table and snapshot: the next point need not read it.
+# All others, who ask for what the lake has, read the row.
+_WRITTEN_MAX = 8
+_written_pins: dict[tuple[str, int | None], dict[str, int]] = {}
 
 # Two points may have one position: a table that joins, or is read again, at the lake's own.
 _ORDER = ("position", "published_at")
@@ -175,9 +179,9 @@ def with_point(
     """
     iceberg = newest_only(table)
     present = catalog_metadata.newest_position(table.metadata)
-    pins = {
-        text: id_ for text, id_ in newest_pins(iceberg, present).items() if LakeName.parse(text) in existing
-    }
+    before = _written_pins.get(_key(table.metadata))
+    before = newest_pins(iceberg, present) if before is None else before
+    pins = {text: id_ for text, id_ in before.items() if LakeName.parse(text) in existing}
     pins |= {str(name): snapshot_id for name, snapshot_id in published.items()}
     changes = Transaction(iceberg)
     changes.append(
@@ -198,7 +202,19 @@ def with_point(
         "snapshots": [*table.metadata.get("snapshots", []), snapshot],
         "last-sequence-number": snapshot["sequence-number"],
     }
-    return catalog_metadata.with_ref(grown, MAIN, snapshot["snapshot-id"])
+    grown = catalog_metadata.with_ref(grown, MAIN, snapshot["snapshot-id"])
+    _note_written(_key(grown), pins)
+    return grown
+
+
+def _key(metadata: Metadata) -> tuple[str, int | None]:
+    return metadata["table-uuid"], catalog_metadata.ref(metadata, MAIN)
+
+
+def _note_written(key: tuple[str, int | None], pins: dict[str, int]) -> None:
+    while len(_written_pins) >= _WRITTEN_MAX:
+        _written_pins.pop(next(iter([*_written_pins]), key), None)
+    _written_pins[key] = pins
 
 
 def _row(point: Point, pins: Mapping[str, int]) -> dict[str, Any]:
@@ -303,9 +319,16 @@ def origin_of(metadata: Metadata) -> Origin | None:
     return Origin(summary[SYSTEM], int(summary[TIMELINE]))
 
 
-def pins_of(table: Loaded) -> dict[LakeName, int]:
-    """The snapshot that the newest point gives each table of the lake."""
-    pins = newest_pins(newest_only(table), catalog_metadata.newest_position(table.metadata))
+def pins_of(table: Loaded, *, as_written: bool = False) -> dict[LakeName, int]:
+    """The snapshot that the newest point gives each table of the lake.
+
+    Args:
+        table: the table `commits`.
+        as_written: what this process has written is not read again.
+    """
+    pins = _written_pins.get(_key(table.metadata)) if as_written else None
+    if pins is None:
+        pins = newest_pins(newest_only(table), catalog_metadata.newest_position(table.metadata))
     return {LakeName.parse(text): snapshot for text, snapshot in pins.items()}
 
 

@@ -6,17 +6,21 @@ and whether the lake still lacks it.  Needs no Spark.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
+from slotlake.decoder.errors import LakeError
 from slotlake.decoder.server.timeline import Origin
 from slotlake.spark import exchange
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName, lake_table, parse_postgres_name, postgres_name
+from slotlake.spark.publish.aside import Name
 from slotlake.spark.publish.commits import Point, commits_name
 from slotlake.spark.publish.derived_tables import derived_table_names
+from slotlake.spark.publish.place import table_directory
 from slotlake.spark.publish.sidecar import NOTHING, BatchSidecar
 from slotlake.spark.publish.swap import (
     Published,
@@ -29,6 +33,7 @@ from slotlake.spark.tables.schema import TableSchema
 from slotlake.spark.tables.shapes import BatchRelation, ChangeBatch
 
 __all__ = ["Published", "lake_position", "pending", "point_of", "publish_batch"]
+_UNKNOWN: Mapping[LakeName, Name] = {}
 
 
 def pending(lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> bool:
@@ -47,7 +52,11 @@ def pending(lake: LakeSettings, batch: ChangeBatch, pipeline: str) -> bool:
 
 
 def publish_batch(
-    lake: LakeSettings, batch: ChangeBatch, pipeline: str, sidecar: BatchSidecar = NOTHING
+    lake: LakeSettings,
+    batch: ChangeBatch,
+    pipeline: str,
+    sidecar: BatchSidecar = NOTHING,
+    staged: Mapping[LakeName, Name] = _UNKNOWN,
 ) -> Published:
     """Publish what :func:`spark.apply.stage.apply_batch` staged for this batch. Needs no Spark.
 
@@ -58,15 +67,20 @@ def publish_batch(
         batch: the batch.
         pipeline: the pipeline's name.
         sidecar: the batch's sidecar.
+        staged: mirrors that were staged, as far as that is known, with the source's schema and name: the
+            lake must still have them.
 
     Raises:
         LakeError: something of the batch is not staged, or the lake was moved by someone else
-            meanwhile; nothing has been moved.
+            meanwhile; nothing has been moved. It names a table that was dropped since it was staged.
     """
     point = point_of(batch, pipeline)
     changed = touched_tables(lake, batch, sidecar)
     with open_catalog(lake) as catalog:
         pointers = catalog.pointers()
+        gone = sorted(name for name in staged if name in changed and name not in pointers)
+        if gone and is_pending(catalog, point, batch.start_lsn):
+            raise _dropped(lake, gone[0], staged[gone[0]])
         existing = sorted(name for name in changed if name in pointers)
         # One after another, a mirror that is ahead would hide how what is beside it must change.
         order = [each for name in existing for each in (*derived_table_names(pointers, name).values(), name)]
@@ -76,6 +90,16 @@ def publish_batch(
     published = publish_tables(lake, replace(point, changed=rows), order, start=batch.start_lsn)
     remove_folded_rows(lake, point)
     return published
+
+
+def _dropped(lake: LakeSettings, table: LakeName, name: Name) -> LakeError:
+    return LakeError(
+        "the lake table was dropped from the catalog by someone else, after the batch was applied to it and "
+        "before it was published",
+        where=f"table {table}",
+        way_out=f"if nobody needs its files, remove {table_directory(lake, table)} (a table that is dropped "
+        f"may leave them); then `slotlake resume {postgres_name(*name)}`, or a later sync, copies it again",
+    ).of(*name)
 
 
 def point_of(batch: ChangeBatch, pipeline: str) -> Point:

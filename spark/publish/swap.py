@@ -7,8 +7,8 @@ left behind on a server, and that commits late, makes it one more, and the table
 
 The next metadata file of each table is written first; then one SQL transaction moves all pointers,
 each guarded by its old value.  Before it, readers see nothing of the batch, after it all.  The branch
-``stage`` is dropped in the same step: what is staged and what is published stay apart.  The tags of the
-kept points stand in the same metadata file (spark/catalog/tags.py), so keeping points costs no commit.
+``stage`` stays where it is then: at the new main, where the next batch needs it.  The tags of the kept
+points stand in the same metadata file (spark/catalog/tags.py), so keeping points costs no commit.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from slotlake.decoder.errors import ApplyError, LakeError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.lsn import format_lsn, parse_lsn
+from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded, load
 from slotlake.spark.catalog.open import Catalog, Move, PointerMovedError, open_catalog
 from slotlake.spark.catalog.tags import tagged
@@ -210,19 +211,25 @@ def require_position(commits: Metadata, name: LakeName, point: Point, start: int
 
 def reset_stage(catalog: Catalog, tables: Iterable[Loaded]) -> None:
     """Point ``stage`` of each table at its ``main``, whatever a crashed attempt left there."""
-    moves = []
+    changed: list[tuple[Loaded, Metadata]] = []
     for table in tables:
         metadata = catalog_metadata.with_ref(
             table.metadata, STAGE, catalog_metadata.ref(table.metadata, MAIN)
         )
         metadata = catalog_metadata.with_properties(metadata, _NOTHING_STAGED)
         if metadata != table.metadata:
-            moves.append(catalog.prepared(table, metadata))
-    catalog.move(moves)
+            changed.append((table, metadata))
+    if changed:
+        with lake_files.side_by_side():
+            moves = [catalog.prepared(table, metadata) for table, metadata in changed]
+        catalog.move(moves)
 
 
 def _require_staged(table: Loaded, point: Point) -> Loaded:
-    summary = catalog_metadata.summary(catalog_metadata.head(table.metadata, STAGE))
+    staged_head = (
+        catalog_metadata.head(table.metadata, STAGE) if catalog_metadata.is_staged(table.metadata) else None
+    )
+    summary = catalog_metadata.summary(staged_head)
     if (summary.get(BATCH), summary.get(DIGEST), summary.get(LSN)) != (
         point.batch,
         point.digest,
@@ -264,8 +271,9 @@ def _swap(
     """Make all moves at once, that of `commits` last of them."""
     moves: list[Move] = []
     try:
-        moves.extend(_staged_move(catalog, table, point, keep_positions) for table in staged)
-        moves.append(commits())
+        with lake_files.side_by_side():
+            moves.extend(_staged_move(catalog, table, point, keep_positions) for table in staged)
+            moves.append(commits())
         reach("publish.before_swap")
         catalog.move(moves)
     except PointerMovedError:
@@ -340,4 +348,4 @@ def _with_main_moved(metadata: Metadata, position: int, keep_positions: Collecti
     """Main moved to what is staged, with the shape that came with it."""
     moved = catalog_metadata.with_ref(metadata, MAIN, catalog_metadata.ref(metadata, STAGE))
     moved = catalog_metadata.with_properties(moved, {aside.ASIDE_PROPERTY: None})
-    return catalog_metadata.with_ref(with_shape(moved, position, keep_positions), STAGE, None)
+    return with_shape(moved, position, keep_positions)

@@ -1,4 +1,4 @@
 """Storage: the lake's files, in folders or in an object store; how they are read and written.
 
-Others import `base`, `file_io`, `folder`, `location`, `settings`, `stores` and `uploads`.
+Others import `base`, `file_io`, `folder`, `location`, `settings`, `side_by_side`, `stores` and `uploads`.
 """

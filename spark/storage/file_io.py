@@ -9,15 +9,22 @@ import io
 from typing import Final, cast
 
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
+from pyiceberg.typedef import EMPTY_DICT, Properties
 
+from slotlake.spark.storage import side_by_side
 from slotlake.spark.storage.location import Location
+from slotlake.spark.storage.side_by_side import Writes
 from slotlake.spark.storage.stores import store_of
 
 FILE_IO: Final = {"py-io-impl": "slotlake.spark.storage.file_io.StoreFileIO"}
 
 
 class _Input(InputFile):
-    """A file to read."""
+    """A file to read; if it is being written, that is waited for."""
+
+    def __init__(self, location: str, writes: Writes | None) -> None:
+        super().__init__(location)
+        self._writes = writes
 
     def __len__(self) -> int:
         size = store_of(self.location).size(Location(self.location))
@@ -30,6 +37,8 @@ class _Input(InputFile):
 
     def open(self, seekable: bool = True) -> InputStream:
         """Open all of the file, by one request: manifests, lists of them and rows of `commits` are small."""
+        if self._writes is not None:
+            self._writes.wait_for(Location(self.location))
         return cast("InputStream", io.BytesIO(store_of(self.location).read(Location(self.location))))
 
 
@@ -44,8 +53,7 @@ class _Content(io.BytesIO):
         if not self.closed:
             content = self.getvalue()
             super().close()
-            self._output.size = len(content)
-            store_of(self._output.location).write_new(Location(self._output.location), content)
+            self._output.write(content)
 
     def __exit__(self, kind: object, *failure: object) -> None:
         if kind is None:
@@ -63,6 +71,18 @@ class _Output(OutputFile):
 
     size: int | None = None
 
+    def __init__(self, location: str, writes: Writes | None) -> None:
+        super().__init__(location)
+        self._writes = writes
+
+    def write(self, content: bytes) -> None:
+        """Write all of the file, or begin to, where several are waited for together."""
+        self.size = len(content)
+        if self._writes is None:
+            store_of(self.location).write_new(Location(self.location), content)
+        else:
+            self._writes.begin(Location(self.location), content)
+
     def __len__(self) -> int:
         return len(self.to_input_file()) if self.size is None else self.size
 
@@ -70,7 +90,7 @@ class _Output(OutputFile):
         return self.to_input_file().exists()
 
     def to_input_file(self) -> InputFile:
-        return _Input(self.location)
+        return _Input(self.location, self._writes)
 
     def create(self, overwrite: bool = False) -> OutputStream:
         """Begin a new file, also where pyiceberg would let it replace one: its names are never used twice."""
@@ -78,15 +98,22 @@ class _Output(OutputFile):
 
 
 class StoreFileIO(FileIO):
-    """Files of folders and buckets."""
+    """Files of folders and buckets.
+
+    pyiceberg writes in threads of its own, so the writes that the present thread waits for are taken here.
+    """
+
+    def __init__(self, properties: Properties = EMPTY_DICT) -> None:
+        super().__init__(properties)
+        self._writes = side_by_side.present()
 
     def new_input(self, location: str) -> InputFile:
         """Return a file to read."""
-        return _Input(location)
+        return _Input(location, self._writes)
 
     def new_output(self, location: str) -> OutputFile:
         """Return a file to write; it is there when it is closed without an error."""
-        return _Output(location)
+        return _Output(location, self._writes)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         """Remove a file; a missing one is fine."""

@@ -153,6 +153,15 @@ def head(metadata: Metadata, name: str = MAIN) -> Metadata | None:
     return snapshot(metadata, ref(metadata, name))
 
 
+def is_staged(metadata: Metadata) -> bool:
+    """Return whether something is staged that is not published.
+
+    What was published last stays in ``stage``; a compaction may have moved main on since.
+    """
+    staged = ref(metadata, STAGE)
+    return staged is not None and all(s["snapshot-id"] != staged for s in ancestry(metadata))
+
+
 def ancestry(metadata: Metadata, name: str = MAIN) -> list[Metadata]:
     """The snapshots of a branch, newest first."""
     by_id = {s["snapshot-id"]: s for s in metadata.get("snapshots", ())}

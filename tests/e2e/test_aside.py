@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,15 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from slotlake import Pipeline
-from slotlake.decoder.errors import ProtocolError, SourceError
+from slotlake.decoder.errors import LakeError, ProtocolError, SourceError
 from slotlake.decoder.failpoints import happening
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.decoder.server import source
+from slotlake.spark import lake_files
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.names import lake_table
+from slotlake.spark.publish.place import table_directory
+from slotlake.spark.storage.location import Location
 from tests.conftest import Database
 from tests.e2e.aside_causes import BAD, encoded_database, five_rows
 from tests.e2e.oracle import differences, pipeline_file
@@ -143,6 +149,60 @@ def test_on_trouble_stop(ascii_database: Database, session: Any, tmp_path: Path)
     with Pipeline.open(file) as pipeline:
         assert list(pipeline.sync().set_aside) == ["public.bad"]
         _equal(database, pipeline, "good")
+
+
+def _drop(pipeline: Any, table: str) -> None:
+    with open_catalog(pipeline.lake) as catalog:
+        catalog.drop([lake_table(pipeline.lake.namespace, "public", table)])
+
+
+def _directory(pipeline: Any, table: str) -> Location:
+    return table_directory(pipeline.lake, lake_table(pipeline.lake.namespace, "public", table))
+
+
+@pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it")
+def test_a_mirror_dropped_between_apply_and_publish(database: Database, session: Any, tmp_path: Path) -> None:
+    """It is this table's trouble, in its own words; the others are published, and it is copied again."""
+    tables = five_rows(database, "good", "gone")
+    file = pipeline_file(tmp_path, database, tables)
+    with Pipeline.open(file) as pipeline:
+        pipeline.init()
+        database.execute("UPDATE good SET v = 'x'; UPDATE gone SET v = 'x'")
+        batch = pipeline.pull().batch
+        assert batch is not None
+        pipeline.apply(batch)
+        _drop(pipeline, "gone")
+        pipeline.publish(batch)
+        assert pipeline.publish(batch).already_published
+        (entry,) = pipeline.status().set_aside
+        assert (entry["table"], entry["cause"]) == ("gone", "copy")
+        assert "dropped from the catalog by someone else" in entry["what"]
+        assert "slotlake resume public.gone" in entry["way_out"]
+        assert str(_directory(pipeline, "gone")) in entry["way_out"]
+        _equal(database, pipeline, "good")
+        database.execute("DELETE FROM gone WHERE id = 1; DELETE FROM good WHERE id = 1")
+        with pytest.raises(LakeError, match="the directory of a new table is in use"):
+            pipeline.resume("gone")
+        lake_files.remove_tree(_directory(pipeline, "gone"))
+        assert pipeline.resume("gone").rows == 4
+        database.execute("INSERT INTO gone VALUES (9, 'after')")
+        assert pipeline.sync().set_aside == {}
+        _equal(database, pipeline, *tables)
+        assert pipeline.verify().equal
+    file.write_text(file.read_text().replace("'gone': {}", "'gone': {on_trouble: stop}"))
+    with Pipeline.open(file) as pipeline:
+        before = pipeline.position()
+        database.execute("UPDATE good SET v = 'y'; UPDATE gone SET v = 'y'")
+        batch = pipeline.pull().batch
+        assert batch is not None
+        pipeline.apply(batch)
+        _drop(pipeline, "gone")
+        with pytest.raises(LakeError, match="dropped from the catalog by someone else"):
+            pipeline.publish(batch)
+        assert pipeline.position() == before
+        lake_files.remove_tree(_directory(pipeline, "gone"))
+        assert pipeline.sync().added_tables == ["public.gone"]
+        _equal(database, pipeline, *tables)
 
 
 def _killed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shutil
@@ -9,7 +10,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ from slotlake.bench import BENCHES, run
 from slotlake.bench.figures import Figure, in_turns, rates
 from slotlake.bench.machine import Machine
 from slotlake.bench.page import BEGIN, END, PAGE, with_figures
+from slotlake.bench.requests import Forwarder, Request, counted, one_after_another
 from slotlake.bench.show import document, print_table
 from slotlake.bench.workload import ROWS_VARIABLE, RUNS_VARIABLE, rows_asked, runs_asked
 from slotlake.decoder.errors import PipelineFileError
@@ -62,6 +66,49 @@ def test_runs_are_taken_in_turns() -> None:
     pairs = in_turns(lambda: taken("ours", 2.0), lambda: taken("theirs", 4.0), 3)
     assert seen == ["ours", "theirs"] * 3
     assert rates(8.0, pairs) == ((4.0,) * 3, (2.0,) * 3)
+
+
+def test_requests_that_are_under_way_together_are_no_chain() -> None:
+    # Two side by side, then one that waits for the longer of them, and one that begins while it is under way.
+    times = [(0.0, 1.0), (0.0, 2.0), (2.0, 4.0), (3.0, 5.0)]
+    requests = [Request("GET", f"/lake/t/metadata/{i}.avro", "Spark", *each) for i, each in enumerate(times)]
+    assert one_after_another(requests) == 2
+    assert one_after_another([*requests, Request("PUT", "/lake/x.parquet", "slotlake", 5.0, 6.0)]) == 3
+    assert one_after_another([]) == 0
+    assert counted(requests[:2]) == {"Spark: GET manifest": 2}
+
+
+def test_a_forwarder_notes_requests_and_changes_nothing() -> None:
+    class Answering(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_PUT(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with Forwarder(server.server_address[1]) as way:
+            connection = http.client.HTTPConnection("127.0.0.1", way.port)
+            body = bytes(200_000)
+            for name in ("snap-1.avro", "x.puffin"):
+                connection.request("PUT", f"/lake/t/{name}", body, {"User-Agent": "aws-sdk-java/2"})
+                assert connection.getresponse().read() == body
+            requests = way.take()
+            assert list(map(str, requests)) == ["Spark: PUT list of manifests", "Spark: PUT vectors"]
+            assert one_after_another(requests) == 2
+            assert way.take() == []
+            connection.close()
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_the_table_shows_ratio_both_figures_and_the_machine() -> None:

@@ -70,6 +70,18 @@ def test_the_top_is_remembered_where_the_whole_is_too_much(
     assert [s["snapshot-id"] for s in catalog_metadata.load_top(bare.as_uri())["snapshots"]] == [5, 4]
 
 
+def test_what_is_staged_is_what_main_has_not_come_by() -> None:
+    snapshots = [{"snapshot-id": id_, "parent-snapshot-id": id_ - 1 or None} for id_ in range(1, 4)]
+    metadata = {"snapshots": snapshots, "current-snapshot-id": 2}
+    stage = {staged: catalog_metadata.with_ref(metadata, "stage", staged) for staged in (1, 2, 3)}
+    assert {staged: catalog_metadata.is_staged(each) for staged, each in stage.items()} == {
+        1: False,  # published, and main was compacted since
+        2: False,
+        3: True,
+    }
+    assert not catalog_metadata.is_staged(metadata)
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", "\x1f\x8b"])
 def test_a_damaged_file_is_told(tmp_path: Path, content: str) -> None:
     path = tmp_path / "00000-x.metadata.json"

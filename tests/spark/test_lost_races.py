@@ -15,7 +15,9 @@ from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.integrity import WRITTEN, find_damage, repair_damage
 from slotlake.spark.maintenance.removal import drop_tables
 from slotlake.spark.maintenance.rewrite import tables_to_maintain
+from slotlake.spark.names import LakeName
 from slotlake.spark.publish import swap
+from slotlake.spark.publish.publication import publish_batch
 from tests.spark.lake_lab import PIPELINE, Lab, relation, update
 
 ONE = relation("one", ["id"], id="int8", v="int4")
@@ -102,10 +104,14 @@ def _beside_still(lab: Lab, other: Any) -> None:
 
 
 def _dropped_by_others(lab: Lab, other: Any) -> None:
-    """The other tables go on without it."""
+    """It is named where it is known that it was staged; the other tables go on without it."""
     batch = lab.batch(update(ONE, id="1", v="2"), update(TWO, id="1", v="2"))
     lab.apply(batch)
     other.sql(f"DROP TABLE lake.{lab.lake.namespace}.one")
+    staged = {LakeName(lab.lake.namespace, "one"): ("public", "one")}
+    with pytest.raises(LakeError, match="dropped from the catalog by someone else") as raised:
+        publish_batch(lab.lake, batch, PIPELINE, staged=staged)
+    assert raised.value.table == ("public", "one")
     lab.publish(batch)
     assert lab.rows("two") == [("1", "2")]
     with pytest.raises(KeyError):

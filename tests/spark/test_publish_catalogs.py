@@ -80,7 +80,7 @@ def test_a_life_on_each_kind_of_catalog(anywhere: Lab) -> None:
         assert list(catalog_tags.tags(one)) == [lab.position - 0x200, lab.position - 0x100, lab.position]
         commits = load(pointers, LakeName(lab.lake.namespace, "commits")).metadata
         assert len(commits["snapshots"]) == 3
-        assert "stage" not in one["refs"]
+        assert one["refs"]["stage"] == one["refs"]["main"]  # where the next batch begins
     rows = ReadPoint.latest(lab.lake).commits()
     assert [row["kind"] for row in rows] == ["copy", *["batch"] * 2, "copy", *["batch"] * 4]
     assert len(rows[-1]["tables"]) == 3

@@ -77,6 +77,26 @@ def test_of_many_writers_one_wins(root: Location) -> None:
     assert store.read(root / "x") == b"%d" % won[0]
 
 
+def test_files_written_side_by_side_are_all_there_at_the_end(root: Location) -> None:
+    names = [root / "side" / f"{number}.json" for number in range(20)]
+    with lake_files.side_by_side():
+        for name in names:
+            lake_files.write_new(name, name.encode())
+        assert lake_files.read(names[0]) == names[0].encode()  # it is waited for
+        with StoreFileIO().new_output(root / "side" / "io").create() as output:
+            output.write(b"too")
+        assert StoreFileIO().new_input(root / "side" / "io").open().read() == b"too"
+    assert lake_files.absent([*names, root / "side" / "io"]) == []
+    with pytest.raises(LakeError, match="cannot be written"), lake_files.side_by_side():
+        lake_files.write_new(root / "side" / "new", b"1")
+        lake_files.write_new(names[3], b"2")
+    assert lake_files.read(names[3]) == names[3].encode()
+    with pytest.raises(ZeroDivisionError), lake_files.side_by_side():
+        lake_files.write_new(root / "side" / "another", b"1")
+        raise ZeroDivisionError
+    assert lake_files.size(root / "side" / "another") == 1  # nothing is under way any more
+
+
 def test_a_folder_is_listed_and_removed_with_all_in_it(root: Location) -> None:
     for name in ("t/data/1", "t/data/2", "t/metadata/3", "tt/other"):
         lake_files.write_new(root / name, b"12345")

@@ -1,0 +1,83 @@
+"""How many requests a sync of one row makes to an object store: one that is added makes this test fail."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slotlake import Pipeline
+from slotlake.bench.requests import Forwarder, Request, counted, one_after_another
+from slotlake.infra.local.object_store import LocalObjectStore
+from tests.conftest import Database
+from tests.e2e.oracle import assert_equal, pipeline_file
+from tests.storage import IN_NESSIE, IN_S3, ON_REST, moved_to
+
+# docs/adr/0051: what each of them is for.
+EXPECTED = Counter(
+    {
+        "Spark: GET metadata file": 2,
+        "Spark: HEAD list of manifests": 2,
+        "Spark: GET list of manifests": 1,
+        "Spark: GET manifest": 2,
+        "Spark: GET data file": 1,
+        "Spark: GET vectors": 2,
+        "Spark: PUT data file": 1,
+        "Spark: HEAD vectors": 1,
+        "Spark: PUT vectors": 1,
+        "Spark: PUT manifest": 3,
+        "Spark: PUT list of manifests": 1,
+        "Spark: PUT metadata file": 1,
+        "slotlake: GET metadata file": 1,
+        "slotlake: PUT metadata file": 1,
+        "slotlake: PUT data file of commits": 1,
+        "slotlake: PUT manifest of commits": 1,
+        "slotlake: PUT list of manifests of commits": 1,
+        "slotlake: PUT metadata file of commits": 1,
+    }
+)
+CHAIN = 21
+
+
+@pytest.fixture
+def way(object_store: LocalObjectStore) -> Iterator[Forwarder]:
+    """A way to the store that counts."""
+    with Forwarder(int(object_store.endpoint.rpartition(":")[2])) as forwarder:
+        yield forwarder
+
+
+def _requests(way: Forwarder, pipeline: Pipeline, database: Database, row: int) -> list[Request]:
+    database.execute(f"UPDATE one SET v = v + 1 WHERE id = {row}")
+    way.take()
+    assert pipeline.sync().changes == 1
+    return way.take()
+
+
+@pytest.mark.skipif(IN_S3 or IN_NESSIE or ON_REST, reason="it counts with a catalog in SQLite")
+def test_a_sync_of_one_row(
+    database: Database, object_store: LocalObjectStore, way: Forwarder, connect: str, tmp_path: Path
+) -> None:
+    database.execute(
+        "CREATE TABLE one (id int PRIMARY KEY, v int);"
+        "INSERT INTO one SELECT g, 0 FROM generate_series(1, 9000) g"
+    )
+    file = pipeline_file(tmp_path, database, ["one"])
+    moved_to(object_store, file)
+    endpoint = json.dumps(f"http://127.0.0.1:{way.port}")
+    file.write_text(file.read_text().replace(json.dumps(object_store.endpoint), endpoint))
+    with Pipeline.open(file, remote=connect) as pipeline:
+        pipeline.init()
+        for row in (1, 2):
+            _requests(way, pipeline, database, row)
+        way.latency_seconds = 0.01
+        for row in (3, 4):  # a request that is made again is one more, which says nothing
+            taken = _requests(way, pipeline, database, row)
+            if counted(taken) == EXPECTED:
+                break
+        way.latency_seconds = 0.0
+        assert counted(taken) == EXPECTED
+        assert one_after_another(taken) <= CHAIN
+        assert_equal(database, pipeline, ["one"])
