@@ -28,8 +28,12 @@ class Plugin(BasePlugin):  # type: ignore[misc]
             (file,) = Path(str(package.__file__)).parent.rglob(f"{name}.duckdb_extension")
             connection.execute(f"LOAD '{file}'")
         connection.execute("SET enable_external_file_cache = false")  # DuckDB 1.5.5: docs/reading.md
-        points = [
+        spaces = [
             space for (space,) in self.catalog.list_namespaces() if space.startswith(f"{self.namespace}__at_")
+        ]
+        # With a catalog other than SQL the property is set when all views are there.
+        points = [
+            space for space in spaces if self.catalog.load_namespace_properties(space).get("slotlake.point")
         ]
         if not points:
             raise RuntimeError("the lake has no pinned views: set lake.views: true, then run slotlake sync")

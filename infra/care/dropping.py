@@ -151,7 +151,7 @@ def _drop_note(pipeline: OpenPipeline) -> dict[str, Any]:
 
 
 def _drop_lake(pipeline: OpenPipeline, work: _Progress) -> None:
-    from slotlake.spark.maintenance.removal import drop_tables, remove_files
+    from slotlake.spark.maintenance.removal import drop_tables, executors_folder, remove_files
 
     file = pipeline.file
 
@@ -166,7 +166,7 @@ def _drop_lake(pipeline: OpenPipeline, work: _Progress) -> None:
     with work.or_by_hand(instruction):
         dropped = drop_tables(pipeline.lake, pipeline.name, before_removal=note)
         work.done += [f"dropped the lake table {name}" for name in dropped]
-        remove_files(_drop_note(pipeline).get("files", []))
+        remove_files([*_drop_note(pipeline).get("files", []), executors_folder(pipeline.lake)])
         StateFile(file.dropped_note).write({"source": _drop_note(pipeline).get("source", False)})
     if pipeline.stored is not None:
         pipeline.stored.remove_all()

@@ -28,9 +28,7 @@ def require_fitting(file: PipelineFile, uri: str) -> None:
         _metastore(file, uri)
         return
     _only_for(file, ("glue",), "AWS Glue (glue://region)")
-    if uri.startswith("http"):
-        _no_views(file, "a REST catalog")
-    else:
+    if not uri.startswith("http"):
         _only_for(file, ("rest", "staging"), "a REST catalog (https://…)")
         _only_for(file, ("publish",), _ONE_BY_ONE)
 
@@ -41,7 +39,7 @@ def _no_views(file: PipelineFile, catalog: str) -> None:
             f"lake.views is not possible with {catalog}",
             where=str(file.path),
             way_out="remove it, and pin each table by the snapshot that the table commits names "
-            "(docs/reading.md); or use a catalog in SQLite or PostgreSQL",
+            "(docs/reading.md); or use a catalog in SQLite or PostgreSQL, or a REST server",
         )
 
 

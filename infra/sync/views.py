@@ -9,16 +9,20 @@ if TYPE_CHECKING:
 
 
 def bring_views(lake: LakeSettings) -> None:
-    """Make or remove the pinned views of a lake, if no publication has done so yet.
+    """Make, complete or remove the pinned views of a lake, if no publication has done so yet.
 
     Args:
         lake: the lake.
 
     Raises:
-        LakeError: a table is where the views are to be, or the catalog cannot be reached.
+        LakeError: a table is where the views are to be, or the catalog cannot be reached, or cannot
+            have views.
     """
     from slotlake.spark.catalog.open import open_catalog
 
-    if not lake.is_rest:
-        with open_catalog(lake) as catalog:
-            catalog.bring_views()
+    with open_catalog(lake) as catalog:
+        if lake.is_rest and lake.views and not catalog.view_namespaces():
+            from slotlake.spark.catalog.probe import probe_catalog
+
+            probe_catalog(lake)
+        catalog.bring_views()

@@ -24,14 +24,22 @@ from requests import Response
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
-from slotlake.spark.catalog.rest import Answered, RestPointers, table_path
+from slotlake.spark.catalog.rest import RestPointers
 from slotlake.spark.catalog.rest_changes import (
     Change,
     creation_of,
     identifier,
     set_ref,
 )
-from slotlake.spark.catalog.rest_session import OK_BELOW, TOGETHER, explained, server_of
+from slotlake.spark.catalog.rest_session import (
+    OK_BELOW,
+    TOGETHER,
+    Answered,
+    explained,
+    server_of,
+    table_path,
+)
+from slotlake.spark.catalog.rest_views import register
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName
 from slotlake.spark.storage.file_io import StoreFileIO
@@ -56,6 +64,7 @@ class Abilities:
         views: it lists views.
         lends_keys: its answers hold keys for the store.
         signs: it signs requests to the store, instead of lending keys.
+        pins: a metadata file got a second name, which went again without the file.
     """
 
     format: int
@@ -65,6 +74,7 @@ class Abilities:
     views: bool
     lends_keys: bool
     signs: bool
+    pins: bool
 
     @property
     def words(self) -> str:
@@ -72,6 +82,7 @@ class Abilities:
         parts = [f"format {self.format}", "branches" if self.branches else "no branches"]
         parts.append(("" if self.together else "not ") + "several tables at once")
         parts += ["views"] if self.views else []
+        parts += ["pinned views"] if self.pins else []
         parts += ["lends keys"] if self.lends_keys else []
         parts += ["signs requests"] if self.signs else []
         return ", ".join(parts)
@@ -101,6 +112,14 @@ def require_abilities(lake: LakeSettings) -> Abilities:
             where=lake.place,
             way_out="set lake.staging: local (or the address of a PostgreSQL database, if the steps run on "
             "different machines): batches are then staged there and published here",
+        )
+    if lake.views and not abilities.pins:
+        raise LakeError(
+            "this catalog cannot have pinned views: it does not give a metadata file a second name "
+            "(POST …/register), keeps no properties of namespaces, or removes the file with that name",
+            where=lake.place,
+            way_out="set lake.views to false, and pin each table by the snapshot that the table commits "
+            "names (docs/reading.md); or use another catalog",
         )
     return abilities
 
@@ -140,7 +159,7 @@ def _namespace(lake: LakeSettings) -> Iterator[str]:
     """A namespace for the tables; it goes again, if it was made."""
     server, name = server_of(lake), f"slotlake_probe_{uuid.uuid4().hex[:12]}"
     try:
-        server.create_namespace(name)
+        server.create_namespace(name, {_PROBE_PROPERTY: "done"})
     except ForbiddenError:
         if not server.namespace_exists(lake.namespace):
             raise
@@ -162,6 +181,7 @@ class _Probe:
         self._pointers = RestPointers(lake)
         prefix = f"slotlake_probe_{uuid.uuid4().hex[:8]}"
         self._names = [LakeName(namespace, f"{prefix}_{letter}") for letter in "ab"]
+        self._second = LakeName(namespace, f"{prefix}_c")
         self._folder = lake.root / ".slotlake" / prefix
 
     def run(self) -> Abilities:
@@ -179,6 +199,7 @@ class _Probe:
                 views=self._server.get(f"namespaces/{self._names[0].namespace}/views").status_code < OK_BELOW,
                 lends_keys="s3.access-key-id" in config,
                 signs=config.get("s3.remote-signing-enabled") == "true",
+                pins=self._pins(first),
             )
         finally:
             self._remove()
@@ -272,8 +293,21 @@ class _Probe:
             self._answered(name).metadata.get("properties", {}).get(_PROBE_PROPERTY) for name in self._names
         ]
 
+    def _pins(self, table: Answered) -> bool:
+        """Return whether the table's metadata file can have a second name, in a namespace that is marked."""
+        properties = self._server.load_namespace_properties(self._second.namespace)
+        if properties.get(_PROBE_PROPERTY) != "done":
+            return False
+        if not _done(register(self._server, self._second, table.location)):
+            return False
+        shown = self._pointers.answered(self._second)
+        if shown is None or shown.metadata["table-uuid"] != table.metadata["table-uuid"]:
+            return False
+        self._server.drop_table((self._second.namespace, self._second.table))
+        return lake_files.size(table.location) is not None
+
     def _remove(self) -> None:
-        for name in self._names:
+        for name in (*self._names, self._second):
             with suppress(NoSuchTableError, RESTError):
                 self._server.drop_table((name.namespace, name.table))
         lake_files.remove_tree(self._folder)

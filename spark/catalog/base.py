@@ -174,17 +174,17 @@ class Catalog(ABC):
         return ()
 
     def view_namespaces(self) -> Sequence[ViewNamespace]:
-        """Return the namespaces of pinned views, by name; only a SQL catalog has them."""
+        """Return the namespaces of pinned views, by name."""
         return ()
 
     def view_locations(self, name: LakeName) -> Collection[str]:
         """Return the metadata files by which pinned views show a table."""
         return ()
 
-    def bring_views(self) -> None:  # noqa: B027  (only a SQL catalog has views)
-        """Make or remove the pinned views, if the settings ask for it and no publication has yet."""
+    def bring_views(self) -> None:  # noqa: B027  (a catalog for tests may have none)
+        """Make, complete or remove the pinned views, if no publication has done so yet."""
 
-    def require_room_for_views(self) -> None:  # noqa: B027  (only a SQL catalog has views)
+    def require_room_for_views(self) -> None:  # noqa: B027  (as above)
         """See that no table is where the views are to be.
 
         Raises:

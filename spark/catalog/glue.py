@@ -8,22 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any
 
 from slotlake.decoder.errors import LakeError, SetupError
 from slotlake.spark.catalog.base import Move, UnansweredError
 from slotlake.spark.catalog.columns import columns
-from slotlake.spark.catalog.metastore import (
-    LOCATION,
-    PREVIOUS,
-    TABLE_TYPE,
-    Entry,
-    MetastorePointers,
-    RefusedError,
-    is_possible,
-)
+from slotlake.spark.catalog.entries import Entry, RefusedError
+from slotlake.spark.catalog.metastore import LOCATION, PREVIOUS, TABLE_TYPE, MetastorePointers, is_possible
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.limits import CONNECT_SECONDS, SILENT_SECONDS
 from slotlake.spark.names import LakeName
@@ -173,6 +166,10 @@ class GluePointers(MetastorePointers):
         with _explained(self.lake), suppress(RefusedError), _refused(_THERE):
             if _if_there(self._glue.get_database, Name=namespace) is None:
                 self._glue.create_database(DatabaseInput={"Name": namespace})
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Turn what the client raises into errors of the lake."""
+        return _explained(self.lake)
 
     def _table(self, name: LakeName) -> Mapping[str, Any] | None:
         answer = _if_there(self._glue.get_table, DatabaseName=name.namespace, Name=name.table)

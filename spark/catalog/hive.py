@@ -13,22 +13,15 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from slotlake.decoder.errors import LakeError, SetupError
 from slotlake.spark.catalog.base import Move, UnansweredError
 from slotlake.spark.catalog.columns import columns
-from slotlake.spark.catalog.metastore import (
-    LOCATION,
-    PREVIOUS,
-    TABLE_TYPE,
-    Entry,
-    MetastorePointers,
-    RefusedError,
-    is_possible,
-)
+from slotlake.spark.catalog.entries import Entry, RefusedError
+from slotlake.spark.catalog.metastore import LOCATION, PREVIOUS, TABLE_TYPE, MetastorePointers, is_possible
 from slotlake.spark.lake import ANSWER_SECONDS, LakeSettings
 from slotlake.spark.limits import CONNECT_SECONDS
 from slotlake.spark.names import LakeName
@@ -297,6 +290,10 @@ class HivePointers(MetastorePointers):
                 way_out="see who has it (SHOW LOCKS in Hive); the Metastore takes it from a client that has "
                 "died after hive.txn.timeout, 5 minutes by default; then run again: nothing was changed",
             )
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Turn what the client raises into errors of the lake."""
+        return _explained(self.lake)
 
     @contextmanager
     def _asked(self) -> Iterator[Any]:

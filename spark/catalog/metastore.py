@@ -20,13 +20,21 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any
 
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.failpoints import reach
 from slotlake.spark import lake_files
-from slotlake.spark.catalog.base import Catalog, Loaded, Move, PointerMovedError, moved_by_another
+from slotlake.spark.catalog.base import (
+    Catalog,
+    Loaded,
+    Move,
+    PointerMovedError,
+    ViewNamespace,
+    moved_by_another,
+)
+from slotlake.spark.catalog.entries import Entry, RefusedError
+from slotlake.spark.catalog.metastore_views import MetastoreViews
+from slotlake.spark.catalog.registered_views import RegisteredViews
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import (
     COMMITS,
@@ -48,23 +56,6 @@ class PartlyMovedError(LakeError):
     retryable = True
 
 
-class RefusedError(Exception):
-    """An entry was not what it had to be, as the server says."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A table's entry.
-
-    Attributes:
-        location: of its metadata file.
-        raw: the entry as the catalog's client has it.
-    """
-
-    location: str
-    raw: Any
-
-
 class MetastorePointers(Catalog):
     """One connection to such a catalog."""
 
@@ -78,6 +69,8 @@ class MetastorePointers(Catalog):
                 "position (what is pinned through `commits` never does), or use SQLite, PostgreSQL, or a "
                 "REST server that can",
             )
+        self._places = MetastoreViews(self)
+        self.views = RegisteredViews(self._places, lake)
 
     # -- what a catalog of this kind does ---------------------------------------------------------------
 
@@ -123,6 +116,10 @@ class MetastorePointers(Catalog):
     def drop_one(self, name: LakeName) -> None:
         """Remove an entry; a missing one is fine."""
 
+    @abstractmethod
+    def explained(self) -> AbstractContextManager[None]:
+        """Turn what the client raises into errors of the lake, for what is asked through `iceberg`."""
+
     def locked(self, names: Sequence[LakeName]) -> AbstractContextManager[object]:
         """Keep others, who ask for a lock, from changing these tables."""
         return nullcontext()
@@ -148,7 +145,8 @@ class MetastorePointers(Catalog):
         """Read the entries of all tables of this lake."""
         entries: dict[LakeName, Entry] = {}
         for namespace in self.namespaces():
-            if belongs(visible(namespace), self.lake.namespace):
+            own = belongs(visible(namespace), self.lake.namespace)
+            if own and not self._places.is_of_views(namespace):
                 entries |= self.entries_in(namespace)
         return entries
 
@@ -180,7 +178,9 @@ class MetastorePointers(Catalog):
         """
         if not moves:
             return
-        for namespace in sorted({move.rename.namespace for move in moves if move.rename is not None}):
+        new_names = [move.rename for move in moves if move.rename is not None]
+        self.views.require_outside(new_names)
+        for namespace in sorted({name.namespace for name in new_names}):
             self.make_namespace(namespace)
         with self.locked([move.name for move in moves]):
             entries = self._unchanged(moves)
@@ -195,6 +195,24 @@ class MetastorePointers(Catalog):
                     self.forget(moves[done:])
                     raise _partly(error, done, len(moves)) from None
         self.drop([move.name for move in moves if move.rename is not None])
+        self.views.follow(moves)
+
+    def view_namespaces(self) -> Sequence[ViewNamespace]:
+        """The namespaces of pinned views, by name."""
+        return self.views.namespaces()
+
+    def view_locations(self, name: LakeName) -> Collection[str]:
+        """The metadata files by which pinned views show a table."""
+        return self.views.locations(name)
+
+    def bring_views(self) -> None:
+        """Make, complete or remove the pinned views."""
+        location = self.pointer(LakeName(self.lake.namespace, COMMITS)) if self.lake.views else None
+        self.views.bring(None if location is None else catalog_metadata.load(location))
+
+    def require_room_for_views(self) -> None:
+        """See that no table is where the views are to be."""
+        self.views.require_room()
 
     def add(self, name: LakeName, location: str) -> None:
         """Make an entry for a metadata file that is there; pyiceberg does not know all types in it.
@@ -214,6 +232,7 @@ class MetastorePointers(Catalog):
 
     def drop(self, names: Sequence[LakeName]) -> None:
         """Forget tables, one after another; `commits`, without which nothing is read, first."""
+        self.views.forget_tables(names)
         for name in sorted(names, key=lambda name: (name.table != COMMITS, name)):
             self.drop_one(name)
 

@@ -18,15 +18,23 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
-from urllib.parse import quote
 
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError
 from requests import Response
 
 from slotlake.decoder.errors import LakeError
-from slotlake.spark.catalog.base import Catalog, Loaded, Move, UnansweredError, moved_by_another, require_own
+from slotlake.spark.catalog.base import (
+    Catalog,
+    Loaded,
+    Move,
+    UnansweredError,
+    ViewNamespace,
+    moved_by_another,
+    require_own,
+)
+from slotlake.spark.catalog.registered_views import RegisteredViews
 from slotlake.spark.catalog.rest_changes import COPYING, Change, table_change, table_content, table_creation
 from slotlake.spark.catalog.rest_session import (
     CONFLICT,
@@ -35,13 +43,16 @@ from slotlake.spark.catalog.rest_session import (
     OK_BELOW,
     SERVERS_FAULT,
     TOGETHER,
+    Answered,
     denied,
     error_type,
     explained,
     server_of,
+    table_path,
 )
+from slotlake.spark.catalog.rest_views import RestViews
 from slotlake.spark.lake import LakeSettings
-from slotlake.spark.names import LakeName, belongs, visible
+from slotlake.spark.names import COMMITS, LakeName, belongs, visible
 from slotlake.spark.storage import stores
 from slotlake.spark.storage.location import Location
 from slotlake.spark.storage.settings import StorageSettings
@@ -62,16 +73,6 @@ _AT_ONCE = 8
 _UNANSWERED = (502, 503, 504)
 
 
-@dataclass(frozen=True)
-class Answered:
-    """A table as the server says it is now; ``config``: what it says about the table's storage."""
-
-    location: str
-    metadata: Metadata
-    size: int
-    config: Mapping[str, str]
-
-
 class RestPointers(Catalog):
     """One session with a REST catalog."""
 
@@ -79,6 +80,8 @@ class RestPointers(Catalog):
         self.lake = lake
         self._rest = server_of(lake)
         self.iceberg = self._rest
+        self._places = RestViews(lake, self._rest, self.answered, self.names)
+        self.views = RegisteredViews(self._places, lake)
 
     def close(self) -> None:
         """The process keeps the connections: logging in anew costs two requests."""
@@ -104,9 +107,11 @@ class RestPointers(Catalog):
         """Make all moves by one request; by one each, in the order given, where the user accepts that."""
         new_tables = [move for move in moves if move.rename is not None]
         if new_tables:
+            self.views.require_outside([move.rename or move.name for move in new_tables])
             self._make_tables(moves, new_tables)
-            return
-        self._commit([table_change(move.table, move.metadata) for move in moves])
+        else:
+            self._commit([table_change(move.table, move.metadata) for move in moves])
+        self.views.follow(moves)
 
     def commit(self, changes: list[Change]) -> None:
         """Make changes of tables by one request; by one each, in the order given, where that is accepted.
@@ -144,6 +149,7 @@ class RestPointers(Catalog):
     def drop(self, names: Sequence[LakeName]) -> None:
         """Forget tables, one after another; `commits`, without which nothing is read, first."""
         ordered = sorted(names, key=lambda name: (name.table != "commits", name))
+        self.views.forget_tables(ordered)
         with explained(self.lake):
             for name in ordered:
                 with suppress(NoSuchTableError):
@@ -168,11 +174,29 @@ class RestPointers(Catalog):
             if not self._rest.namespace_exists(namespace):
                 self._rest.create_namespace(namespace)
 
+    def view_namespaces(self) -> Sequence[ViewNamespace]:
+        """The namespaces of pinned views, by name."""
+        return self.views.namespaces()
+
+    def view_locations(self, name: LakeName) -> Collection[str]:
+        """The metadata files by which pinned views show a table."""
+        return self.views.locations(name)
+
+    def bring_views(self) -> None:
+        """Make, complete or remove the pinned views."""
+        location = self.location(LakeName(self.lake.namespace, COMMITS)) if self.lake.views else None
+        self.views.bring(None if location is None else catalog_metadata.load(location))
+
+    def require_room_for_views(self) -> None:
+        """See that no table is where the views are to be."""
+        self.views.require_room()
+
     def names(self) -> frozenset[LakeName]:
         """Every table of this lake, those being filled among them."""
         with explained(self.lake):
             spaces = [space[0] for space in self._rest.list_namespaces() if len(space) == 1]
-            namespaces = [space for space in spaces if belongs(visible(space), self.lake.namespace)]
+            own = [space for space in spaces if belongs(visible(space), self.lake.namespace)]
+            namespaces = [space for space in own if not self._places.is_of_views(space)]
             tables: list[LakeName] = []
             for space in namespaces:
                 with suppress(NoSuchNamespaceError):
@@ -350,10 +374,6 @@ class Pointers(Mapping[LakeName, str]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-def table_path(name: LakeName) -> str:
-    return f"namespaces/{quote(name.namespace, safe='')}/tables/{quote(name.table, safe='')}"
 
 
 def _name(of: Change) -> LakeName:

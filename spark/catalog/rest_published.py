@@ -92,6 +92,51 @@ def published_content(move: Move) -> Change:
     }
 
 
+def shown_change(name: LakeName, shown: Metadata, table: Metadata) -> Change:
+    """What makes a view that follows a table show what the table is now; no updates: it does.
+
+    Args:
+        name: of the view.
+        shown: the view's metadata; the change fails if its main is elsewhere by then.
+        table: the table's.
+    """
+    main, wanted = catalog_metadata.ref(shown, MAIN), catalog_metadata.ref(table, MAIN)
+    ours, theirs = (
+        {key: text for key, text in each.get("properties", {}).items() if key.startswith(_OURS)}
+        for each in (table, shown)
+    )
+    outdated = [each["snapshot-id"] for each in shown.get("snapshots", ())]
+    return {
+        "identifier": identifier(name),
+        "requirements": [
+            {"type": "assert-table-uuid", "uuid": table["table-uuid"]},
+            require_ref(MAIN, main),
+        ],
+        "updates": [
+            *_format(shown, table),
+            *_schema(shown, table),
+            *layout_changes(shown, table),
+            *(_snapshot(table, shown) if wanted != main else ()),
+            *(_only_main(shown) if wanted != main else ()),
+            *(
+                {"action": "remove-snapshots", "snapshot-ids": [number]}
+                for number in outdated
+                if wanted != main and number not in (main, wanted)
+            ),
+            *property_updates(theirs, ours),
+        ],
+    }
+
+
+def _only_main(metadata: Metadata) -> list[Change]:
+    """What takes all other references away."""
+    return [
+        {"action": "remove-snapshot-ref", "ref-name": name}
+        for name in metadata.get("refs", {})
+        if name != MAIN
+    ]
+
+
 def _properties(metadata: Metadata, location: str, server: Metadata) -> dict[str, str]:
     """Ours, but for what is staged and where the past is; others only if the server has none of that name."""
     properties = dict(metadata.get("properties", {}))

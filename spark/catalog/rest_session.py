@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
+from urllib.parse import quote
 
 from pyiceberg.catalog.rest import DEFAULT_ENDPOINTS, VIEW_ENDPOINTS, RestCatalog
 from pyiceberg.exceptions import (
@@ -33,7 +35,9 @@ from slotlake.spark.catalog.base import UnansweredError
 from slotlake.spark.catalog.tokens import TOKENS, NoTokenError, Tokens
 from slotlake.spark.lake import ANSWER_SECONDS, LakeSettings
 from slotlake.spark.limits import CONNECT_SECONDS
+from slotlake.spark.names import LakeName
 from slotlake.spark.storage.file_io import FILE_IO
+from slotlake.spark.tables.metadata import Metadata
 
 TOGETHER: Final = "transactions/commit"
 CONFLICT, MISSING, OK_BELOW, SERVERS_FAULT = 409, 404, 300, 500
@@ -42,6 +46,16 @@ DENIED = frozenset({_UNKNOWN, _FORBIDDEN, _EXPIRED})
 _LACKING = frozenset({404, 405, 501})
 _lock = threading.Lock()
 _servers: dict[tuple[Any, ...], RestServer] = {}
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A table as the server says it is now; ``config``: what it says about the table's storage."""
+
+    location: str
+    metadata: Metadata
+    size: int
+    config: Mapping[str, str]
 
 
 class RestServer(RestCatalog):
@@ -98,6 +112,11 @@ class RestServer(RestCatalog):
         """
         answer: Response = self._session.post(self.url(path, prefixed=True), json=body)
         return answer
+
+
+def table_path(name: LakeName) -> str:
+    """Return where a table is, within the catalog."""
+    return f"namespaces/{quote(name.namespace, safe='')}/tables/{quote(name.table, safe='')}"
 
 
 def _renewed(session: Session) -> bool:

@@ -15,15 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import make_url
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import exchange
-from slotlake.spark.catalog.base import Catalog, Loaded, Move, moved_by_another
-from slotlake.spark.catalog.rest import Answered, Pointers, RestPointers
+from slotlake.spark.catalog.base import Catalog, Loaded, Move, ViewNamespace, moved_by_another
+from slotlake.spark.catalog.rest import Pointers, RestPointers
 from slotlake.spark.catalog.rest_changes import COPYING, Change
 from slotlake.spark.catalog.rest_published import (
     METADATA_PROPERTY,
@@ -32,11 +33,15 @@ from slotlake.spark.catalog.rest_published import (
     published_content,
     published_creation,
 )
+from slotlake.spark.catalog.rest_session import Answered
 from slotlake.spark.catalog.staging_tables import Entry, StagingTables
 from slotlake.spark.lake import LakeSettings
-from slotlake.spark.names import LakeName, belongs, copying, is_copying, visible
+from slotlake.spark.names import COMMITS, LakeName, belongs, copying, is_copying, visible
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog as IcebergCatalog
 
 
 class StagedCatalog(Catalog):
@@ -45,14 +50,23 @@ class StagedCatalog(Catalog):
     def __init__(self, lake: LakeSettings) -> None:
         self.lake = lake
         self._server = RestPointers(lake)
-        _make_folder(lake.staging)
-        self._staging = StagingTables(lake.of_staging)
-        self.iceberg = self._staging.iceberg
         self._answered: dict[LakeName, Answered] = {}
 
     def close(self) -> None:
         """Close the connections of the SQL catalog."""
-        self._staging.close()
+        if "_staging" in vars(self):
+            self._staging.close()
+
+    @cached_property
+    def _staging(self) -> StagingTables:
+        """The SQL catalog; who only looks at a lake that is not there yet makes none."""
+        _make_folder(self.lake.staging)
+        return StagingTables(self.lake.of_staging)
+
+    @cached_property
+    def iceberg(self) -> IcebergCatalog:  # type: ignore[override]  # others have it from the beginning
+        """The SQL catalog as pyiceberg has it."""
+        return self._staging.iceberg
 
     def pointers(self) -> Mapping[LakeName, str]:
         """The lake's tables, each asked for when it is needed."""
@@ -62,10 +76,16 @@ class StagedCatalog(Catalog):
         """Every table that the server has, and those that are being filled."""
         hidden = {
             name
-            for name in self._staging.names()
+            for name in (self._staging.names() if self._is_there else ())
             if is_copying(name.namespace) and belongs(visible(name.namespace), self.lake.namespace)
         }
         return hidden | self._server.names()
+
+    @property
+    def _is_there(self) -> bool:
+        """Whether the SQL catalog can have tables: its file is not made by looking."""
+        file = _file(self.lake.staging)
+        return file is None or file.exists()
 
     def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
         """Write the next metadata file and return the move.
@@ -85,6 +105,8 @@ class StagedCatalog(Catalog):
         """Make all moves; what readers see of them changes by one request to the server."""
         internal = [move for move in moves if _is_internal(move)]
         public = [move for move in moves if not _is_internal(move)]
+        new_names = [move.rename for move in public if move.rename is not None]
+        self._server.views.require_outside(new_names)
         self._publish(public)
         entries = {move.rename or move.name: Entry(move.new, move.new) for move in public}
         if entries:
@@ -93,6 +115,7 @@ class StagedCatalog(Catalog):
             self._answered.clear()
         if internal:
             self._staging.move_internally(internal)
+        self._server.views.follow(public)
 
     def add(self, name: LakeName, location: str) -> None:
         """Add a table of which there is a metadata file, here and on the server."""
@@ -118,6 +141,24 @@ class StagedCatalog(Catalog):
             return ()
         published = answered.metadata.get("properties", {}).get(METADATA_PROPERTY)
         return [answered.location, *([published] if published else [])]
+
+    def view_namespaces(self) -> Sequence[ViewNamespace]:
+        """The namespaces of pinned views, which the server has."""
+        return self._server.view_namespaces()
+
+    def view_locations(self, name: LakeName) -> Collection[str]:
+        """The metadata files by which pinned views show a table."""
+        return self._server.view_locations(name)
+
+    def bring_views(self) -> None:
+        """Make, complete or remove the pinned views."""
+        views = self.lake.views
+        location = self._location(LakeName(self.lake.namespace, COMMITS)) if views else None
+        self._server.views.bring(None if location is None else catalog_metadata.load(location))
+
+    def require_room_for_views(self) -> None:
+        """See that no table is where the views are to be."""
+        self._server.require_room_for_views()
 
     def discard(self, name: LakeName, pipeline: str) -> None:
         """Drop what a crashed attempt has left on the server."""
@@ -238,6 +279,11 @@ def _without_stage(metadata: Metadata) -> dict[str, Any]:
 
 
 def _make_folder(staging: str) -> None:
+    if (file := _file(staging)) is not None:
+        exchange.make_directory(file.parent)
+
+
+def _file(staging: str) -> Path | None:
+    """The file of a SQLite catalog."""
     url = make_url(staging)
-    if url.get_backend_name() == "sqlite" and url.database:
-        exchange.make_directory(Path(url.database).parent)
+    return Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None

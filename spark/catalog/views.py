@@ -13,7 +13,6 @@ Invariant: rows change only in the transaction that moves the tables themselves.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 
@@ -22,19 +21,24 @@ from sqlalchemy import ColumnElement, Select, delete, insert, literal, or_, sele
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import aliased
 
-from slotlake.decoder.errors import LakeError
-from slotlake.decoder.lsn import format_lsn, parse_lsn
+from slotlake.decoder.lsn import format_lsn
 from slotlake.spark.catalog.base import VIEWS_SUFFIX, ViewNamespace
 from slotlake.spark.catalog.tags import tags
+from slotlake.spark.catalog.view_spaces import (
+    MADE,
+    OWNER,
+    POINT,
+    point_namespace,
+    space_of,
+    staying,
+    table_among_views,
+    tables_where_views_are_to_be,
+)
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import COMMITS, LakeName, belongs
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import Metadata
 
-OWNER, POINT, MADE = "slotlake.views-of", "slotlake.point", "slotlake.made"
-# Of so many points there is a namespace that stays, the newest ones that are so far apart.
-STAYING, SECONDS_APART = 10, 60.0
-_NAME = re.compile(r"(.+)__at(?:_[0-9a-f]{8}_[0-9a-f]{8})?")
 _TABLES = IcebergTables.__table__.c
 _SPACES = IcebergNamespaceProperties.__table__.c
 
@@ -58,11 +62,8 @@ def view_namespaces(connection: Connection, lake: LakeSettings) -> list[ViewName
     properties: dict[str, dict[str, str]] = {}
     for name, key, value in connection.execute(query):
         properties.setdefault(name, {})[key] = value
-    return [
-        ViewNamespace(name, base[1], parse_lsn(each[POINT]) if POINT in each else None, float(each[MADE]))
-        for name, each in sorted(properties.items())
-        if each.get(OWNER) == lake.namespace and (base := _NAME.fullmatch(name))
-    ]
+    read = (space_of(name, each, lake.namespace) for name, each in sorted(properties.items()))
+    return [space for space in read if space is not None]
 
 
 def follow(
@@ -167,16 +168,6 @@ def locations(connection: Connection, lake: LakeSettings, name: LakeName) -> lis
     return [str(location) for location in connection.execute(query).scalars()]
 
 
-def point_namespace(base: str, position: int) -> str:
-    """Return the name of the namespace that stays at a point; the name of a later point is greater.
-
-    Args:
-        base: the namespace of the tables.
-        position: the point.
-    """
-    return f"{base}{VIEWS_SUFFIX}_{position >> 32:08x}_{position & 0xFFFFFFFF:08x}"
-
-
 def _stay(
     connection: Connection,
     lake: LakeSettings,
@@ -186,19 +177,14 @@ def _stay(
     position: int,
 ) -> None:
     """Make the namespaces that stay at this point, and remove those of points that are kept no more."""
-    staying = {
-        space.position: space.made for space in spaces.values() if not space.follows and space.position
-    }
-    newest = max((made for at, made in staying.items() if at != position), default=0.0)
     now = time.time()
-    if position in tagged and (position in staying or now - newest >= SECONDS_APART):
+    stays, remaining = staying(spaces.values(), tagged, position, now)
+    if stays:
         again = [point_namespace(base, position) for base in bases]
         forget(connection, lake, [name for name in again if name in spaces])
         for base in bases:
             _make(connection, lake, ViewNamespace(point_namespace(base, position), base, position, now))
             _forget_dropped(connection, lake, base)
-        staying[position] = now
-    remaining = sorted(at for at in staying if at in tagged)[-STAYING:]
     forget(
         connection, lake, [s.name for s in spaces.values() if not s.follows and s.position not in remaining]
     )
@@ -296,18 +282,10 @@ def _within(lake: LakeSettings, namespace: str) -> tuple[ColumnElement[bool], ..
 def _refuse_taken(connection: Connection, lake: LakeSettings, name: str) -> None:
     if connection.execute(select(_TABLES.table_name).where(*_within(lake, name)).limit(1)).first() is None:
         return
-    raise LakeError(
-        "there are tables in the namespace that lake.views needs; nothing was changed",
-        where=f"namespace {name} in {lake.place}",
-        way_out="set lake.views to false; or give the pipeline another lake.namespace",
-    )
+    raise tables_where_views_are_to_be(name, lake.place)
 
 
 def _refuse_tables_among_views(targets: Collection[LakeName], spaces: Collection[str]) -> None:
     for name in targets:
         if name.namespace in spaces:
-            raise LakeError(
-                "a table would go into a namespace of pinned views; nothing was changed",
-                where=f"table {name}",
-                way_out="set lake.views to false, or rename the schema in the source",
-            )
+            raise table_among_views(name)

@@ -5,14 +5,17 @@ Only tables that carry this pipeline's property are touched; a reader sees all o
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection
 
 from slotlake.decoder.failpoints import reach
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.exchange import CONTROL_DIRECTORY
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName, belongs
 from slotlake.spark.publish.swap import load
+from slotlake.spark.storage.location import Location
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY
 
 
@@ -50,6 +53,16 @@ def drop_tables(
     reach("drop.catalog")
     remove_files(locations)
     return [str(table.name) for table in own_tables]
+
+
+def executors_folder(lake: LakeSettings) -> Location:
+    """Return the folder of the notes by which a lake's executors are known to share its warehouse.
+
+    Args:
+        lake: the lake.
+    """
+    digest = hashlib.sha256(f"{lake.place} {lake.namespace}".encode()).hexdigest()[:16]
+    return lake.root / CONTROL_DIRECTORY / "executors" / digest
 
 
 def remove_files(locations: Collection[str]) -> None:

@@ -23,8 +23,8 @@ from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import Catalog, open_catalog
-from slotlake.spark.exchange import CONTROL_DIRECTORY
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.maintenance.removal import executors_folder
 from slotlake.spark.maintenance.table_files import TableFiles
 from slotlake.spark.names import LakeName
 from slotlake.spark.session import bounded, shares_files
@@ -134,8 +134,8 @@ def _where(lake: LakeSettings, place: str) -> str:
 
 def _marker(lake: LakeSettings, place: str) -> Location:
     machine = "" if lake.is_in_bucket else platform.node()
-    digest = hashlib.sha256(f"{place} {machine} {lake.place}".encode()).hexdigest()[:16]
-    return lake.root / CONTROL_DIRECTORY / f"executors-{digest}"
+    digest = hashlib.sha256(f"{place} {machine}".encode()).hexdigest()[:16]
+    return executors_folder(lake) / digest
 
 
 def _remove_leftovers(catalog: Catalog, namespace: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from slotlake import Pipeline
 from slotlake.infra.launch.folders import home
-from slotlake.spark.catalog import views
+from slotlake.spark.catalog import view_spaces
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
 from tests.sources import ROOT
@@ -63,7 +63,7 @@ def dbt() -> Path:
 def test_models_over_pinned_views(
     database: Database, session: Any, tmp_path: Path, dbt: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "SECONDS_APART", 0.0)
+    monkeypatch.setattr(view_spaces, "SECONDS_APART", 0.0)
     database.execute(SETUP)
     file = pipeline_file(tmp_path, database, ["orders", "customers"], extra="mode: append\n")
     file.write_text(file.read_text().replace("lake:\n", "lake:\n  views: true\n", 1))

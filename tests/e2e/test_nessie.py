@@ -72,7 +72,7 @@ def test_what_nessie_cannot_is_named_before_anything_is_made(
             pipeline.init()
         assert "lake.staging: local" in (caught.value.way_out or "")
         found = abilities_of(pipeline.lake)
-        assert found == Abilities(2, False, True, True, True, False, False)
+        assert found == Abilities(2, False, True, True, True, False, False, True)
         with open_catalog(pipeline.lake) as catalog:
             assert list(catalog.names()) == []
             left = [space[0] for space in catalog.iceberg.list_namespaces()]

@@ -14,6 +14,8 @@ import pytest
 from slotlake import Pipeline
 from slotlake.infra.airflow import scheduling
 from slotlake.infra.cli.main import main
+from slotlake.spark import lake_files
+from slotlake.spark.maintenance.removal import executors_folder
 from tests.conftest import ROOT, Database
 from tests.e2e.oracle import assert_equal, pipeline_file
 from tests.storage import needs_a_folder
@@ -68,6 +70,8 @@ def _the_source_is_out_of_reach(database: Database, file: Path, capsys: pytest.C
 
 
 def _killed_and_run_again(database: Database, file: Path, folder: Path) -> None:
+    with Pipeline.open(file) as pipeline:
+        lake_files.write_new(executors_folder(pipeline.lake) / "cluster", b"spark://cluster:7077")
     assert _slotlake(file, "drop.source", "--lake").returncode == -9
     assert _left(database) == (0, 0, 0)
     table = folder / "warehouse" / "shop" / "t"
@@ -75,6 +79,7 @@ def _killed_and_run_again(database: Database, file: Path, folder: Path) -> None:
     assert list(table.rglob("*.parquet"))
     assert _slotlake(file, "").returncode == 0  # also without --lake: it had begun
     assert not table.exists()
+    assert not list((folder / "warehouse" / "_slotlake").rglob("cluster"))
     assert not (file.parent / ".slotlake" / "shop" / "changelog").exists()
 
 

@@ -39,6 +39,7 @@ def _asked(lake: LakeSettings, *, lends: bool) -> dict[str, str]:
         "several tables at once": abilities.together,
         "format 3": abilities.format >= 3,
         "branches": abilities.branches,
+        "pinned views": abilities.pins,
         **({"lends keys": abilities.lends_keys} if lends else {}),
     }
     return {"how it is known": "tried"} | {name: "yes" if each else "no" for name, each in answers.items()}
@@ -60,12 +61,13 @@ def test_the_fixture_is_as_the_page_says(rest: str, tmp_path: Path) -> None:
 def test_what_a_server_cannot_is_named_with_the_key_that_helps(
     rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake = LakeSettings("lake", rest, f"file://{tmp_path}/warehouse", "shop")
+    lake = LakeSettings("lake", rest, f"file://{tmp_path}/warehouse", "shop", views=True)
     whole = require_abilities(lake)
     for changed, what, key in (
         ({"format": 2}, "format 2 when it is asked for format 3", "lake.format: 2"),
         ({"branches": False}, "makes no branches", "lake.staging: local"),
         ({"together": False}, "does not change several tables at once", "lake.publish: per_table"),
+        ({"pins": False}, "cannot have pinned views", "lake.views to false"),
     ):
         lesser = type(whole)(**{**vars(whole), **changed})
         monkeypatch.setattr("slotlake.spark.catalog.abilities.abilities_of", lambda lake, is_=lesser: is_)

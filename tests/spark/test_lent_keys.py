@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from slotlake.decoder.errors import LakeError
-from slotlake.spark.catalog.rest import Answered, RestPointers
+from slotlake.spark.catalog.rest import RestPointers
+from slotlake.spark.catalog.rest_session import Answered
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName
 from slotlake.spark.storage import stores

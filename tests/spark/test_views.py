@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from slotlake.decoder.errors import LakeError
-from slotlake.spark.catalog import views
+from slotlake.spark.catalog import view_spaces
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import KeepPoints
 from slotlake.spark.maintenance.expiry import Grace
@@ -50,7 +50,7 @@ def viewed(lab: Lab, request: pytest.FixtureRequest) -> Lab:
 @pytest.fixture
 def at_every_point(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each point gets a namespace that stays."""
-    monkeypatch.setattr(views, "SECONDS_APART", 0.0)
+    monkeypatch.setattr(view_spaces, "SECONDS_APART", 0.0)
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def test_views_show_each_point_and_follow_the_lake(viewed: Lab) -> None:
         assert catalog.list_tables("shop__sales__at") == []
     del expected[0x1000], expected[0x1100]  # kept no more
     for position, (one, two) in expected.items():
-        space = views.point_namespace("shop", position)
+        space = view_spaces.point_namespace("shop", position)
         assert (_values(lab, space, "one"), _values(lab, space, "two")) == (one, two)
         assert _values(lab, space.replace("shop", "shop__sales"), "three") == [(7, 7)]
         by_spark = lab.session.sql(
@@ -172,7 +172,7 @@ def test_tables_that_are_where_views_are_to_be(lab: Lab) -> None:
 def test_a_join_through_views_is_never_torn(viewed: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum over two tables is always the same; the views that follow the lake are read for comparison."""
     lab = viewed
-    monkeypatch.setattr(views, "SECONDS_APART", 1.0)
+    monkeypatch.setattr(view_spaces, "SECONDS_APART", 1.0)
     lab.init(FIRST)
     stop = threading.Event()
     torn: dict[str, list[int]] = {"stays": [], "follows": []}
