@@ -26,6 +26,7 @@ from slotlake.decoder.errors import SourceError, SourceUnavailableError
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.decoder.server.refusals import meaning_of, require_supported_version
 from slotlake.decoder.server.refusals_by_words import CHECK_REACH, PATTERNS
+from slotlake.decoder.server.reuse import left, taken_up
 from slotlake.decoder.server.session_settings import (
     LOCK_SECONDS_MAX,
     startup_options,
@@ -149,8 +150,9 @@ def identify(dsn: str) -> ServerIdentity:
     Raises:
         SourceError: as :func:`connect_replication`, or when ``wal_level`` is not ``logical``.
     """
-    with connect_replication(dsn) as connection, source_errors(dsn):
+    with source_session(dsn, replication=True) as connection:
         return identity_of(connection, dsn)
+    raise AssertionError("unreachable")
 
 
 def identity_of(connection: psycopg.Connection[Any], dsn: str) -> ServerIdentity:
@@ -204,22 +206,26 @@ class source_errors:  # noqa: N801 - used as a function: `with source_errors(…
 
 
 class source_session:  # noqa: N801 - used as a function: `with source_session(…):`
-    """An ordinary session at the source, as `connect`, that ends with its block; errors are SourceErrors.
+    """A session at the source that ends with its block, or goes on (reuse.py); errors are SourceErrors.
 
     Args:
         doing: what the block does, for the message: ``reading the publications``.
+        replication: one as `connect_replication`; else an ordinary one, as `connect`.
     """
 
-    def __init__(self, dsn: str, doing: str = "") -> None:
-        self._dsn, self._errors = dsn, source_errors(dsn, doing)
+    def __init__(self, dsn: str, doing: str = "", *, replication: bool = False) -> None:
+        self._dsn, self._errors, self._kind = dsn, source_errors(dsn, doing), (dsn, replication)
 
     def __enter__(self) -> WatchedConnection:
-        self._connection = connect(self._dsn)
+        open_new = connect_replication if self._kind[1] else connect
+        self._connection = taken_up(self._kind) or open_new(self._dsn)
         return self._connection
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is None and left(self._kind, self._connection):
+            return
         with self._connection:  # rolls back and closes if what follows raises
             self._errors.__exit__(kind, error, trace)
             if error is not None:

@@ -22,10 +22,9 @@ from slotlake.decoder.errors import SourceError, SourceUnavailableError
 from slotlake.decoder.lsn import format_lsn, parse_lsn
 from slotlake.decoder.server.source import (
     ServerIdentity,
-    connect_replication,
     identity_of,
     redact,
-    source_errors,
+    source_session,
 )
 
 _LINE = re.compile(r"^\s*(\d+)\s+([0-9A-F]+/[0-9A-F]+)", re.IGNORECASE)
@@ -86,7 +85,7 @@ def require_history(dsn: str, origin: Origin | None, position: int) -> Joined:
         HistoryError: another cluster, another branch of its history, or one left before the position.
         SourceError: as :func:`decoder.server.source.identify`.
     """
-    with connect_replication(dsn) as connection, source_errors(dsn, "reading the timeline's history"):
+    with source_session(dsn, "reading the timeline's history", replication=True) as connection:
         server = identity_of(connection, dsn)
         if origin is None:
             return Joined(server, {})
@@ -96,6 +95,7 @@ def require_history(dsn: str, origin: Origin | None, position: int) -> Joined:
         history = history_of(connection, server.timeline)
         _check_fork(server, origin, position, history.get(origin.timeline), dsn)
         return Joined(server, history)
+    raise AssertionError("unreachable")
 
 
 def require_same(connection: psycopg.Connection[Any], origin: Origin, dsn: str) -> None:

@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slotlake.decoder.errors import BusyError, SlotlakeError
+from slotlake.decoder.server.reuse import sessions_go_on
 from slotlake.infra.continuous.totals import RunTotals
 from slotlake.infra.continuous.watch import WalWatch
 from slotlake.infra.kernels import compile_all
 from slotlake.infra.sync.catch_up import catch_up
+from slotlake.spark.catalog.open import catalog_stays_open
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -148,7 +150,8 @@ class _Loop:
             if not self._take_lock(stack):
                 return None
             self._watch.begin()
-            report = catch_up(self._pipeline, self._progress)
+            with sessions_go_on(), catalog_stays_open():
+                report = catch_up(self._pipeline, self._progress)
             self._position = self._pipeline.position()
             return report
 

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.errors import BusyError, SlotlakeError
+from slotlake.decoder.server.reuse import sessions_go_on
 from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.source.bell import Bell
 from slotlake.infra.standing import StandingStream
@@ -169,7 +170,8 @@ class _Server:
     def _answer(self, channel: Connection[Any, Any]) -> None:
         request = channel.recv()
         try:
-            answer = self._do(request)
+            with sessions_go_on():
+                answer = self._do(request)
         except SlotlakeError as error:
             self._notify(f"failed: {error.what}")
             answer = {"error": error}
