@@ -52,6 +52,7 @@ from slotlake.spark.publish.place import (
     table_directory,
 )
 from slotlake.spark.publish.points import positions_to_keep
+from slotlake.spark.publish.position import require_known_format
 from slotlake.spark.publish.swap import (
     Loaded,
     Published,
@@ -381,17 +382,19 @@ def is_owned_by(catalog: Catalog, pipeline: str) -> bool:
     """Return whether there is a table `commits`, which must be this pipeline's.
 
     Raises:
-        LakeError: it is another pipeline's.
+        LakeError: it is another pipeline's, or a later version has written the lake.
     """
     name = commits_name(catalog.lake.namespace)
     pointers = catalog.pointers()
     if name not in pointers:
         return False
-    owner = load(pointers, name).metadata.get("properties", {}).get(PIPELINE_PROPERTY)
+    metadata = load(pointers, name).metadata
+    owner = metadata.get("properties", {}).get(PIPELINE_PROPERTY)
     if owner != pipeline:
         raise LakeError(
             "the lake's namespace belongs to " + (f"pipeline {owner}" if owner else "something else"),
             where=f"table {name} in {catalog.lake.place}",
             way_out="give this pipeline a lake.namespace of its own",
         )
+    require_known_format(metadata, name)
     return True

@@ -35,7 +35,7 @@ from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded
 from slotlake.spark.names import COMMITS, LakeName
 from slotlake.spark.publish.points import COMMITTED
-from slotlake.spark.publish.position import commits_name, position_of
+from slotlake.spark.publish.position import FORMAT_PROPERTY, LAKE_FORMAT, commits_name, position_of
 from slotlake.spark.storage.file_io import FILE_IO, StoreFileIO
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, Metadata
@@ -161,6 +161,7 @@ def create_commits(iceberg: IcebergCatalog, name: LakeName, location: str, pipel
             # Some hundred rows a manifest: a larger one would be written anew whenever others are merged.
             "commit.manifest.target-size-bytes": str(_MANIFEST_BYTES),
             PIPELINE_PROPERTY: pipeline,
+            FORMAT_PROPERTY: str(LAKE_FORMAT),
         },
     )
 

@@ -113,7 +113,7 @@ def read(batch: Any) -> BatchSidecar:
     try:
         content = json.loads((place(path) / _FILE).read_text("utf-8"))
         if content["format"] != _FORMAT:
-            raise ValueError(content["format"])
+            raise _unknown_format(place(path), content["format"])
         copies = tuple(
             TableCopy(TableSchema.from_json(c["schema"]), place(path) / c["directory"], c["rows"], c["why"])
             for c in content["copies"]
@@ -138,6 +138,14 @@ def read(batch: Any) -> BatchSidecar:
             where=str(place(path)),
             way_out="remove this directory if the batch is not published yet, then run: slotlake sync",
         ) from None
+
+
+def _unknown_format(path: Path, written: object) -> ChangeLogError:
+    return ChangeLogError(
+        f"a batch's sidecar has format {written}, but this version of slotlake reads only format {_FORMAT}",
+        where=str(path),
+        way_out="install the version of slotlake that wrote it, or a later one (docs/upgrade.md)",
+    )
 
 
 def begin(batch: Path) -> Path:

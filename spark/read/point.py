@@ -30,7 +30,7 @@ from slotlake.spark.publish import aside
 from slotlake.spark.publish.derived_tables import derived_table_names
 from slotlake.spark.publish.past import location_at
 from slotlake.spark.publish.points import choose
-from slotlake.spark.publish.position import commits_name, position_of
+from slotlake.spark.publish.position import commits_name, position_of, require_known_format
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables import soft_deletes
 from slotlake.spark.tables.metadata import LSN, Metadata
@@ -153,6 +153,7 @@ class ReadPoint:
         with read_pointers(lake) as pointers:
             name = commits_name(lake.namespace)
             commits = load(pointers, name).metadata
+            require_known_format(commits, name)
             position = position_of(commits, name) if at is None else choose(commits, name, at)
             pinned = {
                 n: Pinned(n, where, position)
