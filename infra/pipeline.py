@@ -56,7 +56,7 @@ class Pipeline(OpenPipeline):
         from slotlake.infra.copy.bootstrap import initialise
         from slotlake.infra.selection import known_tables
 
-        with self.exclusively():
+        with self.exclusively(step="init"):
             begin_again(self)
             report = initialise(self, progress)
             if not report.already:
@@ -75,7 +75,7 @@ class Pipeline(OpenPipeline):
         from slotlake.infra.source.wal_notes import note_source_position
         from slotlake.infra.sync.catch_up import pull_next
 
-        with self.exclusively(wait_seconds):
+        with self.exclusively(wait_seconds, step="pull"):
             note_source_position(self)
             return pull_next(self, progress)
 
@@ -83,14 +83,14 @@ class Pipeline(OpenPipeline):
         """Stage a batch of the change log; readers see nothing of it."""
         from slotlake.infra.advance.steps import apply_named
 
-        with self.exclusively(wait_seconds):
+        with self.exclusively(wait_seconds, step="apply"):
             return apply_named(self, batch)
 
     def publish(self, batch: str, *, wait_seconds: float = 60.0) -> PublishReport:
         """Make a staged batch visible, all tables at once."""
         from slotlake.infra.advance.steps import publish_named
 
-        with self.exclusively(wait_seconds):
+        with self.exclusively(wait_seconds, step="publish"):
             return publish_named(self, batch)
 
     def confirm(self, batch: str | None = None, *, wait_seconds: float = 60.0) -> ConfirmReport:
@@ -102,14 +102,14 @@ class Pipeline(OpenPipeline):
         """
         from slotlake.infra.sync.compaction import confirm_and_compact
 
-        with self.exclusively(wait_seconds):
+        with self.exclusively(wait_seconds, step="confirm"):
             return confirm_and_compact(self, batch)
 
     def sync(self, *, progress: Progressing = silent, wait_seconds: float = 0.0) -> SyncReport:
         """One micro-batch: catch up with the source's position now, apply, publish, confirm."""
         from slotlake.infra.sync.catch_up import catch_up
 
-        with self.exclusively(wait_seconds):
+        with self.exclusively(wait_seconds, step="sync"):
             return catch_up(self, progress)
 
     def run(
@@ -156,7 +156,7 @@ class Pipeline(OpenPipeline):
         """
         from slotlake.infra.care.verification import verify_at_exact_lsn
 
-        with self.exclusively(60.0):
+        with self.exclusively(60.0, step="verify"):
             if at_least is not None and self.position() < parse_lsn(at_least):
                 raise LakeError(
                     f"the lake is at {format_lsn(self.position())}, behind the announced {at_least}",
@@ -185,7 +185,7 @@ class Pipeline(OpenPipeline):
         from slotlake.infra.backfill.backfill import BackfillRequest, backfill
 
         tables = (table,) if isinstance(table, str) else tuple(table)
-        with self.exclusively(60.0):
+        with self.exclusively(60.0, step="backfill"):
             return backfill(self, BackfillRequest(tables, where, key_range, dry_run), progress)
 
     def resume(self, table: str, *, progress: Progressing = silent) -> ResumeReport:
@@ -200,7 +200,7 @@ class Pipeline(OpenPipeline):
         """
         from slotlake.infra.sync.resuming import resume
 
-        with self.exclusively(60.0):
+        with self.exclusively(60.0, step="resume"):
             report = resume(self, table, progress)
             if not report.already and not report.copying:
                 note_copies(self.file.state_dir, [report.table])
@@ -259,7 +259,7 @@ class Pipeline(OpenPipeline):
         """
         from slotlake.infra.care.table_format import change_format
 
-        with self.exclusively(wait_seconds):
+        with self.exclusively(wait_seconds, step="format"):
             return change_format(self, tables, progress)
 
     def change_layout(
@@ -275,7 +275,7 @@ class Pipeline(OpenPipeline):
         """
         from slotlake.infra.care.table_layout import change_layout
 
-        with self.exclusively(wait_seconds):
+        with self.exclusively(wait_seconds, step="layout"):
             return change_layout(self, tables, progress)
 
     # -- looking --------------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ class Pipeline(OpenPipeline):
         """End the pipeline: its slot and the publications it made; with ``lake`` its tables too."""
         from slotlake.infra.care.dropping import drop
 
-        with self.exclusively():
+        with self.exclusively(step="drop", on_one_side=True):
             return drop(self, lake=lake)
 
     def recover(self, *, carry_out: bool = False, progress: Progressing = silent) -> RecoverReport:
@@ -359,7 +359,7 @@ class Pipeline(OpenPipeline):
         from slotlake.infra.care.dropping import begin_again
         from slotlake.infra.recover.recovery import recover
 
-        with self.exclusively():
+        with self.exclusively(step="recover"):
             if carry_out:
                 begin_again(self)
             return recover(self, carry_out=carry_out, progress=progress)

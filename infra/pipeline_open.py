@@ -25,12 +25,14 @@ from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.config.private_files import privately, tighten
 from slotlake.infra.journal.events import noted_failures
 from slotlake.infra.journal.json_log import at_work
-from slotlake.infra.lock import exclusive
+from slotlake.infra.locking.pipeline_locks import PipelineLocks
+from slotlake.infra.state_file import share
 from slotlake.spark.lake import KeepPoints, LakeSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from slotlake.infra.archive.state import StoredState
     from slotlake.infra.archive.store import StoredChangeLog
     from slotlake.infra.standing import PullSettings, StandingStream
 
@@ -62,6 +64,7 @@ class OpenPipeline:
             failover=None if file.source.failover == "auto" else file.source.failover,
         )
         self.lake = lake_settings(file)
+        self.state = _opened_state(file, self.lake)
         self._remote = remote or os.environ.get("SLOTLAKE_SPARK_REMOTE") or file.remote()
         self._session: SparkSession | None = None
         self._writes, self._warehouse_seen = False, False
@@ -171,11 +174,15 @@ class OpenPipeline:
         return self.file.spark.master if not self._remote else self._remote.partition(";")[0].rstrip("/")
 
     @contextmanager
-    def exclusively(self, wait_seconds: float = 0.0) -> Iterator[None]:
+    def exclusively(
+        self, wait_seconds: float = 0.0, *, step: str = "unknown", on_one_side: bool = False
+    ) -> Iterator[None]:
         """Hold the pipeline's lock; an error of a full disk gets a full explanation.
 
         Args:
             wait_seconds: how long to wait while another run holds the lock.
+            step: what is done under it, for who waits.
+            on_one_side: do the work also if the database of the shared lock cannot be reached.
 
         Raises:
             BusyError: another run is at work.
@@ -187,12 +194,26 @@ class OpenPipeline:
         with (
             privately(self.file),
             explain_full_disk(Places(self.file, self.lake, self.source, self.position)),
-            exclusive(self.file.state_dir, self.name, wait_seconds),
+            self.locks.taken(step, wait_seconds, on_one_side=on_one_side),
         ):
+            self._refresh_state()
             warn_once(self.file)
             self._writes = True
             with noted_failures(self.file.state_dir), _spark_errors_as_ours(), self._shared_changelog():
                 yield
+
+    @cached_property
+    def locks(self) -> PipelineLocks:
+        """The locks of this pipeline."""
+        return PipelineLocks(self.file, self.lake, self.state)
+
+    def _refresh_state(self) -> None:
+        if self.state is not None:
+            self.state.refresh()
+        if self.file.shares_state:
+            from slotlake.infra.archive.state import require_own_state
+
+            require_own_state(self.file, self.state)
 
     @cached_property
     def stored(self) -> StoredChangeLog | None:
@@ -212,6 +233,7 @@ class OpenPipeline:
             SlotlakeError: the store fails.
         """
         if self.stored is not None:
+            self.locks.require()
             self.stored.save()
 
     @contextmanager
@@ -226,9 +248,9 @@ class OpenPipeline:
             yield
         except Exception:
             with suppress(SlotlakeError):
-                self.stored.save()
+                self.save_changelog()
             raise
-        self.stored.save()
+        self.save_changelog()
 
     def _last_batch_start(self) -> int:
         """Where the last published batch starts, as an LSN; 0 if there is none, or the lake cannot say it."""
@@ -276,6 +298,15 @@ class OpenPipeline:
                 where=self.lake.place,
                 way_out=f"run: slotlake init {self.file.path.name}",
             )
+
+
+def _opened_state(file: PipelineFile, lake: LakeSettings) -> StoredState | None:
+    if file.state_bucket is None:
+        share(file.state_dir, None)
+        return None
+    from slotlake.infra.archive.state import opened_state
+
+    return opened_state(file, lake)
 
 
 @contextmanager

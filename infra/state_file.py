@@ -1,11 +1,68 @@
-"""A note of a pipeline in its state folder: one JSON value in one file, complete or missing."""
+"""A note of a pipeline in its state folder: one JSON value in one file, complete or missing.
+
+With ``state.path`` in an object store, the notes are not on this machine at all: `share` says so for a
+folder, and what is asked of a note in it is asked of the store (`infra.archive.state`).
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Protocol
+
+
+class SharedState(Protocol):
+    """State of a pipeline that several machines share; names are paths within the state folder."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return a note's content; None without it."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace a note; when this returns, a crash of this machine cannot take it away."""
+
+    def remove(self, name: str) -> None:
+        """Remove a note, if there is one."""
+
+    def append(self, name: str, line: bytes) -> None:
+        """Add a line to a log."""
+
+    def lines(self, name: str) -> bytes:
+        """Return all lines of a log."""
+
+    def remove_folder(self, name: str) -> None:
+        """Remove the notes and logs of a folder."""
+
+
+# Folders of a state folder in which all is about this machine.
+OF_A_MACHINE: Final = ("changelog", "journal")
+_shared: dict[Path, SharedState] = {}
+
+
+def share(folder: Path, state: SharedState | None) -> None:
+    """Say where what is noted in a folder lies.
+
+    Args:
+        folder: a pipeline's state folder.
+        state: where its notes are; None: in the folder.
+    """
+    if state is None:
+        _shared.pop(folder, None)
+    else:
+        _shared[folder] = state
+
+
+def shared_place(path: Path) -> tuple[SharedState, str] | None:
+    """Return where a path of a state folder really is, and its name there; None if it is a file here.
+
+    Args:
+        path: of a note, a log or a folder with some.
+    """
+    for folder in path.parents:
+        if folder in _shared:
+            name = path.relative_to(folder)
+            return None if name.parts[0] in OF_A_MACHINE else (_shared[folder], name.as_posix())
+    return None
 
 
 class StateFile:
@@ -19,16 +76,25 @@ class StateFile:
         self.path = path
 
     def read(self) -> Any:
-        """Return the value; None without a note."""
+        """Return the value; None without a note.
+
+        Raises:
+            LakeError: the object store that has the notes does not answer.
+        """
         try:
-            return json.loads(self.path.read_text())
-        except (OSError, ValueError):
+            content = self._content()
+            return None if content is None else json.loads(content)
+        except ValueError:
             return None
 
     def mapping(self) -> dict[str, Any]:
         """Return the value if it is a JSON object, else an empty dictionary."""
         value = self.read()
         return value if isinstance(value, dict) else {}
+
+    def exists(self) -> bool:
+        """Return whether there is such a note, whatever it says."""
+        return self._content() is not None
 
     def write(self, value: object, *, durable: bool = False) -> None:
         """Replace the note.
@@ -40,10 +106,14 @@ class StateFile:
         Raises:
             OSError: it cannot be written; the earlier note stays.
         """
+        content = json.dumps(value).encode()
+        if (place := shared_place(self.path)) is not None:
+            place[0].write(place[1], content)
+            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         incoming = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        with incoming.open("w") as file:
-            file.write(json.dumps(value))
+        with incoming.open("wb") as file:
+            file.write(content)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -55,4 +125,15 @@ class StateFile:
 
     def remove(self) -> None:
         """Remove the note, if there is one."""
-        self.path.unlink(missing_ok=True)
+        if (place := shared_place(self.path)) is not None:
+            place[0].remove(place[1])
+        else:
+            self.path.unlink(missing_ok=True)
+
+    def _content(self) -> bytes | None:
+        if (place := shared_place(self.path)) is not None:
+            return place[0].read(place[1])
+        try:
+            return self.path.read_bytes()
+        except OSError:
+            return None

@@ -169,7 +169,7 @@ def _unfinished_note(pipeline: OpenPipeline) -> dict[str, str | None] | None:
 def _recovery_findings(pipeline: OpenPipeline) -> list[Finding]:
     """A recovery that ended before it was published: its slot is new, and the lake is not."""
     if _unfinished_note(pipeline) is None:
-        recovery_note(pipeline).unlink(missing_ok=True)  # it was done: the note alone was left
+        StateFile(recovery_note(pipeline)).remove()  # it was done: the note alone was left
         return []
     return [Finding("unfinished", _UNFINISHED, "renew")]
 

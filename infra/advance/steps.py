@@ -123,7 +123,8 @@ def batch_named(pipeline: OpenPipeline, name: str) -> Batch:
         raise ChangeLogError(
             f"the change log has no batch {name!r}",
             where=str(pipeline.file.changelog_dir),
-            way_out="clear the pull task too, or run: slotlake sync",
+            way_out="clear the pull task too, or run: slotlake sync. If another machine pulled it, "
+            "changelog.path and state.path must be where both machines see them (docs/workers.md)",
         )
     return Batch.open(path)
 

@@ -26,6 +26,7 @@ VARIABLE = "SLOTLAKE_PIPELINES"
 _SUFFIXES = (".yaml", ".yml")
 # The longest run of a DAG that is started by hand and may copy a whole database; and of the monitor.
 BY_HAND, LOOK = timedelta(days=14), timedelta(minutes=10)
+_BEGINNINGS = ("bootstrap", "recover")  # the steps that a dropped pipeline can have
 _PULLED = ("batch", "start_lsn", "end_lsn", "transactions", "changes", "set_aside", "resumed")
 
 
@@ -101,12 +102,25 @@ def run_step(step: str, pipeline_file: str, *arguments: Any) -> dict[str, Any]:
 
     try:
         _hide_secrets(pipeline_file)
-        function = getattr(importlib.import_module("slotlake.infra.airflow.steps"), step)
-        result: dict[str, Any] = function(pipeline_file, *arguments)
+        steps = importlib.import_module("slotlake.infra.airflow.steps")
+        _skip_if_dropped(step, pipeline_file, steps)
+        result: dict[str, Any] = getattr(steps, step)(pipeline_file, *arguments)
     except SlotlakeError as error:
         kind = AirflowException if error.retryable else AirflowFailException
         raise kind(str(error)) from None
     return result
+
+
+def _skip_if_dropped(step: str, pipeline_file: str, steps: Any) -> None:
+    """Skip the tasks of a pipeline that was dropped, where who parses DAG files cannot see that it was."""
+    if step in _BEGINNINGS or load_pipeline(pipeline_file).state_bucket is None:
+        return
+    if steps.is_dropped(pipeline_file):
+        from slotlake.infra.airflow.versions import AirflowSkipException
+
+        raise AirflowSkipException(
+            "this pipeline was dropped: remove its pipeline file, or begin again with cdc_bootstrap"
+        )
 
 
 def pull(pipeline_file: str) -> dict[str, Any]:

@@ -16,8 +16,15 @@ from slotlake.infra.cli.progress_display import progress_lines
 from slotlake.infra.health.look import look
 from slotlake.infra.pipeline import Pipeline
 from slotlake.infra.reports import ApplyReport, ConfirmReport, PullReport
+from slotlake.infra.state_file import StateFile
 
 _log = logging.getLogger(__name__)
+
+
+def is_dropped(pipeline_file: str) -> bool:
+    """Return whether `slotlake drop` has noted that the pipeline has ended."""
+    with Pipeline.open(pipeline_file) as pipeline:
+        return StateFile(pipeline.file.dropped_note).exists()
 
 
 def bootstrap(pipeline_file: str) -> dict[str, Any]:

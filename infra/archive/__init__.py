@@ -1,4 +1,4 @@
-"""The change log in an object store: this machine's folder follows it, and brings to it what is new.
+"""What is in an object store: the change log, which a folder of each machine follows, and the state.
 
-Others import `store`.
+Others import `state` and `store`.
 """

@@ -18,7 +18,6 @@ from slotlake.decoder.errors import ChangeLogError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.infra.config.conflicts import on_conflict
 from slotlake.infra.config.private_files import with_private_files
-from slotlake.infra.lock import exclusive
 from slotlake.infra.progress import Progressing, silent
 from slotlake.infra.reports import Report
 from slotlake.infra.selection.types import on_lossy
@@ -113,7 +112,7 @@ def replay(
     scratch = scratch_of(pipeline.lake, namespace)
     begin, rows = _bounds(pipeline, chosen_range)
     archived = _archived(pipeline, rows)
-    with exclusive(pipeline.file.state_dir / "replay", pipeline.name):
+    with pipeline.locks.part("replay"):
         progress("replay: the lake as it was", 0)
         tables = prepare_scratch(begin, scratch, pipeline.name)
         batches = rebatched(archived, chosen_range.transactions) if archived else ()
@@ -182,7 +181,7 @@ def _extend_from_end(
     rows = ReadPoint.latest(pipeline.lake).commits(covered[1], pins=False)
     rows = [row for row in rows if row["position"] <= last]
     archived = _archived(pipeline, rows)
-    with exclusive(pipeline.file.state_dir / "replay", pipeline.name):
+    with pipeline.locks.part("replay"):
         spare_shared_files(scratch, pipeline.name)
         counts = _apply_all(pipeline, scratch, archived, progress)
     names = ReadPoint.latest(scratch).pinned

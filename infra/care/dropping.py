@@ -20,6 +20,7 @@ from slotlake.decoder.errors import LakeError, SourceError
 from slotlake.decoder.failpoints import reach
 from slotlake.decoder.server.source import redact, source_session
 from slotlake.decoder.slots.slot import drop_slot, inspect_slot
+from slotlake.infra.archive.state import OWNER
 from slotlake.infra.copy.unfinished import give_up
 from slotlake.infra.joining.recopying import give_up_all
 from slotlake.infra.reports import Report
@@ -80,13 +81,22 @@ def drop(pipeline: OpenPipeline, *, lake: bool) -> DropReport:
         _drop_lake(pipeline, work)
     done = work.done or ["nothing was there to drop"]
     if "source" not in earlier:
-        done.append(f"its DAGs end, because of the note {pipeline.file.dropped_note}; init brings them back")
+        done.append(_what_becomes_of_dags(pipeline))
     return DropReport(pipeline.name, done, work.left, work.exit_code)
+
+
+def _what_becomes_of_dags(pipeline: OpenPipeline) -> str:
+    if pipeline.file.state_bucket is None:
+        return f"its DAGs end, because of the note {pipeline.file.dropped_note}; init brings them back"
+    return (
+        f"the tasks of its DAGs are skipped, because of the note in {pipeline.file.state_place}: remove the "
+        "pipeline file to end the DAGs; init brings them back"
+    )
 
 
 def begin_again(pipeline: OpenPipeline) -> None:
     """Remove the note of a drop, so that the pipeline has DAGs again."""
-    pipeline.file.dropped_note.unlink(missing_ok=True)
+    StateFile(pipeline.file.dropped_note).remove()
 
 
 def _drop_source(pipeline: OpenPipeline, work: _Progress) -> None:
@@ -107,7 +117,7 @@ def _drop_source(pipeline: OpenPipeline, work: _Progress) -> None:
         work.done += [f"removed the unfinished copy of {table}" for table in give_up_all(pipeline)]
     if not work.left:
         for note in ("made.json", "making.json"):
-            (pipeline.file.state_dir / note).unlink(missing_ok=True)
+            StateFile(pipeline.file.state_dir / note).remove()
 
 
 def _drop_slot(pipeline: OpenPipeline, work: _Progress) -> None:
@@ -168,6 +178,8 @@ def _drop_lake(pipeline: OpenPipeline, work: _Progress) -> None:
         work.done += [f"dropped the lake table {name}" for name in dropped]
         remove_files([*_drop_note(pipeline).get("files", []), executors_folder(pipeline.lake)])
         StateFile(file.dropped_note).write({"source": _drop_note(pipeline).get("source", False)})
+    if not work.left:
+        StateFile(file.state_dir / OWNER).remove()  # another pipeline of this name may have its state there
     if pipeline.stored is not None:
         pipeline.stored.remove_all()
     if pipeline.stored is not None or file.changelog_dir.exists():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.reports import MaintainReport, TableMaintained
+from slotlake.infra.state_file import StateFile
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -53,7 +54,7 @@ def maintain(
         if maintained and time.monotonic() - started > pipeline.file.maintenance.minutes_max * 60:
             break
         progress("maintain: tables", len(maintained) + 1, len(names))
-        with pipeline.exclusively(wait_seconds):
+        with pipeline.exclusively(wait_seconds, step="maintain"):
             maintained.append(maintain_table(pipeline.session, pipeline.lake, name, pipeline.name, care))
     waiting = [str(name) for name in names[len(maintained) :]]
     _remember(pipeline, waiting)
@@ -111,20 +112,20 @@ def _lake_names(pipeline: OpenPipeline, table: str | None) -> list[LakeName]:
 
 def _waiting_first(pipeline: OpenPipeline, names: list[LakeName]) -> list[LakeName]:
     """Put the tables first for which the last run had no time."""
-    try:
-        waiting = (pipeline.file.state_dir / _WAITING_FILE).read_text().splitlines()
-    except OSError:
-        waiting = []
+    waiting = _waiting_note(pipeline).read() or []
     turn = {name: number for number, name in enumerate(waiting)}
     return sorted(names, key=lambda name: turn.get(str(name), len(waiting)))
 
 
 def _remember(pipeline: OpenPipeline, waiting: list[str]) -> None:
-    place = pipeline.file.state_dir / _WAITING_FILE
     if waiting:
-        place.write_text("\n".join(waiting))
+        _waiting_note(pipeline).write(waiting)
     else:
-        place.unlink(missing_ok=True)
+        _waiting_note(pipeline).remove()
+
+
+def _waiting_note(pipeline: OpenPipeline) -> StateFile:
+    return StateFile(pipeline.file.state_dir / _WAITING_FILE)
 
 
 def _reported(table: Maintained) -> TableMaintained:

@@ -9,6 +9,7 @@ it parses a DAG file.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -27,6 +28,7 @@ from slotlake.infra.config.sections import (
     MonitorSection,
     Section,
     SourceSection,
+    StateSection,
     TableSection,
     one_or_several,
 )
@@ -56,6 +58,7 @@ class PipelineFile(Section):
     permissions: Literal["private", "group", "umask"] = "private"
     tables: dict[str, TableSection] = Field(default_factory=dict)
     changelog: ChangeLogSection = ChangeLogSection()
+    state: StateSection = StateSection()
     airflow: AirflowSection = AirflowSection()
     maintenance: MaintenanceSection = MaintenanceSection()
     monitor: MonitorSection = MonitorSection()
@@ -102,10 +105,55 @@ class PipelineFile(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _state_with_the_changelog(self) -> Self:
+        if self.state.path is not None and self.state.in_bucket != self.changelog.in_bucket:
+            raise ValueError(
+                "state.path and changelog.path must both be in an object store, or both be folders: a "
+                "machine that has only one of them cannot go on with what another machine began"
+            )
+        staging = self.lake.staging
+        if self.state.in_bucket and staging is not None and staging.get_secret_value() == "local":
+            raise ValueError(
+                "lake.staging: local is a file of one machine, and state.path is for several: give "
+                "lake.staging the address of a PostgreSQL database"
+            )
+        return self
+
     @property
     def state_dir(self) -> Path:
-        """The folder of the lock, the change log, the notes and the reports."""
+        """The folder of the notes, the lock, the change log and the reports.
+
+        With the state in an object store (`state_bucket`) no note is in it: it is this machine's scratch.
+        """
+        if self.state.path is None:
+            return self.local_state_dir
+        if self.state.in_bucket:
+            known = hashlib.sha256(self.state.path.encode()).hexdigest()[:12]
+            return _cache_folder() / "pipelines" / f"{self.name}-{known}"
+        return (self.path.parent / _SCHEME.sub("", self.state.path)).resolve() / self.name
+
+    @property
+    def local_state_dir(self) -> Path:
+        """The state folder of a pipeline without the key `state.path`."""
         return self.path.parent / ".slotlake" / self.name
+
+    @property
+    def state_bucket(self) -> str | None:
+        """The place in an object store that has the state; None if a folder has it."""
+        if self.state.in_bucket:
+            return self.state.path
+        return self.changelog.path if self.changelog.in_bucket else None
+
+    @property
+    def state_place(self) -> str:
+        """Where the state is, for messages."""
+        return self.state_bucket or str(self.state_dir)
+
+    @property
+    def shares_state(self) -> bool:
+        """Whether several machines are to work on the pipeline: the file says where its state is."""
+        return self.state.path is not None or self.state_bucket is not None
 
     @property
     def dropped_note(self) -> Path:
@@ -201,10 +249,19 @@ class PipelineFile(Section):
         return (self.path.parent / self.lake.warehouse.removeprefix("file:")).resolve().as_uri()
 
 
+def _cache_folder() -> Path:
+    """Where this machine may write what nobody misses; as `infra.launch.folders` has it, without a probe."""
+    chosen = os.environ.get("SLOTLAKE_HOME")
+    if chosen:
+        return Path(chosen).absolute()
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "slotlake"
+
+
 STORED_NOTE = ".stored.json"
 _OPTIONAL_SECTIONS = frozenset(
     {
-        *("tables", "changelog", "airflow", "maintenance", "monitor", "spark"),
+        *("tables", "changelog", "state", "airflow", "maintenance", "monitor", "spark"),
         *(
             "new_tables",
             "on_conflict",

@@ -288,6 +288,27 @@ class ChangeLogSection(Section):
         return self.path is not None and _BUCKET.match(self.path) is not None
 
 
+class StateSection(Section):
+    """Where a pipeline keeps what must outlive a machine, besides its lake and its change log."""
+
+    path: str | None = None
+
+    @field_validator("path")
+    @classmethod
+    def _place(cls, path: str | None) -> str | None:
+        """Refuse other addresses: they would become a folder of that name next to the pipeline file."""
+        if path is not None and _BUCKET.match(path):
+            return _address(path)
+        if _SCHEME.match(path or "") and not _FILE_URI.match(path or ""):
+            raise ValueError("write a folder, file:///…, s3://bucket/prefix, gs://… or abfss://…")
+        return path
+
+    @property
+    def in_bucket(self) -> bool:
+        """Whether the state is in an object store."""
+        return self.path is not None and _BUCKET.match(self.path) is not None
+
+
 class AirflowSection(Section):
     """When the DAGs run. ``schedule``: a cron expression, a number of seconds, or null (only by hand).
 

@@ -1,7 +1,7 @@
 """Micro-batches in a loop: wait until the source has changes, sync, say what came, wait again.
 
 The loop has the pipeline's lock only during a batch.  Whoever waits for the lock gets it between two batches
-(infra/lock.py): a verification, a backfill, maintenance, a scheduled run.  Invariant: the loop remembers
+(infra/locking/): a verification, a backfill, maintenance, a scheduled run.  Invariant: the loop remembers
 nothing that the next batch needs, so it can be killed at any moment, and another run goes on.
 
 It tries again after errors that waiting mends, for a limited time.  All other errors end it, but an error of
@@ -159,7 +159,7 @@ class _Loop:
         said = False
         while True:
             try:
-                stack.enter_context(self._pipeline.exclusively(_LOCK_SECONDS))
+                stack.enter_context(self._pipeline.exclusively(_LOCK_SECONDS, step="run"))
             except BusyError as error:
                 if self.ended_by(self._position):
                     return False

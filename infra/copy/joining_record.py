@@ -30,6 +30,7 @@ from slotlake.decoder.errors import ChangeLogError
 from slotlake.decoder.failpoints import reach
 from slotlake.infra.copy.forward import distinct_keys, named_keys
 from slotlake.infra.copy.record import CopyRecord, Recorded, recorded_file
+from slotlake.infra.state_file import StateFile, shared_place
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -214,7 +215,7 @@ class JoiningRecord(CopyRecord):
         if joining.lost:
             return None
         try:
-            return distinct_keys([pq.read_table(self.folder / name) for name in joining.keys])
+            return distinct_keys([_read(self.folder / name) for name in joining.keys])
         except (OSError, pa.ArrowException):
             return None
 
@@ -225,7 +226,7 @@ class JoiningRecord(CopyRecord):
             return
         self._append({"table": table, "gone": True})
         for name in joining.keys:
-            (self.folder / name).unlink(missing_ok=True)
+            StateFile(self.folder / name).remove()
         if not self.joining:
             self.forget()
 
@@ -243,7 +244,21 @@ class JoiningRecord(CopyRecord):
         return lines
 
 
+def _read(path: Path) -> pa.Table:
+    if (place := shared_place(path)) is None:
+        return pq.read_table(path)
+    content = place[0].read(place[1])
+    if content is None:
+        raise FileNotFoundError(path)
+    return pq.read_table(pa.BufferReader(content))
+
+
 def _write(keys: pa.Table, path: Path) -> None:
+    if (place := shared_place(path)) is not None:
+        content = pa.BufferOutputStream()
+        pq.write_table(keys, content, compression="zstd")
+        place[0].write(place[1], content.getvalue().to_pybytes())
+        return
     try:
         pq.write_table(keys, path, compression="zstd")
         sync_path(path)

@@ -26,6 +26,7 @@ from slotlake.decoder.changelog.batches import sha256_of
 from slotlake.decoder.copy.files import CopiedFile
 from slotlake.decoder.copy.parts import Part
 from slotlake.decoder.errors import ChangeLogError
+from slotlake.infra.state_file import shared_place
 
 _RANGES = "ranges.jsonl"
 
@@ -141,19 +142,28 @@ class CopyRecord:
 
     def forget(self) -> None:
         """Remove the record: the copy is published, or given up."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if (place := shared_place(self.folder)) is not None:
+            place[0].remove_folder(place[1])
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
         self._end = None
 
     def _lines(self) -> list[dict[str, Any]]:
-        try:
-            written = (self.folder / _RANGES).read_bytes()
-        except FileNotFoundError:
-            return []
+        if (place := shared_place(self.folder / _RANGES)) is not None:
+            written = place[0].lines(place[1])
+        else:
+            try:
+                written = (self.folder / _RANGES).read_bytes()
+            except FileNotFoundError:
+                return []
         return [json.loads(line) for line in written[: written.rfind(b"\n") + 1].splitlines()]
 
     def _append(self, line: Mapping[str, Any]) -> None:
         text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         with self._lock:
+            if (place := shared_place(self.folder / _RANGES)) is not None:
+                place[0].append(place[1], text)
+                return
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 handle = os.open(self.folder / _RANGES, os.O_RDWR | os.O_CREAT, 0o644)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,13 @@ from slotlake.decoder.lsn import format_lsn
 from slotlake.infra.copy.steps import CopyStep
 from slotlake.infra.process_lock import is_process_alive, release_process_lock, take_process_lock
 from slotlake.infra.reports import TableCopy
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import StateFile, shared_place
 from slotlake.spark.names import postgres_name
 
 FILE = "copy.json"
 _LOCK_FILE = "copy.lock"
 _TELL_SECONDS = 0.25
-_WRITE_SECONDS = 1.0
+_WRITE_SECONDS, _STORE_SECONDS = 1.0, 5.0
 
 
 @dataclass
@@ -73,7 +73,9 @@ class CopyStates:
         self._tables: dict[str, TableProgress] = {}
         self._last_reports: dict[str, float] = {}
         self._started: dict[str, tuple[float, int]] = {}
-        self._written = 0.0
+        self._written, self._pause = 0.0, _WRITE_SECONDS
+        if shared_place(self._file) is not None:
+            self._pause = _STORE_SECONDS
         self._last = time.monotonic()
 
     def expect(self, table: TableProgress) -> None:
@@ -109,7 +111,7 @@ class CopyStates:
             now = self._last = time.monotonic()
             if now - self._last_reports.get(entry.table, 0.0) >= _TELL_SECONDS:
                 self._report_progress(entry)
-            if now - self._written >= _WRITE_SECONDS:
+            if now - self._written >= self._pause:
                 self._write()
 
     def part_done(self, job: CopyJob) -> None:
@@ -125,7 +127,7 @@ class CopyStates:
 
     def forget(self) -> None:
         """Remove the file: the copy is over."""
-        self._file.unlink(missing_ok=True)
+        StateFile(self._file).remove()
         unmark_process(self._file.parent)
 
     def _report_progress(self, entry: TableProgress) -> None:
@@ -167,9 +169,15 @@ def unmark_process(folder: Path) -> None:
     release_process_lock(folder / _LOCK_FILE)
 
 
-def read(folder: Path) -> Mapping[str, Any] | None:
-    """Read the copy that is, or was, under way: process (None if it ended), lsn, since, tables; or None."""
+def read(folder: Path, alive: Callable[[], bool] | None = None) -> Mapping[str, Any] | None:
+    """Read the copy that is, or was, under way: process (None if it ended), lsn, since, tables; or None.
+
+    Args:
+        folder: the pipeline's state folder.
+        alive: asked whether a run is at work, on any machine; None: a lock in the folder says it.
+    """
     content = StateFile(folder / FILE).mapping()
     if "process" not in content:
         return None
-    return {**content, "process": content["process"] if is_process_alive(folder / _LOCK_FILE) else None}
+    is_at_work = is_process_alive(folder / _LOCK_FILE) if alive is None else alive()
+    return {**content, "process": content["process"] if is_at_work else None}

@@ -106,11 +106,12 @@ def publications_made(pipeline: OpenPipeline) -> list[str]:
 
 def note_published(pipeline: OpenPipeline) -> None:
     """Note that the copy is published; also when the `init` that did it died right after."""
-    note = pipeline.file.state_dir / _MAKING_NOTE
-    if note.exists():
-        note.rename(note.with_name(_PUBLISHED_NOTE))
+    making = StateFile(pipeline.file.state_dir / _MAKING_NOTE)
+    if content := making.mapping():
+        StateFile(pipeline.file.state_dir / _PUBLISHED_NOTE).write(content, durable=True)
+        making.remove()
     record_of(pipeline).forget()
-    (pipeline.file.state_dir / copy_states.FILE).unlink(missing_ok=True)
+    StateFile(pipeline.file.state_dir / copy_states.FILE).remove()
 
 
 def give_up(pipeline: OpenPipeline) -> list[str]:
@@ -126,7 +127,7 @@ def give_up(pipeline: OpenPipeline) -> list[str]:
         clear_unfinished(pipeline.lake, pipeline.name)
     record.forget()
     for name in (_MAKING_NOTE, copy_states.FILE):
-        (pipeline.file.state_dir / name).unlink(missing_ok=True)
+        StateFile(pipeline.file.state_dir / name).remove()
     return ["removed what an unfinished initial copy had left"] if has_remains else []
 
 
@@ -152,7 +153,8 @@ def unfinished(pipeline: OpenPipeline) -> dict[str, Any] | None:
     (that
     keeps WAL for it, if it is an `init`), tables (`copy_states.TableProgress`, a dictionary each).
     """
-    note, states = making_note(pipeline), copy_states.read(pipeline.file.state_dir)
+    alive = pipeline.locks.is_at_work if pipeline.file.shares_state else None
+    note, states = making_note(pipeline), copy_states.read(pipeline.file.state_dir, alive)
     if not note and (states is None or states["process"] is None):
         return _joining(pipeline)
     copy = states or {"process": None, "lsn": note.get("lsn"), "since": None, "tables": []}

@@ -64,7 +64,7 @@ def renew(
         SlotError: open transactions delay the new slot; they are named, and the lake is as it was.
     """
     pipeline.session  # noqa: B018  start Spark before the slot: no slot is made if it cannot start
-    if salvage and not recovery_note(pipeline).exists():
+    if salvage and not StateFile(recovery_note(pipeline)).exists():
         follow_history(pipeline, pipeline.position())  # what only a failed primary had is not the source's
         _apply_what_waits(pipeline, progress)
     _make_missing_publications(pipeline)
@@ -99,8 +99,8 @@ def _bring_to_snapshot(
     progress("publish", 0)
     publish_named(pipeline, batch.name)
     reach("recover.published")
-    recovery_note(pipeline).unlink(missing_ok=True)
-    pipeline.file.dropped_note.unlink(missing_ok=True)  # whoever recovers what was dropped wants it to go on
+    StateFile(recovery_note(pipeline)).remove()
+    StateFile(pipeline.file.dropped_note).remove()  # whoever recovers what was dropped wants it to go on
     _copy_new_tables(pipeline, comparisons, snapshot, progress)
     return comparisons
 

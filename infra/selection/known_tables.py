@@ -22,7 +22,7 @@ def write_note(pipeline: OpenPipeline, joined_tables: Collection[str] = ()) -> N
     from slotlake.spark.read.point import ReadPoint
 
     note_file = StateFile(pipeline.file.state_dir / _NOTE)
-    if note_file.path.exists() and not joined_tables:
+    if note_file.exists() and not joined_tables:
         return
     note_file.write(sorted(table.source_name for table in ReadPoint.latest(pipeline.lake).tables()))
 

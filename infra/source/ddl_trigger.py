@@ -16,6 +16,7 @@ from slotlake.decoder.catalog.ddl_trigger import PREFIX, SCHEMA, TRIGGER, state
 from slotlake.decoder.errors import SourceError
 from slotlake.decoder.server.source import redact, source_session
 from slotlake.infra.reports import TriggerReport
+from slotlake.infra.state_file import StateFile
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -86,8 +87,7 @@ def install(pipeline: OpenPipeline) -> TriggerReport:
                 connection.execute(INSTALL.encode())
         except (psycopg.errors.InsufficientPrivilege, psycopg.errors.DuplicateSchema) as error:
             raise _refused(dsn, error) from None
-    pipeline.file.state_dir.mkdir(parents=True, exist_ok=True)
-    (pipeline.file.state_dir / _NOTE).touch()
+    StateFile(pipeline.file.state_dir / _NOTE).write({"trigger": TRIGGER})
     return TriggerReport(pipeline.name, "installed", already=False)
 
 
@@ -109,7 +109,7 @@ def _refused(dsn: str, error: psycopg.Error) -> SourceError:
 
 def remove(pipeline: OpenPipeline) -> list[str]:
     """Remove the event trigger if this pipeline installed it; return what was done, a line each."""
-    note = pipeline.file.state_dir / _NOTE
+    note = StateFile(pipeline.file.state_dir / _NOTE)
     if not note.exists():
         return []
     dsn = pipeline.source.dsn
@@ -118,5 +118,5 @@ def remove(pipeline: OpenPipeline) -> list[str]:
         connection.transaction(),
     ):
         connection.execute(REMOVE.encode())
-    note.unlink()
+    note.remove()
     return [f"dropped the event trigger {TRIGGER}"]

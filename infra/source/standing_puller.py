@@ -21,7 +21,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
@@ -31,6 +31,7 @@ from slotlake.decoder.changelog.batches import Batch
 from slotlake.decoder.errors import BusyError, SlotlakeError
 from slotlake.decoder.server.reuse import sessions_go_on
 from slotlake.infra.config.private_files import with_private_files
+from slotlake.infra.locking.pipeline_locks import FOLLOWING
 from slotlake.infra.source.bell import Bell
 from slotlake.infra.standing import StandingStream
 
@@ -209,7 +210,10 @@ def _only_one(pipeline: OpenPipeline) -> Iterator[None]:
             way_out="end it first (`slotlake pull --stop`), or let it work",
         ) from None
     try:
-        yield
+        with ExitStack() as locks:
+            if pipeline.file.shares_state:
+                locks.enter_context(pipeline.locks.shared(FOLLOWING).taken(FOLLOWING, 0.0))
+            yield
     finally:
         os.close(handle)
 

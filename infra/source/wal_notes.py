@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slotlake.decoder.server.source import source_session
 from slotlake.decoder.slots.pressure import wal_now
-from slotlake.infra.state_file import StateFile
+from slotlake.infra.state_file import StateFile, shared_place
 
 if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
@@ -72,8 +72,9 @@ def add_wal_reading(folder: Path, now: WalReading) -> list[WalReading]:
     readings = [old for old in before if old.position <= now.position + _PAGE and old.time < now.time]
     readings = [*_thinned(readings, now.time), now, *(later for later in before if later.time > now.time)]
     with contextlib.suppress(OSError):
-        if folder.is_dir():
-            StateFile(folder / _FILE).write(readings)
+        note = StateFile(folder / _FILE)
+        if folder.is_dir() or shared_place(note.path) is not None:
+            note.write(readings)
     return readings
 
 

@@ -22,6 +22,7 @@ from slotlake.infra.reports import Alarm, StatusReport, TableStatus, Watched
 from slotlake.infra.selection.pending import pending_warnings
 from slotlake.infra.selection.readers import reader_warnings
 from slotlake.infra.source import standing_puller
+from slotlake.infra.state_file import StateFile
 from slotlake.infra.status import copy as copy_status
 from slotlake.infra.status.table_states import (
     set_aside_alarms,
@@ -82,6 +83,7 @@ class _SourceSide:
 @with_private_files
 def overview(pipeline: OpenPipeline) -> StatusReport:
     """Read the lake, the slot and the change log; change nothing."""
+    _look_at_state(pipeline)
     lake = _lake_side(pipeline)
     source = _source_side(pipeline, lake)
     copy = unfinished(pipeline)
@@ -110,6 +112,15 @@ def _batch_lag(point: ReadPoint) -> float | None:
     from slotlake.spark.publish.commits import commits_name, newest_lag
 
     return newest_lag(point.pinned[commits_name(point.lake.namespace)].metadata)
+
+
+def _look_at_state(pipeline: OpenPipeline) -> None:
+    """See what other machines have noted; where the store does not answer, its lake says so."""
+    if pipeline.state is not None:
+        try:
+            pipeline.state.refresh()
+        except SlotlakeError:
+            pipeline.state.go_without()
 
 
 def _views(pipeline: OpenPipeline) -> dict[str, str | None]:
@@ -159,7 +170,7 @@ def _state(pipeline: OpenPipeline, lake: _LakeSide, source: _SourceSide, copy: d
         return "lake unreachable"
     if lake.point is None:
         return copy_status.state(copy) or "not initialised"
-    if source.slot is None and pipeline.file.dropped_note.exists():
+    if source.slot is None and StateFile(pipeline.file.dropped_note).exists():
         return "dropped"
     if not source.reachable:
         return "source unreachable"

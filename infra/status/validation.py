@@ -234,7 +234,12 @@ def _state_folder(look: _Look) -> str:
         probe_folder(folder, what="the state folder")
     if look.pipeline.stored is not None:
         probe_place(look.pipeline.stored.root)
-    return f"{file.state_dir} can be written"
+    if look.pipeline.state is not None:
+        probe_place(look.pipeline.state.root)
+    if not file.shares_state:
+        return f"{file.state_dir} can be written"
+    holder = look.pipeline.locks.shared().holder() or "nobody has it now"
+    return f"{file.state_place} can be written; the lock against other machines can be taken ({holder})"
 
 
 def _slot(look: _Look) -> str:

@@ -33,6 +33,7 @@ from slotlake.spark.catalog.base import (
     moved_by_another,
 )
 from slotlake.spark.catalog.entries import Entry, RefusedError
+from slotlake.spark.catalog.fence import require_lock
 from slotlake.spark.catalog.metastore_views import MetastoreViews
 from slotlake.spark.catalog.registered_views import RegisteredViews
 from slotlake.spark.lake import LakeSettings
@@ -178,6 +179,7 @@ class MetastorePointers(Catalog):
         """
         if not moves:
             return
+        require_lock(self.lake)
         new_names = [move.rename for move in moves if move.rename is not None]
         self.views.require_outside(new_names)
         for namespace in sorted({name.namespace for name in new_names}):

@@ -34,6 +34,7 @@ from slotlake.spark.catalog.base import (
     moved_by_another,
     require_own,
 )
+from slotlake.spark.catalog.fence import require_lock
 from slotlake.spark.catalog.registered_views import RegisteredViews
 from slotlake.spark.catalog.rest_changes import COPYING, Change, table_change, table_content, table_creation
 from slotlake.spark.catalog.rest_session import (
@@ -307,6 +308,7 @@ class RestPointers(Catalog):
         self.drop([move.name for move in new_tables])
 
     def _commit(self, changes: list[Change]) -> None:
+        require_lock(self.lake)
         if len(changes) > 1:
             self.require_together()
         if len(changes) > 1 and self.together:

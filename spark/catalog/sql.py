@@ -33,6 +33,7 @@ from slotlake.spark.catalog.base import (
     ViewNamespace,
     moved_by_another,
 )
+from slotlake.spark.catalog.fence import require_lock
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.limits import SILENT_SECONDS
 from slotlake.spark.names import COMMITS, LakeName
@@ -137,6 +138,7 @@ class SqlPointers(Catalog):
 
     def move(self, moves: Sequence[Move]) -> None:
         """Move all pointers in one transaction, each guarded by its old value."""
+        require_lock(self.lake)
         with self._transaction() as connection:
             for move in sorted(moves, key=lambda m: m.name):
                 self._move(connection, move)

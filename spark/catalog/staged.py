@@ -24,6 +24,7 @@ from sqlalchemy.engine import make_url
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import exchange
 from slotlake.spark.catalog.base import Catalog, Loaded, Move, ViewNamespace, moved_by_another
+from slotlake.spark.catalog.fence import require_lock
 from slotlake.spark.catalog.rest import Pointers, RestPointers
 from slotlake.spark.catalog.rest_changes import COPYING, Change
 from slotlake.spark.catalog.rest_published import (
@@ -103,6 +104,7 @@ class StagedCatalog(Catalog):
 
     def move(self, moves: Sequence[Move]) -> None:
         """Make all moves; what readers see of them changes by one request to the server."""
+        require_lock(self.lake)
         internal = [move for move in moves if _is_internal(move)]
         public = [move for move in moves if not _is_internal(move)]
         new_names = [move.rename for move in public if move.rename is not None]

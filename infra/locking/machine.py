@@ -1,7 +1,7 @@
 """The lock of a pipeline: one run at a time on this machine, and nothing to clean up after a crash.
 
-The lock belongs to the kernel (flock): it ends with the process, however that ends.  On different machines,
-PostgreSQL (one reader per slot) and the catalog's compare-and-set separate the runs.
+The lock belongs to the kernel (flock): it ends with the process, however that ends.  Where the pipeline file
+says that several machines work on the pipeline, `infra.locking.shared` is taken too.
 
 Whoever waits has the lock of a second file, the *turn*, and gets the pipeline next.  Without it, a process
 that takes the lock again at once after each batch (`slotlake run`) would leave a verification waiting for
@@ -18,16 +18,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from slotlake.decoder.errors import BusyError, ChangeLogError
+from slotlake.infra.locking.holder import description, text_of
 
 
 @contextmanager
-def exclusive(folder: Path, pipeline: str, wait_seconds: float = 0.0) -> Iterator[None]:
+def exclusive(folder: Path, pipeline: str, wait_seconds: float = 0.0, step: str = "") -> Iterator[None]:
     """Hold the pipeline's lock.
 
     Args:
         folder: the state folder, which holds the lock file.
         pipeline: its name, for the error.
         wait_seconds: how long to wait for another process.
+        step: what is done under the lock, for who waits.
 
     Raises:
         BusyError: another process still holds the lock after ``wait_seconds``.
@@ -39,7 +41,7 @@ def exclusive(folder: Path, pipeline: str, wait_seconds: float = 0.0) -> Iterato
             _acquire(handle, pipeline, deadline, handle)
         with suppress(OSError):  # for users; the lock itself needs no room on a full disk
             os.ftruncate(handle, 0)
-            os.pwrite(handle, str(os.getpid()).encode(), 0)
+            os.pwrite(handle, text_of(description(step or "unknown")).encode(), 0)
         yield
     finally:
         os.close(handle)
@@ -64,7 +66,8 @@ def _opened(path: Path) -> int:
         raise ChangeLogError(
             f"the state folder cannot be written: {error.strerror}",
             where=str(path.parent),
-            way_out="make the pipeline file's folder writable for this user",
+            way_out="make that folder writable for this user, or name another one, or an object store, in "
+            "state.path",
         ) from None
 
 
@@ -75,10 +78,13 @@ def _acquire(handle: int, pipeline: str, deadline: float, lock: int) -> None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             if time.monotonic() >= deadline:
-                holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+                holder = (
+                    os.pread(lock, 1000, 0).decode(errors="replace").strip()
+                    or "a process that did not say who it is"
+                )
                 raise BusyError(
                     f"another run of pipeline {pipeline!r} is at work",
-                    where=f"process {holder}",
+                    where=holder,
                     way_out="wait until it has ended, then run the command again; nothing has changed",
                 ) from None
             time.sleep(0.05)

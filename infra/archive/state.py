@@ -1,0 +1,271 @@
+"""The state of a pipeline in an object store: its notes, and the records of its copies.
+
+    <state.path>/<pipeline>.state/<note>                 one JSON value
+    <state.path>/<pipeline>.state/<log>/<number>         a line of a log
+
+Nothing of it lies on a machine: each command lists the objects when it takes the pipeline's lock, and reads
+those that it needs.  A line is written under the condition that no other has its number, so of two machines
+that append to one log, of which one has lost its lock without knowing, the late one is refused.  A log is its
+lines from number 0 on without a gap: removing line 0 removes it, whatever else a killed run leaves.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from slotlake.decoder.errors import BusyError, PipelineFileError
+from slotlake.infra.config.pipeline_file import PipelineFile
+from slotlake.infra.state_file import StateFile, share
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.storage import stores
+from slotlake.spark.storage.base import Store
+from slotlake.spark.storage.location import Location
+
+OWNER: Final = "owner.json"
+_LOGS: Final = ("copying", "joining", "recopying")
+_LOG: Final = "ranges.jsonl"
+_NOTES: Final = (
+    *("making.json", "made.json", "dropped.json", "recovering.json", "stopped.json", "ddl-trigger.made"),
+    *("settling.json", "settling-again.json", "shown.json", "tables.json", "wal-seen.json"),
+    "maintained-last",
+)
+_AT_ONCE: Final = 8
+
+
+class StoredState:
+    """The state of a pipeline in an object store; may be called from several threads.
+
+    Args:
+        root: where it is.
+
+    Attributes:
+        require_lock: called before each change; raises if the pipeline's lock was lost.
+    """
+
+    def __init__(self, root: Location) -> None:
+        self.root = root
+        self.require_lock: Callable[[], None] = lambda: None
+        self._lock = threading.RLock()
+        self._versions: dict[str, str] | None = None  # name → its version in the store
+        self._contents: dict[str, tuple[str, bytes]] = {}  # name → the version that was read, and its content
+
+    @classmethod
+    def of(cls, lake: LakeSettings, path: str, pipeline: str) -> StoredState:
+        """Return the state of a pipeline.
+
+        Args:
+            lake: has the store's endpoint and keys.
+            path: a place in an object store; pipelines can share it, and a change log can be there too.
+            pipeline: its name.
+        """
+        location = Location(path.rstrip("/"))
+        root = Location(f"{location.bucket}/{location.key}".rstrip("/")) / f"{pipeline}.state"
+        stores.register(root, lake.storage)
+        return cls(root)
+
+    def refresh(self) -> None:
+        """See what other machines have noted since.
+
+        Raises:
+            LakeError: the store does not answer, or refuses.
+        """
+        with self._lock:
+            self._versions = {
+                self._name(file.location): file.version for file in self._store.files(self.root)
+            }
+            current = self._versions.items()
+            seen = self._contents.items()
+            self._contents = {n: read for n, read in seen if read[0] and (n, read[0]) in current}
+
+    def go_without(self) -> None:
+        """Take it as empty, for who only looks: the store does not answer."""
+        with self._lock:
+            self._versions, self._contents = {}, {}
+
+    def read(self, name: str) -> bytes | None:
+        """Return a note's content; None without it."""
+        with self._lock:
+            if name not in self._listed():
+                return None
+            if name not in self._contents:
+                try:
+                    self._contents[name] = self._fetched(name)
+                except FileNotFoundError:  # removed since it was listed, by the run that has the lock
+                    return None
+            return self._contents[name][1]
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace a note."""
+        self.require_lock()
+        with self._lock, tempfile.TemporaryDirectory(prefix="slotlake-") as folder:
+            file = Path(folder) / "note"
+            file.write_bytes(content)
+            self._store.put(file, self.root / name)
+            self._listed()[name] = ""
+            self._contents[name] = ("", content)
+
+    def remove(self, name: str) -> None:
+        """Remove a note, if there is one."""
+        with self._lock:
+            if name in self._listed():
+                self.require_lock()
+                self._forget([name])
+
+    def append(self, name: str, line: bytes) -> None:
+        """Add a line to a log.
+
+        Raises:
+            BusyError: another machine goes on with it; the pipeline's lock was lost meanwhile.
+        """
+        self.require_lock()
+        with self._lock:
+            number = len(self._numbered(name))
+            if number == 0:  # what a killed run has left of a log that was removed is not to follow
+                self._forget([each for each in self._listed() if each.startswith(f"{name}/")])
+            piece = f"{name}/{number:08d}"
+            try:
+                version = self._store.write_new(self.root / piece, line)
+            except FileExistsError:
+                raise BusyError(
+                    "another machine goes on with this copy: this run has lost the pipeline's lock",
+                    where=str(self.root / piece),
+                    way_out="run the command again when the other run has ended; nothing was published here",
+                ) from None
+            self._listed()[piece] = version
+            self._contents[piece] = (version, line)
+
+    def lines(self, name: str) -> bytes:
+        """Return all lines of a log."""
+        with self._lock:
+            pieces = self._numbered(name)
+            missing = [piece for piece in pieces if piece not in self._contents]
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                self._contents.update(zip(missing, pool.map(self._fetched, missing), strict=True))
+            return b"".join(self._contents[piece][1] for piece in pieces)
+
+    def remove_folder(self, name: str) -> None:
+        """Remove the notes and logs of a folder."""
+        with self._lock:
+            inside = [each for each in self._listed() if each.startswith(f"{name}/")]
+            if inside:
+                self.require_lock()
+                self._forget([each for each in inside if each.endswith("/00000000")])
+                self._forget([each for each in inside if not each.endswith("/00000000")])
+
+    def take_over(self, folder: Path) -> None:
+        """Bring notes and records here that lie in a folder of this machine, and remove them there.
+
+        Args:
+            folder: the state folder of this pipeline before `state.path` was changed.
+        """
+        notes = [path for name in _NOTES if (path := folder / name).is_file()]
+        keys = [path for name in _LOGS for path in (folder / name).glob("*.parquet")]
+        for path in (*keys, *notes):
+            self.write(path.relative_to(folder).as_posix(), path.read_bytes() or b"{}")
+        for name in _LOGS:
+            log = folder / name / _LOG
+            if log.is_file():
+                whole = log.read_bytes()
+                self.append(f"{name}/{_LOG}", whole[: whole.rfind(b"\n") + 1])
+                log.unlink()
+        for path in (*keys, *notes):
+            path.unlink()
+
+    @property
+    def _store(self) -> Store:
+        return stores.store_of(self.root)  # a forked process has one of its own
+
+    def _numbered(self, name: str) -> list[str]:
+        listed, pieces = self._listed(), list[str]()
+        while (piece := f"{name}/{len(pieces):08d}") in listed:
+            pieces.append(piece)
+        return pieces
+
+    def _listed(self) -> dict[str, str]:
+        if self._versions is None:
+            self.refresh()
+        assert self._versions is not None
+        return self._versions
+
+    def _fetched(self, name: str) -> tuple[str, bytes]:
+        with self._store.open(self.root / name) as file:  # `read` may have the content of an earlier one
+            return self._listed()[name], file.read()
+
+    def _forget(self, names: Iterable[str]) -> None:
+        several = list(names)
+        if several:
+            self._store.remove([self.root / name for name in several])
+        for name in several:
+            self._listed().pop(name, None)
+            self._contents.pop(name, None)
+
+    def _name(self, location: Location) -> str:
+        return location.removeprefix(f"{self.root}/")
+
+
+def opened_state(file: PipelineFile, lake: LakeSettings) -> StoredState | None:
+    """Return the state of a pipeline in an object store, and use it for its notes; None: it is in a folder.
+
+    Args:
+        file: the pipeline file.
+        lake: has the store's endpoint and keys.
+    """
+    state = None if file.state_bucket is None else StoredState.of(lake, file.state_bucket, file.name)
+    share(file.state_dir, state)
+    return state
+
+
+def require_own_state(file: PipelineFile, state: StoredState | None) -> None:
+    """See that the shared state is this pipeline's, and note that it is; called under the pipeline's lock.
+
+    Args:
+        file: the pipeline file.
+        state: its state in an object store; None if that is in a folder.
+
+    Raises:
+        PipelineFileError: another pipeline of the same name has its state there; or this one has its own next
+            to the pipeline file still.
+    """
+    if not file.shares_state:
+        return
+    note, own = StateFile(file.state_dir / OWNER), identity(file)
+    owner = note.mapping()
+    if not owner:
+        _take_over(file, state)
+        note.write(own)
+    elif owner != own:
+        differing = [key for key in own if owner.get(key) != own[key]]
+        said = ", ".join(f"{key} {owner.get(key)} there, {own[key]} here" for key in differing)
+        raise PipelineFileError(
+            f"state.path has the state of another pipeline of the name {file.name!r}: {said}",
+            where=f"{file.path}, state.path: {file.state_place}",
+            way_out="give each pipeline its own name, or its own state.path; if this is the same pipeline, "
+            f"and its {' and '.join(differing)} was changed on purpose, remove {OWNER} there",
+        )
+
+
+def _take_over(file: PipelineFile, state: StoredState | None) -> None:
+    """Go on with what lies next to the pipeline file: the key was not in it until now."""
+    earlier = file.local_state_dir
+    if state is not None:
+        state.take_over(earlier)
+        if earlier != file.state_dir and not file.changelog_dir.exists() and (earlier / "changelog").is_dir():
+            shutil.move(earlier / "changelog", file.changelog_dir)  # from there it comes into the store
+    elif (earlier / "made.json").exists() or (earlier / "changelog").exists():
+        raise PipelineFileError(
+            "state.path names a folder, and the state of this pipeline is next to the pipeline file still",
+            where=f"{file.path}, state.path: {file.state_dir}",
+            way_out=f"move {earlier} to {file.state_dir} while nothing runs; it has notes and the change log",
+        )
+
+
+def identity(file: PipelineFile) -> dict[str, str]:
+    """Return what a pipeline is known by, besides its name: nothing secret, and nothing of a machine."""
+    shared_place = {"warehouse": file.warehouse()} if Location(file.lake.warehouse).is_in_bucket else {}
+    return {"slot": file.source.slot, "namespace": file.lake.namespace, **shared_place}

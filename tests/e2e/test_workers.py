@@ -1,0 +1,322 @@
+"""Workers come and go: each step on a machine that has no file of the others; what they share, they find.
+
+Source, catalog and object store are all that is shared.  The pipeline file is read-only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotlake import Pipeline
+from slotlake.decoder.errors import BusyError, PipelineFileError
+from slotlake.decoder.failpoints import happening
+from slotlake.infra.archive.state import StoredState
+from slotlake.infra.local.object_store import LocalObjectStore
+from slotlake.infra.locking.shared import LockLostError
+from slotlake.spark import lake_files
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.storage.settings import StorageSettings
+from tests.catalogs import postgres_uri
+from tests.conftest import Database, fresh_database
+from tests.e2e.joins import big
+from tests.e2e.oracle import assert_equal, pipeline_file
+from tests.storage import moved_to
+from tests.workers import Worker, needs_namespaces
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.server]
+LONG = pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it")
+TABLES = ["accounts", "history"]
+
+
+@pytest.fixture
+def catalog(pg: Any) -> Iterator[Database]:
+    with fresh_database(pg) as made:
+        yield made
+
+
+@pytest.fixture
+def shop(
+    database: Database,
+    catalog: Database,
+    object_store: LocalObjectStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    """A pipeline whose warehouse, change log and state are in a bucket, and its catalog in PostgreSQL."""
+    monkeypatch.setattr("slotlake.infra.config.pipeline_file._cache_folder", lambda: tmp_path / "cache")
+    database.execute(
+        "CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL);"
+        "CREATE TABLE history (account int, delta int);"
+        "INSERT INTO accounts SELECT g, 0 FROM generate_series(1, 3000) g"
+    )
+    return _file(tmp_path / "files", database, catalog, object_store, tmp_path.name)
+
+
+def _file(
+    folder: Path, database: Database, catalog: Database, store: LocalObjectStore, place: str, **options: Any
+) -> Path:
+    prefix = f"{store.warehouse}-state/{place}"
+    shared = f"changelog: {{path: '{prefix}'}}\nstate: {{path: '{prefix}'}}\n"
+    file = pipeline_file(
+        folder,
+        database,
+        options.pop("tables", TABLES),
+        uri=postgres_uri(catalog),
+        extra=shared + options.pop("extra", ""),
+        source="two_phase: true\n" + options.pop("source", ""),
+        **options,
+    )
+    moved_to(store, file)
+    return file
+
+
+@pytest.fixture
+def worker(shop: Path, connect: str) -> Worker:
+    return Worker(shop, {"SLOTLAKE_SPARK_REMOTE": connect})
+
+
+def _change(database: Database, seed: int) -> None:
+    database.execute(
+        f"UPDATE accounts SET balance = balance + {seed} WHERE id % 7 = {seed % 7};"
+        f"INSERT INTO history SELECT id, {seed} FROM accounts WHERE id % 7 = {seed % 7};"
+        f"UPDATE accounts SET id = id + 100000 WHERE id = {seed};"
+        f"DELETE FROM accounts WHERE id = {1000 + seed}"
+    )
+
+
+def _state_objects(pipeline: Pipeline) -> set[str]:
+    assert pipeline.state is not None
+    root = pipeline.state.root
+    return {file.location.removeprefix(f"{root}/") for file in lake_files.files(root)}
+
+
+@needs_namespaces
+def test_each_step_of_a_batch_on_a_worker_of_its_own(
+    database: Database, shop: Path, worker: Worker, connect: str
+) -> None:
+    """And one that comes while another works learns who that is."""
+    with Pipeline.open(shop, remote=connect) as here:
+        here.init()
+        assert {"made.json", "owner.json", "tables.json"} <= _state_objects(here)
+        assert not [name for name in _state_objects(here) if name.startswith("changelog")]
+        _change(database, 1)
+        batch = here.pull().batch
+        with here.exclusively(step="verify"):
+            refused = worker.run("sync")
+        assert refused.returncode == BusyError.exit_code, refused.stderr
+        host = re.escape(socket.gethostname())
+        who = rf"process {os.getpid()} on {host}, since [-\d]+ [:\d]+ UTC, step verify"
+        assert re.search(who, " ".join(refused.stderr.split())), refused.stderr
+        worker.step("apply", batch)
+        here.publish(str(batch))
+        here.confirm(batch)
+        assert_equal(database, here, TABLES)
+        assert [path.name for path in shop.parent.iterdir()] == [shop.name], "nothing next to the file"
+
+
+@LONG
+@needs_namespaces
+def test_each_step_killed_and_gone_on_with_elsewhere(
+    database: Database, shop: Path, worker: Worker, connect: str
+) -> None:
+    worker.step("bootstrap")
+    kills = {
+        "pull": ("pull.mid", "pull.prepared", "changelog.stored"),
+        "apply": ("apply.mid_merge", "apply.between_tables"),
+        "publish": ("publish.before_swap", "publish.after_swap"),
+    }
+    with Pipeline.open(shop, remote=connect) as here:
+        for seed in range(1, 4):
+            _change(database, seed)
+            held_back = f"UPDATE accounts SET balance = -{seed} WHERE id = {2000 + seed}"
+            database.execute(f"BEGIN; {held_back}; PREPARE TRANSACTION 'p{seed}'")
+            batch: list[str] = []
+            for step, failpoints in kills.items():
+                if seed <= len(failpoints):
+                    worker.step(step, *batch, failpoint=failpoints[seed - 1])
+                report = worker.step(step, *batch)
+                batch = [report["batch"]]
+            worker.step("confirm", *batch)
+            database.execute(f"COMMIT PREPARED 'p{seed}'")
+            worker.run("sync")
+            assert_equal(database, here, TABLES)
+        assert worker.step("verify")["equal"]
+        assert worker.step("maintain")["tables"]
+    assert [path.name for path in shop.parent.iterdir()] == [shop.name]
+
+
+def test_a_run_that_loses_its_lock_publishes_nothing(
+    database: Database, catalog: Database, shop: Path, connect: str
+) -> None:
+    with Pipeline.open(shop, remote=connect) as here:
+        here.init()
+        _change(database, 1)
+        before = here.position()
+        lost_in_sync = pytest.raises(LockLostError, match="in the middle of sync")
+        with happening("publish.before_swap", lambda: _end_locks(catalog)), lost_in_sync as lost:
+            here.sync()
+        assert lost.value.retryable
+        assert here.position() == before
+        here.sync()
+        _change(database, 2)
+        with happening("pull.renamed", lambda: _end_locks(catalog)), pytest.raises(LockLostError):
+            here.pull()  # not even the batch is brought to the store
+        assert here.stored is not None
+        stored = here.stored.sizes()[0]
+        here.sync()
+        assert here.stored.sizes()[0] == stored + 1
+        assert_equal(database, here, TABLES)
+
+
+def _end_locks(catalog: Database) -> None:
+    [(ended,)] = catalog.execute(
+        "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity "
+        "WHERE application_name = 'slotlake lock' AND datname = current_database()"
+    )
+    assert ended == 1
+
+
+SMALL_PARTS = "import slotlake.decoder.copy.parts as parts; parts.PART_BYTES = 50000"
+
+
+@LONG
+@needs_namespaces
+def test_copies_go_on_on_other_workers(
+    database: Database,
+    catalog: Database,
+    object_store: LocalObjectStore,
+    connect: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The initial copy, that of a table that joins over several syncs, and a drop."""
+    monkeypatch.setattr("slotlake.infra.config.pipeline_file._cache_folder", lambda: tmp_path / "cache")
+    database.execute(
+        "CREATE TABLE first (id int PRIMARY KEY, t text); ALTER TABLE first ALTER t SET STORAGE EXTERNAL;"
+        "INSERT INTO first SELECT g, repeat(md5(g::text), 10) FROM generate_series(1, 4000) g"
+    )
+    slow = "copy_seconds_per_sync: 0.001\ncopy_workers: 1\n"
+    file = _file(
+        tmp_path / "files", database, catalog, object_store, tmp_path.name, tables=["first"], source=slow
+    )
+    worker = Worker(file, {"SLOTLAKE_SPARK_REMOTE": connect}, SMALL_PARTS)
+    assert worker.run("init", failpoint="init.part_done:4").returncode == -9
+    seen = worker.step("status")
+    assert seen["state"] == "copying", seen
+    assert seen["copy"]["process"] is None
+    [first] = worker.step("bootstrap")["tables"]
+    assert first["ranges_kept"] >= 3, first
+    big(database, rows=4000)
+    kept = 0
+    for number, failpoint in enumerate(["init.part_done", "join.noted", "", "publish.after_swap", "", ""], 1):
+        assert worker.run("sync", failpoint=failpoint).returncode == (-9 if failpoint else 0)
+        database.execute(
+            f"UPDATE big SET v = v + 1 WHERE id % 40 = {number}; DELETE FROM big WHERE id = {number}"
+        )
+        states = {table["table"]: table for table in worker.step("status")["tables"]}
+        ranges = int((states["public.big"].get("copied") or "0").split(" ")[0])
+        assert ranges >= kept
+        kept = ranges
+    assert kept >= 3
+    with Pipeline.open(file, remote=connect) as here:
+        assert any(name.startswith("joining/ranges.jsonl/") for name in _state_objects(here))
+        for _ in range(60):
+            if "public.big" in here.sync().added_tables:
+                break
+        assert_equal(database, here, ["first", "big"])
+        assert not any(name.startswith("joining/") for name in _state_objects(here))
+    assert worker.run("drop", "--lake", "--yes", failpoint="drop.source").returncode == -9
+    done = worker.run("drop", "--lake", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert not database.execute("SELECT 1 FROM pg_publication")
+    assert not database.execute("SELECT 1 FROM pg_replication_slots WHERE database = current_database()")
+
+
+def test_a_late_run_cannot_add_to_a_record(object_store: LocalObjectStore, tmp_path: Path) -> None:
+    """And what a killed run has left of a record is no part of the next one."""
+    lake = LakeSettings("lake", "sqlite://", object_store.warehouse, "shop", storage=_storage(object_store))
+    path = f"{object_store.warehouse}-state/{tmp_path.name}"
+    late, other = (StoredState.of(lake, path, "shop") for _ in range(2))
+    late.append("copying/ranges.jsonl", b"1\n")
+    other.append("copying/ranges.jsonl", b"2\n")
+    other.write("copying/keys", b"k")
+    with pytest.raises(BusyError, match="another machine goes on with this copy"):
+        late.append("copying/ranges.jsonl", b"3\n")
+    late.refresh()
+    assert late.lines("copying/ranges.jsonl") == b"1\n2\n"
+    late.read("copying/keys")
+    other.write("copying/keys", b"other")
+    late.refresh()
+    assert late.read("copying/keys") == b"other"
+    lake_files.remove([late.root / "copying/ranges.jsonl/00000000"])  # a killed run came as far as that
+    late.refresh()
+    assert late.lines("copying/ranges.jsonl") == b""
+    late.append("copying/ranges.jsonl", b"4\n")
+    other.refresh()
+    assert other.lines("copying/ranges.jsonl") == b"4\n"
+    other.remove_folder("copying")
+    late.refresh()
+    assert late.lines("copying/ranges.jsonl") == b""
+    assert late.read("copying/keys") is None
+
+
+def _storage(store: LocalObjectStore) -> StorageSettings:
+    return StorageSettings(**store.storage)
+
+
+@LONG
+def test_state_of_a_folder_moves_into_the_bucket(database: Database, shop: Path, connect: str) -> None:
+    text = shop.read_text()
+    [line] = [line for line in text.splitlines(keepends=True) if line.startswith("state:")]
+    [log] = [line for line in text.splitlines(keepends=True) if line.startswith("changelog:")]
+    shop.write_text(text.replace(line, "").replace(log, ""))
+    with Pipeline.open(shop, remote=connect) as before:
+        before.init()
+        database.execute("BEGIN; UPDATE accounts SET balance = -1 WHERE id = 77; PREPARE TRANSACTION 'moved'")
+        before.sync()
+        assert (before.file.state_dir / "made.json").is_file()
+    shop.write_text(text.replace(line, f"state: {{path: {shop.parent}/shared}}\n").replace(log, ""))
+    with (
+        Pipeline.open(shop, remote=connect) as folder,
+        pytest.raises(PipelineFileError, match="is next to the pipeline file still"),
+    ):
+        folder.sync()
+    shop.write_text(text)
+    with Pipeline.open(shop, remote=connect) as here:
+        _change(database, 1)
+        here.sync()
+        database.execute("COMMIT PREPARED 'moved'")
+        here.sync()
+        assert_equal(database, here, TABLES)
+        assert {"made.json", "owner.json"} <= _state_objects(here)
+        assert not (here.file.local_state_dir / "made.json").exists()
+        here.drop()
+    assert not database.execute("SELECT 1 FROM pg_publication"), "it knows that it made the publication"
+
+
+@LONG
+def test_another_pipeline_of_the_name_is_refused(
+    database: Database,
+    catalog: Database,
+    shop: Path,
+    connect: str,
+    object_store: LocalObjectStore,
+    tmp_path: Path,
+) -> None:
+    other = _file(tmp_path / "other", database, catalog, object_store, tmp_path.name)
+    other.write_text(other.read_text().replace("slot: slotlake_", "slot: other_"))
+    with Pipeline.open(shop, remote=connect) as here, Pipeline.open(other, remote=connect) as there:
+        here.init()
+        with pytest.raises(PipelineFileError, match="the state of another pipeline of the name 'shop': slot"):
+            there.init()
+        here.drop(lake=True)
+        there.init()
+        assert there.verify().equal
+        there.drop(lake=True)

@@ -1,0 +1,127 @@
+"""The lock against other machines: one holder, who says who it is; it ends with its connection."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from slotlake.decoder.errors import BusyError
+from slotlake.infra.locking.shared import LockLostError, LockPlace, LockUnreachableError, SharedLock
+from tests.conftest import Database
+
+pytestmark = pytest.mark.server
+_HOLD = """
+import sys
+import threading
+import time
+from slotlake.infra.locking.shared import LockPlace, SharedLock
+with SharedLock(LockPlace("source.dsn", sys.argv[1]), "shop", "shop slot").taken("apply", 0.0):
+    print("taken", flush=True)
+    sys.stdin.read()
+"""
+
+
+def _lock(database: Database, key: str = "shop slot", dsn: str = "") -> SharedLock:
+    return SharedLock(LockPlace("source.dsn", dsn or database.dsn), "shop", key)
+
+
+def _sessions(database: Database) -> int:
+    [(sessions,)] = database.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'slotlake lock'"
+        " AND datname = current_database()"
+    )
+    return int(sessions)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_one_holder_who_says_who_it_is(
+    database: Database, monkeypatch: pytest.MonkeyPatch, pooled: bool
+) -> None:
+    """Also where the first is behind a pooler, and so has its lock in a transaction."""
+    first, second, other = _lock(database), _lock(database), _lock(database, "other slot")
+    assert first.holder() is None
+    with monkeypatch.context() as patch:
+        patch.setattr(SharedLock, "_is_pooled", lambda self: pooled)
+        with first.taken("pull */ apply", 0.0):
+            patch.undo()
+            holder = second.holder()
+            assert holder is not None
+            assert re.fullmatch(
+                rf"process {os.getpid()} on \S+, since [-\d]+ [:\d]+ UTC, step pull  apply", holder
+            )
+            with pytest.raises(BusyError, match="another run of pipeline 'shop' is at work") as busy:
+                second.taken("sync", 0.0).__enter__()
+            assert busy.value.where == holder
+            with other.taken("sync", 0.0):
+                other.require()
+            first.require()
+    with second.taken("sync", 0.0):
+        second.require()
+    assert _sessions(database) == 0
+
+
+def test_a_dead_holder_has_no_lock(database: Database) -> None:
+    command = [sys.executable, "-c", _HOLD, database.dsn]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "taken\n"
+        said = _lock(database).holder() or ""
+        assert said.startswith(f"process {holder.pid} on "), said
+        with pytest.raises(BusyError):
+            _lock(database).taken("sync", 0.0).__enter__()
+        holder.send_signal(signal.SIGKILL)
+    with _lock(database).taken("sync", 0.0):
+        assert _sessions(database) == 1
+
+
+@pytest.mark.parametrize("loss", ["pg_terminate_backend(pid, 10000)", "pg_advisory_unlock_all()"])
+def test_a_lost_lock_is_seen(database: Database, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = _lock(database)
+    with lock.taken("apply", 0.0):
+        lock.require()
+        if "unlock" in loss:
+            assert lock._connection is not None
+            lock._connection.execute(f"SELECT {loss}")
+        else:
+            database.execute(f"SELECT {loss} FROM pg_stat_activity WHERE application_name = 'slotlake lock'"
+                             " AND datname = current_database()")  # fmt: skip
+        with pytest.raises(LockLostError, match="in the middle of apply") as lost:
+            lock.require()
+        assert lost.value.exit_code == BusyError.exit_code
+        with _lock(database).taken("sync", 0.0):
+            pass
+    lock.require()  # there is none to be lost
+
+
+def test_a_database_that_does_not_answer(database: Database) -> None:
+    away = _lock(database, dsn="host=127.0.0.1 port=1 user=u password=hidden dbname=d")
+    with pytest.raises(LockUnreachableError, match="cannot be taken") as error:
+        away.taken("sync", 0.0).__enter__()
+    assert error.value.retryable
+    assert "source.dsn: host=127.0.0.1 port=1" in error.value.where
+    assert "hidden" not in str(error.value)
+
+
+def test_who_waits_is_next(database: Database) -> None:
+    """A loop that takes the lock again at once does not get it before who waits."""
+    order = []
+
+    def wait() -> None:
+        with _lock(database).taken("verify", 30.0):
+            order.append("verify")
+
+    waiting = threading.Thread(target=wait)
+    with _lock(database).taken("run", 0.0):
+        waiting.start()
+        time.sleep(0.5)
+    with _lock(database).taken("run", 30.0):
+        order.append("run")
+    waiting.join()
+    assert order == ["verify", "run"]
