@@ -212,7 +212,7 @@ def _hide_secrets(pipeline_file: str) -> None:
 def _read() -> tuple[list[PipelineFile], list[PipelineFileError]]:
     correct: dict[str, PipelineFile] = {}
     errors: list[PipelineFileError] = []
-    for file in _files():
+    for file in pipeline_paths():
         try:
             pipeline = load_pipeline(file)
             if pipeline.name in correct:
@@ -228,7 +228,8 @@ def _read() -> tuple[list[PipelineFile], list[PipelineFileError]]:
     return [correct[name] for name in sorted(correct)], errors
 
 
-def _files() -> list[Path]:
+def pipeline_paths() -> list[Path]:
+    """Return the paths of all pipeline files, correct or not."""
     files: list[Path] = []
     for entry in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         path = Path(entry).expanduser()

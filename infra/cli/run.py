@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from slotlake.decoder.lsn import parse_lsn
 from slotlake.infra.cli.output import print_json
 from slotlake.infra.cli.texts.run import batch_lines
 from slotlake.infra.config.durations import duration_seconds
+from slotlake.infra.journal.json_log import is_json
 from slotlake.infra.source.bell import Bell
 
 if TYPE_CHECKING:
@@ -71,7 +73,14 @@ def listener_of(as_json: bool) -> RunListener:
             sys.stdout.writelines(f"{line}\n" for line in batch_lines(report))
         sys.stdout.flush()
 
-    return RunListener(batch, lambda line: typer.echo(line, err=True))
+    return RunListener(batch, _report_line)
+
+
+def _report_line(line: str) -> None:
+    if is_json():
+        logging.getLogger(__name__).info(line)
+    else:
+        typer.echo(line, err=True)
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def period_of(name: str, bins: Sequence[Bin]) -> Period:
     """
     width = bins[1].time - bins[0].time
     charts = (
-        _bars("lag from the oldest commit to queryable", "lag", [each.lag for each in bins], spent),
+        _bars("lag, oldest commit to queryable", "lag", [each.lag for each in bins], spent),
         _bars(
             "rows in a second",
             "rows",

@@ -152,6 +152,7 @@ def _environment() -> Environment:
         "rate": words.rows_rate,
         "key": words.key_text,
         "batch_end": words.batch_end,
+        "differ": words.rows_differ,
         "split": split_of,
     }
     return environment

@@ -107,11 +107,11 @@ class Health:
         return "unknown" if self.look_is_old else "well"
 
     @property
-    def rate(self) -> float:
-        """Changes in a second, over the last hour."""
+    def rate(self) -> float | None:
+        """Changes in a second, over the newest batches of the last hour; None before the first batch."""
         recent = [batch for batch in self.batches if batch["time"] > self.now - 3600]
         if not recent:
-            return 0.0
+            return 0.0 if self.batches else None
         changes = sum(batch["changes"] for batch in recent)
         return float(changes / max(60.0, self.now - min(batch["time"] for batch in recent)))
 

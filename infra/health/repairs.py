@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slotlake.infra.health.model import Health
+from slotlake.infra.health.words import rows_differ
 
 _NEW_SLOT = (
     "make a new slot, compare lake and source under its snapshot, and write only the rows that differ, "
@@ -37,7 +38,7 @@ def repairs(health: Health) -> list[str]:
     verified = health.verified
     if verified is not None and not verified["equal"]:
         lines.append(
-            f"the last verification found {verified['differences']:,} rows that differ: "
+            f"the last verification says: {rows_differ(verified['differences'])}: "
             "`slotlake backfill` reads the rows or tables again that its keys name"
         )
     return lines

@@ -44,6 +44,11 @@ def count(number: float | None) -> str:
     return "–" if number is None else f"{number:,.0f}"
 
 
+def rows_differ(number: int) -> str:
+    """Return how many rows differ, in words."""
+    return "1 row differs" if number == 1 else f"{number:,} rows differ"
+
+
 def rows_rate(number: float | None) -> str:
     """Return rows in a second, as ``12.5/s``."""
     if number is None:

@@ -133,6 +133,7 @@ class LocalAirflow:
         self._write_secrets()
         self.metadata.start()
         write_private(self.folder / "airflow.cfg", self._configuration(port))
+        self._write_plugin()
         command = [sys.executable, "-m", "slotlake.infra.local.airflow_serve", str(self.folder)]
         command += [f"--pool={name}={places}" for name, places in self.pools.items()]
         command += [f"--preload={module}" for module in self.preload]
@@ -280,6 +281,14 @@ class LocalAirflow:
             lines.append(f"[{section}]")
             lines += [f"{name} = {str(value).replace('%', '%%')}" for name, value in options.items()]
         return "\n".join(lines) + "\n"
+
+    def _write_plugin(self) -> None:
+        """Let Airflow load the plugin from a checkout; an installed slotlake has an entry point for that."""
+        plugin = self.folder / "plugins" / "slotlake_page.py"
+        plugin.unlink(missing_ok=True)
+        if (CHECKOUT / "src").is_dir():
+            plugin.parent.mkdir(exist_ok=True)
+            plugin.write_text("from slotlake.infra.airflow.plugin import SlotlakePlugin\n")
 
     def _choose_port(self) -> int:
         port = int(self._process_file().get("port", 0))

@@ -132,6 +132,16 @@ class Browser:
         for kind in ("rawKeyDown", "keyUp"):
             self._call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 
+    def resize(self, width: int, height: int) -> None:
+        """Give the page another size, as of a phone."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self._call("Emulation.setDeviceMetricsOverride", **size)
+
+    def dark(self, dark: bool) -> None:
+        """Let the page know that its reader likes it dark, or light."""
+        features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self._call("Emulation.setEmulatedMedia", features=features)
+
     def picture(self, path: Path) -> None:
         """Save what is to be seen."""
         time.sleep(0.4)  # animations end

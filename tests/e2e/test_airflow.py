@@ -6,10 +6,11 @@ and run in order.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -23,9 +24,10 @@ from slotlake import Pipeline
 from slotlake.decoder.errors import SetupError
 from slotlake.infra.launch.folders import CHECKOUT
 from slotlake.infra.local.airflow import LocalAirflow
+from slotlake.infra.local.airflow_client import AirflowClient
 from slotlake.infra.local.postgres import EmbeddedPostgres
 from tests.e2e.airflow_stack import Stack
-from tests.e2e.browser import Browser, open_browser
+from tests.e2e.browser import HEIGHT, WIDTH, Browser, open_browser
 from tests.e2e.chromium import find_chromium
 
 pytestmark = pytest.mark.airflow
@@ -77,6 +79,8 @@ def stack(pg: EmbeddedPostgres, connect: str, tmp_path_factory: pytest.TempPathF
             "SLOTLAKE_PIPELINES": str(folder / "pipelines"),
             "SLOTLAKE_TEST_WARNED": str(folder / "warned"),
             "SLOTLAKE_SPARK_REMOTE": connect,
+            "SLOTLAKE_SHOW_KEYS": "1",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,reader:viewer",
             **{name: value for name, value in os.environ.items() if name.startswith("SPARK_CONNECT")},
         },
         pools={f"slotlake_slotlake_{name}": 1 for name in files},
@@ -286,14 +290,7 @@ def test_a_person_backfills_with_the_form(desk: Stack, browser: Browser, connect
     with Pipeline.open(desk.file, remote=connect) as pipeline:
         pipeline.session.sql("UPDATE lake.desk.orders SET v = 'wrong' WHERE id = 20").collect()
         pipeline.session.sql("DELETE FROM lake.desk.orders WHERE id = 21").collect()
-    browser.go(f"{desk.airflow.url}/")
-    browser.wait_text("Username")
-    browser.click("input[name=username]")
-    browser.type("admin")
-    browser.click("input[name=password]")
-    browser.type(desk.airflow.password)
-    browser.click("button", "Sign in")
-    browser.wait_text("Dags", "Assets")
+    _log_in(desk, browser)
     run = _fill_and_trigger(desk, browser, dry_run=True)
     report = desk.client.xcoms(desk.dag("backfill"), run)["backfill", "return_value"]
     assert (report["inserted"], report["changed"], report["deleted"]) == (1, 1, 0)
@@ -308,6 +305,20 @@ def test_a_person_backfills_with_the_form(desk: Stack, browser: Browser, connect
     run = _fill_and_trigger(desk, browser, dry_run=False)
     assert desk.client.xcoms(desk.dag("backfill"), run)["backfill", "return_value"]["changed"] == 1
     assert desk.equal()
+
+
+def _log_in(desk: Stack, browser: Browser) -> None:
+    """As a person does, unless the browser is logged in."""
+    browser.go(f"{desk.airflow.url}/")
+    words = ("Username", "Assets")
+    shown = browser._until(lambda: next((w for w in words if w in browser.text()), None), str(words), 60.0)
+    if shown == "Username":
+        browser.click("input[name=username]")
+        browser.type("admin")
+        browser.click("input[name=password]")
+        browser.type(desk.airflow.password)
+        browser.click("button", "Sign in")
+    browser.wait_text("Dags", "Assets")
 
 
 def _fill_and_trigger(desk: Stack, browser: Browser, *, dry_run: bool) -> str:
@@ -346,6 +357,59 @@ def _picture(browser: Browser, name: str) -> None:
     """For docs/backfill.md, if somebody asks for pictures."""
     if folder := os.environ.get("SLOTLAKE_PICTURES"):
         browser.picture(Path(folder) / f"{name}.png")
+
+
+def test_the_page_needs_a_user_and_shows_a_viewer_no_keys(desk: Stack, connect: str) -> None:
+    with Pipeline.open(desk.file, remote=connect) as pipeline:
+        pipeline.session.sql("UPDATE lake.desk.orders SET v = 'wrong' WHERE id = 77").collect()
+        assert not pipeline.verify().equal
+    desk.client.pause(desk.dag("monitor"), False)
+    desk.ended("monitor", desk.client.trigger(desk.dag("monitor")))
+    paths = ("/slotlake/", "/slotlake/pipeline/desk", "/slotlake/dag/cdc_verify_desk", "/slotlake/metrics")
+    for path in paths:
+        with pytest.raises(SetupError, match="401"):
+            desk.client.page(path)
+    admin, viewer = (_pages(desk, user, paths) for user in ("admin", "reader"))
+    assert "id=77" in admin[1]
+    assert "id=77" not in viewer[1]
+    assert "id=•••" in viewer[1]
+    with Pipeline.open(desk.file, remote=connect) as pipeline:
+        pipeline.backfill("public.orders", where="id = 77")
+    for pages in (admin, viewer):
+        assert "1 row differs" in pages[0]
+        assert pages[1].count("public.orders") >= 2
+        assert 'slotlake_verify_equal{pipeline="desk"} 0' in pages[3]
+        assert 'slotlake_table_rows{pipeline="desk",table="public.orders"}' in pages[3]
+
+
+def _pages(desk: Stack, user: str, paths: Iterable[str]) -> list[str]:
+    password = json.loads((desk.airflow.folder / "passwords.json").read_text())[user]
+    client = AirflowClient(desk.airflow.url, user, password)
+    client.call("GET", "/version")
+    headers = {"Authorization": f"Bearer {client._token}"}
+    return [client._send("GET", path, None, headers, 30.0).decode() for path in paths]
+
+
+def test_a_person_finds_the_page_in_the_navigation_and_on_a_dag(desk: Stack, browser: Browser) -> None:
+    _log_in(desk, browser)
+    inside = "document.querySelector('iframe')?.contentDocument?.body?.innerText ?? ''"
+    browser.go(f"{desk.airflow.url}/dags/{desk.dag('sync')}/plugin/slotlake-pipeline")
+    browser._until(lambda: "Verifications" in browser.value(inside) or None, "the DAG's tab", 60.0)
+    browser.go(f"{desk.airflow.url}/plugin/slotlake")
+    browser._until(lambda: "the worst first" in browser.value(inside) or None, "the page", 60.0)
+    _picture(browser, "page-fleet")
+    browser.go(f"{desk.airflow.url}/slotlake/pipeline/desk")
+    browser.wait_text("1 row differs", "id=77", "What recover would do")
+    assert browser.value("document.querySelectorAll('path').length") >= 3  # retained WAL
+    _picture(browser, "page-pipeline")
+    browser.resize(390, 844)
+    browser.dark(True)
+    assert browser.value("document.documentElement.scrollWidth") <= 390
+    _picture(browser, "page-phone")
+    browser.dark(False)
+    browser.resize(WIDTH, HEIGHT)
+    browser.click("label", "week")
+    assert browser.value("document.querySelector('input:checked').id") == "desk-week"
 
 
 def test_a_wrong_condition_fails_the_task_at_once(desk: Stack) -> None:

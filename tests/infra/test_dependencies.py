@@ -38,6 +38,7 @@ IMPORTED_AS = {
     "hive_metastore": "pyiceberg",
     "botocore": "boto3",
     "opentelemetry": "opentelemetry-api",
+    "fastapi": "apache-airflow",  # a plugin's app is one of Airflow's own FastAPI
 }
 # Needed, and imported nowhere under slotlake's names.
 NOT_IMPORTED = {

@@ -130,7 +130,7 @@ def test_a_week_is_known_though_its_lines_are_gone(tmp_path: Path) -> None:
     )
     file = load_pipeline(path)
     journal = Journal(file.state_dir)
-    journal.batches = Lines(journal.folder / "batches.jsonl", 20_000, journal._summarize)
+    journal.batches._bytes_max = 20_000
     minutes = 4 * 24 * 60
     for minute in range(minutes):
         at = NOW - (minutes - minute) * 60

@@ -17,6 +17,7 @@ from slotlake.infra.health import metrics
 from slotlake.infra.health.model import health_of
 from slotlake.infra.launch.folders import home
 from tests.infra.test_pages import NOW, noted, pipeline
+from tests.prometheus import require_query
 from tests.sources import ROOT
 
 FOLDER = ROOT / "infra" / "monitoring"
@@ -38,7 +39,12 @@ def test_rules_and_dashboard_ask_for_metrics_that_there_are() -> None:
     expressions = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     targets: list[Any] = [target for panel in dashboard["panels"] for target in panel["targets"]]
     expressions += [target["expr"] for target in targets]
-    expressions += [each.get("definition", "") for each in dashboard["templating"]["list"]]
+    expressions += [each["definition"] for each in dashboard["templating"]["list"] if "definition" in each]
+    for expression in expressions:
+        if not expression.startswith("label_values("):  # Grafana's own
+            require_query(expression.replace("$__rate_interval", "5m"))
+    with pytest.raises(ValueError, match="parenthesis"):
+        require_query("sum(rate(x[5m])")
     asked = _asked_for("\n".join(expressions))
     assert len(asked) > 12
     assert asked <= set(metrics._HELP)

@@ -60,30 +60,32 @@ def pipeline(folder: Path, name: str) -> PipelineFile:
     return load_pipeline(path)
 
 
-def noted(file: PipelineFile, *, lag: float = 3.0, equal: bool = True, state: str = "ready") -> None:
+def noted(
+    file: PipelineFile, *, lag: float = 3.0, equal: bool = True, state: str = "ready", now: float = NOW
+) -> None:
     """Write a journal as runs do."""
     journal = Journal(file.state_dir)
     for number_ in range(20):
         journal.batches.append(
             {
-                "time": NOW - 3000 + number_ * 150,
+                "time": now - 3000 + number_ * 150,
                 "batch": f"{16 * number_:016X}-{16 * number_ + 16:016X}",
                 "transactions": 4,
                 "changes": 100,
                 "bytes": 2000,
                 "lag": 2.5,
-                "last_commit": NOW,
+                "last_commit": now,
                 "seconds": {"pull": 0.5, "apply": 1.0, "publish": 0.3, "confirm": 0.1, "wait": 0.6},
                 "tables": {},
                 "conflicts": {},
                 "run": ["cdc_sync_shop", "scheduled__2030"],
             }
         )
-        journal.samples.append({"time": NOW - 3000 + number_ * 150, "retained_wal_bytes": 1 << 20})
+        journal.samples.append({"time": now - 3000 + number_ * 150, "retained_wal_bytes": 1 << 20})
     keys = [{"kind": "different", "key": {"id": "4711", "n": None}, "columns": ["v"]}]
     different = {} if equal else {EVIL: {"kinds": {"different": 2}, "keys": keys}}
     verification = {
-        "time": NOW - 600,
+        "time": now - 600,
         "lsn": "0/1A2B",
         "equal": equal,
         "seconds": 1.5,
@@ -91,18 +93,18 @@ def noted(file: PipelineFile, *, lag: float = 3.0, equal: bool = True, state: st
         "rows": 9,
     }
     journal.verifications.append({**verification, "differences": 0 if equal else 2, "different": different})
-    journal.failures.append({"time": NOW - 50, "error": "SlotError", "what": EVIL, "way_out": "wait"})
+    journal.failures.append({"time": now - 50, "error": "SlotError", "what": EVIL, "way_out": "wait"})
     with changed_totals(journal.folder) as totals:
         totals |= {"batches": 20, "changes": 2000, "failures": {EVIL + "\n\\": 1}}
         observe(totals, "lag_seconds", "", 2.5)
         observe(totals, "lag_seconds", "", 9000.0)
-    journal.look.write(_look(lag, state))
+    journal.look.write(_look(lag, state, now))
 
 
-def _look(lag: float, state: str) -> dict[str, Any]:
+def _look(lag: float, state: str, now: float) -> dict[str, Any]:
     table: dict[str, Any] = {"table": EVIL, "state": "ready", "conflicts": {}, "copied": None}
     copying = {**table, "table": "public.big", "state": "copying", "copied": {"ranges": 8, "ranges_done": 3}}
-    facts = {"rows": 5, "bytes": 4000, "files": 1, "delete_files": 0, "last_change": NOW - 5}
+    facts = {"rows": 5, "bytes": 4000, "files": 1, "delete_files": 0, "last_change": now - 5}
     slot = {"lag_seconds": lag, "lag_bytes": 99, "retained_wal_bytes": 1 << 20, "wal_status": "reserved"}
     status = {
         **slot,
@@ -119,14 +121,14 @@ def _look(lag: float, state: str) -> dict[str, Any]:
     }
     point = {
         "lsn": "0/1",
-        "committed": NOW,
-        "published": NOW,
+        "committed": now,
+        "published": now,
         "kind": "batch",
         "transactions": 1,
         "changes": 2,
     }
     tables = {EVIL: {**facts, "schema_changes": 0, "exact_texts": None}}
-    return {"time": NOW - 10, "status": status, "tables": tables, "points": [point], "points_kept": 1}
+    return {"time": now - 10, "status": status, "tables": tables, "points": [point], "points_kept": 1}
 
 
 def shown(*files: PipelineFile, keys: bool = False) -> tuple[str, Tags]:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slotlake.infra.health.model import BINS
-from slotlake.infra.health.words import batch_end, count, moment, rows_rate, size, spent
+from slotlake.infra.health.words import batch_end, count, moment, rows_differ, rows_rate, size, spent
 
 if TYPE_CHECKING:
     from slotlake.infra.health.model import Bin, Health
@@ -70,7 +70,7 @@ def _verified(health: Health) -> Text:
     age = spent(max(0.0, health.now - verified["time"]))
     if verified["equal"]:
         return Text(f"equal at {verified['lsn']}, {age} ago", style="green")
-    return Text(f"{count(verified['differences'])} rows differ, {age} ago", style="red")
+    return Text(f"{rows_differ(verified['differences'])}, {age} ago", style="red")
 
 
 def _details(health: Health, bins: Sequence[Bin]) -> list[RenderableType]:

@@ -1,0 +1,186 @@
+"""The page in Airflow: all pipelines, one pipeline, and their metrics, for those who may see their DAGs.
+
+Every route needs a user of Airflow (a stranger gets 401). A pipeline is shown to those who may read its DAG
+``cdc_sync_<name>``; keys of differing rows only to those who may change it, and only if the environment
+variable SLOTLAKE_SHOW_KEYS is 1 in the API server. Invariant: a request reads pipeline files and journals
+from disk, and asks neither source nor lake.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.core_api.security import get_user, requires_access_dag
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse
+
+from slotlake import VERSION
+from slotlake.decoder.errors import PipelineFileError
+from slotlake.infra.airflow import scheduling
+from slotlake.infra.airflow.base_path import base_path
+from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
+from slotlake.infra.health.html import Links, document
+from slotlake.infra.health.metrics import CONTENT_TYPE, metrics_text
+from slotlake.infra.health.model import Health, health_of
+
+User = Annotated[Any, Depends(get_user)]
+_SHOW_KEYS = "SLOTLAKE_SHOW_KEYS"
+_KINDS = ("bootstrap", "sync", "verify", "maintenance", "backfill", "monitor", "recover")
+
+
+def make_app() -> FastAPI:
+    """Return the app; none of its routes answers a stranger, and it describes itself to nobody."""
+    app = FastAPI(
+        title="slotlake",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        dependencies=[Depends(get_user)],
+    )
+    app.get("/")(fleet)
+    app.get("/pipeline/{name}")(pipeline)
+    app.get("/dag/{dag_id}")(dag)
+    app.get("/metrics")(metrics)
+    return app
+
+
+def fleet(request: Request, user: User) -> HTMLResponse:
+    """Show a row for each pipeline that the user may see."""
+    return _page(request, [_health(file) for file in _visible(user)], [], show_keys=False)
+
+
+def pipeline(request: Request, name: str, user: User) -> HTMLResponse:
+    """Show one pipeline.
+
+    Args:
+        request: of the browser.
+        name: the pipeline's.
+        user: of Airflow.
+
+    Raises:
+        HTTPException: the user may not see it (403), or there is none (404).
+    """
+    requires_access_dag("GET", param_dag_id=sync_dag(name))(request, user)
+    file = next((file for file in _pipelines() if file.name == name), None)
+    if file is None:
+        raise HTTPException(404, "there is no such pipeline")
+    return _page(request, [], [(_health(file), file)], show_keys=_may_see_keys(request, name, user))
+
+
+def dag(request: Request, dag_id: str, user: User) -> HTMLResponse:
+    """Show the pipeline of a DAG; of a DAG of others, nothing.
+
+    Args:
+        request: of the browser.
+        dag_id: the DAG's.
+        user: of Airflow.
+    """
+    names = [file.name for file in _pipelines() if dag_id in {f"cdc_{kind}_{file.name}" for kind in _KINDS}]
+    return pipeline(request, names[0], user) if names else _page(request, [], [], show_keys=False)
+
+
+def metrics(user: User) -> Response:
+    """Answer Prometheus, which comes with a token of Airflow's REST API."""
+    return Response(
+        metrics_text([_health(file) for file in _visible(user)], VERSION), media_type=CONTENT_TYPE
+    )
+
+
+def sync_dag(name: str) -> str:
+    """Return the DAG whose readers may see a pipeline."""
+    return f"cdc_sync_{name}"
+
+
+def _visible(user: Any) -> list[PipelineFile]:
+    readable = get_auth_manager().get_authorized_dag_ids(user=user)
+    return [file for file in _pipelines() if sync_dag(file.name) in readable]
+
+
+def _may_see_keys(request: Request, name: str, user: Any) -> bool:
+    if os.environ.get(_SHOW_KEYS) != "1":
+        return False
+    try:
+        requires_access_dag("PUT", param_dag_id=sync_dag(name))(request, user)
+    except HTTPException:
+        return False
+    return True
+
+
+def _page(
+    request: Request, pipelines: list[Health], detailed: list[tuple[Health, PipelineFile]], *, show_keys: bool
+) -> HTMLResponse:
+    here = f"{base_path()}/slotlake"
+    links = Links(
+        pipeline=lambda name: f"{here}/pipeline/{quote(name)}",
+        run=lambda dag_id, run: f"{base_path()}/dags/{quote(dag_id)}/runs/{quote(run, safe='')}",
+        fleet=f"{here}/" if detailed else None,
+    )
+    nonce = secrets.token_urlsafe(16)
+    text = document(pipelines, detailed, version=VERSION, links=links, show_keys=show_keys, nonce=nonce)
+    policy = f"default-src 'none'; style-src 'nonce-{nonce}'; base-uri 'none'; form-action 'none'"
+    return HTMLResponse(
+        text,
+        headers={
+            "Content-Security-Policy": f"{policy}; frame-ancestors 'self'",
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "same-origin",
+            "Cache-Control": "no-store",
+        },
+    )
+
+
+# A request must not parse a hundred files that have not changed: what was read, by what the disk says of it.
+_files: dict[Path, tuple[object, PipelineFile | None]] = {}
+_journals: dict[Path, tuple[object, Health]] = {}
+
+
+def _pipelines() -> list[PipelineFile]:
+    """The pipelines with a correct file, without dropped ones; of two with the same name, the first."""
+    files: dict[str, PipelineFile] = {}
+    for path in scheduling.pipeline_paths():
+        file = _file(path)
+        if file is not None and file.name not in files and not file.dropped_note.exists():
+            files[file.name] = file
+    return list(files.values())
+
+
+def _file(path: Path) -> PipelineFile | None:
+    signature = _signature(path)
+    before = _files.get(path)
+    if before is None or before[0] != signature:
+        try:
+            before = (signature, load_pipeline(path))
+        except PipelineFileError:  # dags/cdc_pipeline_files.py says what is wrong
+            before = (signature, None)
+        _files[path] = before
+    return before[1]
+
+
+def _health(file: PipelineFile) -> Health:
+    signature = [(entry, _signature(Path(entry))) for entry in _entries(file.state_dir / "journal")]
+    before = _journals.get(file.path)
+    if before is None or before[0] != signature:
+        before = _journals[file.path] = (signature, health_of(file))
+    return replace(before[1], now=time.time())
+
+
+def _entries(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.path for entry in os.scandir(folder))
+    except OSError:
+        return []
+
+
+def _signature(path: Path) -> tuple[int, int] | None:
+    try:
+        known = path.stat()
+    except OSError:
+        return None
+    return known.st_mtime_ns, known.st_size

@@ -1,0 +1,146 @@
+"""The page in Airflow: nothing for a stranger, what each user may see, no scripts, and how long it takes."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotlake.infra.health.model import PERIODS
+from tests.infra.test_pages import EVIL, noted, pipeline
+from tests.prometheus import families
+
+pytestmark = pytest.mark.seconds
+ALL = "all"
+
+
+class _AuthManager:
+    """Airflow's, as far as the page asks it: a user is the set of DAGs that he may read."""
+
+    def get_authorized_dag_ids(self, *, user: set[str]) -> set[str]:
+        return user
+
+
+def _requires(method: str, param_dag_id: str) -> Any:
+    from fastapi import HTTPException
+
+    def check(request: object, user: set[str]) -> None:
+        if param_dag_id not in user or (method == "PUT" and ALL not in user):
+            raise HTTPException(403, "Forbidden")
+
+    return check
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The page's module; Airflow is imported with a home of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW_HOME", str(tmp_path_factory.mktemp("airflow-home")))
+        return importlib.import_module("slotlake.infra.airflow.page")
+
+
+@pytest.fixture
+def app(page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The app with two pipelines, shop and desk."""
+    for name in ("shop", "desk"):
+        noted(pipeline(tmp_path, name), equal=name != "shop")
+    monkeypatch.setenv("SLOTLAKE_PIPELINES", str(tmp_path))
+    monkeypatch.setattr(page, "get_auth_manager", _AuthManager)
+    monkeypatch.setattr(page, "requires_access_dag", _requires)
+    made = page.make_app()
+    made.state.page = page
+    return made
+
+
+def as_user(app: Any, *dags: str) -> Any:
+    from fastapi.testclient import TestClient
+
+    app.dependency_overrides[app.state.page.get_user] = lambda: set(dags)
+    return TestClient(app)
+
+
+def test_no_route_answers_a_stranger(app: Any) -> None:
+    from fastapi.routing import APIRoute
+    from fastapi.testclient import TestClient
+
+    client = TestClient(app)
+    paths = [route.path for route in app.routes if isinstance(route, APIRoute)]
+    assert paths == ["/", "/pipeline/{name}", "/dag/{dag_id}", "/metrics"]
+    assert len(app.routes) == len(paths)  # no description of itself either
+    for path in paths:
+        answer = client.get(path.format(name="shop", dag_id="cdc_sync_shop"))
+        assert (answer.status_code, "shop" in answer.text) == (401, False), path
+
+
+def test_a_user_sees_the_pipelines_whose_dags_he_may_read(app: Any) -> None:
+    client = as_user(app, "cdc_sync_desk")
+    assert "desk" in client.get("/").text
+    assert "shop" not in client.get("/").text
+    assert set(_pipelines(client.get("/metrics").text)) == {"desk"}
+    assert client.get("/pipeline/desk").status_code == 200
+    for path in ("/pipeline/shop", "/dag/cdc_verify_shop", "/pipeline/nothing"):
+        assert client.get(path).status_code == 403
+    assert "no pipeline to show" in client.get("/dag/somebody_elses").text
+    assert as_user(app, "cdc_sync_gone").get("/pipeline/gone").status_code == 404
+
+
+def _pipelines(text: str) -> set[str]:
+    return {sample.labels["pipeline"] for family in families(text).values() for sample in family.samples}
+
+
+def test_keys_need_the_variable_and_the_right_to_change(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "4711" not in as_user(app, "cdc_sync_shop", ALL).get("/pipeline/shop").text
+    monkeypatch.setenv("SLOTLAKE_SHOW_KEYS", "1")
+    assert "4711" not in as_user(app, "cdc_sync_shop").get("/pipeline/shop").text
+    assert "id=4711" in as_user(app, "cdc_sync_shop", ALL).get("/pipeline/shop").text
+
+
+def test_the_policy_lets_no_script_run_and_nobody_else_frame_it(app: Any) -> None:
+    answer = as_user(app, "cdc_sync_shop").get("/dag/cdc_sync_shop")
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'self'" in policy
+    nonce = policy.partition("'nonce-")[2].partition("'")[0]
+    assert f'<style nonce="{nonce}">' in answer.text
+    assert EVIL not in answer.text
+    assert "/dags/cdc_sync_shop/runs/scheduled__2030" in answer.text
+    assert answer.headers["cache-control"] == "no-store"
+
+
+def test_a_hundred_pipelines_take_less_than_a_fifth_of_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, app: Any
+) -> None:
+    for number in range(100):
+        noted(pipeline(tmp_path, f"p{number}"))
+    client = as_user(app, *(f"cdc_sync_p{number}" for number in range(100)))
+    client.get("/")  # reads the pipeline files
+    noted(pipeline(tmp_path, "p7"))  # one has changed
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        answer = client.get("/")
+        seconds.append(time.perf_counter() - began)
+        assert answer.text.count('data-label="pipeline"') == 100
+    assert min(seconds) < 0.2, seconds
+
+
+def test_a_page_asks_neither_source_nor_lake(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise AssertionError("a page must not connect")
+
+    monkeypatch.setattr("socket.socket.connect", refuse)
+    monkeypatch.setattr("psycopg.connect", refuse)
+    text = as_user(app, "cdc_sync_shop").get("/pipeline/shop").text
+    assert all(f"shop-{period}" in text for period in PERIODS)
+
+
+def test_the_plugin_names_its_views(page: Any) -> None:
+    plugin = importlib.import_module("slotlake.infra.airflow.plugin").SlotlakePlugin
+    assert [app["url_prefix"] for app in plugin.fastapi_apps] == ["/slotlake"]
+    assert {view["destination"]: view["href"] for view in plugin.external_views} == {
+        "nav": "/slotlake/",
+        "dag": "/slotlake/dag/{DAG_ID}",
+    }
