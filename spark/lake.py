@@ -30,9 +30,11 @@ ANSWER_SECONDS = 120  # of a REST server, which writes the tables' metadata file
 _FILE_IO = "org.apache.iceberg.io.ResolvingFileIO"
 # Manifests never change: without this each statement fetches all of them again.
 _MANIFEST_CACHE = {"io.manifest.cache-enabled": "true", "io.manifest.cache.expiration-interval-ms": "3600000"}
-# A request is made at most nine times, with pauses of 0.2 to 20 s; a silent store costs 30 s each time.
+# Iceberg's client has no properties for the keys of Glue (spark/session.py sets those of the process).
+_GIVEN_KEYS = "software.amazon.awssdk.auth.credentials.SystemPropertyCredentialsProvider"
 _GLUE = re.compile(r"glue(?::(?://(?P<region>[a-z0-9-]*)/?)?)?")
 _HIVE = re.compile(r"thrift://[^/,@\s]+:[0-9]+/?(,thrift://[^/,@\s]+:[0-9]+/?)*")
+# A request is made at most nine times, with pauses of 0.2 to 20 s; a silent store costs 30 s each time.
 _LIMITS = {
     "http-client.urlconnection.connection-timeout-ms": str(CONNECT_SECONDS * 1000),
     "http-client.urlconnection.socket-timeout-ms": "30000",
@@ -80,7 +82,7 @@ class LakeSettings:
             (spark/catalog/staged.py); empty: the catalog itself.
         unused_seconds: for so long a snapshot that no kept point needs stays after it was current.
         rest: what pyiceberg and Spark are told about a REST server (token, credential, warehouse …).
-        glue: ``endpoint`` and ``catalog_id`` of AWS Glue, where they are not the usual ones.
+        glue: ``endpoint`` and ``catalog_id`` of AWS Glue, where they are not the usual ones, and keys for it.
         table_format: Iceberg's format of new tables, 2 or 3.
         table_formats: of those of some tables, by source name, where it is another.
         layouts: of those tables that are partitioned or sorted, by source name.
@@ -100,7 +102,7 @@ class LakeSettings:
     unused_seconds: float = 300.0
     rest: Mapping[str, str] = field(default_factory=dict, repr=False)
     staging: str = field(default="", repr=False)
-    glue: Mapping[str, str] = field(default_factory=dict)
+    glue: Mapping[str, str] = field(default_factory=dict, repr=False)
     table_format: int = 3
     table_formats: Mapping[str, int] = field(default_factory=dict)
     layouts: Mapping[str, Layout] = field(default_factory=dict)
@@ -261,7 +263,12 @@ class LakeSettings:
         """Properties of a catalog for Spark that say how it reads and writes the lake's files."""
         if not self.is_in_bucket:
             return {}
-        return {"io-impl": _FILE_IO, **_LIMITS, **_MANIFEST_CACHE, **self.storage.iceberg_properties()}
+        return {
+            "io-impl": _FILE_IO,
+            **_LIMITS,
+            **_MANIFEST_CACHE,
+            **self.storage.iceberg_properties(self.root),
+        }
 
 
 def _without_secrets(url: URL) -> URL:
@@ -350,6 +357,7 @@ def _glue_properties(settings: Mapping[str, str], region: str | None) -> dict[st
         "client.region": region,
         "glue.endpoint": settings.get("endpoint"),
         "glue.id": settings.get("catalog_id"),
+        "client.credentials-provider": _GIVEN_KEYS if "access_key" in settings else None,
     }
     return {"type": "glue", **{name: text for name, text in given.items() if text is not None}}
 

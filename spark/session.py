@@ -164,7 +164,31 @@ def _set_given(session: SparkSession, conf: Mapping[str, str]) -> None:
 def use_lake(session: SparkSession, lake: LakeSettings) -> None:
     """Make the lake's catalog known to a session that has not used one of that name yet."""
     _configure(session, _runtime(session))
+    if lake.is_glue and "access_key" in lake.glue:
+        _give_keys(session, lake.glue)
     define_catalog(session, lake.catalog, lake.spark_properties())
+
+
+def _give_keys(session: SparkSession, glue: Mapping[str, str]) -> None:
+    """Set the keys for AWS Glue in Spark's process; no command line and no property of Spark has them."""
+    if is_remote(session):
+        raise SetupError(
+            "keys for AWS Glue cannot be given to a Spark that runs elsewhere",
+            where="lake.glue.access_key, and spark.remote",
+            way_out="start that Spark with the keys in its environment (AWS_ACCESS_KEY_ID, …) or a role, "
+            "set them up here in the same way, and remove them from lake.glue",
+        )
+    java: Any = session._jvm  # noqa: SLF001  there is no public way to Java's own properties
+    names = {
+        "access_key": "aws.accessKeyId",
+        "secret_key": "aws.secretAccessKey",
+        "session_token": "aws.sessionToken",
+    }
+    for name, java_name in names.items():
+        if name in glue:
+            java.java.lang.System.setProperty(java_name, glue[name])
+        else:
+            java.java.lang.System.clearProperty(java_name)
 
 
 def define_catalog(session: SparkSession, name: str, properties: Mapping[str, str]) -> None:

@@ -64,6 +64,12 @@ def _metastore(file: PipelineFile, uri: str) -> None:
             "thrift://host:port, several of them with commas",
         )
     _only_for(file, ("rest", "staging"), "a REST catalog (https://…)")
+    if file.spark.remote is not None and file.lake.glue.access_key is not None:
+        raise PipelineFileError(
+            "keys for AWS Glue cannot be given to a Spark server (spark.remote)",
+            where=f"{file.path}, lake.glue.access_key",
+            way_out="set up keys for AWS (environment, profile, role) on both machines, and remove them here",
+        )
     _no_views(file, kind)
     if kind != "AWS Glue":
         _only_for(file, ("glue",), "AWS Glue (glue://region)")

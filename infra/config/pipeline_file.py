@@ -34,7 +34,7 @@ from slotlake.infra.config.sections import (
 )
 from slotlake.infra.config.spark import SparkSection
 from slotlake.infra.config.types import Lossy, TypesSection
-from slotlake.spark.storage.location import Location
+from slotlake.spark.storage.location import S3_SCHEMES, Location
 from slotlake.spark.storage.settings import StorageSettings
 
 _SCHEME = re.compile(r"^file:(?=/)(//(?=/))?")
@@ -212,21 +212,32 @@ class PipelineFile(Section):
 
     def lake_glue(self) -> dict[str, str]:
         """Return the settings of AWS Glue; ``env:`` and ``airflow:`` are resolved."""
-        given = {"endpoint": self.lake.glue.endpoint, "catalog_id": self.lake.glue.catalog_id}
-        return {
-            key: resolve_secret(value, f"{self.path.name}, lake.glue.{key}")
-            for key, value in given.items()
+        glue = self.lake.glue
+        given: dict[str, Any] = {"endpoint": glue.endpoint, "catalog_id": glue.catalog_id}
+        given |= {"access_key": glue.access_key, "secret_key": glue.secret_key}
+        given |= {"session_token": glue.session_token}
+        texts = {
+            name: value.get_secret_value() if isinstance(value, SecretStr) else value
+            for name, value in given.items()
             if value is not None
+        }
+        return {
+            name: resolve_secret(text, f"{self.path.name}, lake.glue.{name}") for name, text in texts.items()
         }
 
     def lake_storage(self) -> StorageSettings:
-        """Return how the warehouse's object store is reached; ``env:`` and ``airflow:`` are resolved."""
+        """Return how the warehouse's object store is reached; ``env:`` and ``airflow:`` are resolved.
+
+        Keys for AWS Glue open the bucket too, if it has none of its own: Spark has one pair for both.
+        """
         given: dict[str, Any] = {}
         for key in self.lake.storage.model_fields_set:
             value = getattr(self.lake.storage, key)
             text = value.get_secret_value() if isinstance(value, SecretStr) else value
             is_text = isinstance(text, str)
             given[key] = resolve_secret(text, f"{self.path.name}, lake.storage.{key}") if is_text else text
+        if "access_key" not in given and Location(self.lake.warehouse).scheme in S3_SCHEMES:
+            given |= {name: text for name, text in self.lake_glue().items() if name in _KEYS}
         return StorageSettings(**given)
 
     def remote(self) -> str | None:
@@ -258,6 +269,7 @@ def _cache_folder() -> Path:
     return Path(cache).expanduser() / "slotlake"
 
 
+_KEYS = frozenset({"access_key", "secret_key", "session_token"})
 STORED_NOTE = ".stored.json"
 _OPTIONAL_SECTIONS = frozenset(
     {

@@ -39,6 +39,11 @@ def secrets_of(file: PipelineFile) -> set[str]:
         for name, value in file.lake_rest().items():
             if _SECRET_KEY.search(name):
                 secrets.update((value, value.partition(":")[2], value.rpartition(" ")[2]))
+    with suppress(PipelineFileError):
+        storage = file.lake_storage()
+        secrets.update(filter(None, (storage.access_key, storage.secret_key, storage.session_token)))
+    with suppress(PipelineFileError):
+        secrets.update(value for name, value in file.lake_glue().items() if _SECRET_KEY.search(name))
     spellings = {
         spelling for secret in secrets for spelling in (secret, quote(secret, safe=""), quote_plus(secret))
     }

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from slotlake.infra.config.store_kind import require_known
 from slotlake.infra.config.types import Lossy, Representation, one_representation
 from slotlake.spark.layout import parse_partition, parse_sort
 
@@ -33,7 +34,7 @@ _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:")
 _FILE_URI = re.compile(r"^file:(///|/(?!/))")
 _BUCKET = re.compile(r"^(s3|s3a|gs|abfss?)://[^/]+")
 _NOT_IN_KEYS = re.compile(r"[?#\x00-\x1f\x7f]")
-_ENDPOINT = re.compile(r"^(https?://[^/\s]+/?$|env:\w+$)")
+_ENDPOINT = re.compile(r"^(https?://[^/\s]+(/\w+)?/?$|env:\w+$)")
 _STAGING = ("sqlite:////", "postgresql://", "postgresql+psycopg://", "env:", "airflow:")
 _VERIFY_WORDS = ("daily", "every_batch", "manual")
 _CRON = re.compile(r"^(@[a-z]+|\S+( +\S+){4,5})$")
@@ -131,10 +132,13 @@ class StorageSection(Section):
 
 
 class GlueSection(Section):
-    """AWS Glue, where it is not that of the user's own account."""
+    """AWS Glue, where it is not that of the user's own account, or not opened by this machine's keys."""
 
     endpoint: str | None = None
     catalog_id: str | None = None
+    access_key: SecretStr | None = None
+    secret_key: SecretStr | None = None
+    session_token: SecretStr | None = None
 
     @field_validator("endpoint")
     @classmethod
@@ -142,6 +146,12 @@ class GlueSection(Section):
         if endpoint is not None and not _ENDPOINT.match(endpoint):
             raise ValueError("write the server's address as https://host:port, or env:NAME")
         return endpoint
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.access_key is None) != (self.secret_key is None):
+            raise ValueError("give access_key and secret_key together, or neither of them")
+        return self
 
 
 class LakeSection(Section):
@@ -186,6 +196,7 @@ class LakeSection(Section):
         rest_keys = [name for name in ("rest", "publish", "staging") if name in self.model_fields_set]
         if "storage" in self.model_fields_set and not _BUCKET.match(self.warehouse):
             raise ValueError("storage is for a warehouse in an object store (s3://…, gs://…, abfss://…)")
+        require_known(self.warehouse, self.storage.model_fields_set, self.storage.endpoint)
         if rest_keys and self.uri.get_secret_value().startswith(("sqlite", "postgres")):
             others = "" if rest_keys != ["publish"] else ", AWS Glue or a Hive Metastore"
             names = " and ".join(rest_keys)
@@ -257,6 +268,10 @@ def _address(address: str) -> str:
     bucket, _, prefix = place.rstrip("/").partition("/")
     if not bucket:
         raise ValueError("name a bucket: s3://bucket/prefix")
+    if scheme in ("abfs", "abfss") and not all(bucket.partition("@")[::2]):
+        raise ValueError(
+            f"name container and account: {scheme}://container@account.dfs.core.windows.net/prefix"
+        )
     if any(part in ("", ".", "..") for part in prefix.split("/") if prefix) or _NOT_IN_KEYS.search(prefix):
         raise ValueError(
             "the prefix after the bucket has an empty part, a part . or .., a control character, or one "

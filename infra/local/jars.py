@@ -26,7 +26,10 @@ from slotlake.infra.launch.folders import home, prepared
 from slotlake.infra.local.java import Java, trust_options
 
 _LOCK_FILE = Path(__file__).with_name("jars.lock")
-_STORAGE_LOCKS = {"s3": _LOCK_FILE.with_name("jars_s3.lock")}
+_STORAGE_LOCKS = {
+    scheme: _LOCK_FILE.with_name(f"jars_{kind}.lock")
+    for scheme, kind in {"s3": "s3", "gs": "google", "abfs": "azure", "abfss": "azure"}.items()
+}
 _FETCH_SECONDS_MAX = 900
 _SETTINGS = """<ivysettings>
   <caches defaultCacheDir="{cache}"/>

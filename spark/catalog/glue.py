@@ -1,7 +1,7 @@
 """AWS Glue: an entry's ``VersionId`` guards its change; there is nothing for several entries at once.
 
-Requests are boto3's, which finds keys as AWS's own programs do (environment, profile, role, web identity) and
-repeats what is throttled.  The package is the extra ``glue``.
+Requests are boto3's, which finds keys as AWS's own programs do (environment, profile, role, web identity)
+where ``lake.glue`` has none, and repeats what is throttled.  The package is the extra ``glue``.
 """
 
 from __future__ import annotations
@@ -61,6 +61,9 @@ class GluePointers(MetastorePointers):
                 "glue",
                 region_name=lake.region,
                 endpoint_url=lake.glue.get("endpoint"),
+                aws_access_key_id=lake.glue.get("access_key"),
+                aws_secret_access_key=lake.glue.get("secret_key"),
+                aws_session_token=lake.glue.get("session_token"),
                 config=Config(
                     connect_timeout=CONNECT_SECONDS,
                     read_timeout=SILENT_SECONDS,
@@ -250,8 +253,8 @@ def _explained(lake: LakeSettings) -> Iterator[None]:
         raise LakeError(
             f"AWS Glue refused: {error.operation_name}, {_code(error)}",
             where=lake.place,
-            way_out="check the region, lake.glue, and that this user may read and change these databases and "
-            "tables (glue:GetDatabase, GetTable, CreateTable, UpdateTable, DeleteTable …)",
+            way_out="check the region, lake.glue and its keys, and that this user may read and change these "
+            "databases and tables (glue:GetDatabase, GetTable, CreateTable, UpdateTable, DeleteTable …)",
         ) from None
     except BotoCoreError as error:
         raise UnansweredError(

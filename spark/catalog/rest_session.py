@@ -32,6 +32,7 @@ from requests import RequestException, Response, Session, Timeout
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark.catalog.base import UnansweredError
+from slotlake.spark.catalog.signed_requests import ENABLED, SigningAdapter, is_signed
 from slotlake.spark.catalog.tokens import TOKENS, NoTokenError, Tokens
 from slotlake.spark.lake import ANSWER_SECONDS, LakeSettings
 from slotlake.spark.limits import CONNECT_SECONDS
@@ -44,6 +45,7 @@ CONFLICT, MISSING, OK_BELOW, SERVERS_FAULT = 409, 404, 300, 500
 _UNKNOWN, _FORBIDDEN, _EXPIRED = 401, 403, 419
 DENIED = frozenset({_UNKNOWN, _FORBIDDEN, _EXPIRED})
 _LACKING = frozenset({404, 405, 501})
+_OURS: Final = "slotlake.rest"
 _lock = threading.Lock()
 _servers: dict[tuple[Any, ...], RestServer] = {}
 
@@ -63,6 +65,8 @@ class RestServer(RestCatalog):
 
     def _create_session(self) -> Session:
         session = super()._create_session()
+        if is_signed(self.properties[_OURS]):
+            session.mount(self.uri, SigningAdapter(self.properties[_OURS]))
         send = session.request
         # requests asks for a limit with each request, and pyiceberg gives none.
         limits = (CONNECT_SECONDS, ANSWER_SECONDS)
@@ -148,7 +152,8 @@ def forget_servers() -> None:
 
 
 def _properties(lake: LakeSettings) -> dict[str, Any]:
-    properties: dict[str, Any] = {**lake.rest, **FILE_IO, "uri": lake.uri}
+    properties: dict[str, Any] = {**lake.rest, **FILE_IO, "uri": lake.uri, _OURS: lake.rest}
+    properties.pop(ENABLED, None)  # pyiceberg would sign with boto3
     if "credential" in properties:
         properties["auth"] = {"type": "custom", "impl": TOKENS, "custom": {"properties": dict(properties)}}
     return properties
@@ -220,6 +225,8 @@ def denied(lake: LakeSettings, status: int) -> LakeError:
 
 def _key(lake: LakeSettings) -> str:
     """The key of the pipeline file that says who we are."""
+    if is_signed(lake.rest):
+        return "lake.rest: rest.signing-name, rest.signing-region and the keys that requests are signed with"
     keys = [key for key in ("credential", "token") if key in lake.rest]
     keys += [key for key in lake.rest if key.lower() == "header.authorization"]
     return f"lake.rest.{keys[0]}" if keys else "lake.rest (it has neither token nor credential)"

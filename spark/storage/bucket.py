@@ -235,8 +235,8 @@ def _opened(bucket: str, settings: StorageSettings) -> ObjectStore:
         config = cast("Any", settings.obstore_config())
         return S3Store(name, config=config, credential_provider=_credential(settings), **limits)
     if location.scheme == "gs":
-        return GCSStore.from_url(bucket, **limits)
-    return AzureStore.from_url(bucket, **limits)
+        return GCSStore.from_url(bucket, config=cast("Any", settings.google_config()), **limits)
+    return AzureStore.from_url(bucket, config=cast("Any", settings.azure_config()), **limits)
 
 
 def _credential(settings: StorageSettings) -> Callable[[], S3Credential]:

@@ -5,12 +5,15 @@ Without keys both take what the machine has, in the same order (spark/storage/ke
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import urlsplit
 
 from slotlake.spark.storage.keys.chain import current_keys, region_with_instance, usual_region
 from slotlake.spark.storage.keys.signing import Keys
+from slotlake.spark.storage.location import S3_SCHEMES, Location
 
 DEFAULT_REGION: Final = "us-east-1"  # signatures need one; S3 servers other than AWS ignore which
 
@@ -60,6 +63,33 @@ class StorageSettings:
         own = self.region or (DEFAULT_REGION if self.endpoint else None)
         return own or region_with_instance() or DEFAULT_REGION
 
+    @property
+    def without_login(self) -> bool:
+        """Whether requests go to a server on this machine or in this network that asks nobody who he is.
+
+        Google's and Azure's own stores, and all that stand for them, have certificates; an S3 server may not.
+        """
+        return (self.endpoint or "").startswith("http://")
+
+    def google_config(self) -> dict[str, str]:
+        """Return the settings for obstore's ``GCSStore``; its keys are those of the machine."""
+        if self.endpoint is None:
+            return {}
+        if not self.without_login:
+            return {"base_url": self.endpoint}
+        # With skip_signature obstore 0.12 asks for a token all the same.
+        nobody = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+        return {"service_account_key": json.dumps({"gcs_base_url": self.endpoint, **nobody})}
+
+    def azure_config(self) -> dict[str, str]:
+        """Return the settings for obstore's ``AzureStore``; without its key, those of the machine count."""
+        given = {
+            "endpoint": self.endpoint,
+            "account_name": self.access_key,
+            "account_key": self.secret_key,
+        }
+        return {name: text for name, text in given.items() if text is not None}
+
     def obstore_config(self) -> dict[str, str | bool]:
         """Return the settings for obstore's ``S3Store``, without keys."""
         given = {
@@ -71,8 +101,30 @@ class StorageSettings:
         config: dict[str, str | bool] = {name: text for name, text in given.items() if text is not None}
         return config | {"virtual_hosted_style_request": not self.uses_paths}
 
-    def iceberg_properties(self) -> dict[str, str]:
-        """Return the settings for Iceberg's ``S3FileIO``, by its names."""
+    def iceberg_properties(self, location: Location) -> dict[str, str]:
+        """Return the settings for Iceberg's files of a bucket, by its names.
+
+        Args:
+            location: in the bucket.
+        """
+        if location.scheme == "gs":
+            return self._google_properties()
+        return self._s3_properties() if location.scheme in S3_SCHEMES else self._azure_properties(location)
+
+    def _google_properties(self) -> dict[str, str]:
+        given = {"gcs.service.host": self.endpoint} if self.endpoint else {}
+        return {**given, "gcs.no-auth": "true", "gcs.project-id": "none"} if self.without_login else given
+
+    def _azure_properties(self, location: Location) -> dict[str, str]:
+        account = urlsplit(location).netloc.rpartition("@")[2]
+        given = {
+            f"adls.connection-string.{account}": self.endpoint,
+            "adls.auth.shared-key.account.name": self.access_key,
+            "adls.auth.shared-key.account.key": self.secret_key,
+        }
+        return {name: text for name, text in given.items() if text is not None}
+
+    def _s3_properties(self) -> dict[str, str]:
         given = {
             "s3.endpoint": self.endpoint,
             "client.region": self.region or (DEFAULT_REGION if self.endpoint else usual_region()),

@@ -101,6 +101,10 @@ class LoginProxy:
             status = 403 if self.forbids else 401
             error = {"message": "no", "type": "NotAuthorizedException", "code": status}
             return status, json.dumps({"error": error}).encode()
+        return self.passed_on(handler, body)
+
+    def passed_on(self, handler: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
+        """The catalog's own answer."""
         self.passed.add((handler.headers.get("User-Agent") or "?").partition("/")[0].partition(" ")[0])
         self.configs += handler.path.startswith("/v1/config")
         headers = {k: v for k, v in handler.headers.items() if k.lower() not in _SKIPPED}

@@ -75,7 +75,7 @@ def machine(
 def test_each_giver_is_asked(machine: Machine) -> None:
     """One after another on one machine: each comes before those that are set up already."""
     giver, (key, secret) = machine.giver, machine.keys
-    with pytest.raises(StoreRefusedError, match="there are no keys for the object store"):
+    with pytest.raises(StoreRefusedError, match="there are no keys for AWS"):
         machine.probe()
     machine.set(AWS_EC2_METADATA_SERVICE_ENDPOINT=giver.address)
     assert (machine.probe(), giver.asked) == ("the instance's role lake-role", ["instance"])

@@ -100,10 +100,10 @@ def _asked() -> Keys:
         return instance_keys()
     except NoMetadataError as error:
         raise StoreRefusedError(
-            "there are no keys for the object store: none in lake.storage, and none that this machine has",
+            "there are no keys for AWS: none in the pipeline file, and none that this machine has",
             where="AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE, AWS_PROFILE, ~/.aws, a container's role: "
             f"none; instance metadata: {error}",
-            way_out="give access_key and secret_key in lake.storage, or set up one of these",
+            way_out="give access_key and secret_key in lake.storage (a store), or set up one of these",
         ) from None
 
 

@@ -7,7 +7,7 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from slotlake.spark.storage.keys.plain_requests import Request
 
@@ -46,7 +46,7 @@ def signed(request: Request, keys: Keys, scope: Scope, moment: str = "") -> Requ
     """Return a request with the headers of its signature.
 
     Args:
-        request: its address has a path that is escaped, and parameters by :func:`query_text`.
+        request: its path is escaped; no parameter is there twice.
         keys: whose they are.
         scope: service and region.
         moment: as ``20260102T030405Z``; empty: now.
@@ -63,7 +63,10 @@ def signed(request: Request, keys: Keys, scope: Scope, moment: str = "") -> Requ
     }
     names = ";".join(sorted(headers))
     lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
-    canonical = f"{request.method}\n{parts.path or '/'}\n{parts.query}\n{lines}\n{names}\n{content}"
+    path = parts.path or "/"
+    path = path if scope.service == "s3" else quote(path)  # only S3's paths are escaped once
+    query = query_text(dict(parse_qsl(parts.query, keep_blank_values=True)))
+    canonical = f"{request.method}\n{path}\n{query}\n{lines}\n{names}\n{content}"
     within = f"{day}/{scope.region}/{scope.service}/aws4_request"
     text = f"AWS4-HMAC-SHA256\n{moment}\n{within}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
     key = f"AWS4{keys.secret_key}".encode()
