@@ -33,16 +33,6 @@ def require_fitting(file: PipelineFile, uri: str) -> None:
         _only_for(file, ("publish",), _ONE_BY_ONE)
 
 
-def _no_views(file: PipelineFile, catalog: str) -> None:
-    if file.lake.views:
-        raise PipelineFileError(
-            f"lake.views is not possible with {catalog}",
-            where=str(file.path),
-            way_out="remove it, and pin each table by the snapshot that the table commits names "
-            "(docs/reading.md); or use a catalog in SQLite or PostgreSQL, or a REST server",
-        )
-
-
 def _only_for(file: PipelineFile, keys: tuple[str, ...], catalog: str) -> None:
     given = [key for key in keys if key in file.lake.model_fields_set]
     if given:
@@ -70,7 +60,6 @@ def _metastore(file: PipelineFile, uri: str) -> None:
             where=f"{file.path}, lake.glue.access_key",
             way_out="set up keys for AWS (environment, profile, role) on both machines, and remove them here",
         )
-    _no_views(file, kind)
     if kind != "AWS Glue":
         _only_for(file, ("glue",), "AWS Glue (glue://region)")
     if lake.publish != "per_table":
