@@ -10,12 +10,12 @@ missing and one extra.
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import psycopg
@@ -25,6 +25,7 @@ from slotlake.decoder.catalog.vanished import VanishedError
 from slotlake.decoder.errors import LockedError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.expectations.differences import Differing, differing_buckets, differing_parts
+from slotlake.expectations.hashing import Hashes
 from slotlake.expectations.lake_side import LakeTable
 from slotlake.expectations.results import (
     DIFFERENT,
@@ -52,6 +53,7 @@ from slotlake.spark.names import postgres_name
 DIFFERENCES_MAX = 1000
 CANCEL_SECONDS = 5.0
 CANCEL_AGAIN_SECONDS = 0.2
+_TABLES_AHEAD = 8
 T = TypeVar("T")
 
 
@@ -91,37 +93,69 @@ def reconcile(
     started = time.monotonic()
     lake_tables = {(table.schema, table.table): table for table in read_point.tables()}
     results: dict[str, TableResult] = {}
-    with snapshot_session(dsn, snapshot) as connection, ThreadPoolExecutor(1) as server:
-        runs: list[_TableRun] = []
+    with snapshot_session(dsn, snapshot) as connection, ThreadPoolExecutor(1) as thread:
+        compared: list[Compared] = []
         for table in tables:
             name = postgres_name(table.schema, table.table)
             lake = lake_tables.get((table.schema, table.table))
             if lake is None:
                 results[name] = TableResult(name, 0, 0, {NO_TABLE: 1}, (Difference(NO_TABLE),))
             else:
-                compared = Compared.of(name, table, lake, escaped=hashes_escaped(connection))
-                runs.append(_TableRun.begin(compared, connection, read_point, server, others))
+                compared.append(Compared.of(name, table, lake, escaped=hashes_escaped(connection)))
+        server = _Server(connection, thread)
         try:
-            for done, run in enumerate(runs):
-                progress("compare", done, len(runs))
+            for done, run in enumerate(_runs(compared, read_point, server, others)):
+                progress("compare", done, len(compared))
                 result = run.result(differences_max)
                 if result is not None:
                     results[run.table.name] = result
-            progress("compare", len(runs), len(runs))
+            progress("compare", len(compared), len(compared))
         except BaseException:  # Ctrl-C too: do not wait for what the server is busy with
-            _cancel(connection, [run.expected for run in runs])
+            server.cancel()
             raise
     names = [postgres_name(table.schema, table.table) for table in tables]
     ordered = {name: results[name] for name in names if name in results}
     return Report(format_lsn(lsn), ordered, round(time.monotonic() - started, 3))
 
 
-def _cancel(connection: psycopg.Connection[object], sums: Sequence[Future[tuple[Sums, float]]]) -> None:
-    """End what the server computes; asked again: a statement that has not begun yet is not cancelled."""
-    while running := [future for future in sums if not future.cancel() and not future.done()]:
-        with suppress(psycopg.Error):  # the server is gone; so is what it computed
-            connection.cancel_safe(timeout=CANCEL_SECONDS)
-        wait(running, timeout=CANCEL_AGAIN_SECONDS)
+@dataclass
+class _Server:
+    """The source's one connection, over which one thread asks one thing after the other."""
+
+    connection: psycopg.Connection[object]
+    thread: ThreadPoolExecutor
+    _asked: list[Future[Any]] = field(default_factory=list)
+
+    def ask(self, table: Compared, work: Callable[[SourceTable], T]) -> Future[T]:
+        """Begin some work on a table, once what was asked before is done."""
+
+        def asked() -> T:
+            with reading(self.connection, table, locks_stay=False):
+                return work(SourceTable(self.connection, table))
+
+        future = self.thread.submit(asked)
+        self._asked = [*(each for each in self._asked if not each.done()), future]
+        return future
+
+    def cancel(self) -> None:
+        """End what the server computes; asked again: a statement that has not begun yet is not cancelled."""
+        while running := [future for future in self._asked if not future.cancel() and not future.done()]:
+            with suppress(psycopg.Error):  # the server is gone; so is what it computed
+                self.connection.cancel_safe(timeout=CANCEL_SECONDS)
+            wait(running, timeout=CANCEL_AGAIN_SECONDS)
+
+
+def _runs(
+    tables: Iterable[Compared], read_point: LakeReadPoint, server: _Server, others: OtherRows
+) -> Iterator[_TableRun]:
+    """Yield the tables; the server is a few of them ahead, not all: their sums need memory."""
+    ahead: deque[_TableRun] = deque()
+    for table in tables:
+        ahead.append(_TableRun.begin(table, read_point, server, others))
+        if len(ahead) > _TABLES_AHEAD:
+            yield ahead.popleft()
+    while ahead:
+        yield ahead.popleft()
 
 
 @dataclass
@@ -129,41 +163,36 @@ class _TableRun:
     """One table; the server computes its sums while the lake side is read."""
 
     table: Compared
-    source: Callable[[], SourceTable]
+    server: _Server
     lake: LakeTable
     expected: Future[tuple[Sums, float]]
     others: OtherRows
 
     @classmethod
     def begin(
-        cls,
-        table: Compared,
-        connection: psycopg.Connection[object],
-        read_point: LakeReadPoint,
-        server: ThreadPoolExecutor,
-        others: OtherRows,
+        cls, table: Compared, read_point: LakeReadPoint, server: _Server, others: OtherRows
     ) -> _TableRun:
-        def source() -> SourceTable:
-            return SourceTable(connection, table)
+        expected = server.ask(table, lambda source: _timed(source.sums))
+        return cls(table, server, LakeTable(read_point, table), expected, others)
 
-        def sums() -> Sums:
-            with reading(connection, table):
-                return source().sums()
-
-        expected = server.submit(_timed, sums)
-        return cls(table, source, LakeTable(read_point, table), expected, others)
+    def at_source(self, work: Callable[[SourceTable], T]) -> T:
+        """Ask the source something more about this table."""
+        return self.server.ask(self.table, work).result()
 
     def result(self, differences_max: int) -> TableResult | None:
         """Compare; look closer where needed.  None if the table was dropped meanwhile."""
-        actual, lake_seconds = _timed(self.lake.sums)
         try:
-            expected, source_seconds = self.expected.result()
+            return self._compared(differences_max)
         except VanishedError:
             return None
         except LockedError as error:
             return TableResult(
                 self.table.name, 0, 0, {LOCKED: 1}, (Difference(LOCKED, reason=error.way_out),)
             )
+
+    def _compared(self, differences_max: int) -> TableResult:
+        actual, lake_seconds = _timed(self.lake.sums)
+        expected, source_seconds = self.expected.result()
         differing = differing_buckets(expected, actual)
         result = TableResult(
             table=self.table.name,
@@ -187,7 +216,7 @@ class _TableRun:
         versions = replace(self.lake, rows=self._versions)
         actual = versions.sums()
         rows = sum(
-            int(part.rows.sum()) for part in differing_parts(self.source(), versions, expected, actual)
+            int(part.rows.sum()) for part in differing_parts(_AskedSource(self), versions, expected, actual)
         )
         if not rows:
             return result
@@ -216,7 +245,7 @@ class _TableRun:
     def _with_details(
         self, result: TableResult, expected: Sums, actual: Sums, differences_max: int
     ) -> TableResult:
-        source, totals = self.source(), Counter(result.totals)
+        source, totals = _AskedSource(self), Counter(result.totals)
         listed = Differing.joined([])
         for part in differing_parts(source, self.lake, expected, actual):
             totals.update(part.counts())
@@ -238,6 +267,21 @@ class _TableRun:
             sides = zip(self.table.values, source_row.hashes, lake_row.hashes, strict=True)
             columns = tuple(name for (name, _), source, lake in sides if source != lake)
         return Difference(kind, row.name if row else {}, columns, rows)
+
+
+@dataclass
+class _AskedSource:
+    """The source's side of a table, asked by the thread that has the connection."""
+
+    run: _TableRun
+
+    def hashes(self, buckets: Sequence[int] | None) -> tuple[Hashes, Hashes]:
+        """As `SourceTable.hashes`."""
+        return self.run.at_source(lambda source: source.hashes(buckets))
+
+    def details(self, keys: Sequence[int]) -> dict[int, RowDetail]:
+        """As `SourceTable.details`."""
+        return self.run.at_source(lambda source: source.details(keys))
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:

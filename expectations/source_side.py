@@ -61,8 +61,16 @@ def hashes_escaped(connection: psycopg.Connection[Any]) -> bool:
 
 
 @contextmanager
-def reading(connection: psycopg.Connection[Any], table: Compared) -> Iterator[None]:
+def reading(
+    connection: psycopg.Connection[Any], table: Compared, *, locks_stay: bool = True
+) -> Iterator[None]:
     """Read a table under a snapshot, which does not keep it from being dropped or replaced by another.
+
+    Args:
+        connection: of :func:`snapshot_session`.
+        table: the table.
+        locks_stay: until the transaction ends nobody can alter the table. Else its locks go with a savepoint:
+            a server has room for the locks of some thousand tables in one transaction.
 
     Raises:
         VanishedError: it is gone.
@@ -71,7 +79,7 @@ def reading(connection: psycopg.Connection[Any], table: Compared) -> Iterator[No
     """
     row = None
     try:
-        with suppress(psycopg.errors.UndefinedTable), connection.transaction():
+        with suppress(psycopg.errors.UndefinedTable), connection.transaction(force_rollback=not locks_stay):
             yield
             row = connection.execute(_NAMED, [table.name]).fetchone()
     except psycopg.errors.LockNotAvailable:

@@ -11,17 +11,20 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotlake.decoder.errors import SlotlakeError
-from slotlake.expectations.results import Report
+from slotlake.expectations.results import Report, TableResult
 
 if TYPE_CHECKING:
     from great_expectations.data_context import FileDataContext
 
 RUNS_MAX = 50
+TABLES_MAX = 100  # of which a page has an entry each; all runs' pages are written anew at each verification
 _SITE = "local_site"
 _NAME = "reconciliation"
 
@@ -54,10 +57,11 @@ def validate(report: Report, folder: Path, pipeline: str) -> Validation:
     Raises:
         CheckError: an expectation could not be evaluated, or the pages not be written.
     """
+    shown = shortened(report)
     try:
         context = _context(folder)
-        checkpoint = _checkpoint(context, pipeline, report)
-        outcome = checkpoint.run(batch_parameters={"dataframe": _frame(report)}, run_id=_run_id(report))
+        checkpoint = _checkpoint(context, pipeline, shown)
+        outcome = checkpoint.run(batch_parameters={"dataframe": _frame(shown)}, run_id=_run_id(report))
         _forget_old_runs(folder)
         context.build_data_docs()
     except Exception as error:  # the library has no base of its own for what can go wrong in it
@@ -65,8 +69,35 @@ def validate(report: Report, folder: Path, pipeline: str) -> Validation:
     # Copied by the library; no page of ours refers to them, and the style sheet names a host.
     shutil.rmtree(_index(folder).parent / "static", ignore_errors=True)
     results = [result for run in outcome.run_results.values() for result in run.results]
-    failed = differing_tables(results, len(report.tables), folder)
+    failed = differing_tables(results, len(shown.tables), folder)
+    if shown is not report:
+        failed = tuple(name for name, table in report.tables.items() if not table.equal)
     return Validation(not failed, failed, _index(folder))
+
+
+def shortened(report: Report) -> Report:
+    """Return a report of many tables with the first that differ, and the others in one entry or two."""
+    if len(report.tables) <= TABLES_MAX:
+        return report
+    ordered = sorted(report.tables.items(), key=lambda item: item[1].equal)
+    others = [table for _, table in ordered[TABLES_MAX:]]
+    groups = [
+        _together(others_alike, "equal" if equal else "different")
+        for equal in (False, True)
+        if (others_alike := [table for table in others if table.equal == equal])
+    ]
+    tables = dict(ordered[:TABLES_MAX]) | {group.table: group for group in groups}
+    return replace(report, tables=tables)
+
+
+def _together(tables: Sequence[TableResult], verdict: str) -> TableResult:
+    totals: Counter[str] = Counter()
+    for table in tables:
+        totals.update(table.totals)
+    source_rows, lake_rows = (
+        sum(getattr(table, side) for table in tables) for side in ("source_rows", "lake_rows")
+    )
+    return TableResult(f"{len(tables):,} more tables, {verdict}", source_rows, lake_rows, dict(totals))
 
 
 def differing_tables(results: list[Any], expected: int, folder: Path) -> tuple[str, ...]:
