@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -42,6 +43,7 @@ BENCHES = {
     "merge_unclustered_vs_plain_merge": "slotlake.bench.merge",
     "one_row_sync_s": "slotlake.bench.sync",
     "ten_of_a_thousand_vs_ten": "slotlake.bench.many",
+    "many_tables": "slotlake.bench.many_tables",
     "ten_thousand_points_vs_few": "slotlake.bench.points",
     "upkept_vs_fresh": "slotlake.bench.upkeep",
     "last_update_vs_first": "slotlake.bench.updates",
@@ -49,13 +51,17 @@ BENCHES = {
 }
 
 
-def run(names: list[str], json_file: Path | None, progress: Progressing) -> int:
+def run(
+    names: list[str], json_file: Path | None, progress: Progressing, *, tables: str = "", catalog: str = ""
+) -> int:
     """Run benchmarks; print a table, and write JSON if asked.
 
     Args:
         names: of benchmarks; empty for all.
         json_file: where to write the document; None: nowhere.
         progress: called before each step.
+        tables: for `many_tables`, how many tables its pipelines have; empty: as the environment says.
+        catalog: for `many_tables`, the kind of catalog, or its address.
 
     Returns:
         The exit code, 0: a ratio below what is wanted is marked, not punished.
@@ -64,6 +70,10 @@ def run(names: list[str], json_file: Path | None, progress: Progressing) -> int:
         PipelineFileError: there is no such benchmark, or the JSON file cannot be written.
     """
     chosen = _chosen(names)
+    from slotlake.bench.workload import CATALOG_VARIABLE, TABLES_VARIABLE
+
+    asked = {TABLES_VARIABLE: tables, CATALOG_VARIABLE: catalog}
+    os.environ.update({variable: text for variable, text in asked.items() if text})
     if json_file is not None:
         _write(json_file, "")  # rather now than after minutes
     from slotlake.bench.machine import Machine

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -20,7 +20,7 @@ from sqlalchemy import insert
 from sqlalchemy.engine import create_engine
 
 from slotlake.bench.figures import Figure, in_turns
-from slotlake.bench.lakes import NAMESPACE, bench_pipeline
+from slotlake.bench.lakes import bench_pipeline
 from slotlake.bench.workload import (
     COLUMNS,
     DATABASE,
@@ -39,6 +39,9 @@ from slotlake.spark import lake_files
 from slotlake.spark.catalog.base import Loaded, load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.names import LakeName
+from slotlake.spark.publish.commits import Point, commits_name
+from slotlake.spark.publish.points import positions_to_keep
+from slotlake.spark.publish.swap import point_move
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.schema import SCHEMA_PROPERTY, TableSchema
 
@@ -69,7 +72,7 @@ def ten_of_a_thousand_vs_ten(progress: Progressing) -> list[Figure]:
             connection.execute(
                 f"ALTER PUBLICATION {PUBLICATION}{_MANY} ADD TABLE {', '.join(others)}".encode()
             )
-            _place(many, touched[-1], others)
+            place_tables(many, touched[-1], set(others))
 
             def of_many() -> float:
                 connection.execute(change.encode())
@@ -102,27 +105,61 @@ def _make(connection: psycopg.Connection[Any], names: Sequence[str]) -> None:
         connection.execute(f"INSERT INTO {name} (id, quantity) {rows}".encode())
 
 
-def _place(pipeline: Pipeline, model: str, others: Collection[str]) -> None:
-    """Put tables into the lake that look like one that it has."""
+def place_tables(pipeline: Pipeline, model: str, others: Collection[str]) -> None:
+    """Put tables into the lake that look like one that it has, and into the newest row of `commits`.
+
+    Args:
+        pipeline: a pipeline whose publications have them.
+        model: the table that they look like.
+        others: the names of those to be put there.
+    """
     with open_catalog(pipeline.lake) as catalog:
-        like = load_one(catalog, LakeName(NAMESPACE, model))
+        like = load_one(catalog, LakeName(pipeline.lake.namespace, model))
     tables = [table for table in published_tables(pipeline) if table.table in others]
     fingerprints = fingerprints_at(pipeline, [table.relation_id for table in tables], None)
+    placed = {
+        LakeName(pipeline.lake.namespace, table.table): _metadata_of(
+            like, with_fingerprint(lake_schema(table), fingerprints[table.relation_id])
+        )
+        for table in tables
+    }
+    if pipeline.lake.is_rest:
+        with open_catalog(pipeline.lake) as catalog:
+            for name, location in placed.items():
+                catalog.add(name, location)
+    else:
+        _insert(pipeline, placed)
+    _point_with(pipeline, dict.fromkeys(placed, _main(like)))
+
+
+def _insert(pipeline: Pipeline, placed: Mapping[LakeName, str]) -> None:
     rows = [
         {
             "catalog_name": pipeline.lake.catalog,
-            "table_namespace": NAMESPACE,
-            "table_name": table.table,
-            "metadata_location": _metadata_of(
-                like, with_fingerprint(lake_schema(table), fingerprints[table.relation_id])
-            ),
+            "table_namespace": name.namespace,
+            "table_name": name.table,
+            "metadata_location": location,
         }
-        for table in tables
+        for name, location in placed.items()
     ]
     engine = create_engine(pipeline.lake.sqlalchemy_uri)
     with engine.begin() as connection:
         connection.execute(insert(IcebergTables), rows)
     engine.dispose()
+
+
+def _main(table: Loaded) -> int:
+    return catalog_metadata.ref(table.metadata, catalog_metadata.MAIN) or 0
+
+
+def _point_with(pipeline: Pipeline, snapshots: Mapping[LakeName, int]) -> None:
+    """Publish a point at the lake's position that names these tables too, as a copy of them would have."""
+    position, lake = pipeline.position(), pipeline.lake
+    point = Point(pipeline.name, position, "placed", "by hand", "copy", changed={})
+    with open_catalog(lake) as catalog:
+        commits = load_one(catalog, commits_name(lake.namespace))
+        keep_positions = positions_to_keep(commits.metadata, position, True, lake.keep)
+        catalog.move([point_move(catalog, commits, point, snapshots, keep_positions)])
 
 
 def _metadata_of(like: Loaded, schema: TableSchema) -> str:

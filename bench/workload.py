@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from slotlake.decoder.server.source import SourceSettings, connect
 from slotlake.infra.local.postgres import EmbeddedPostgres, temporary_postgres
 
 DATABASE = "bench"
+_TABLES_MIN = 10
 PUBLICATION = "bench"
 SLOT = "bench"
 COLUMNS = (
@@ -30,6 +31,9 @@ COLUMNS = (
 )
 ROWS_VARIABLE = "SLOTLAKE_BENCH_ROWS"
 RUNS_VARIABLE = "SLOTLAKE_BENCH_RUNS"
+TABLES_VARIABLE = "SLOTLAKE_BENCH_TABLES"
+CATALOG_VARIABLE = "SLOTLAKE_BENCH_CATALOG"
+_CATALOGS = ("sqlite", "postgresql", "http://", "https://")
 IN_ORDER, IN_NO_ORDER = "{}", "hashint8extended({}, 0)"  # keys of rows 1, 2, 3, …
 _ROWS = (
     "SELECT {key}, i % 1000, round((i % 100000) * 1.37, 2), 'a note on order ' || i, "
@@ -53,6 +57,38 @@ def runs_asked(usual: int) -> int:
         PipelineFileError: the variable holds no number.
     """
     return _asked(RUNS_VARIABLE, usual, 1, "runs")
+
+
+def tables_asked(usual: Sequence[int]) -> list[int]:
+    """How many tables the pipelines have, the fewest first: the usual numbers, or what the environment says.
+
+    Raises:
+        PipelineFileError: the variable holds something else, or a number below ten.
+    """
+    texts = [each.strip() for each in os.environ.get(TABLES_VARIABLE, "").split(",") if each.strip()]
+    if not all(text.isdecimal() and int(text) >= _TABLES_MIN for text in texts):
+        raise PipelineFileError(
+            f"{', '.join(texts)!r} is not a list of numbers of tables",
+            where=f"--tables, or {TABLES_VARIABLE}",
+            way_out=f"write whole numbers from {_TABLES_MIN} on with commas between them: 10,100,1000",
+        )
+    return sorted({int(text) for text in texts} or set(usual))
+
+
+def catalog_asked() -> str:
+    """Which catalog: sqlite, postgresql, or the address of a REST server.
+
+    Raises:
+        PipelineFileError: the variable holds something else.
+    """
+    text = os.environ.get(CATALOG_VARIABLE, "") or _CATALOGS[0]
+    if text not in _CATALOGS[:2] and not text.startswith(_CATALOGS[2:]):
+        raise PipelineFileError(
+            f"there is no catalog {text!r}",
+            where=f"--catalog, or {CATALOG_VARIABLE}",
+            way_out="sqlite, postgresql, or the http:// or https:// address of a REST catalog",
+        )
+    return text
 
 
 def _asked(variable: str, usual: int, least: int, of: str) -> int:

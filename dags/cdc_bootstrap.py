@@ -26,7 +26,7 @@ copies the rest; readers never saw the unfinished tables.
 def cdc_bootstrap(pipeline: PipelineFile) -> None:
     @task(multiple_outputs=False)
     def bootstrap(pipeline_file: str) -> dict[str, Any]:
-        return scheduling.run_step("bootstrap", pipeline_file)
+        return scheduling.short_report("bootstrap", pipeline_file)
 
     with DAG(
         f"cdc_bootstrap_{pipeline.name}",

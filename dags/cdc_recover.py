@@ -24,7 +24,7 @@ Readers can use the tables all the time. This DAG does the same as `slotlake rec
 def cdc_recover(pipeline: PipelineFile) -> None:
     @task(multiple_outputs=False)
     def recover(pipeline_file: str, *, params: Any = None) -> dict[str, Any]:
-        return scheduling.run_step("recover", pipeline_file, not params["dry_run"])
+        return scheduling.short_report("recover", pipeline_file, not params["dry_run"])
 
     with DAG(
         f"cdc_recover_{pipeline.name}",

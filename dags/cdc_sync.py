@@ -47,17 +47,17 @@ def cdc_sync(pipeline: PipelineFile) -> None:
 
     @task(multiple_outputs=False)
     def apply(pipeline_file: str, pulled: dict[str, Any]) -> dict[str, Any]:
-        return scheduling.run_step("apply", pipeline_file, scheduling.batch_of(pulled))
+        return scheduling.short_report("apply", pipeline_file, scheduling.batch_of(pulled))
 
     @task(outlets=[asset], multiple_outputs=False)
     def publish(pipeline_file: str, pulled: dict[str, Any], *, outlet_events: Any = None) -> dict[str, Any]:
-        published = scheduling.run_step("publish", pipeline_file, scheduling.batch_of(pulled))
+        published = scheduling.short_report("publish", pipeline_file, scheduling.batch_of(pulled))
         outlet_events[asset].extra = {key: pulled[key] for key in ("start_lsn", "end_lsn", "batch")}
         return published
 
     @task(trigger_rule="none_failed_min_one_success", multiple_outputs=False)
     def confirm(pipeline_file: str, pulled: dict[str, Any]) -> dict[str, Any]:
-        return scheduling.run_step("confirm", pipeline_file, pulled["batch"])
+        return scheduling.short_report("confirm", pipeline_file, pulled["batch"])
 
     # It runs only when `pull` was skipped, as in a backfill. Airflow decides this without a new process.
     @task(trigger_rule="all_skipped", multiple_outputs=False)

@@ -15,16 +15,22 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from slotlake.infra.airflow.scheduling import run_step, schedule
+from slotlake.infra.airflow.scheduling import schedule, short_report
 from slotlake.infra.config.pipeline_file import PipelineFile
 from slotlake.infra.selection import known_tables
 
 BACKFILL = "backfill"
+_OFFERED_MAX = 500
 
 
 def table_names(pipeline: PipelineFile) -> list[str]:
-    """Return the tables that the form offers; empty before `init` if the pipeline file names no tables."""
-    return sorted({*known_tables.read_note(pipeline), *pipeline.tables})
+    """Return the tables that the form offers.
+
+    Empty before `init` if the pipeline file names no tables; and if there are so many that each parse of the
+    DAG file, and each page of Airflow with this DAG, would have to carry them: then names are typed.
+    """
+    names = sorted({*known_tables.read_note(pipeline), *pipeline.tables})
+    return names if len(names) <= _OFFERED_MAX else []
 
 
 def backfill(pipeline_file: str, form: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,7 +41,7 @@ def backfill(pipeline_file: str, form: Mapping[str, Any]) -> dict[str, Any]:
     """
     tables = [name.strip() for name in form.get("tables") or () if name.strip()]
     where, key_range = ((form.get(name) or "").strip() or None for name in ("where", "key_range"))
-    return run_step("backfill", pipeline_file, tables, where, key_range, bool(form.get("dry_run")))
+    return short_report("backfill", pipeline_file, tables, where, key_range, bool(form.get("dry_run")))
 
 
 def is_backfill(run: Any) -> bool:
@@ -72,7 +78,7 @@ def replay(pipeline_file: str, scratch_namespace: str, pipeline: PipelineFile, r
     from slotlake.infra.airflow.versions import AirflowSkipException
 
     start, end = interval(pipeline, run)
-    report = run_step("replay", pipeline_file, scratch_namespace, start.isoformat(), end.isoformat())
+    report = short_report("replay", pipeline_file, scratch_namespace, start.isoformat(), end.isoformat())
     if not report["covered"]:
         raise AirflowSkipException(f"the lake has no kept point between {start} and {end}")
     return report

@@ -7,17 +7,18 @@ while `cdc_sync` is paused, when it matters most.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from slotlake.decoder.slots.pressure import span
-from slotlake.infra.airflow.scheduling import run_step
+from slotlake.infra.airflow.scheduling import run_step, shortened
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.reports import Alarm
 from slotlake.infra.status.watch import gauges, megabytes
 
 _PAUSED_SECONDS = 60.0
+_ALARMS_MAX = 100  # in a task's error; ten thousand tables may be set aside for one cause
 
 
 def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
@@ -41,11 +42,15 @@ def watch(pipeline_file: str, task_instance: Any) -> dict[str, Any]:
     if alarms:
         from slotlake.infra.airflow.versions import AirflowFailException
 
-        raise AirflowFailException(
-            "\n".join(f"{alarm.what}\n  what to do: {alarm.way_out}" for alarm in alarms)
-        )
+        raise AirflowFailException(_alarm_lines(alarms))
     position = {"state": str(report["state"]), "last_consistent_lsn": report["last_consistent_lsn"]}
-    return {**position, **numbers, **_copied_again(report)}
+    return {**position, **numbers, **shortened(_copied_again(report))}
+
+
+def _alarm_lines(alarms: Sequence[Alarm]) -> str:
+    lines = [f"{alarm.what}\n  what to do: {alarm.way_out}" for alarm in alarms[:_ALARMS_MAX]]
+    more = len(alarms) - len(lines)
+    return "\n".join([*lines, *([f"and {more:,} more: slotlake status --all lists them"] if more else [])])
 
 
 def _require_published_tables(name: str, report: Mapping[str, Any]) -> None:

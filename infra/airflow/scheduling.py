@@ -12,6 +12,7 @@ XCom or rendered fields.
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -27,6 +28,7 @@ _SUFFIXES = (".yaml", ".yml")
 # The longest run of a DAG that is started by hand and may copy a whole database; and of the monitor.
 BY_HAND, LOOK = timedelta(days=14), timedelta(minutes=10)
 _BEGINNINGS = ("bootstrap", "recover")  # the steps that a dropped pipeline can have
+_ENTRIES_MAX = 100  # of a list in an XCom
 _PULLED = ("batch", "start_lsn", "end_lsn", "transactions", "changes", "set_aside", "resumed")
 
 
@@ -123,10 +125,33 @@ def _skip_if_dropped(step: str, pipeline_file: str, steps: Any) -> None:
         )
 
 
+def short_report(step: str, pipeline_file: str, *arguments: Any) -> dict[str, Any]:
+    """Run a step as :func:`run_step`; return its report as it fits into an XCom."""
+    return shortened(run_step(step, pipeline_file, *arguments))
+
+
+def shortened(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a report in which no list and no mapping has more than a hundred entries.
+
+    An XCom is a row of Airflow's database, and a batch may touch ten thousand tables. ``more`` says how many
+    entries are left out, by the name of the list; the task's log has what needs attention.
+    """
+    long = {name: value for name, value in report.items() if isinstance(value, list | dict)}
+    more = {name: len(value) - _ENTRIES_MAX for name, value in long.items() if len(value) > _ENTRIES_MAX}
+    first = {name: _first(long[name]) for name in more}
+    return {**report, **first, **({"more": more} if more else {})}
+
+
+def _first(entries: list[Any] | dict[str, Any]) -> list[Any] | dict[str, Any]:
+    if isinstance(entries, list):
+        return entries[:_ENTRIES_MAX]
+    return dict(itertools.islice(entries.items(), _ENTRIES_MAX))
+
+
 def pull(pipeline_file: str) -> dict[str, Any]:
     """Run the step ``pull``; return what the next steps need, and tables that are set aside or resumed."""
     pulled = run_step("pull", pipeline_file)
-    return {name: pulled[name] for name in _PULLED}
+    return shortened({name: pulled[name] for name in _PULLED})
 
 
 def batch_of(pulled: Mapping[str, Any]) -> str:
@@ -160,11 +185,13 @@ def verify(pipeline_file: str, ranges: Iterable[Mapping[str, Any]]) -> dict[str,
     report = run_step("verify", pipeline_file, covered(ranges))
     if not report["equal"]:
         kinds = {kind for table in report["tables"].values() for kind in table.get("kinds", ())}
+        different = shortened({"tables": {n: t for n, t in report["tables"].items() if not t["equal"]}})
+        more = f", and {different['more']['tables']:,} more tables" if "more" in different else ""
         raise (AirflowException if kinds == {LOCKED} else AirflowFailException)(
-            f"lake and source differ at {report['lsn']}: {report['tables']}\n"
+            f"lake and source differ at {report['lsn']}: {different['tables']}{more}\n"
             f"  what to do: slotlake verify {Path(pipeline_file).name} lists the keys that differ"
         )
-    return report
+    return shortened(report)
 
 
 def maintain(pipeline_file: str) -> dict[str, Any]:
@@ -172,7 +199,7 @@ def maintain(pipeline_file: str) -> dict[str, Any]:
     report = run_step("maintain", pipeline_file)
     counts = ("rewritten_files", "expired_snapshots", "removed_files")
     tables = [table for table in report["tables"] if any(table[count] for count in counts)]
-    return {**report, "tables": tables, "all_tables": len(report["tables"])}
+    return shortened({**report, "tables": tables, "all_tables": len(report["tables"])})
 
 
 def on_warning(pipeline: PipelineFile) -> Callable[[Any], None] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +42,9 @@ def status(
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 12 if there is an alarm (docs/operations.md).")
     ] = False,
+    all_tables: Annotated[
+        bool, typer.Option("--all", help="List all tables and warnings, also if there are more than 50.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the lag, the WAL that the slot retains, warnings, the tables, and the last consistent LSN."""
@@ -49,7 +53,7 @@ def status(
             show(opened.types(), as_json, texts.types_text)
             return
         report = opened.status()
-    show(report, as_json, texts.status_text)
+    show(report, as_json, partial(texts.status_text, all_tables=all_tables))
     if report.state == _NO_LAKE:
         raise typer.Exit(LakeError.exit_code)
     if check:

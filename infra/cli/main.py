@@ -114,6 +114,12 @@ def bench(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures to this file, as JSON.")
     ] = None,
+    tables: Annotated[
+        str, typer.Option(help="many_tables: how many tables the pipelines have, as 10,100,1000.")
+    ] = "",
+    catalog: Annotated[
+        str, typer.Option(help="many_tables: sqlite, postgresql, or the address of a REST catalog.")
+    ] = "",
 ) -> None:
     """Compare slotlake's speed with another program or with a limit of this machine; print the ratios."""
     require("bench")
@@ -121,7 +127,7 @@ def bench(
     from slotlake.infra.cli.progress_display import progress_shown
 
     with progress_shown(quiet=False) as progress:
-        raise typer.Exit(run(names or [], json_file, progress))
+        raise typer.Exit(run(names or [], json_file, progress, tables=tables, catalog=catalog))
 
 
 @develop.command(rich_help_panel=DEVELOP)

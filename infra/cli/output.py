@@ -26,6 +26,8 @@ class JsonReport(Protocol):
 
 
 AnyReport = TypeVar("AnyReport", bound=JsonReport)
+# Of a list with one line per table, so many are printed, and then how many there are more.
+LINES_MAX = 50
 
 
 def show(report: AnyReport, as_json: bool, text: Callable[[AnyReport, Console], None]) -> None:
@@ -71,10 +73,32 @@ def show_rows(result: QueryResult, as_json: bool) -> None:
     set_aside_lines(result.set_aside, console)
 
 
-def warning_lines(warnings: Iterable[str], console: Console) -> None:
-    """Print one line per warning."""
-    for warning in warnings:
-        console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
+def lines_of(lines: Iterable[str], console: Console, what: str, lines_max: int = LINES_MAX) -> None:
+    """Print the first of many lines, and how many there are more.
+
+    Args:
+        lines: in the markup of rich, the most important first.
+        console: where they are printed.
+        what: the lines are about, in the plural.
+        lines_max: how many are printed.
+    """
+    all_lines = list(lines)
+    for line in all_lines[:lines_max]:
+        console.print(line)
+    if len(all_lines) > lines_max:
+        console.print(f"  and {len(all_lines) - lines_max:,} more {what}; --json has all of them")
+
+
+def warning_lines(warnings: Iterable[str], console: Console, lines_max: int = LINES_MAX) -> None:
+    """Print one line per warning.
+
+    Args:
+        warnings: the most important first.
+        console: where they are printed.
+        lines_max: how many are printed.
+    """
+    lines = (f"[yellow]warning:[/yellow] {escape(warning)}" for warning in warnings)
+    lines_of(lines, console, "warnings", lines_max)
 
 
 def set_aside_lines(set_aside: Mapping[str, str], console: Console) -> None:
@@ -83,8 +107,11 @@ def set_aside_lines(set_aside: Mapping[str, str], console: Console) -> None:
     Args:
         set_aside: the reason by table.
     """
-    for name, reason in set_aside.items():
-        console.print(f"[yellow]{escape(name)} is set aside[/yellow]: {escape(reason)}")
+    lines = (
+        f"[yellow]{escape(name)} is set aside[/yellow]: {escape(reason)}"
+        for name, reason in set_aside.items()
+    )
+    lines_of(lines, console, "tables that are set aside")
 
 
 def size_text(count: int | None) -> str | None:

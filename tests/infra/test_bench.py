@@ -245,6 +245,7 @@ LONGER = {
     "merge_unclustered_vs_plain_merge",
     "fold_vs_spark_window",
     "ten_of_a_thousand_vs_ten",
+    "many_tables",
     "one_row_sync_s",
     "upkept_vs_fresh",
     "last_update_vs_first",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from slotlake.infra.cli.output import size_text, warning_lines
+from slotlake.infra.cli.output import lines_of, size_text, warning_lines
 
 if TYPE_CHECKING:
     from slotlake.infra.backfill.replay import ReplayReport
@@ -74,9 +74,8 @@ def resume_text(report: ResumeReport, console: Console) -> None:
 
 def maintain_text(report: MaintainReport, console: Console) -> None:
     """Print one line per table that maintenance changed or skipped."""
-    for table in report.tables:
-        if line := _maintained(table):
-            console.print(f"{escape(table.lake_table)}: {line}")
+    maintained = ((table.lake_table, _maintained(table)) for table in report.tables)
+    lines_of((f"{escape(name)}: {line}" for name, line in maintained if line), console, "tables")
     if report.left:
         console.print(f"{len(report.left):,} tables wait for the next run")
     if report.ended_uploads:
@@ -101,8 +100,8 @@ def _maintained(table: TableMaintained) -> str:
 
 def format_text(report: FormatReport, console: Console) -> None:
     """Print one line per table that has another format now."""
-    for table, (before, after) in report.tables.items():
-        console.print(f"{escape(table)}: format {before} became {after}")
+    changed = (f"{escape(table)}: format {old} became {new}" for table, (old, new) in report.tables.items())
+    lines_of(changed, console, "tables")
     if not report.tables:
         console.print("all tables have the format that the pipeline file asks for")
     else:
@@ -111,8 +110,11 @@ def format_text(report: FormatReport, console: Console) -> None:
 
 def layout_text(report: LayoutReport, console: Console) -> None:
     """Print one line per table that has another layout now."""
-    for table, (before, after) in report.tables.items():
-        console.print(f"{escape(table)}: was {escape(before)}, is {escape(after)}")
+    changed = (
+        f"{escape(table)}: was {escape(before)}, is {escape(after)}"
+        for table, (before, after) in report.tables.items()
+    )
+    lines_of(changed, console, "tables")
     if not report.tables:
         console.print("all tables have the layout that the pipeline file asks for")
         return
@@ -122,8 +124,7 @@ def layout_text(report: LayoutReport, console: Console) -> None:
 
 def drop_text(report: DropReport, console: Console) -> None:
     """Print what drop removed, and what is still to do."""
-    for line in report.done:
-        console.print(escape(line))
+    lines_of(map(escape, report.done), console, "lines")
     if report.left:
         console.print("[yellow]please do this by hand[/yellow] (or run the same command again later):")
     for line in report.left:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -9,19 +12,25 @@ from rich.markup import escape
 from rich.table import Table
 
 from slotlake.decoder.slots.pressure import Holder, span
-from slotlake.infra.cli.output import size_text, warning_lines
+from slotlake.infra.cli.output import LINES_MAX, lines_of, size_text, warning_lines
 from slotlake.infra.cli.texts.work import conflict_counts
 
 if TYPE_CHECKING:
     from slotlake.infra.reports import StatusReport, TableStatus
     from slotlake.infra.status.types_report import ColumnTypes, TypesReport
-    from slotlake.infra.status.validation import ValidationReport
+    from slotlake.infra.status.validation import Check, ValidationReport
 
 _RESULT_STYLES = {"ok": "green", "warning": "yellow", "error": "red", "not checked": "dim"}
 
 
-def status_text(report: StatusReport, console: Console) -> None:
-    """Print where the pipeline is, what holds its slot back, its tables, and the warnings."""
+def status_text(report: StatusReport, console: Console, *, all_tables: bool = False) -> None:
+    """Print where the pipeline is, what holds its slot back, its tables, and the warnings.
+
+    Args:
+        report: the status.
+        console: where it is printed.
+        all_tables: print all tables and warnings, however many there are.
+    """
     console.print(f"pipeline {report.pipeline}: {report.state}")
     for name, value in _status_rows(report).items():
         console.print(f"  {name:<26}{'-' if value is None else value}")
@@ -36,8 +45,9 @@ def status_text(report: StatusReport, console: Console) -> None:
     for name, point in report.views.items():
         console.print(f"  {'pinned views':<26}{escape(name)} at {point}")
     _open_transactions(report, console)
-    _status_tables(report.tables, console)
-    warning_lines(report.warnings, console)
+    lines_max = len(report.tables) + len(report.warnings) if all_tables else LINES_MAX
+    _status_tables(report.tables, console, lines_max)
+    warning_lines(report.warnings, console, lines_max)
 
 
 def _status_rows(report: StatusReport) -> dict[str, str | None]:
@@ -84,7 +94,28 @@ def _open_transactions(report: StatusReport, console: Console) -> None:
         )
 
 
-def _status_tables(tables: list[TableStatus], console: Console) -> None:
+def _status_tables(tables: Sequence[TableStatus], console: Console, lines_max: int) -> None:
+    """Print the tables, those first of which there is more to say than that they are ready."""
+    ordered = sorted(tables, key=_is_ready)
+    shown, others = ordered[:lines_max], ordered[lines_max:]
+    _status_grid(shown, console)
+    if others:
+        states = ", ".join(f"{count:,} {escape(state)}" for state, count in _states(others).most_common())
+        console.print(f"  {len(others):,} more tables: {states}; slotlake status --all lists them")
+    for entry in shown:
+        _table_remarks(entry, console)
+
+
+def _is_ready(entry: TableStatus) -> bool:
+    return entry.state == "ready" and entry.copied is None and not entry.conflicts
+
+
+def _states(tables: Sequence[TableStatus]) -> Counter[str]:
+    """How many tables are in each state, whatever the LSN at which they were set aside."""
+    return Counter(entry.state.partition(" since ")[0] for entry in tables)
+
+
+def _status_grid(tables: Sequence[TableStatus], console: Console) -> None:
     grid = Table()
     for name in ("source table", "lake table", "key", "state"):
         grid.add_column(name)
@@ -93,8 +124,6 @@ def _status_tables(tables: list[TableStatus], console: Console) -> None:
         state = entry.state if entry.copied is None else f"{entry.state}, {_copied(entry.copied)}"
         grid.add_row(escape(entry.table), escape(lake_tables), escape(", ".join(entry.key)), state)
     console.print(grid)
-    for entry in tables:
-        _table_remarks(entry, console)
 
 
 def _table_remarks(entry: TableStatus, console: Console) -> None:
@@ -141,10 +170,14 @@ def _exact_text_rows(column: ColumnTypes) -> str:
 
 def validation_text(report: ValidationReport, console: Console) -> None:
     """Print one line per check: result, name, what was checked, what to do; then the totals."""
-    for check in report.checks:
-        way_out = f" What to do: {check.way_out}" if check.way_out else ""
-        line = f"{check.result:<11} {check.name}: {check.what}.{way_out}"
-        console.print(f"[{_RESULT_STYLES[check.result]}]{escape(' '.join(line.splitlines()))}[/]")
+    for (name, result), checks in itertools.groupby(report.checks, lambda check: (check.name, check.result)):
+        lines_of(map(_check_line, checks), console, f"lines of {name}: {result}")
     errors = sum(check.result == "error" for check in report.checks)
     warnings = sum(check.result == "warning" for check in report.checks)
     console.print(f"{report.file}: {errors} errors, {warnings} warnings; nothing was changed")
+
+
+def _check_line(check: Check) -> str:
+    way_out = f" What to do: {check.way_out}" if check.way_out else ""
+    line = f"{check.result:<11} {check.name}: {check.what}.{way_out}"
+    return f"[{_RESULT_STYLES[check.result]}]{escape(' '.join(line.splitlines()))}[/]"

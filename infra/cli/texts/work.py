@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from slotlake.expectations.results import ASIDE, LOCKED
-from slotlake.infra.cli.output import set_aside_lines, warning_lines
+from slotlake.infra.cli.output import LINES_MAX, lines_of, set_aside_lines, warning_lines
 
 if TYPE_CHECKING:
     from slotlake.expectations.results import Report as Verification
@@ -35,8 +35,12 @@ def _copied_tables(copies: list[TableCopy], title: str) -> Table:
     table = Table(title=title)
     for name in ("source table", "lake table", "rows", "files"):
         table.add_column(name, justify="right" if name in ("rows", "files") else "left")
-    for copy in copies:
+    for copy in copies[:LINES_MAX]:
         table.add_row(escape(copy.table), escape(copy.lake_table), f"{copy.rows:,}", str(copy.files))
+    if len(copies) > LINES_MAX:
+        others = copies[LINES_MAX:]
+        rows, files = sum(copy.rows for copy in others), sum(copy.files for copy in others)
+        table.add_row(f"and {len(others):,} more tables", "", f"{rows:,}", f"{files:,}")
     return table
 
 
@@ -65,25 +69,33 @@ def sync_text(report: SyncReport, console: Console) -> None:
         f"{report.transactions:,} transactions, {report.changes:,} changes in {report.seconds:.1f} s; "
         f"the lake is at {report.lsn}"
     )
-    for name, changes in report.tables.items():
-        console.print(f"  {escape(name)}: {changes:,} changes")
-    for name, counts in report.conflicts.items():
-        console.print(f"  {escape(name)}: conflicts: {conflict_counts(counts)}")
+    changed = (f"  {escape(name)}: {changes:,} changes" for name, changes in report.tables.items())
+    lines_of(changed, console, "tables")
+    conflicts = (
+        f"  {escape(name)}: conflicts: {conflict_counts(counts)}" for name, counts in report.conflicts.items()
+    )
+    lines_of(conflicts, console, "tables with conflicts")
     _compacted_lines(report.compacted, console)
 
 
 def _compacted_lines(tables: Sequence[TableCompacted], console: Console) -> None:
-    for table in tables:
-        what = f"{table.rewritten_files:,} small files packed into {table.written_files:,}"
-        what = f"not compacted: {table.failed}" if table.failed else what
-        console.print(f"  {escape(table.lake_table)}: {escape(what)}")
+    lines_of(map(_compacted, tables), console, "compacted tables")
+
+
+def _compacted(table: TableCompacted) -> str:
+    what = f"{table.rewritten_files:,} small files packed into {table.written_files:,}"
+    what = f"not compacted: {table.failed}" if table.failed else what
+    return f"  {escape(table.lake_table)}: {escape(what)}"
 
 
 def _joining_lines(report: SyncReport, console: Console) -> None:
-    for name in report.added_tables:
-        console.print(f"{escape(name)} is a new table of the lake")
-    for name, ranges in report.joining.items():
-        console.print(f"{escape(name)} is a new table: {ranges} are copied, the next sync copies more")
+    added = (f"{escape(name)} is a new table of the lake" for name in report.added_tables)
+    lines_of(added, console, "new tables")
+    joining = (
+        f"{escape(name)} is a new table: {ranges} are copied, the next sync copies more"
+        for name, ranges in report.joining.items()
+    )
+    lines_of(joining, console, "new tables")
 
 
 def conflict_counts(counts: Mapping[str, int]) -> str:
@@ -92,14 +104,19 @@ def conflict_counts(counts: Mapping[str, int]) -> str:
 
 
 def verify_text(report: Verification, console: Console) -> None:
-    """Print one line per table, then the differences."""
+    """Print one line per table, those that differ first, then the differences."""
     table = Table(title=f"source and lake at {report.lsn}")
     for name in ("table", "rows in source", "rows in lake", "result"):
         table.add_column(name, justify="right" if name.startswith("rows") else "left")
-    for name, result in report.tables.items():
+    ordered = sorted(report.tables.items(), key=lambda item: item[1].equal)
+    shown = dict(ordered[:LINES_MAX])
+    for name, result in shown.items():
         table.add_row(escape(name), f"{result.source_rows:,}", f"{result.lake_rows:,}", _verdict(result))
     console.print(table)
-    for name, result in report.tables.items():
+    if others := [result for _, result in ordered[LINES_MAX:]]:
+        different = sum(not result.equal for result in others)
+        console.print(f"  {len(others):,} more tables, {different:,} of them not equal; --json has all")
+    for name, result in shown.items():
         for difference in result.differences:
             console.print(f"  {escape(name)}: {escape(str(difference))}")
 

@@ -1,0 +1,121 @@
+"""What is said of ten thousand tables stays short, and the ones that need somebody come first."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from slotlake.bench.workload import CATALOG_VARIABLE, TABLES_VARIABLE, catalog_asked, tables_asked
+from slotlake.decoder.errors import PipelineFileError
+from slotlake.expectations.results import Report, TableResult
+from slotlake.infra.airflow import backfill, scheduling
+from slotlake.infra.cli.texts import look, work
+from slotlake.infra.config.pipeline_file import load_pipeline
+from slotlake.infra.reports import InitReport, StatusReport, SyncReport, TableCopy, TableStatus
+from slotlake.infra.selection import known_tables
+from slotlake.infra.state_file import StateFile
+
+_MANY = 10_000
+_LINES_MAX = 130
+_FILE = """name: shop
+source: {dsn: "postgresql://u@h/d", publications: [shop], slot: s}
+lake: {catalog: lake, uri: "sqlite:///lake.db", warehouse: "warehouse", namespace: shop}
+tables:
+"""
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(file=io.StringIO(), width=200, highlight=False, soft_wrap=True)
+
+
+def _lines(console: Console) -> list[str]:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def _status(tables: list[TableStatus], warnings: list[str]) -> StatusReport:
+    names = ("last_consistent_lsn", "last_commit_time", "published_at", "source_lsn", "lag_bytes", "slot")
+    unknown: dict[str, Any] = dict.fromkeys([*names, "retained_wal_bytes", "wal_status", "safe_wal_size"])
+    return StatusReport(
+        pipeline="p", state="ready", changelog_batches=0, changelog_bytes=0, tables=tables,
+        warnings=warnings, **unknown,
+    )  # fmt: skip
+
+
+def test_a_status_begins_with_the_tables_that_need_somebody(console: Console) -> None:
+    tables = [TableStatus(f"public.t{i}", f"shop.t{i}", "ready", 1, ["id"]) for i in range(_MANY)]
+    tables[7000] = TableStatus("public.odd", "shop.odd", "set aside since 0/1", 1, ["id"])
+    tables[8000] = TableStatus("public.met", "shop.met", "ready", 1, ["id"], conflicts={"insert": 2})
+    report = _status(tables, [f"warning {i}" for i in range(_MANY)])
+    look.status_text(report, console)
+    lines = _lines(console)
+    assert len(lines) < _LINES_MAX
+    rows = [line for line in lines if "public." in line]
+    assert "public.odd" in rows[0]
+    assert "public.met" in rows[1]
+    assert any("9,950 more tables: 9,950 ready; slotlake status --all lists them" in line for line in lines)
+    assert any("and 9,950 more warnings" in line for line in lines)
+    everything = Console(file=io.StringIO(), width=200)
+    look.status_text(_status(tables[7000:7100], report.warnings[:60]), everything, all_tables=True)
+    assert len([line for line in _lines(everything) if "public.t" in line]) == 99
+    assert len([line for line in _lines(everything) if "warning:" in line]) == 60
+
+
+def test_the_other_commands_say_how_many_more_tables_there_are(console: Console) -> None:
+    sync = SyncReport("b", "0/1", "0/2", 1, _MANY, {f"t{i}": 1 for i in range(_MANY)}, 1.0)
+    work.sync_text(sync, console)
+    copies = [TableCopy(f"t{i}", f"n.t{i}", 2, 1) for i in range(_MANY)]
+    work.init_text(InitReport("p", already=False, lsn="0/1", slot="s", tables=copies), console)
+    results = {f"t{i}": TableResult(f"t{i}", 1, 1) for i in range(_MANY)}
+    results["t9000"] = TableResult("t9000", 1, 0, {"missing in lake": 1})
+    work.verify_text(Report("0/2", results), console)
+    text = "\n".join(_lines(console))
+    assert text.count("\n") < 3 * _LINES_MAX
+    assert "and 9,950 more tables; --json has all of them" in text
+    assert "and 9,950 more tables" in text
+    assert "t9000" in text
+    assert "9,950 more tables, 0 of them not equal" in text
+
+
+def test_an_xcom_has_no_more_than_a_hundred_entries_of_a_kind() -> None:
+    few = {"batch": "b", "tables": {"a": 1}, "warnings": []}
+    assert scheduling.shortened(few) == few
+    report = {"batch": "b", "tables": {f"t{i}": i for i in range(_MANY)}, "left": list(range(101))}
+    short = scheduling.shortened(report)
+    assert short["more"] == {"tables": 9_900, "left": 1}
+    assert len(short["tables"]) == len(short["left"]) == 100
+    assert len(json.dumps(short)) < 3000
+
+
+def test_a_form_offers_no_list_of_thousands(tmp_path: Path) -> None:
+    path = tmp_path / "shop.yaml"
+    path.write_text(_FILE + "".join(f"  public.t{i}: {{mode: history}}\n" for i in range(_MANY)))
+    file = load_pipeline(path)
+    assert len(file.tables) == _MANY
+    assert file.tables["public.t9999"].mode == ("history",)
+    assert backfill.table_names(file) == []
+    path.write_text(_FILE + "  public.a: {}\n")
+    StateFile(tmp_path / ".slotlake" / "shop" / known_tables._NOTE).write(["public.b"])
+    assert backfill.table_names(load_pipeline(path)) == ["public.a", "public.b"]
+
+
+def test_the_sizes_of_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TABLES_VARIABLE, raising=False)
+    assert tables_asked((10, 100)) == [10, 100]
+    monkeypatch.setenv(TABLES_VARIABLE, "200, 20")
+    assert tables_asked((10, 100)) == [20, 200]
+    monkeypatch.setenv(CATALOG_VARIABLE, "postgresql")
+    assert catalog_asked() == "postgresql"
+    for variable, text, ask in (
+        (TABLES_VARIABLE, "5", lambda: tables_asked((10,))),
+        (CATALOG_VARIABLE, "x", catalog_asked),
+    ):
+        monkeypatch.setenv(variable, text)
+        with pytest.raises(PipelineFileError, match=variable):
+            ask()
