@@ -74,8 +74,9 @@ class Pipeline(OpenPipeline):
         """Write the next change log batch up to the source's position now; or find one written before."""
         from slotlake.infra.source.wal_notes import note_source_position
         from slotlake.infra.sync.catch_up import pull_next
+        from slotlake.spark.catalog.looks import sparing
 
-        with self.exclusively(wait_seconds, step="pull"):
+        with self.exclusively(wait_seconds, step="pull"), sparing():
             note_source_position(self)
             return pull_next(self, progress)
 
@@ -108,8 +109,9 @@ class Pipeline(OpenPipeline):
     def sync(self, *, progress: Progressing = silent, wait_seconds: float = 0.0) -> SyncReport:
         """One micro-batch: catch up with the source's position now, apply, publish, confirm."""
         from slotlake.infra.sync.catch_up import catch_up
+        from slotlake.spark.catalog.looks import sparing
 
-        with self.exclusively(wait_seconds, step="sync"):
+        with self.exclusively(wait_seconds, step="sync"), sparing():
             return catch_up(self, progress)
 
     def run(

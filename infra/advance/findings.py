@@ -10,7 +10,7 @@ is not a finding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.spark.maintenance.integrity import Damage
+    from slotlake.spark.names import LakeName
 
 Repair = Literal["mend", "renew", "copy", "pull"]
 _UNFINISHED = "a recovery was begun, and ended before it was done"
@@ -102,7 +103,9 @@ def judge(pipeline: OpenPipeline, *, files: bool = False) -> Diagnosis:
     return Diagnosis(position, findings, damages)
 
 
-def require_whole(pipeline: OpenPipeline, *, at_snapshot: bool = False) -> None:
+def require_whole(
+    pipeline: OpenPipeline, *, at_snapshot: bool = False, only: Collection[LakeName] | None = None
+) -> None:
     """Check that the lake is as slotlake left it, before anything is built on it.
 
     Rows that somebody wrote into a mirror are let through: the conflicts of later changes with them are
@@ -116,13 +119,14 @@ def require_whole(pipeline: OpenPipeline, *, at_snapshot: bool = False) -> None:
         at_snapshot: for a verification, or for a backfill, which replaces such rows: let those in derived
             tables
             through, too.
+        only: look at these tables only; None: at all.
 
     Raises:
         LakeError: the lake is not as slotlake left it; nothing was changed.
     """
     from slotlake.spark.maintenance.integrity import MISSING, WRITTEN, find_damage
 
-    for damage in find_damage(pipeline.lake, pipeline.name, as_written=not at_snapshot):
+    for damage in find_damage(pipeline.lake, pipeline.name, as_written=not at_snapshot, only=only):
         if damage.kind == MISSING:
             continue  # the next sync copies it again
         if damage.kind == WRITTEN and damage.position is None and (at_snapshot or not damage.is_derived):

@@ -141,6 +141,8 @@ def apply_named(pipeline: OpenPipeline, name: str, *, judged: bool = False) -> A
     batch.verify()
     if not judged:
         require_whole(pipeline)
+    elif (touched := _touched_since(pipeline, batch)) is not None:
+        require_whole(pipeline, only=touched)
     applied = retry_without_troubled(pipeline, lambda: _staged(pipeline, batch))
     _note_staged(pipeline, batch, applied)
     conflicts = {
@@ -157,6 +159,18 @@ def apply_named(pipeline: OpenPipeline, name: str, *, judged: bool = False) -> A
         set_aside=reasons(pipeline),
         seconds=seconds,
     )
+
+
+def _touched_since(pipeline: OpenPipeline, batch: Batch) -> list[LakeName] | None:
+    """The tables of a batch, if the judgement may rest on an earlier look at them; else None."""
+    from slotlake.spark.catalog import looks
+    from slotlake.spark.publish import sidecar
+    from slotlake.spark.publish.derived_tables import with_derived_names
+    from slotlake.spark.publish.publication import touched_tables
+
+    if not looks.is_in_use(pipeline.lake):
+        return None
+    return with_derived_names(touched_tables(pipeline.lake, batch, sidecar.read(batch)))
 
 
 def _staged(pipeline: OpenPipeline, batch: Batch) -> Applied:

@@ -248,12 +248,12 @@ def _bounds(pipeline: OpenPipeline, chosen_range: Range) -> tuple[ReadPoint, lis
 
 
 def _commits(pipeline: OpenPipeline) -> Metadata:
+    from slotlake.spark.catalog.base import load_one
     from slotlake.spark.catalog.open import open_catalog
     from slotlake.spark.publish.commits import commits_name
-    from slotlake.spark.publish.swap import load
 
     with open_catalog(pipeline.lake) as catalog:
-        return load(catalog.pointers(), commits_name(pipeline.lake.namespace)).metadata
+        return load_one(catalog, commits_name(pipeline.lake.namespace)).metadata
 
 
 def _archived(pipeline: OpenPipeline, rows: list[dict[str, Any]]) -> list[Batch]:

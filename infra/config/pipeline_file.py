@@ -12,7 +12,6 @@ import difflib
 import hashlib
 import os
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -34,6 +33,7 @@ from slotlake.infra.config.sections import (
     one_or_several,
 )
 from slotlake.infra.config.spark import SparkSection
+from slotlake.infra.config.strict_yaml import parsed
 from slotlake.infra.config.types import Lossy, TypesSection
 from slotlake.spark.storage.location import S3_SCHEMES, Location
 from slotlake.spark.storage.settings import StorageSettings
@@ -289,25 +289,6 @@ _OPTIONAL_SECTIONS = frozenset(
 )
 
 
-class _StrictConstructor(yaml.constructor.SafeConstructor):
-    """Refuses a key that a mapping has twice; plain YAML would silently take the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in keys:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} is there twice", key_node.start_mark
-                )
-            keys.add(key)
-        return dict(super().construct_mapping(node, deep))
-
-
-class _StrictLoader(_StrictConstructor, yaml.SafeLoader):
-    """In Python alone; what it says of wrong YAML is what the user reads."""
-
-
 def load_pipeline(path: str | os.PathLike[str]) -> PipelineFile:
     """Read and check a pipeline file.
 
@@ -330,7 +311,7 @@ _SHAPE = "correct the file; docs/pipeline-file.md lists every key, its values an
 
 def _read_yaml(file: Path) -> Any:
     try:
-        return _parsed(file.read_text(encoding="utf-8"))
+        return parsed(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise PipelineFileError(
             "there is no such pipeline file", where=str(file), way_out="give the path of a YAML file"
@@ -346,18 +327,6 @@ def _read_yaml(file: Path) -> Any:
         raise PipelineFileError(
             f"the file is not valid YAML: {reason}", where=f"{file}{line}", way_out=_SHAPE
         ) from None
-
-
-def _parsed(text: str) -> Any:
-    """Return the content; by the parser in C, if there is one: of 10,000 tables the other takes seconds."""
-    if yaml.__with_libyaml__:
-
-        class QuickLoader(_StrictConstructor, yaml.CSafeLoader):
-            pass
-
-        with suppress(yaml.YAMLError):
-            return yaml.load(text, Loader=QuickLoader)  # noqa: S506 (a SafeLoader)
-    return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (a SafeLoader)
 
 
 def _problem(entry: Any, data: dict[str, Any]) -> str:

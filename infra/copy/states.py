@@ -29,6 +29,7 @@ FILE = "copy.json"
 _LOCK_FILE = "copy.lock"
 _TELL_SECONDS = 0.25
 _WRITE_SECONDS, _STORE_SECONDS = 1.0, 5.0
+_WRITTEN_AT_ONCE_MAX = 50  # tables
 
 
 @dataclass
@@ -91,7 +92,8 @@ class CopyStates:
             if entry.state != state:
                 entry.state = state
                 self._report_progress(entry)
-                self._write()
+                if self._is_due_after_a_move():
+                    self._write()
 
     def count_rows(self, job: CopyJob, rows: int, received: int) -> None:
         """Count rows of a table that have come.
@@ -129,6 +131,11 @@ class CopyStates:
         """Remove the file: the copy is over."""
         StateFile(self._file).remove()
         unmark_process(self._file.parent)
+
+    def _is_due_after_a_move(self) -> bool:
+        """Return whether to write the file: it has all tables, so not for each of many."""
+        few = len(self._tables) <= _WRITTEN_AT_ONCE_MAX
+        return few or time.monotonic() - self._written >= self._pause
 
     def _report_progress(self, entry: TableProgress) -> None:
         now = time.monotonic()

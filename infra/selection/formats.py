@@ -14,10 +14,9 @@ def other_formats(point: ReadPoint) -> dict[LakeName, tuple[int, int]]:
     from slotlake.spark.tables import metadata
 
     others = {}
-    for table in point.tables():
-        source_name = table.source_name
-        wanted = point.lake.format_of(source_name)
-        for name in (point.find(source_name), *point.derived_tables(source_name).values()):
+    for mirror, table in point.mirrors().items():
+        wanted = point.lake.format_of(table.source_name)
+        for name in (mirror, *point.derived_tables_of(mirror).values()):
             present = int(metadata.load_top(point.pinned[name].pointer)["format-version"])
             if present != wanted:
                 others[name] = present, wanted

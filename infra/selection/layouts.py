@@ -87,10 +87,9 @@ def other_layouts(point: ReadPoint) -> dict[LakeName, tuple[str, str]]:
     from slotlake.spark.tables.layout import LAYOUT_PROPERTY, layout_of
 
     others: dict[LakeName, tuple[str, str]] = {}
-    for schema in point.tables():
-        source_name = schema.source_name
-        layout = point.lake.layout_of(source_name)
-        names = {"": point.find(source_name), **point.derived_tables(source_name)}
+    for mirror, schema in point.mirrors().items():
+        layout = point.lake.layout_of(schema.source_name)
+        names = {"": mirror, **point.derived_tables_of(mirror)}
         for mode, name in names.items():
             if not layout and LAYOUT_PROPERTY not in point.pinned[name].properties:
                 continue

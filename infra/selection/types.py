@@ -120,8 +120,11 @@ def refuse_lossy_copy(
     """
     from slotlake.spark.apply.lossy import lossy_value_error
 
+    inexact = sorted({name for file in files for name in file.exact})
+    if not inexact:
+        return  # the choices are those of all tables of the file
     chosen = on_lossy(pipeline.file)
-    for column in sorted({name for file in files for name in file.exact}):
+    for column in inexact:
         if chosen.of(table.schema, table.table, column) == "fail":
             what = f"a row that the copy read at {format_lsn(snapshot.lsn)}"
             raise lossy_value_error(table.schema, table.table, column, what)

@@ -33,8 +33,8 @@ SELECT c.oid FROM pg_class c
 WHERE c.oid = ANY (%(tables)s) AND c.relispartition
       AND EXISTS (SELECT FROM pg_partition_ancestors(c.oid) above WHERE above.relid = ANY (%(roots)s))
 """
-# Every batch reads the fingerprints of all tables.
-_READ_LATELY = 4096
+# Every batch reads the fingerprints of all tables; with fewer places than tables, each would be parsed again.
+_READ_LATELY = 1 << 15
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,9 @@ JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = -1
 WHERE root.oid = %(table)s AND (root.relkind = 'p' AND c.oid <> root.oid
     OR root.relkind = 'r' AND root.relispartition AND c.oid = root.oid)
 """
+_IN_TREES = """
+SELECT oid FROM pg_class WHERE oid = ANY (%(tables)s) AND (relkind = 'p' OR relkind = 'r' AND relispartition)
+"""
 Nodes = dict[str, list[Any]]
 
 
@@ -68,7 +71,12 @@ def partitions_at(
     with source_session(dsn, "reading the partitions") as connection, connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-        nodes = {table: _nodes(connection, table.relation_id) for table in tables}
+        tables = list(tables)
+        in_trees = _in_trees(connection, [table.relation_id for table in tables])
+        nodes = {
+            table: _nodes(connection, table.relation_id) if table.relation_id in in_trees else {}
+            for table in tables
+        }
         parted = {table for table in nodes if nodes[table] or table.kind == "p"}
         return {table: _written(nodes[table]) if table in parted else "" for table in nodes}
 
@@ -123,6 +131,12 @@ def repartitioned(pipeline: OpenPipeline, mirrors: Sequence[TableSchema]) -> set
 
         write_schemas(pipeline.lake, [replace(table, partitions=_written(now[table])) for table in grown])
     return {(table.schema, table.table) for table in changed}
+
+
+def _in_trees(connection: psycopg.Connection[Any], relation_ids: Sequence[int]) -> set[int]:
+    """Those tables that have partitions, or are one: the others need no query each."""
+    rows = connection.execute(_IN_TREES, {"tables": list(relation_ids)}).fetchall()
+    return {int(oid) for (oid,) in rows}
 
 
 def _nodes(connection: psycopg.Connection[Any], relation_id: int) -> Nodes:

@@ -75,10 +75,11 @@ def _begin(pipeline: OpenPipeline, lacking: dict[str, list[str]], progress: Prog
 
 def tables_not_in_file(file: PipelineFile, point: ReadPoint) -> list[str]:
     """Derived tables of the lake that the pipeline file does not ask for."""
-    tables = []
-    for table in point.tables():
-        modes = derived_modes(file, [(table.schema, table.table)]).get(table.source_name, [])
-        tables += [
-            str(name) for mode, name in point.derived_tables(table.source_name).items() if mode not in modes
-        ]
-    return tables
+    mirrors = point.tables()
+    modes_in_file = derived_modes(file, [(table.schema, table.table) for table in mirrors])
+    return [
+        str(name)
+        for table in mirrors
+        for mode, name in point.derived_tables(table.source_name).items()
+        if mode not in modes_in_file.get(table.source_name, ())
+    ]

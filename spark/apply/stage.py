@@ -20,6 +20,7 @@ from slotlake.spark import exchange
 from slotlake.spark.apply import together as apply_together
 from slotlake.spark.apply.changes import InOnePiece, TableChanges, table_changes
 from slotlake.spark.apply.together import Job
+from slotlake.spark.catalog.base import load_all
 from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.copy.replace import stage_copy
 from slotlake.spark.fold.conflicts import Choices, Conflicts, OnConflict
@@ -32,7 +33,7 @@ from slotlake.spark.merge.schema_changes import Constant, constants
 from slotlake.spark.merge.slices import stage_slices
 from slotlake.spark.names import LakeName, postgres_name
 from slotlake.spark.publish.commits import Point
-from slotlake.spark.publish.derived_tables import load_derived_tables
+from slotlake.spark.publish.derived_tables import load_derived_tables, with_derived_names
 from slotlake.spark.publish.publication import (
     folded_rows_parts,
     is_pending,
@@ -184,7 +185,7 @@ def _targets(
     catalog: Catalog, names: Collection[LakeName], pipeline: str, point: Point, start: int
 ) -> list[_Target]:
     """The tables that a batch has something for."""
-    pointers = catalog.pointers()
+    pointers = catalog.pointers_of(with_derived_names(names))
     targets = []
     for name in sorted(names):
         if name not in pointers:
@@ -202,8 +203,7 @@ def _targets(
 def _clear_stage(lake: LakeSettings, names: Sequence[LakeName]) -> None:
     """Leave nothing of a refused batch staged."""
     with open_catalog(lake) as catalog:
-        pointers = catalog.pointers()
-        reset_stage(catalog, [load(pointers, name) for name in names])
+        reset_stage(catalog, load_all(catalog, names).values())
 
 
 def _apply_copy(work: Work, target: _Target, copy: TableCopy) -> TableApplied:

@@ -15,8 +15,7 @@ marks away.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
@@ -25,6 +24,7 @@ from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceErr
 from requests import Response
 
 from slotlake.decoder.errors import LakeError
+from slotlake.spark.catalog import looks
 from slotlake.spark.catalog.base import (
     Catalog,
     Loaded,
@@ -37,6 +37,7 @@ from slotlake.spark.catalog.base import (
 from slotlake.spark.catalog.fence import require_lock
 from slotlake.spark.catalog.registered_views import RegisteredViews
 from slotlake.spark.catalog.rest_changes import COPYING, Change, table_change, table_content, table_creation
+from slotlake.spark.catalog.rest_pointers import Pointers, SparingPointers
 from slotlake.spark.catalog.rest_session import (
     CONFLICT,
     DENIED,
@@ -58,7 +59,7 @@ from slotlake.spark.storage import stores
 from slotlake.spark.storage.location import Location
 from slotlake.spark.storage.settings import StorageSettings
 from slotlake.spark.tables import metadata as catalog_metadata
-from slotlake.spark.tables.metadata import Metadata
+from slotlake.spark.tables.metadata import MAIN, Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY
 
 # What an answer says of a table's storage, by Iceberg's names; more is not followed.
@@ -68,8 +69,6 @@ _STORAGE_KEYS = frozenset(
         *("s3.access-key-id", "s3.secret-access-key", "s3.session-token"),
     }
 )
-# A table asked for is a request that mostly waits; the session keeps ten connections.
-_AT_ONCE = 8
 # A proxy's words for a server that may have done it all the same; others say that the server cannot.
 _UNANSWERED = (502, 503, 504)
 
@@ -89,7 +88,20 @@ class RestPointers(Catalog):
 
     def pointers(self) -> Mapping[LakeName, str]:
         """The lake's tables, each loaded when it is asked for, and then kept."""
+        if looks.is_sparing():
+            return SparingPointers(self.lake, self.names, self.location)
         return Pointers(self.names, self.location)
+
+    def pointers_of(self, names: Collection[LakeName]) -> Mapping[LakeName, str]:
+        """Those of these tables, several loaded at a time; no other table is asked for."""
+        return Pointers(self.names, self.location).of(names)
+
+    def looked_at(self, names: Collection[LakeName]) -> Mapping[LakeName, str]:
+        """As they were read lately, while a sync runs."""
+        if not looks.is_sparing():
+            return self.pointers_of(names)
+        pointers = dict(self.pointers())
+        return {name: pointers[name] for name in names if name in pointers}
 
     def prepared(self, table: Loaded, metadata: Metadata, rename: LakeName | None = None) -> Move:
         """Return the move; the server writes the metadata itself.
@@ -109,8 +121,12 @@ class RestPointers(Catalog):
         new_tables = [move for move in moves if move.rename is not None]
         if new_tables:
             self.views.require_outside([move.rename or move.name for move in new_tables])
+            looks.forget_all(self.lake)
             self._make_tables(moves, new_tables)
         else:
+            commits = LakeName(self.lake.namespace, COMMITS)
+            heads = [catalog_metadata.ref(move.metadata, MAIN) for move in moves if move.name == commits]
+            looks.forget(self.lake, [move.name for move in moves], next(iter(heads), None))
             self._commit([table_change(move.table, move.metadata) for move in moves])
         self.views.follow(moves)
 
@@ -149,12 +165,17 @@ class RestPointers(Catalog):
 
     def drop(self, names: Sequence[LakeName]) -> None:
         """Forget tables, one after another; `commits`, without which nothing is read, first."""
+        looks.forget_all(self.lake)
         ordered = sorted(names, key=lambda name: (name.table != "commits", name))
         self.views.forget_tables(ordered)
         with explained(self.lake):
             for name in ordered:
                 with suppress(NoSuchTableError):
                     self._rest.drop_table((name.namespace, name.table))
+
+    def bring(self, name: LakeName) -> None:
+        """Note that Spark has changed a table's main."""
+        looks.forget(self.lake, [name])
 
     def discard(self, name: LakeName, pipeline: str) -> None:
         """Drop a table that is marked as being filled."""
@@ -210,6 +231,7 @@ class RestPointers(Catalog):
         if answered is None or COPYING in answered.metadata.get("properties", {}):
             return None
         catalog_metadata.remember(answered.location, answered.metadata, answered.size)
+        catalog_metadata.load_top(answered.location)  # of very many tables the whole is not remembered
         return answered.location
 
     def answered(self, name: LakeName) -> Answered | None:
@@ -342,40 +364,6 @@ class RestPointers(Catalog):
             if status >= SERVERS_FAULT
             else "check that this user may change these tables there",
         )
-
-
-class Pointers(Mapping[LakeName, str]):
-    """Pointers, each read once, when it is asked for; several at a time where all are.
-
-    Args:
-        names: gives the names of all tables.
-        location: gives a table's pointer; None if it is not there.
-    """
-
-    def __init__(
-        self, names: Callable[[], Collection[LakeName]], location: Callable[[LakeName], str | None]
-    ) -> None:
-        self._names = names
-        self._location = location
-        self._read: dict[LakeName, str | None] = {}
-
-    def __getitem__(self, name: LakeName) -> str:
-        if name not in self._read:
-            self._read[name] = self._location(name)
-        location = self._read[name]
-        if location is None:
-            raise KeyError(str(name))
-        return location
-
-    def __iter__(self) -> Iterator[LakeName]:
-        names = sorted(self._names())
-        unread = [name for name in names if name not in self._read]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            self._read.update(zip(unread, pool.map(self._location, unread), strict=True))
-        return (name for name in names if self._read[name] is not None)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 def _name(of: Change) -> LakeName:

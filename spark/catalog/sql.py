@@ -11,14 +11,14 @@ IMMEDIATE would); on PostgreSQL rows are locked in one order, so two publishers 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 from psycopg.abc import RV, PQGen
 from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
-from sqlalchemy import ColumnElement, delete, event, insert, select, update
+from sqlalchemy import ColumnElement, and_, delete, event, insert, or_, select, update
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
@@ -43,6 +43,8 @@ from slotlake.spark.tables.metadata import Metadata
 
 LOCK_SECONDS = 20
 _INTERVAL_SECONDS = 0.1
+# SQLite takes 32,766 parameters in a statement; above this, reading all rows costs little more.
+_NAMED_IN_A_QUERY_MAX = 1000
 _TABLES = IcebergTables.__table__.c
 
 
@@ -117,6 +119,28 @@ class SqlPointers(Catalog):
         with self._transaction() as connection:
             location = connection.execute(query).scalar()
         return None if location is None else str(location)
+
+    def pointers_of(self, names: Collection[LakeName]) -> Mapping[LakeName, str]:
+        """Those of these tables, in one query; where they are very many, out of all."""
+        if not names:
+            return {}
+        if len(names) > _NAMED_IN_A_QUERY_MAX:
+            return super().pointers_of(names)
+        by_namespace: dict[str, list[str]] = {}
+        for name in names:
+            by_namespace.setdefault(name.namespace, []).append(name.table)
+        named = [
+            and_(_TABLES.table_namespace == namespace, _TABLES.table_name.in_(tables))
+            for namespace, tables in by_namespace.items()
+        ]
+        query = select(_TABLES.table_namespace, _TABLES.table_name, _TABLES.metadata_location).where(
+            _TABLES.catalog_name == self.lake.catalog,
+            _TABLES.metadata_location.is_not(None),
+            _TABLES.table_namespace.not_in(views.marked(self.lake.catalog)),
+            or_(*named),
+        )
+        with self._transaction() as connection:
+            return {LakeName(row[0], row[1]): row[2] for row in connection.execute(query)}
 
     def names(self) -> Collection[LakeName]:
         """The tables of the same query."""

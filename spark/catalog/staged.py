@@ -25,8 +25,9 @@ from slotlake.decoder.errors import LakeError
 from slotlake.spark import exchange
 from slotlake.spark.catalog.base import Catalog, Loaded, Move, ViewNamespace, moved_by_another
 from slotlake.spark.catalog.fence import require_lock
-from slotlake.spark.catalog.rest import Pointers, RestPointers
+from slotlake.spark.catalog.rest import RestPointers
 from slotlake.spark.catalog.rest_changes import COPYING, Change
+from slotlake.spark.catalog.rest_pointers import Pointers
 from slotlake.spark.catalog.rest_published import (
     METADATA_PROPERTY,
     STAGED_PROPERTIES,
@@ -72,6 +73,10 @@ class StagedCatalog(Catalog):
     def pointers(self) -> Mapping[LakeName, str]:
         """The lake's tables, each asked for when it is needed."""
         return Pointers(self.names, self._location)
+
+    def pointers_of(self, names: Collection[LakeName]) -> Mapping[LakeName, str]:
+        """Those of these tables, several asked for at a time; no other table is."""
+        return Pointers(self.names, self._location).of(names)
 
     def names(self) -> Collection[LakeName]:
         """Every table that the server has, and those that are being filled."""

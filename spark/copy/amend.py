@@ -32,7 +32,7 @@ from slotlake.spark.merge.rows import frame_by_session, read_files
 from slotlake.spark.merge.run import Work, apply_shape, run_statements, view_of
 from slotlake.spark.names import LakeName, quote
 from slotlake.spark.publish.commits import Point
-from slotlake.spark.publish.derived_tables import load_derived_tables
+from slotlake.spark.publish.derived_tables import load_derived_tables, with_derived_names
 from slotlake.spark.publish.place import CopyTarget, companions_in
 from slotlake.spark.publish.sidecar import TableCopy
 from slotlake.spark.publish.swap import require_owner, reset_stage
@@ -77,7 +77,7 @@ class Amendment:
             LakeError: the lake has no such table, or it is not this pipeline's.
         """
         with open_catalog(lake) as catalog:
-            pointers = catalog.pointers()
+            pointers = catalog.pointers_of(with_derived_names([name]))
             table = load(pointers, name)
             require_owner(table, pipeline)
             table, _ = rename_reserved_columns(catalog, table, load_derived_tables(pointers, name))
@@ -104,7 +104,7 @@ class Amendment:
             LakeError: Spark failed, or took away more or fewer rows.
         """
         with open_catalog(self._lake) as catalog:
-            pointers = catalog.pointers()
+            pointers = catalog.pointers_of(with_derived_names([self._name]))
             table = load(pointers, self._name)
             derived = load_derived_tables(pointers, self._name)
             reset_stage(catalog, [table, *derived.values()])

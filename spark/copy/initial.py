@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.failpoints import reach
 from slotlake.spark import exchange
+from slotlake.spark.catalog.base import load_all, load_one
 from slotlake.spark.catalog.open import Catalog, Move, check_lake, open_catalog
 from slotlake.spark.catalog.tags import tagged
 from slotlake.spark.copy.files import with_files
@@ -147,7 +148,7 @@ class InitialCopy:
         """Where this table's files go."""
         name = schema.lake_name(self._lake.namespace)
         with open_catalog(self._lake) as catalog:
-            hidden = load(catalog.pointers(), copying(name))
+            hidden = load_one(catalog, copying(name))
             return copy_target(self._lake, name, hidden.metadata, self._tables[name])
 
     def register(self, schema: TableSchema, stale: pa.Table | None = None) -> int:
@@ -203,18 +204,17 @@ class InitialCopy:
             fill_derived_table(self._session, self._lake, each, self._tables.get(each.mirror), point)
         leftovers = stage_leftover_tables(self._session, self._lake, self._tables, point)
         with open_catalog(self._lake) as catalog:
-            hidden = {name: load(catalog.pointers(), copying(name)) for name in self._names}
+            loaded = load_all(catalog, [copying(name) for name in self._names])
+            hidden = {name: loaded[copying(name)] for name in self._names}
             snapshots = {name: catalog_metadata.ref(t.metadata, MAIN) or 0 for name, t in hidden.items()}
-            snapshots |= {name: staged_id(load(catalog.pointers(), name)) for name in leftovers}
+            staged = load_all(catalog, leftovers)
+            snapshots |= {name: staged_id(table) for name, table in staged.items()}
             rows = {str(name): _rows(hidden[name]) for name in self._tables}
             keep_positions, commits = self._commits(catalog, replace(point, changed=rows), snapshots)
             moves = [
                 self._move_to_visible(catalog, hidden[name], name, point, keep_positions) for name in hidden
             ]
-            moves += [
-                staged_move(catalog, load(catalog.pointers(), name), point, keep_positions)
-                for name in leftovers
-            ]
+            moves += [staged_move(catalog, table, point, keep_positions) for table in staged.values()]
             moves.append(commits)
             reach("init.before_publish")
             catalog.move(moves)
@@ -240,10 +240,10 @@ class InitialCopy:
 
     def _load(self, name: LakeName) -> Loaded:
         with open_catalog(self._lake) as catalog:
-            return load(catalog.pointers(), name)
+            return load_one(catalog, name)
 
     def _refuse_existing(self, catalog: Catalog) -> None:
-        pointers = catalog.pointers()
+        pointers = catalog.pointers_of(self._names)
         for name in self._names:
             if name in pointers and not self._drop_half_published(pointers, name, catalog):
                 owner = load(pointers, name).metadata.get("properties", {}).get(PIPELINE_PROPERTY)
@@ -269,7 +269,7 @@ class InitialCopy:
         """The tables that the newest point names."""
         if not is_owned_by(catalog, self._pipeline):
             return ()
-        return pins_of(load(catalog.pointers(), commits_name(self._lake.namespace)))
+        return pins_of(load_one(catalog, commits_name(self._lake.namespace)))
 
     def _create(self, name: LakeName) -> None:
         location = table_directory(self._lake, name)
@@ -292,7 +292,7 @@ class InitialCopy:
         if mode and not {column.name for column in schema.live}.issuperset(layout.columns):
             return
         with open_catalog(self._lake) as catalog:
-            table = load(catalog.pointers(), copying(name))
+            table = load_one(catalog, copying(name))
             metadata = laid_out(table.metadata, layout, schema, mode)
             if metadata is not table.metadata:
                 catalog.move([catalog.prepared(table, metadata)])
@@ -300,14 +300,14 @@ class InitialCopy:
     def _add_files(self, name: LakeName, files: Sequence[Location], unused: Collection[str] = ()) -> Loaded:
         """Make these files' rows content of a hidden table, from which these columns leave."""
         with open_catalog(self._lake) as catalog:
-            hidden = load(catalog.pointers(), copying(name))
+            hidden = load_one(catalog, copying(name))
             partitions: Spread = {}
             if is_laid_out(hidden.metadata) and files:
                 partitions = self._spread(name, hidden, files)
                 files = list(partitions)
             metadata = with_files(hidden.metadata, files, unused, partitions=partitions)
             catalog.move([catalog.prepared(hidden, metadata)])
-            return load(catalog.pointers(), copying(name))
+            return load_one(catalog, copying(name))
 
     def _spread(self, name: LakeName, hidden: Loaded, files: Sequence[Location]) -> Spread:
         directory = exchange.exchange_path(self._lake, "copying", name.namespace, name.table, "spread")
@@ -336,7 +336,7 @@ class InitialCopy:
     ) -> tuple[list[int], Move]:
         """The points that are kept, and the move of `commits`."""
         name = commits_name(self._lake.namespace)
-        pointers = catalog.pointers()
+        pointers = catalog.pointers_of([name])
         if name in pointers:
             present = load(pointers, name)
             require_position(present.metadata, name, point, point.position)
@@ -348,7 +348,7 @@ class InitialCopy:
         clear_leftovers(catalog, self._pipeline, [name])
         claim_directory(location, self._pipeline)
         create_commits(catalog.iceberg, hidden, location, self._pipeline)
-        new_table = load(catalog.pointers(), hidden)
+        new_table = load_one(catalog, hidden)
         metadata = with_point(new_table, point, snapshots, snapshots)
         keep_positions = [point.position]
         return keep_positions, catalog.prepared(
@@ -385,7 +385,7 @@ def is_owned_by(catalog: Catalog, pipeline: str) -> bool:
         LakeError: it is another pipeline's, or a later version has written the lake.
     """
     name = commits_name(catalog.lake.namespace)
-    pointers = catalog.pointers()
+    pointers = catalog.pointers_of([name])
     if name not in pointers:
         return False
     metadata = load(pointers, name).metadata

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from slotlake.decoder.failpoints import reach
 from slotlake.spark import exchange
+from slotlake.spark.catalog.base import load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.copy import marked
 from slotlake.spark.copy.stale_rows import key_condition
@@ -29,7 +30,7 @@ from slotlake.spark.merge.rows import read_files, view_of_rows
 from slotlake.spark.merge.run import Work, apply_shape, run_statements, run_steps, stage_shape
 from slotlake.spark.names import LakeName, quote
 from slotlake.spark.publish.commits import Point
-from slotlake.spark.publish.derived_tables import empty_insert, load_derived_tables
+from slotlake.spark.publish.derived_tables import empty_insert, load_derived_tables, with_derived_names
 from slotlake.spark.publish.place import CopyTarget, companions_in
 from slotlake.spark.publish.sidecar import TableCopy
 from slotlake.spark.publish.swap import Loaded, Published, load, publish_tables, require_owner, reset_stage
@@ -115,7 +116,7 @@ class Replacement:
             LakeError: Spark failed.
         """
         with open_catalog(self._lake) as catalog:
-            pointers = catalog.pointers()
+            pointers = catalog.pointers_of(with_derived_names([self._name]))
             table = load(pointers, self._name)
             table, derived = rename_reserved_columns(
                 catalog, table, load_derived_tables(pointers, self._name)
@@ -143,7 +144,7 @@ def publish_wider_columns(
     """
     name = schema.lake_name(lake.namespace)
     with open_catalog(lake) as catalog:
-        table = load(catalog.pointers(), name)
+        table = load_one(catalog, name)
         require_owner(table, point.pipeline)
         reset_stage(catalog, [table])
     stage_shape(Work(session, lake, point, table, Path()), schema)
@@ -311,4 +312,4 @@ def _view(work: Work, target: CopyTarget, schema: TableSchema, place: Path) -> I
 
 def _load(lake: LakeSettings, name: LakeName) -> Loaded:
     with open_catalog(lake) as catalog:
-        return load(catalog.pointers(), name)
+        return load_one(catalog, name)

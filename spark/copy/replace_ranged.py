@@ -33,7 +33,7 @@ from slotlake.spark.merge.fields import field_changes
 from slotlake.spark.merge.run import Work, run, run_steps
 from slotlake.spark.names import LakeName
 from slotlake.spark.publish.commits import RUN, STEPS, Point
-from slotlake.spark.publish.derived_tables import load_derived_tables
+from slotlake.spark.publish.derived_tables import load_derived_tables, with_derived_names
 from slotlake.spark.publish.place import CopyTarget, companions_in, field_ids, inner_ids
 from slotlake.spark.publish.sidecar import EXACT_IDS, TableCopy
 from slotlake.spark.publish.swap import publish_tables, require_owner, reset_stage, steps_staged
@@ -85,7 +85,7 @@ class RangedReplacement:
         for schema in schemas:
             name = schema.lake_name(self._lake.namespace)
             with open_catalog(self._lake) as catalog:
-                pointers = catalog.pointers()
+                pointers = catalog.pointers_of(with_derived_names([name]))
                 table = load(pointers, name)
                 require_owner(table, self._point.pipeline)
                 table, _ = rename_reserved_columns(catalog, table, load_derived_tables(pointers, name))
@@ -112,7 +112,7 @@ class RangedReplacement:
         table_copy = self._table_copy(self._final(schema))
         name = schema.lake_name(self._lake.namespace)
         with open_catalog(self._lake) as catalog:
-            pointers = catalog.pointers()
+            pointers = catalog.pointers_of(with_derived_names([name]))
             table, derived = rename_reserved_columns(
                 catalog, load(pointers, name), load_derived_tables(pointers, name)
             )

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from slotlake.spark import exchange
-from slotlake.spark.catalog.base import Loaded, load
+from slotlake.spark.catalog.base import Loaded, load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.merge.fields import field_types
@@ -41,7 +41,7 @@ def delete_rows(
         return
     columns = [schema.column(name) for name in schema.key]
     with open_catalog(lake) as catalog:
-        present = field_types(load(catalog.pointers(), table.name).metadata)
+        present = field_types(load_one(catalog, table.name).metadata)
     names = [(c.lake_name, c.exact_name if c.exact_name in present else None) for c in columns]
     directory = exchange.exchange_directory(lake, "copy", table.name.namespace, table.name.table)
     try:

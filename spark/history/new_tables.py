@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from slotlake.spark import exchange
-from slotlake.spark.catalog.base import Loaded, load
+from slotlake.spark.catalog.base import Loaded, load, load_one
 from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.history.modes import MODES, with_mirror_fields
 from slotlake.spark.lake import LakeSettings
@@ -25,6 +25,7 @@ from slotlake.spark.publish.derived_tables import (
     column_names,
     derived_table_names,
     load_derived_tables,
+    with_derived_names,
 )
 from slotlake.spark.publish.points import COMMITTED
 from slotlake.spark.publish.swap import require_owner, reset_stage
@@ -76,11 +77,12 @@ def missing_derived_tables(
     """
     if not modes:
         return []
-    namespace, pointers = catalog.lake.namespace, catalog.pointers()
+    namespace = catalog.lake.namespace
+    mirrors = [lake_table(namespace, *parse_postgres_name(table)) for table in modes]
+    pointers = catalog.pointers_of(with_derived_names(mirrors))
     new_mirrors = {table.lake_name(namespace): table for table in tables}
     missing = []
-    for table in modes:
-        mirror = lake_table(namespace, *parse_postgres_name(table))
+    for table, mirror in zip(modes, mirrors, strict=True):
         if mirror in new_mirrors:
             schema = new_mirrors[mirror]
         elif mirror in pointers:
@@ -141,7 +143,7 @@ def stage_leftover_tables(
         LakeError: one of them is not this pipeline's, or Spark failed.
     """
     with open_catalog(lake) as catalog:
-        pointers = catalog.pointers()
+        pointers = catalog.pointers_of(with_derived_names(tables))
         leftovers = [
             (table, mode, mirror)
             for mirror in tables
@@ -201,8 +203,8 @@ def take_copy(work: Work, mode: str, schema: TableSchema, mirror: LakeName, name
 def _source_time(lake: LakeSettings) -> datetime:
     """The source's time, as far as the lake knows it."""
     with open_catalog(lake) as catalog:
-        pointers = catalog.pointers()
         name = commits_name(lake.namespace)
+        pointers = catalog.pointers_of([name])
         newest = (
             catalog_metadata.newest_of_a_point(load(pointers, name).metadata) if name in pointers else None
         )
@@ -212,4 +214,4 @@ def _source_time(lake: LakeSettings) -> datetime:
 
 def _load(lake: LakeSettings, name: LakeName) -> Loaded:
     with open_catalog(lake) as catalog:
-        return load(catalog.pointers(), name)
+        return load_one(catalog, name)

@@ -12,13 +12,13 @@ wrote.  Invariant: a check changes nothing; a repair moves pointers only, all in
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.spark import lake_files
-from slotlake.spark.catalog.base import Loaded, load
+from slotlake.spark.catalog.base import Loaded, load, load_all
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.table_files import TableFiles
@@ -33,6 +33,8 @@ from slotlake.spark.tables.schema import PIPELINE_PROPERTY
 
 ROLLED_BACK, WRITTEN, LOST, DAMAGED, MISSING = "rolled back", "written", "lost", "damaged", "missing"
 _NAMED_FILES_MAX = 3
+# Of a lake and a pipeline: the pointer and the snapshot with which a table was found whole.
+_whole: dict[tuple[str, str, str, str], dict[LakeName, tuple[str, int]]] = {}
 
 
 @dataclass(frozen=True)
@@ -59,37 +61,72 @@ class Damage:
 
 
 def find_damage(
-    lake: LakeSettings, pipeline: str, *, files: bool = False, as_written: bool = False
+    lake: LakeSettings,
+    pipeline: str,
+    *,
+    files: bool = False,
+    as_written: bool = False,
+    only: Collection[LakeName] | None = None,
 ) -> list[Damage]:
     """What is wrong with the lake's tables; nothing if all is as it was left.
 
     Args:
+        lake: the lake.
+        pipeline: the pipeline's name.
         files: also see that every data file is there, which takes a look at each.
         as_written: what this process has written into `commits` is not read again.
+        only: look at these tables only, and read each anew.
 
     Raises:
         LakeError: the catalog cannot be reached, or `commits` cannot be read.
     """
     with open_catalog(lake) as catalog:
-        pointers = catalog.pointers()
         name = commits_name(lake.namespace)
-        if name not in pointers:
+        location = catalog.pointer(name)
+        if location is None:
             return []
-        commits = load(pointers, name)
+        commits = Loaded(name, location, catalog_metadata.load(location))
         damages = list(_commits_damage(commits))
         if damages:
             return damages  # the others are to be judged by a row that is not the newest
         pins = pins_of(commits, as_written=as_written)
+        if only is not None:
+            pins = {table: pin for table, pin in pins.items() if table in only}
+        pointers = catalog.looked_at(pins) if only is None else catalog.pointers_of(pins)
+        catalog_metadata.read_ahead(pointers.values())
         position = catalog_metadata.newest_position(commits.metadata) or 0
-        for table in sorted(pins):
-            if belongs(table.namespace, lake.namespace):
-                damages += _table_damage(pointers, table, (pins[table], position), pipeline)
+        damages += _damages(lake, pipeline, pointers, pins, position)
         if files:
             undamaged = {table: table in pointers for table in pins} | {each.table: False for each in damages}
             damages += [
                 d for t in sorted(undamaged) if undamaged[t] for d in _missing_files(load(pointers, t))
             ]
     return damages
+
+
+def _damages(
+    lake: LakeSettings,
+    pipeline: str,
+    pointers: Mapping[LakeName, str],
+    pins: Mapping[LakeName, int],
+    position: int,
+) -> Iterator[Damage]:
+    """Of the tables that are not what they were when they were whole: a metadata file never changes."""
+    key = lake.uri, lake.catalog, lake.namespace, pipeline
+    known = _whole.get(key, {})
+    whole: dict[LakeName, tuple[str, int]] = {}
+    for table in sorted(pins):
+        if not belongs(table.namespace, lake.namespace):
+            continue
+        state = pointers.get(table, ""), pins[table]
+        if known.get(table) != state:
+            damages = list(_table_damage(pointers, table, (pins[table], position), pipeline))
+            yield from damages
+            top = {} if damages else catalog_metadata.load_top(state[0])
+            if damages or (catalog_metadata.newest_position(top) or 0) > position:
+                continue
+        whole[table] = state
+    _whole[key] = {**known, **whole} if len(whole) < len(known) else whole
 
 
 def _commits_damage(commits: Loaded) -> Iterator[Damage]:
@@ -175,7 +212,7 @@ def newest_batch(lake: LakeSettings) -> str | None:
     """The name of the newest point: a batch's, or what else led to it."""
     with open_catalog(lake) as catalog:
         name = commits_name(lake.namespace)
-        location = catalog.pointers().get(name)
+        location = catalog.pointer(name)
     if location is None:
         return None
     newest = catalog_metadata.newest_of_a_point(catalog_metadata.load(location))
@@ -190,10 +227,10 @@ def repair_damage(lake: LakeSettings, damages: list[Damage]) -> list[str]:
     """
     repairable = [each for each in damages if each.snapshot is not None]
     with open_catalog(lake) as catalog:
-        pointers = catalog.pointers()
+        tables = load_all(catalog, [each.table for each in repairable])
         moves = []
         for each in repairable:
-            table = load(pointers, each.table)
+            table = tables[each.table]
             if catalog_metadata.ref(table.metadata, MAIN) == each.snapshot:
                 continue  # it was done already
             moved = catalog_metadata.with_ref(table.metadata, MAIN, each.snapshot)

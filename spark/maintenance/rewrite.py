@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import SparkSession
 
 from slotlake.decoder.failpoints import reach
-from slotlake.spark.catalog.base import Loaded, load, load_one
+from slotlake.spark.catalog.base import Loaded, load_one
 from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.expiry import Grace, Removed, expire, remove_files
@@ -95,12 +95,10 @@ def tables_to_maintain(lake: LakeSettings, pipeline: str) -> list[LakeName]:
         LakeError: the catalog cannot be reached.
     """
     with open_catalog(lake) as catalog:
-        pointers = catalog.pointers()
         names = [name for name in catalog.names() if belongs(name.namespace, lake.namespace)]
-        tables = [load(pointers, name) for name in names if name in pointers]
-    own_tables = [
-        table.name for table in tables if table.metadata["properties"].get(PIPELINE_PROPERTY) == pipeline
-    ]
+        pointers = catalog.pointers_of(names)
+        tops = {name: catalog_metadata.load_top(location) for name, location in pointers.items()}
+    own_tables = [name for name, top in tops.items() if top["properties"].get(PIPELINE_PROPERTY) == pipeline]
     commits = commits_name(lake.namespace)
     return sorted(own_tables, key=lambda name: (name == commits, name))
 
@@ -154,7 +152,7 @@ def _of_commits(grace: Grace) -> Grace:
 
 
 def _load(catalog: Catalog, name: LakeName, pipeline: str) -> Loaded:
-    table = load(catalog.pointers(), name)
+    table = load_one(catalog, name)
     require_owner(table, pipeline)
     return table
 

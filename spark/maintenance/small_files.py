@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from slotlake.decoder.failpoints import reach
-from slotlake.spark.catalog.base import Loaded, load
+from slotlake.spark.catalog.base import Loaded, load, load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.maintenance.rewrite import (
@@ -34,7 +34,7 @@ from slotlake.spark.maintenance.rewrite import (
 from slotlake.spark.maintenance.table_files import DataFile, TableFiles
 from slotlake.spark.merge.during_statements import failpoint_during
 from slotlake.spark.names import LakeName
-from slotlake.spark.publish.derived_tables import derived_table_names
+from slotlake.spark.publish.derived_tables import derived_table_names, with_derived_names
 from slotlake.spark.publish.swap import require_owner
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import Metadata
@@ -68,7 +68,7 @@ def tables_to_pack(lake: LakeSettings, mirrors: Collection[LakeName], target_byt
     """
     counts: dict[LakeName, int] = {}
     with open_catalog(lake) as catalog:
-        pointers = catalog.pointers()
+        pointers = catalog.pointers_of(with_derived_names(mirrors))
         for mirror in mirrors:
             names = (mirror, *derived_table_names(pointers, mirror).values())
             tables = [load(pointers, name) for name in names if name in pointers]
@@ -129,7 +129,7 @@ def pack_table(
 
 def _load(lake: LakeSettings, name: LakeName, pipeline: str) -> Loaded:
     with open_catalog(lake) as catalog:
-        table = load(catalog.pointers(), name)
+        table = load_one(catalog, name)
     require_owner(table, pipeline)
     return table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from slotlake.decoder.lsn import format_lsn
-from slotlake.spark.catalog.base import load
+from slotlake.spark.catalog.base import load, load_one
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import lake_table
@@ -31,7 +31,8 @@ def write(lake: LakeSettings, pipeline: str, entries: Sequence[Aside]) -> None:
     """
     name = commits_name(lake.namespace)
     with open_catalog(lake) as catalog:
-        pointers = catalog.pointers()
+        tables = [lake_table(lake.namespace, *each.name) for each in entries]
+        pointers = catalog.pointers_of([name, *tables])
         commits = load(pointers, name)
         before = entries_in(commits.metadata)
         record = before | {each.name: each for each in entries}
@@ -63,7 +64,7 @@ def forget(lake: LakeSettings, names: Collection[Name]) -> None:
         LakeError: someone else changed the lake meanwhile; nothing was changed.
     """
     with open_catalog(lake) as catalog:
-        commits = load(catalog.pointers(), commits_name(lake.namespace))
+        commits = load_one(catalog, commits_name(lake.namespace))
         remaining = {name: each for name, each in entries_in(commits.metadata).items() if name not in names}
         catalog.move([catalog.prepared(commits, with_entries(commits.metadata, remaining))])
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -28,6 +28,15 @@ def derived_table_names(names: Container[LakeName], mirror: LakeName) -> dict[st
     """The tables that the lake keeps beside a mirror, by mode."""
     names_by_mode = {mode: derived_table_name(mirror, suffix) for mode, suffix in SUFFIXES.items()}
     return {mode: name for mode, name in names_by_mode.items() if name in names}
+
+
+def with_derived_names(mirrors: Iterable[LakeName]) -> list[LakeName]:
+    """Mirrors, each with the names that its derived tables would have."""
+    return [
+        name
+        for mirror in mirrors
+        for name in (mirror, *(derived_table_name(mirror, suffix) for suffix in SUFFIXES.values()))
+    ]
 
 
 def load_derived_tables(pointers: Mapping[LakeName, str], mirror: LakeName) -> dict[str, Loaded]:

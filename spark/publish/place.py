@@ -15,11 +15,10 @@ import pyarrow.parquet as pq
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.types.representations import Representation
 from slotlake.spark import exchange, lake_files
-from slotlake.spark.catalog.base import require_own
+from slotlake.spark.catalog.base import load, load_all, require_own
 from slotlake.spark.catalog.open import Catalog, open_catalog
 from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName, belongs, copying, is_copying, visible
-from slotlake.spark.publish.swap import load
 from slotlake.spark.storage.base import StoredFile
 from slotlake.spark.storage.folder import local_path
 from slotlake.spark.storage.location import Location
@@ -216,7 +215,7 @@ def hidden_tables(catalog: Catalog) -> list[LakeName]:
     """Tables of this lake that are, or were, being filled, by the name they would have."""
     bases = [
         LakeName(visible(name.namespace), name.table)
-        for name in catalog.pointers()
+        for name in catalog.names()
         if is_copying(name.namespace)
     ]
     return [name for name in bases if belongs(name.namespace, catalog.lake.namespace)]
@@ -236,7 +235,7 @@ def clear_leftovers(
     Raises:
         LakeError: another pipeline is filling a table of that name.
     """
-    pointers = catalog.pointers()
+    pointers = catalog.pointers_of([each for name in names for each in (name, copying(name))])
     for name in names:
         catalog.discard(name, pipeline)
         hidden = copying(name)
@@ -267,15 +266,19 @@ def clear_unfinished(lake: LakeSettings, pipeline: str) -> None:
         LakeError: the catalog cannot be reached.
     """
     with open_catalog(lake) as catalog:
-        hidden = [name for name in hidden_tables(catalog) if _is_own(catalog, name, pipeline)]
+        hidden = _own_hidden_tables(catalog, pipeline)
         clear_leftovers(catalog, pipeline, hidden)
         for namespace in {copying(name).namespace for name in hidden}:
             catalog.drop_namespace(namespace)
 
 
-def _is_own(catalog: Catalog, name: LakeName, pipeline: str) -> bool:
-    properties = load(catalog.pointers(), copying(name)).metadata.get("properties", {})
-    return bool(properties.get(PIPELINE_PROPERTY) == pipeline)
+def _own_hidden_tables(catalog: Catalog, pipeline: str) -> list[LakeName]:
+    names = hidden_tables(catalog)
+    tables = load_all(catalog, [copying(name) for name in names])
+    owners = {
+        name: tables[copying(name)].metadata.get("properties", {}).get(PIPELINE_PROPERTY) for name in names
+    }
+    return [name for name in names if owners[name] == pipeline]
 
 
 def _claimed_by(location: Location) -> str | None:

@@ -19,7 +19,7 @@ from slotlake.spark.lake import LakeSettings
 from slotlake.spark.names import LakeName, lake_table, parse_postgres_name, postgres_name
 from slotlake.spark.publish.aside import Name
 from slotlake.spark.publish.commits import Point, commits_name
-from slotlake.spark.publish.derived_tables import derived_table_names
+from slotlake.spark.publish.derived_tables import derived_table_names, with_derived_names
 from slotlake.spark.publish.place import table_directory
 from slotlake.spark.publish.sidecar import NOTHING, BatchSidecar
 from slotlake.spark.publish.swap import (
@@ -77,7 +77,7 @@ def publish_batch(
     point = point_of(batch, pipeline)
     changed = touched_tables(lake, batch, sidecar)
     with open_catalog(lake) as catalog:
-        pointers = catalog.pointers()
+        pointers = catalog.pointers_of(with_derived_names(changed))
         gone = sorted(name for name in staged if name in changed and name not in pointers)
         if gone and is_pending(catalog, point, batch.start_lsn):
             raise _dropped(lake, gone[0], staged[gone[0]])

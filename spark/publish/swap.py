@@ -72,8 +72,8 @@ def lake_position(lake: LakeSettings) -> int | None:
         LakeError: the lake cannot be read.
     """
     with open_catalog(lake) as catalog:
-        pointers = catalog.pointers()
-    name = commits_name(lake.namespace)
+        name = commits_name(lake.namespace)
+        pointers = catalog.pointers_of([name])
     return position_of(load(pointers, name).metadata, name) if name in pointers else None
 
 
@@ -89,7 +89,7 @@ def publish_tables(lake: LakeSettings, point: Point, tables: Sequence[LakeName],
     """
     commits = commits_name(lake.namespace)
     with open_catalog(lake) as catalog:
-        pointers = catalog.pointers()
+        pointers = catalog.pointers_of([commits, *tables])
         before = load(pointers, commits)
         if is_published(before.metadata, commits, point):
             return Published(point, position_of(before.metadata, commits), already=True)

@@ -25,16 +25,17 @@ from slotlake.spark.catalog.pointers import read_pointers
 from slotlake.spark.fold.conflicts import Conflicts
 from slotlake.spark.history.columns import HOLDS, derived_column
 from slotlake.spark.lake import LakeSettings
-from slotlake.spark.names import COMMITS, LakeName, belongs, lake_table, parse_postgres_name
+from slotlake.spark.names import LakeName, belongs, lake_table, parse_postgres_name
 from slotlake.spark.publish import aside
 from slotlake.spark.publish.derived_tables import derived_table_names
 from slotlake.spark.publish.past import location_at
 from slotlake.spark.publish.points import choose
 from slotlake.spark.publish.position import commits_name, position_of, require_known_format
+from slotlake.spark.read import newest
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables import soft_deletes
 from slotlake.spark.tables.metadata import LSN, Metadata
-from slotlake.spark.tables.schema import SCHEMA_PROPERTY, LakeColumn, TableSchema, schema_of
+from slotlake.spark.tables.schema import LakeColumn, TableSchema, schema_of
 from slotlake.spark.tables.settle import schema_id_at, shape_at
 
 if TYPE_CHECKING:
@@ -78,14 +79,14 @@ class Pinned:
         if reached is not None and reached <= self.position:
             return catalog_metadata.head(top)
         head = catalog_metadata.head(self.metadata)
-        newest = True
+        is_newest = True
         for snapshot in catalog_metadata.ancestry(self.metadata):
             lsn = catalog_metadata.summary(snapshot).get(LSN)
             if lsn is None:
                 continue
             if parse_lsn(lsn) <= self.position:
-                return head if newest else snapshot
-            newest = False
+                return head if is_newest else snapshot
+            is_newest = False
         # An expiry breaks the chain: it takes away what lies between the kept points.
         return catalog_metadata.snapshot(self.metadata, catalog_tags.at(self.metadata, self.position))
 
@@ -155,17 +156,17 @@ class ReadPoint:
             commits = load(pointers, name).metadata
             require_known_format(commits, name)
             position = position_of(commits, name) if at is None else choose(commits, name, at)
-            pinned = {
-                n: Pinned(n, where, position)
-                for n, where in pointers.items()
-                if belongs(n.namespace, lake.namespace)
-            }
+            own = ((n, where) for n, where in pointers.items() if belongs(n.namespace, lake.namespace))
+            pinned = {n: Pinned(n, where, position) for n, where in own}
         return cls(lake, position, pinned)
 
     def tables(self) -> list[TableSchema]:
         """The tables in this cut, by source name."""
-        schemas = [self._schema(name) for name in self._names()]
-        return sorted(schemas, key=lambda schema: (schema.schema, schema.table))
+        return sorted(self.mirrors().values(), key=lambda schema: (schema.schema, schema.table))
+
+    def mirrors(self) -> dict[LakeName, TableSchema]:
+        """The tables in this cut, by their names in the lake."""
+        return newest.mirrors(self.lake, self.pinned, self.position)
 
     def aside_now(self) -> dict[aside.Name, aside.Aside]:
         """The tables that are set aside in the catalog's present record, whatever the point is."""
@@ -264,14 +265,6 @@ class ReadPoint:
         name = commits_name(self.lake.namespace)
         return newest_times(Loaded(name, self.pinned[name].location, self.pinned[name].metadata))
 
-    def _names(self) -> list[LakeName]:
-        """Tables of the source that were there at the cut."""
-        return [
-            name
-            for name, pinned in self.pinned.items()
-            if name.table != COMMITS and SCHEMA_PROPERTY in pinned.properties and pinned.snapshot is not None
-        ]
-
     def find(self, table: str) -> LakeName:
         """The lake table of a name as PostgreSQL writes it.
 
@@ -289,7 +282,11 @@ class ReadPoint:
         Raises:
             KeyError: the cut has no such table.
         """
-        names = derived_table_names(self.pinned, self.find(table))
+        return self.derived_tables_of(self.find(table))
+
+    def derived_tables_of(self, mirror: LakeName) -> dict[str, LakeName]:
+        """As :meth:`derived_tables`, of a mirror by its name in the lake."""
+        names = derived_table_names(self.pinned, mirror)
         return {mode: name for mode, name in names.items() if self.pinned[name].snapshot is not None}
 
     def _schema(self, name: LakeName) -> TableSchema:

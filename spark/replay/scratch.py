@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from slotlake.decoder.errors import LakeError
 from slotlake.spark import lake_files
-from slotlake.spark.catalog.base import load
+from slotlake.spark.catalog.base import load, load_one
 from slotlake.spark.catalog.open import Catalog, check_lake, open_catalog
 from slotlake.spark.catalog.tags import tagged
 from slotlake.spark.copy.files import with_own_manifests
@@ -181,7 +181,7 @@ def _make_commits(catalog: Catalog, point: Point, snapshots: dict[LakeName, int]
     catalog.drop([hidden])
     catalog.make_namespace(hidden.namespace)
     create_commits(catalog.iceberg, hidden, location, point.pipeline)
-    new_table = load(catalog.pointers(), hidden)
+    new_table = load_one(catalog, hidden)
     metadata = with_point(new_table, point, snapshots, snapshots)
     catalog.move([catalog.prepared(new_table, tagged(metadata, {}, point.position, [point.position]), name)])
     catalog.drop_namespace(hidden.namespace)

@@ -17,13 +17,15 @@ import time
 import uuid
 import zlib
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import Any
 
 from slotlake.decoder.errors import LAKE_ALTERED, LakeError
 from slotlake.decoder.lsn import parse_lsn
 from slotlake.spark import lake_files
+from slotlake.spark.storage.location import Location
 
 Metadata = dict[str, Any]
 
@@ -33,7 +35,10 @@ _PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
 _PREVIOUS_VERSIONS_DEFAULT = 100
 # Parsed they take several times as much.
 _RECENT_BYTES_MAX = 16 * 1024 * 1024
-_RECENT_TOPS_BYTES_MAX = 32 * 1024 * 1024
+# Room for 10,000 tables: every batch looks at all of them in turn; with room for fewer none would be there.
+_RECENT_TOPS_BYTES_MAX = 192 * 1024 * 1024
+_RECENT_TOPS_OF_A_TABLE = 2
+_READ_AT_ONCE = 8
 _TOP_BYTES = 2048  # about, beside its properties
 
 
@@ -43,8 +48,10 @@ class _Recent:
     Of a thousand tables a batch changes ten, and all of them are looked at several times in it.
     """
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, of_a_table: int | None = None) -> None:
         self._bytes_max = bytes_max
+        self._of_a_table = of_a_table
+        self._tables: dict[str, list[str]] = {}
         self._found: OrderedDict[str, tuple[Metadata, int]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
@@ -61,12 +68,24 @@ class _Recent:
             if location not in self._found:
                 self._found[location] = metadata, size
                 self._bytes += size
+                self._remove_older(location)
             while self._bytes > self._bytes_max:
                 self._bytes -= self._found.popitem(last=False)[1][1]
 
+    def _remove_older(self, location: str) -> None:
+        """Let go of a table's older files: nobody asks for them again, and their room is others'."""
+        if self._of_a_table is None:
+            return
+        files = self._tables.setdefault(location.rpartition("/")[0], [])
+        if location not in files:
+            files.append(location)
+        while len(files) > self._of_a_table:
+            _, size = self._found.pop(files.pop(0), (None, 0))
+            self._bytes -= size
+
 
 _recent = _Recent(_RECENT_BYTES_MAX)
-_recent_tops = _Recent(_RECENT_TOPS_BYTES_MAX)
+_recent_tops = _Recent(_RECENT_TOPS_BYTES_MAX, _RECENT_TOPS_OF_A_TABLE)
 
 
 def load(location: str) -> Metadata:
@@ -121,6 +140,21 @@ def load_top(location: str) -> Metadata:
     size = _TOP_BYTES * (1 + above) + sum(len(value) for value in top["properties"].values())
     _recent_tops.put(location, top, size)
     return top
+
+
+def read_ahead(locations: Iterable[str]) -> None:
+    """Read the tops of many tables that are not remembered; several at a time, if they are in a store.
+
+    A process that has just begun remembers none, and each is a request that mostly waits.
+
+    Raises:
+        LakeError: as :func:`load`.
+    """
+    unread = [each for each in locations if _recent_tops.get(each) is None and _recent.get(each) is None]
+    if len(unread) > 1 and Location(unread[0]).is_in_bucket:
+        with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
+            for _ in pool.map(load_top, unread):
+                pass
 
 
 def _parsed(content: bytes, location: str) -> Metadata:

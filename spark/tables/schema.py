@@ -46,7 +46,7 @@ _PROPERTIES = {
 # Iceberg counts and bounds so many columns by default; a wide table's key must have them wherever it stands.
 COLUMNS_COUNTED = 100
 # Every batch looks at the shapes of all tables several times, and they hardly ever change.
-_READ_LATELY = 4096
+_READ_LATELY = 1 << 15
 # Attribute of a shape → its key in the property, where earlier versions chose another word.
 _STORED_NAMES = {"fingerprint": "mark"}
 _FIELD_NAMES = {stored: name for name, stored in _STORED_NAMES.items()}

@@ -5,8 +5,8 @@ that are there (an idle sync, a batch that touches ten) is held against the smal
 does something for each table (init, a batch that touches all, maintain, verify, status, validate, drop) by
 its seconds per table. So a cost of O(n²) shows as a ratio that falls with the size.
 
-Above :data:`_COPIED_MAX` tables, the others are not copied but placed (bench/many.py): that takes minutes
-instead of hours, and leaves out init, the batch that touches all, and maintenance.
+Above :data:`_COPIED_MAX` tables, the others are not copied but placed (bench/tables/placed.py): that takes
+minutes instead of hours, and leaves out init, the batch that touches all, and maintenance.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import yaml
 
 from slotlake.bench.figures import Figure
 from slotlake.bench.lakes import NAMESPACE
-from slotlake.bench.many import TOUCHED, place_tables
+from slotlake.bench.tables.placed import TOUCHED, place_tables
 from slotlake.bench.workload import (
     COLUMNS,
     DATABASE,

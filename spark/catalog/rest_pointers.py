@@ -1,0 +1,88 @@
+"""The pointers of a REST catalog's tables: each is a request, made when somebody asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from slotlake.spark.catalog import looks
+from slotlake.spark.lake import LakeSettings
+from slotlake.spark.names import COMMITS, LakeName
+from slotlake.spark.tables import metadata as catalog_metadata
+from slotlake.spark.tables.metadata import MAIN
+
+# A table asked for is a request that mostly waits; the session keeps ten connections.
+_AT_ONCE = 8
+
+
+class Pointers(Mapping[LakeName, str]):
+    """Pointers, each read once, when it is asked for; several at a time where all are.
+
+    Args:
+        names: gives the names of all tables.
+        location: gives a table's pointer; None if it is not there.
+    """
+
+    def __init__(
+        self, names: Callable[[], Collection[LakeName]], location: Callable[[LakeName], str | None]
+    ) -> None:
+        self._names = names
+        self._location = location
+        self._read: dict[LakeName, str | None] = {}
+
+    def __getitem__(self, name: LakeName) -> str:
+        if name not in self._read:
+            self._read[name] = self._location(name)
+        location = self._read[name]
+        if location is None:
+            raise KeyError(str(name))
+        return location
+
+    def __iter__(self) -> Iterator[LakeName]:
+        return iter(self.of(sorted(self._names())))
+
+    def of(self, names: Collection[LakeName]) -> dict[LakeName, str]:
+        """Read the pointers of these tables; those that are not there are left out."""
+        unread = [name for name in names if name not in self._read]
+        if len(unread) > 1:
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                self._read.update(zip(unread, pool.map(self._location, unread), strict=True))
+        return {name: self[name] for name in names if name in self}
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class SparingPointers(Pointers):
+    """As :class:`Pointers`, but all tables may be as they were read lately (spark/catalog/looks.py).
+
+    Args:
+        lake: the lake.
+        names: as for :class:`Pointers`.
+        location: as for :class:`Pointers`.
+    """
+
+    def __init__(
+        self,
+        lake: LakeSettings,
+        names: Callable[[], Collection[LakeName]],
+        location: Callable[[LakeName], str | None],
+    ) -> None:
+        super().__init__(names, location)
+        self._lake = lake
+
+    def __iter__(self) -> Iterator[LakeName]:
+        commits = LakeName(self._lake.namespace, COMMITS)
+        location = self.get(commits)
+        head = None if location is None else catalog_metadata.ref(catalog_metadata.load(location), MAIN)
+        seen = looks.remembered(self._lake, head)
+        if seen is None:
+            pointers = self.of(sorted(self._names()))
+            looks.remember(self._lake, head, pointers)
+            return iter(pointers)
+        self._read |= {name: where for name, where in seen.items() if where is not None and name != commits}
+        pointers = self.of(sorted(seen))
+        looks.amend(
+            self._lake, {name: pointers[name] for name in seen if seen[name] is None and name in pointers}
+        )
+        return iter(pointers)
