@@ -14,9 +14,12 @@ from slotlake.decoder.errors import LakeError
 from slotlake.decoder.lsn import format_lsn
 from slotlake.infra.config.private_files import with_private_files
 from slotlake.infra.journal.events import note_look
+from slotlake.infra.journal.journal import Journal
 from slotlake.infra.status.overview import overview
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.spark.read.point import Pinned, ReadPoint
 
@@ -41,13 +44,14 @@ def look(pipeline: OpenPipeline) -> dict[str, Any]:
     seen: dict[str, Any] = {"time": time.time(), "status": report.as_dict()}
     seen |= {"tables": {}, "points": [], "points_kept": 0}
     if report.last_consistent_lsn is not None:
+        before = Journal(pipeline.file.state_dir).look.mapping().get("tables", {})
         with suppress(LakeError):  # the lake was reachable a moment ago; what is missing is not shown
-            seen |= _lake_facts(pipeline)
+            seen |= _lake_facts(pipeline, before)
     note_look(pipeline.file.state_dir, seen)
     return seen
 
 
-def _lake_facts(pipeline: OpenPipeline) -> dict[str, Any]:
+def _lake_facts(pipeline: OpenPipeline, before: Mapping[str, Any]) -> dict[str, Any]:
     from slotlake.spark.publish.points import readable_points
     from slotlake.spark.publish.position import commits_name
     from slotlake.spark.read.point import ReadPoint
@@ -66,15 +70,21 @@ def _lake_facts(pipeline: OpenPipeline) -> dict[str, Any]:
         }
         for each in newest
     ]
-    return {"tables": _tables(point), "points": points, "points_kept": len(readable)}
+    return {"tables": _tables(point, before), "points": points, "points_kept": len(readable)}
 
 
-def _tables(point: ReadPoint) -> dict[str, dict[str, Any]]:
+def _tables(point: ReadPoint, before: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The facts of all tables; those of a table whose metadata is the file of the last look are not read."""
     began = time.monotonic()
     tables = {}
     for table in point.tables():
         pinned = point.pinned[point.find(table.source_name)]
-        facts = table_facts(pinned)
+        file = pinned.pointer.rpartition("/")[2]
+        known = before.get(table.source_name, {})
+        if known.get("metadata") == file and known.get("exact_texts") is not None:
+            tables[table.source_name] = known
+            continue
+        facts = {**table_facts(pinned), "metadata": file}
         if time.monotonic() - began < _EXACT_SECONDS_MAX:
             facts["exact_texts"] = _exact_texts(pinned)
         tables[table.source_name] = facts

@@ -78,8 +78,8 @@ def note_confirmed(state_dir: Path, seconds: float) -> None:
     journal = Journal(state_dir)
     entry = journal.open_batch.mapping()
     if "time" in entry:
-        entry["steps"]["confirm"] = round(seconds, 3)
         with journal.writing():
+            entry["steps"]["confirm"] = round(seconds, 3)
             _finish(journal, entry)
 
 

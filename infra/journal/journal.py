@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,12 @@ class Journal:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Let what is inside fail without an error: a full disk must not end a run for its notes."""
+        """Let what is inside fail without an error: neither a full disk nor a damaged note must end a run."""
         try:
             yield
         except OSError as error:
             _log.warning("the journal of the pipeline cannot be written: %s", error.strerror)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            _log.warning("a note of the pipeline's journal is damaged (%s)", type(error).__name__)
+            with suppress(OSError):
+                self.open_batch.remove()

@@ -43,6 +43,7 @@ def test_metrics_report_and_top(
     _a_report_is_one_file(file, tmp_path, capsys)
     _a_source_that_is_down(file, capsys)
     _logs_as_json(database, file)
+    assert _value(_metrics(file, capsys), "slotlake_table_rows", table="public.t") == 8
 
 
 def _numbers_are_right(known: dict[str, Any]) -> None:

@@ -122,6 +122,17 @@ def test_a_full_disk_ends_no_run(tmp_path: Path) -> None:
     assert Journal(tmp_path).batches.newest() == []
 
 
+@pytest.mark.parametrize("note", ['{"time": 1, "batch": "a", "steps": 7}', '{"time": "x"}', "[]", "not json"])
+def test_a_damaged_note_ends_no_run(tmp_path: Path, note: str) -> None:
+    journal = Journal(tmp_path)
+    journal.folder.mkdir()
+    journal.open_batch.path.write_text(note)
+    notes.note_confirmed(tmp_path, 0.1)
+    notes.note_pulled(tmp_path, "b", 0.1)
+    notes.note_pulled(tmp_path, "b", 0.1)
+    assert journal.open_batch.mapping()["steps"] == {"pull": 0.2}
+
+
 def test_a_week_is_known_though_its_lines_are_gone(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     path.write_text(
