@@ -26,6 +26,7 @@ QUIET = {
     "warnings": [],
     "last_consistent_lsn": "0/1",
     "lag_seconds": 1.5,
+    "batch_lag_seconds": None,
     "lag_bytes": 10,
     "retained_wal_bytes": 1 << 20,
     "safe_wal_size": None,
