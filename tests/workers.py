@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -95,14 +96,16 @@ class Worker:
             "cd /",
             f"exec {shlex.join(program)}",
         ]
-        output = subprocess.PIPE if log is None else log.open("w")
-        return subprocess.Popen(
-            ["unshare", "-m", "-u", "--propagation", "private", "sh", "-c", " && ".join(lines)],
-            env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", **self._environment, **environment},
-            stdout=output,
-            stderr=output,
-            text=True,
-        )
+        own = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", **self._environment, **environment}
+        with ExitStack() as files:
+            output = subprocess.PIPE if log is None else files.enter_context(log.open("w"))
+            return subprocess.Popen(
+                ["unshare", "-m", "-u", "--propagation", "private", "sh", "-c", " && ".join(lines)],
+                env={**os.environ, **own},
+                stdout=output,
+                stderr=output,
+                text=True,
+            )
 
 
 def _ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
