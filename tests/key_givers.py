@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import parse_qs
 
-from slotlake.spark.storage.keys.plain_requests import Request
-from slotlake.spark.storage.keys.signing import Keys, Scope, signed
+from tests.spark.signature_proxy import Signer
 
 _TOKEN = "an-instance-token"
 _ROLES = "/latest/meta-data/iam/security-credentials/"
@@ -124,7 +123,7 @@ class KeyGiver:
         if asked.get("Action") == "AssumeRoleWithWebIdentity":
             refusal = "" if asked["WebIdentityToken"] == self.identity else "InvalidIdentityToken"
         else:
-            refusal = "" if self._is_signed(body, headers) else "SignatureDoesNotMatch"
+            refusal = Signer(self.user, "sts", "us-east-1").refusal("POST", "/", headers, body)
         if refusal or asked["RoleArn"] != self.role:
             return 403, _REFUSAL.format(refusal or "AccessDenied")
         self.asked.append(asked["Action"])
@@ -136,15 +135,6 @@ class KeyGiver:
             f"<AssumedRoleUser><Arn>{self.role}</Arn><AssumedRoleId>A:s</AssumedRoleId></AssumedRoleUser>"
             f"</{asked['Action']}Result></{asked['Action']}Response>"
         )
-
-    def _is_signed(self, body: bytes, headers: Message[str, str]) -> bool:
-        """Sign the request again; Java's kit signs it with other headers, so only its user is looked at."""
-        login = headers.get("Authorization", "")
-        if "x-amz-content-sha256" not in login:
-            return f"Credential={self.user[0]}/" in login
-        same = Request("POST", f"{self.address}/", {"content-type": headers["Content-Type"]}, body)
-        again = signed(same, Keys(*self.user), Scope("sts", "us-east-1"), headers["x-amz-date"])
-        return again.headers["authorization"] == login
 
     def _until(self) -> str:
         return (datetime.now(UTC) + timedelta(seconds=self.seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -116,5 +116,5 @@ def test_a_life_without_keys_in_the_file(
             (tmp_path / name).write_text(text.replace(keys[1], "wrong"))
         refused = _run(["-m", "slotlake", "status", str(file)], variables, tmp_path)
         assert refused.returncode != 0
-        assert "refused to" in refused.stderr
-        assert "with the keys of " in refused.stderr
+        assert "refused to" in refused.stdout + refused.stderr
+        assert "with the keys of " in refused.stdout + refused.stderr

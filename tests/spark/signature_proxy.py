@@ -9,6 +9,8 @@ import hashlib
 import hmac
 import json
 import re
+from dataclasses import dataclass
+from email.message import Message
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -29,33 +31,45 @@ class SignatureProxy(LoginProxy):
 
     def __init__(self, to: str, keys: tuple[str, str], service: str, region: str) -> None:
         super().__init__(to)
-        self._keys, self._service, self._region = keys, service, region
+        self._signer = Signer(keys, service, region)
         self.refusals: list[str] = []
 
     def answer(self, handler: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
         """Pass a request on, if it is signed by the one user for this service and region."""
-        refusal = self._refusal(handler, body)
+        refusal = self._signer.refusal(handler.command, handler.path, handler.headers, body)
         if refusal:
             self.refusals.append(refusal)
             error = {"message": refusal, "type": "ForbiddenException", "code": 403}
             return 403, json.dumps({"error": error}).encode()
         return self.passed_on(handler, body)
 
-    def _refusal(self, handler: BaseHTTPRequestHandler, body: bytes) -> str:
-        login = _LOGIN.fullmatch(handler.headers.get("Authorization", ""))
+
+@dataclass(frozen=True)
+class Signer:
+    """Who may send requests, and for what.
+
+    Attributes:
+        keys: access key and secret key.
+    """
+
+    keys: tuple[str, str]
+    service: str
+    region: str
+
+    def refusal(self, method: str, target: str, headers: Message[str, str], body: bytes) -> str:
+        """Why a request is refused; empty if it is signed rightly."""
+        login = _LOGIN.fullmatch(headers.get("Authorization", ""))
         if login is None:
             return "not signed"
         key, day, region, service, names, signature = login.groups()
-        if (key, region, service) != (self._keys[0], self._region, self._service):
+        if (key, region, service) != (self.keys[0], self.region, self.service):
             return f"signed by {key} for {service} in {region}"
-        parts = urlsplit(handler.path)
+        parts = urlsplit(target)
         parameters = sorted((quote(n, "-_.~"), quote(v, "-_.~")) for n, v in parse_qsl(parts.query, True))
-        signed_lines = [
-            f"{name}:{' '.join((handler.headers[name] or '').split())}" for name in names.split(";")
-        ]
+        signed_lines = [f"{name}:{' '.join((headers[name] or '').split())}" for name in names.split(";")]
         canonical = "\n".join(
             [
-                handler.command,
+                method,
                 quote(parts.path, "/-_.~"),
                 "&".join(f"{name}={value}" for name, value in parameters),
                 *signed_lines,
@@ -66,8 +80,8 @@ class SignatureProxy(LoginProxy):
         )
         scope = f"{day}/{region}/{service}/aws4_request"
         digest = hashlib.sha256(canonical.encode()).hexdigest()
-        text = f"AWS4-HMAC-SHA256\n{handler.headers['X-Amz-Date']}\n{scope}\n{digest}"
-        secret = f"AWS4{self._keys[1]}".encode()
+        text = f"AWS4-HMAC-SHA256\n{headers['X-Amz-Date']}\n{scope}\n{digest}"
+        secret = f"AWS4{self.keys[1]}".encode()
         for part in (day, region, service, "aws4_request"):
             secret = hmac.new(secret, part.encode(), hashlib.sha256).digest()
         expected = hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()

@@ -42,16 +42,15 @@ def query_text(query: Mapping[str, str]) -> str:
     return urlencode(sorted(query.items()), quote_via=quote, safe="-_.~")
 
 
-def signed(request: Request, keys: Keys, scope: Scope, moment: str = "") -> Request:
+def signed(request: Request, keys: Keys, scope: Scope) -> Request:
     """Return a request with the headers of its signature.
 
     Args:
         request: its path is escaped; no parameter is there twice.
         keys: whose they are.
         scope: service and region.
-        moment: as ``20260102T030405Z``; empty: now.
     """
-    moment = moment or datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     day = moment[:8]
     parts, content = urlsplit(request.address), hashlib.sha256(request.body).hexdigest()
     headers = {
