@@ -255,7 +255,10 @@ def _take_over(file: PipelineFile, state: StoredState | None) -> None:
     earlier = file.local_state_dir
     if state is not None:
         state.take_over(earlier)
-        if earlier != file.state_dir and not file.changelog_dir.exists() and (earlier / "changelog").is_dir():
+    if earlier == file.state_dir:
+        return
+    if state is not None:
+        if not file.changelog_dir.exists() and (earlier / "changelog").is_dir():
             shutil.move(earlier / "changelog", file.changelog_dir)  # from there it comes into the store
     elif (earlier / "made.json").exists() or (earlier / "changelog").exists():
         raise PipelineFileError(

@@ -66,8 +66,8 @@ def _opened(path: Path) -> int:
         raise ChangeLogError(
             f"the state folder cannot be written: {error.strerror}",
             where=str(path.parent),
-            way_out="make that folder writable for this user, or name another one, or an object store, in "
-            "state.path",
+            way_out="make that folder writable for this user, or name another place in state.path (if that "
+            "is an object store: name another folder in SLOTLAKE_HOME)",
         ) from None
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from slotlake.decoder.errors import PipelineFileError
 from slotlake.infra.airflow import scheduling
+from slotlake.infra.archive.state import require_own_state
 from slotlake.infra.config.pipeline_file import PipelineFile, load_pipeline
 from slotlake.infra.config.sections import TableSection
 from slotlake.infra.pipeline_open import lake_settings
@@ -173,3 +174,21 @@ def test_each_key_is_read_somewhere() -> None:
     keys = [*_keys(PipelineFile), *_keys(TableSection, "tables.")]
     one_word_only = {"types.jsonb", "types.uuid", "types.time"}
     assert [place for name, place in keys if name not in read and place not in one_word_only] == []
+
+
+def test_a_state_folder_that_is_elsewhere_is_not_begun_anew(tmp_path: Path) -> None:
+    """One that is named, and is where it always was, goes on; the state of another pipeline is refused."""
+    (tmp_path / ".slotlake" / "shop" / "changelog").mkdir(parents=True)
+    same = load_pipeline(_file(tmp_path, "state: {path: .slotlake}"))
+    assert same.state_dir == same.local_state_dir
+    require_own_state(same, None)
+    require_own_state(same, None)
+    elsewhere = load_pipeline(_file(tmp_path, "state: {path: shared}"))
+    with pytest.raises(PipelineFileError, match="next to the pipeline file still") as refused:
+        require_own_state(elsewhere, None)
+    assert str(elsewhere.state_dir) in refused.value.way_out
+    same.local_state_dir.rename(tmp_path / "moved")
+    require_own_state(elsewhere, None)
+    section = elsewhere.source.model_copy(update={"slot": "other"})
+    with pytest.raises(PipelineFileError, match="slot s there, other here"):
+        require_own_state(elsewhere.model_copy(update={"source": section}), None)
