@@ -1,8 +1,11 @@
-"""cdc_sync_<name>: one micro-batch from the source's WAL to the published lake; on the file's schedule."""
+"""cdc_sync_<name>: micro-batches from the source's WAL to the published lake; on the file's schedule.
+
+A run is one micro-batch, as four tasks or as one; or it makes micro-batches for some minutes.
+"""
 
 from typing import Any
 
-from airflow.sdk import DAG, Asset, Param, task
+from airflow.sdk import DAG, Asset, AssetAlias, Param, task
 
 from slotlake.infra.airflow import backfill as scheduling_backfill
 from slotlake.infra.airflow import scheduling
@@ -36,14 +39,39 @@ the next date continues where the run before it ended. The same range gives the 
 rows again from the source, use **cdc_backfill**.
 """
 
+ONE_TASK = """
+### One micro-batch in one task
 
-def cdc_sync(pipeline: PipelineFile) -> None:
-    asset = Asset(name=f"slotlake_{pipeline.name}", uri=scheduling.asset_uri(pipeline))
+- **sync** pulls the changes up to the source's current WAL position, applies, publishes and confirms them. It
+  does the same as the four tasks of `airflow.tasks: four`. *Cleared:* it makes the next micro-batch.
 
+The task reads the position from the lake and never from Airflow. So you can clear it or kill it at any time.
+A batch with changes is an event of the asset, and starts `cdc_verify` if the pipeline file says so.
+
+**The Backfill button** never changes the live tables: `sync` is then skipped, and `replay` applies the
+archived change log of the run's logical date to tables in **scratch_namespace**, a field of the form.
+"""
+
+CONTINUOUS = """
+### Micro-batches in a loop
+
+- **run** waits for changes of the source, and makes one micro-batch after another. Its log has a line for
+  each one. After `airflow.run_for` it ends, and the next run continues. *Cleared or killed:* the next run
+  continues. *Paused:* the current run works until its time is over.
+
+The task takes no place of the pipeline's pool. It has the pipeline's lock only during a batch, so
+`cdc_verify`, `cdc_maintenance` and `cdc_backfill` get their turn between two batches.
+
+A run with changes is one event of the asset, when it ends. There is no replay by the Backfill button: use
+`slotlake replay`.
+"""
+
+
+def four_tasks(pipeline: PipelineFile, asset: Asset) -> Any:
     @task(multiple_outputs=False)
-    def pull(pipeline_file: str, *, dag_run: Any = None) -> dict[str, Any]:
+    def pull(pipeline_file: str, *, dag_run: Any = None, ti: Any = None) -> dict[str, Any]:
         scheduling_backfill.skip_in_a_backfill(dag_run)
-        return scheduling.pull(pipeline_file)
+        return scheduling.pull(pipeline_file, ti, only_with_changes=["apply", "publish"])
 
     @task(multiple_outputs=False)
     def apply(pipeline_file: str, pulled: dict[str, Any]) -> dict[str, Any]:
@@ -59,29 +87,64 @@ def cdc_sync(pipeline: PipelineFile) -> None:
     def confirm(pipeline_file: str, pulled: dict[str, Any]) -> dict[str, Any]:
         return scheduling.short_report("confirm", pipeline_file, pulled["batch"])
 
-    # It runs only when `pull` was skipped, as in a backfill. Airflow decides this without a new process.
+    file = str(pipeline.path)
+    pulled = pull(file)
+    apply(file, pulled) >> publish(file, pulled) >> confirm(file, pulled)
+    return pulled
+
+
+def one_task(pipeline: PipelineFile, asset: Asset) -> Any:
+    batches = AssetAlias(f"{asset.name}_batches")  # an event only if something was published
+
+    @task(outlets=[batches], multiple_outputs=False)
+    def sync(pipeline_file: str, *, dag_run: Any = None, outlet_events: Any = None) -> dict[str, Any]:
+        scheduling_backfill.skip_in_a_backfill(dag_run)
+        return scheduling.carried(scheduling.run_step("sync", pipeline_file), outlet_events[batches], asset)
+
+    return sync(str(pipeline.path))
+
+
+def continuous(pipeline: PipelineFile, asset: Asset) -> Any:
+    batches = AssetAlias(f"{asset.name}_batches")
+
+    @task(outlets=[batches], multiple_outputs=False, pool="default_pool")
+    def run(pipeline_file: str, *, dag_run: Any = None, outlet_events: Any = None) -> dict[str, Any]:
+        scheduling_backfill.skip_in_a_backfill(dag_run)
+        return scheduling.carried(scheduling.run_step("run", pipeline_file), outlet_events[batches], asset)
+
+    return run(str(pipeline.path))
+
+
+def replay_task(pipeline: PipelineFile) -> Any:
+    # It runs only when the first task was skipped, as in a backfill. Airflow decides this without a process.
     @task(trigger_rule="all_skipped", multiple_outputs=False)
     def replay(pipeline_file: str, *, params: Any = None, dag_run: Any = None) -> dict[str, Any]:
         return scheduling_backfill.replay(pipeline_file, params["scratch_namespace"], pipeline, dag_run)
 
-    file = str(pipeline.path)
+    return replay(str(pipeline.path))
+
+
+def cdc_sync(pipeline: PipelineFile) -> None:
+    asset = Asset(name=f"slotlake_{pipeline.name}", uri=scheduling.asset_uri(pipeline))
+    form = Param(
+        f"{pipeline.lake.namespace}_replay",
+        type="string",
+        title="Scratch namespace",
+        description="Only for the Backfill button: namespace of the tables that the replay writes.",
+    )
+    kind = scheduling.kind_of_run(pipeline)
     with DAG(
         f"cdc_sync_{pipeline.name}",
         schedule=scheduling.schedule(pipeline),
-        doc_md=DOCS,
-        params={
-            "scratch_namespace": Param(
-                f"{pipeline.lake.namespace}_replay",
-                type="string",
-                title="Scratch namespace",
-                description="Only for the Backfill button: namespace of the tables that the replay writes.",
-            )
-        },
+        doc_md={"four": DOCS, "one": ONE_TASK, "continuous": CONTINUOUS}[kind],
+        params={} if kind == "continuous" else {"scratch_namespace": form},
         **scheduling.start_options(pipeline),
     ):
-        pulled = pull(file)
-        apply(file, pulled) >> publish(file, pulled) >> confirm(file, pulled)
-        pulled >> replay(file)
+        if kind == "continuous":
+            continuous(pipeline, asset)
+        else:
+            first = one_task(pipeline, asset) if kind == "one" else four_tasks(pipeline, asset)
+            first >> replay_task(pipeline)
 
 
 for pipeline in scheduling.pipelines():

@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -67,8 +67,18 @@ def start_options(pipeline: PipelineFile, longest: timedelta | None = None) -> d
     }
 
 
+def kind_of_run(pipeline: PipelineFile) -> str:
+    """Return what a run of cdc_sync is: ``four`` tasks, ``one`` task, or ``continuous``."""
+    return "continuous" if pipeline.airflow.run == "continuous" else pipeline.airflow.tasks
+
+
 def schedule(pipeline: PipelineFile) -> str | timedelta | None:
-    """Return when cdc_sync runs: a cron expression, the time between two runs, or None (only by hand)."""
+    """Return when cdc_sync runs: a cron expression, the time between two runs, or None (only by hand).
+
+    Continuous runs follow each other at once, unless the pipeline file has a schedule.
+    """
+    if pipeline.airflow.run == "continuous" and "schedule" not in pipeline.airflow.model_fields_set:
+        return "@continuous"
     return schedule_of(pipeline.airflow.schedule)
 
 
@@ -148,10 +158,41 @@ def _first(entries: list[Any] | dict[str, Any]) -> list[Any] | dict[str, Any]:
     return dict(itertools.islice(entries.items(), _ENTRIES_MAX))
 
 
-def pull(pipeline_file: str) -> dict[str, Any]:
-    """Run the step ``pull``; return what the next steps need, and tables that are set aside or resumed."""
-    pulled = run_step("pull", pipeline_file)
-    return shortened({name: pulled[name] for name in _PULLED})
+def pull(
+    pipeline_file: str, task_instance: Any = None, only_with_changes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Run the step ``pull``; return what the next steps need, and tables that are set aside or resumed.
+
+    Args:
+        pipeline_file: its path.
+        task_instance: Airflow's.
+        only_with_changes: tasks that are skipped if there was nothing new; no process starts for them.
+
+    Raises:
+        DownstreamTasksSkipped: there was nothing new; Airflow takes the task for a success.
+    """
+    step = run_step("pull", pipeline_file)
+    pulled = shortened({name: step[name] for name in _PULLED})
+    if pulled["batch"] is None and task_instance is not None and only_with_changes:
+        from slotlake.infra.airflow.versions import DownstreamTasksSkipped
+
+        task_instance.xcom_push(key="return_value", value=pulled)  # what follows has no value
+        raise DownstreamTasksSkipped(tasks=list(only_with_changes))
+    return pulled
+
+
+def carried(report: dict[str, Any], events: Any, asset: Any) -> dict[str, Any]:
+    """Make an event of the asset if a step has published changes; return the step's report.
+
+    Args:
+        report: of a micro-batch, or of many.
+        events: of the asset's alias; without an event in it, Airflow makes none.
+        asset: the pipeline's.
+    """
+    if report["transactions"]:
+        extra = {"start_lsn": report["start_lsn"], "end_lsn": report["lsn"], "batch": report["batch"]}
+        events.add(asset, extra=extra)
+    return shortened(report)
 
 
 def batch_of(pulled: Mapping[str, Any]) -> str:

@@ -9,16 +9,22 @@ batch that the step before it wrote.
 from __future__ import annotations
 
 import logging
+import threading
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
 
 from slotlake.infra.cli.progress_display import progress_lines
+from slotlake.infra.cli.run import stopped_by_signals
+from slotlake.infra.cli.texts.run import batch_lines, run_line
 from slotlake.infra.health.look import look
 from slotlake.infra.pipeline import Pipeline
-from slotlake.infra.reports import ApplyReport, ConfirmReport, PullReport
+from slotlake.infra.reports import ApplyReport, ConfirmReport, PullReport, SyncReport
+from slotlake.infra.source.bell import Bell
 from slotlake.infra.state_file import StateFile
 
 _log = logging.getLogger(__name__)
+_WAIT_SECONDS = 60.0  # for another run: between two batches of `slotlake run` there is a turn for each
 
 
 def is_dropped(pipeline_file: str) -> bool:
@@ -36,7 +42,29 @@ def bootstrap(pipeline_file: str) -> dict[str, Any]:
 def pull(pipeline_file: str) -> dict[str, Any]:
     """Write the next batch of the change log, or use the one on disk. Confirms nothing."""
     with Pipeline.open(pipeline_file) as pipeline:
-        return _logged_report(pipeline.pull())
+        return _logged_report(pipeline.pull(wait_seconds=_WAIT_SECONDS))
+
+
+def sync(pipeline_file: str) -> dict[str, Any]:
+    """Make one micro-batch: pull, apply, publish, confirm."""
+    with Pipeline.open(pipeline_file) as pipeline:
+        report = pipeline.sync(wait_seconds=_WAIT_SECONDS)
+        _log_batch(report)
+        return report.as_dict()
+
+
+def run(pipeline_file: str) -> dict[str, Any]:
+    """Make micro-batches for the time that the pipeline file says, or until a signal; log each of them."""
+    from slotlake.infra.continuous.loop import RunLimits, RunListener
+
+    bell = Bell()
+    # Airflow's own handler of SIGTERM would let the loop go on until it is killed.
+    is_main = threading.current_thread() is threading.main_thread()
+    with stopped_by_signals(bell) if is_main else nullcontext(), Pipeline.open(pipeline_file) as pipeline:
+        limits = RunLimits(seconds=pipeline.file.airflow.run_for)
+        report = pipeline.run(limits, bell=bell, listener=RunListener(_log_batch, _log.info))
+        _log.info(run_line(report))
+        return report.as_dict()
 
 
 def apply(pipeline_file: str, batch: str) -> dict[str, Any]:
@@ -127,6 +155,11 @@ def replay(pipeline_file: str, namespace: str, start: str, end: str) -> dict[str
     with Pipeline.open(pipeline_file) as pipeline:
         begin, last = datetime.fromisoformat(start), datetime.fromisoformat(end)
         return extend(pipeline, namespace, begin, last).as_dict()
+
+
+def _log_batch(report: SyncReport) -> None:
+    for line in batch_lines(report):
+        _log.info(line)
 
 
 def _with_failures_logged(report: ConfirmReport) -> dict[str, Any]:

@@ -5,11 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 try:
-    from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+    from airflow.sdk.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowSkipException,
+        DownstreamTasksSkipped,
+    )
 except ImportError:  # 3.1
-    from airflow.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+    from airflow.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowSkipException,
+        DownstreamTasksSkipped,
+    )
 
-__all__ = ["AirflowException", "AirflowFailException", "AirflowSkipException", "gauge"]
+__all__ = [
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowSkipException",
+    "DownstreamTasksSkipped",
+    "gauge",
+]
 
 
 def gauge(name: str, value: float, tags: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
 """The `slotlake` command: arguments in, one report out.
 
-Others import `progress_display`.
+Others import `progress_display`, `run` and `texts`.
 """

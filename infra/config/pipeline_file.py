@@ -19,8 +19,8 @@ import yaml
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 
 from slotlake.decoder.errors import PipelineFileError
+from slotlake.infra.config.airflow import AirflowSection
 from slotlake.infra.config.sections import (
-    AirflowSection,
     ChangeLogSection,
     LakeSection,
     MaintenanceSection,

@@ -36,8 +36,6 @@ _BUCKET = re.compile(r"^(s3|s3a|gs|abfss?)://[^/]+")
 _NOT_IN_KEYS = re.compile(r"[?#\x00-\x1f\x7f]")
 _ENDPOINT = re.compile(r"^(https?://[^/\s]+(/\w+)?/?$|env:\w+$)")
 _STAGING = ("sqlite:////", "postgresql://", "postgresql+psycopg://", "env:", "airflow:")
-_VERIFY_WORDS = ("daily", "every_batch", "manual")
-_CRON = re.compile(r"^(@[a-z]+|\S+( +\S+){4,5})$")
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 
 
@@ -322,34 +320,6 @@ class StateSection(Section):
     def in_bucket(self) -> bool:
         """Whether the state is in an object store."""
         return self.path is not None and _BUCKET.match(self.path) is not None
-
-
-class AirflowSection(Section):
-    """When the DAGs run. ``schedule``: a cron expression, a number of seconds, or null (only by hand).
-
-    A verification reads all rows of both sides, and batches wait meanwhile. So it runs only once a day.
-    """
-
-    schedule: str | int | None = 60
-    verify: str | int | None = "daily"
-    maintenance: str | int | None = 3600
-    run_hours_max: Annotated[float, Field(gt=0, strict=False)] = 6.0
-
-    @field_validator("verify")
-    @classmethod
-    def _when(cls, value: str | int | None) -> str | int | None:
-        words = (*_VERIFY_WORDS, None)
-        scheduled = value > 0 if isinstance(value, int) else value in words or bool(_CRON.match(value or ""))
-        if not scheduled:
-            raise ValueError(f"write {', '.join(_VERIFY_WORDS)}, a cron expression, or a number of seconds")
-        return value
-
-    @field_validator("schedule", "maintenance")
-    @classmethod
-    def _positive(cls, value: str | int | None) -> str | int | None:
-        if isinstance(value, int) and value < 1:
-            raise ValueError("write a number of seconds, 1 or more")
-        return value
 
 
 class MaintenanceSection(Section):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _LOCK_SECONDS = 1.0
 _IDLE_SECONDS, _IDLE_SECONDS_MAX = 10.0, 60.0
 _EMPTY_SECONDS = 1.0
+_COMPACT_SECONDS = 0.0  # one table per batch: tables that grow alike are due in the same batch
 _RETRY_SECONDS, _RETRY_SECONDS_MAX = 1.0, 30.0
 
 
@@ -151,7 +152,7 @@ class _Loop:
                 return None
             self._watch.begin()
             with sessions_go_on(), catalog_stays_open():
-                report = catch_up(self._pipeline, self._progress)
+                report = catch_up(self._pipeline, self._progress, _COMPACT_SECONDS)
             self._position = self._pipeline.position()
             return report
 

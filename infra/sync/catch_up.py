@@ -26,7 +26,7 @@ from slotlake.infra.selection.pending import noted_pending
 from slotlake.infra.selection.readers import reader_warnings
 from slotlake.infra.selection.tables import refuse_changed
 from slotlake.infra.source.wal_notes import note_source_position
-from slotlake.infra.sync.compaction import compact, lake_names
+from slotlake.infra.sync.compaction import SECONDS_MAX, compact, lake_names
 from slotlake.infra.sync.modes import begin_modes
 from slotlake.infra.sync.refill import fill_added_columns
 from slotlake.infra.sync.resuming import bring_back
@@ -70,10 +70,17 @@ def _pull_next(pipeline: OpenPipeline, aside: Collection[Name], progress: Progre
     return replace(report, added_tables=added, joining=joining, resumed=resumed)
 
 
-def catch_up(pipeline: OpenPipeline, progress: Progressing) -> SyncReport:
+def catch_up(
+    pipeline: OpenPipeline, progress: Progressing, compact_seconds: float = SECONDS_MAX
+) -> SyncReport:
     """Bring the lake to the source's position as it is now.
 
     Takes more than one batch when a killed run has left one behind, or when one batch would be too large.
+
+    Args:
+        pipeline: a pipeline whose lake has its tables; its lock is held.
+        progress: called with a line for each longer step.
+        compact_seconds: after so long, small files of no further table are packed.
     """
     started = time.monotonic()
     first_position = pipeline.position()
@@ -87,7 +94,7 @@ def catch_up(pipeline: OpenPipeline, progress: Progressing) -> SyncReport:
     if totals.last is not None:
         fill_added_columns(pipeline, progress)
     with totals.timed("compact"):
-        compacted = compact(pipeline, lake_names(pipeline, totals.tables), progress)
+        compacted = compact(pipeline, lake_names(pipeline, totals.tables), progress, compact_seconds)
     report = _report(pipeline, totals, pulls, first_position, compacted)
     return replace(report, seconds=time.monotonic() - started)
 

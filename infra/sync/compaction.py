@@ -1,7 +1,7 @@
 """Packs small files of the tables that a batch changed, once the batch is published and confirmed.
 
 It is the last thing of a sync, so no change waits for it, and it takes a bounded time: a table that got few
-files costs a look at its metadata, and no further table begins after :data:`_SECONDS_MAX`.  Invariant: a
+files costs a look at its metadata, and no further table begins after :data:`SECONDS_MAX`.  Invariant: a
 table that cannot be compacted fails no sync, because its batch is published; the report says which, and why.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from slotlake.infra.pipeline_open import OpenPipeline
     from slotlake.spark.names import LakeName
 
-_SECONDS_MAX = 5.0
+SECONDS_MAX = 5.0
 
 
 def lake_names(pipeline: OpenPipeline, tables: Iterable[str]) -> set[LakeName]:
@@ -56,7 +56,10 @@ def _changed_tables(pipeline: OpenPipeline, name: str | None) -> set[LakeName]:
 
 
 def compact(
-    pipeline: OpenPipeline, changed: Collection[LakeName], progress: Progressing
+    pipeline: OpenPipeline,
+    changed: Collection[LakeName],
+    progress: Progressing,
+    seconds_max: float = SECONDS_MAX,
 ) -> list[TableCompacted]:
     """Pack small files of those tables that got many of them, as far as there is time.
 
@@ -64,18 +67,19 @@ def compact(
         pipeline: the pipeline; its lock is held.
         changed: the tables that a batch has changed; their derived tables are looked at too.
         progress: called before a table is packed.
+        seconds_max: after so long no further table begins; one is always packed.
     """
     if not pipeline.file.maintenance.in_sync or not changed:
         return []
-    return list(_compacted(pipeline, changed, progress))
+    return list(_compacted(pipeline, changed, progress, seconds_max))
 
 
 def _compacted(
-    pipeline: OpenPipeline, changed: Collection[LakeName], progress: Progressing
+    pipeline: OpenPipeline, changed: Collection[LakeName], progress: Progressing, seconds_max: float
 ) -> Iterator[TableCompacted]:
     started = time.monotonic()
-    for name in _due(pipeline, changed):
-        if time.monotonic() - started > _SECONDS_MAX:
+    for number, name in enumerate(_due(pipeline, changed)):
+        if number and time.monotonic() - started > seconds_max:
             return
         progress("compact", 0)
         packed = _packed(pipeline, name)

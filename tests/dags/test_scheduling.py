@@ -91,6 +91,35 @@ def test_the_schedule_is_a_cron_expression_seconds_or_by_hand(
     assert scheduling.schedule(scheduling.pipelines()[0]) == expected
 
 
+@pytest.mark.parametrize(
+    ("written", "kind", "schedule"),
+    [
+        ("{}", "four", timedelta(seconds=60)),
+        ("{tasks: one, schedule: 10}", "one", timedelta(seconds=10)),
+        ("{run: continuous, run_for: 90s}", "continuous", "@continuous"),
+        ("{run: continuous, tasks: one, schedule: null}", "continuous", None),
+    ],
+)
+def test_what_a_run_of_cdc_sync_is(folder: Path, written: str, kind: str, schedule: object) -> None:
+    _write(folder, "p", written)
+    (pipeline,) = scheduling.pipelines()
+    assert (scheduling.kind_of_run(pipeline), scheduling.schedule(pipeline)) == (kind, schedule)
+
+
+def test_only_what_was_published_is_an_event() -> None:
+    events: dict[str, object] = {}
+
+    class Alias:
+        def add(self, asset: str, extra: object) -> None:
+            events[asset] = extra
+
+    nothing = {"transactions": 0, "start_lsn": "0/1", "lsn": "0/2", "batch": "b"}
+    assert scheduling.carried(nothing, Alias(), "shop") == nothing
+    assert events == {}
+    scheduling.carried({**nothing, "transactions": 1}, Alias(), "shop")
+    assert events == {"shop": {"start_lsn": "0/1", "end_lsn": "0/2", "batch": "b"}}
+
+
 def test_ranges_of_several_events_become_one() -> None:
     # 0/FF < 0/100 < 1/0 as positions, in another order as text
     events = [

@@ -247,6 +247,7 @@ LONGER = {
     "ten_of_a_thousand_vs_ten",
     "many_tables",
     "one_row_sync_s",
+    "lag_s",
     "upkept_vs_fresh",
     "last_update_vs_first",
     "s3_vs_folder",

@@ -54,6 +54,13 @@ def _file(folder: Path, more: str) -> Path:
         ("spark: {driver_memory: much}", "spark.driver_memory", "for example 2g"),
         ("airflow: {verify: hourly}", "airflow.verify", "daily, every_batch, manual"),
         ("airflow: {verify: 0}", "airflow.verify", "daily, every_batch, manual"),
+        ("airflow: {run: continuous, tasks: four}", "airflow", "a continuous run is one task"),
+        (
+            "airflow: {run: continuous, run_for: 10 minutes}",
+            "airflow.run_for",
+            "write seconds, or 90s, 10m, 2h",
+        ),
+        ("airflow: {run_for: 7h}", "airflow", "shorter than run_hours_max"),
         ("permissions: 755", "permissions", "private"),
     ],
 )

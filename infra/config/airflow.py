@@ -1,0 +1,60 @@
+"""The section ``airflow`` of the pipeline file: when the DAGs run, and what a run of `cdc_sync` is."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from slotlake.infra.config.durations import duration_seconds
+from slotlake.infra.config.sections import Section
+
+_VERIFY_WORDS = ("daily", "every_batch", "manual")
+_CRON = re.compile(r"^(@[a-z]+|\S+( +\S+){4,5})$")
+
+
+class AirflowSection(Section):
+    """When the DAGs run. ``schedule``: a cron expression, a number of seconds, or null (only by hand).
+
+    ``tasks``: a micro-batch is four tasks, or one.  ``run``: a run of `cdc_sync` is one micro-batch, or
+    ``continuous``: micro-batches for the time ``run_for``, and the next run follows at once.
+    A verification reads all rows of both sides, and batches wait meanwhile. So it runs only once a day.
+    """
+
+    schedule: str | int | None = 60
+    verify: str | int | None = "daily"
+    maintenance: str | int | None = 3600
+    run_hours_max: Annotated[float, Field(gt=0, strict=False)] = 6.0
+    tasks: Literal["four", "one"] = "four"
+    run: Literal["batch", "continuous"] = "batch"
+    run_for: Annotated[float, Field(gt=0)] = 600.0
+
+    @field_validator("run_for", mode="before")
+    @classmethod
+    def _duration(cls, value: object) -> object:
+        return duration_seconds(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        if self.run == "continuous" and "tasks" in self.model_fields_set and self.tasks == "four":
+            raise ValueError("a continuous run is one task: leave tasks out, or write tasks: one")
+        if self.run_for >= self.run_hours_max * 3600:
+            raise ValueError("run_for must be shorter than run_hours_max, after which Airflow ends a run")
+        return self
+
+    @field_validator("verify")
+    @classmethod
+    def _when(cls, value: str | int | None) -> str | int | None:
+        words = (*_VERIFY_WORDS, None)
+        scheduled = value > 0 if isinstance(value, int) else value in words or bool(_CRON.match(value or ""))
+        if not scheduled:
+            raise ValueError(f"write {', '.join(_VERIFY_WORDS)}, a cron expression, or a number of seconds")
+        return value
+
+    @field_validator("schedule", "maintenance")
+    @classmethod
+    def _positive(cls, value: str | int | None) -> str | int | None:
+        if isinstance(value, int) and value < 1:
+            raise ValueError("write a number of seconds, 1 or more")
+        return value
