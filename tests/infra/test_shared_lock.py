@@ -9,11 +9,17 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from slotlake.decoder.errors import BusyError
 from slotlake.infra.locking.shared import LockLostError, LockPlace, LockUnreachableError, SharedLock
+from slotlake.spark.catalog.fence import fenced
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.lake import LakeSettings
 from tests.conftest import Database
 
 pytestmark = pytest.mark.server
@@ -125,3 +131,16 @@ def test_who_waits_is_next(database: Database) -> None:
         order.append("run")
     waiting.join()
     assert order == ["verify", "run"]
+
+
+def test_no_pointer_moves_without_the_lock(tmp_path: Path) -> None:
+    lake = LakeSettings("lake", f"sqlite:///{tmp_path}/lake.db", tmp_path.as_uri(), "shop")
+    other = replace(lake, namespace="desk")
+    asked = MagicMock(side_effect=LockLostError("lost"))
+    with open_catalog(lake) as catalog, open_catalog(other) as of_another:
+        with fenced(lake, asked):
+            of_another.move([])
+            with pytest.raises(LockLostError):
+                catalog.move([])
+        catalog.move([])
+    asked.assert_called_once_with()
