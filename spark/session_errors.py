@@ -21,6 +21,8 @@ _STATUS = re.compile(r" \(Service: S3, Status Code: (\d+)[^)]*\)")
 _BROKEN = re.compile(r"(?:java\.net\.Socket\w*|ConnectionClosed|SSL\w*)Exception: [^\n]*")
 _OBJECT = re.compile(r"\bs3[an]?://[^\s'\",)]+")
 _IN_A_TASK = "Job aborted due to stage failure"
+# A catalog in PostgreSQL, through Java: the class of what Spark raises says nothing of it.
+_DENIED = re.compile(r"ERROR: (permission denied for \w+ \"?\w+\"?)")
 _CATALOG_FULL = ("SQLITE_FULL", "database or disk is full")
 
 
@@ -76,6 +78,8 @@ def reason(error: Exception) -> str:
         return "no space left on the device"
     if any(part in text for part in _CATALOG_FULL):
         return "the catalog's database or disk is full"
+    if denied := _DENIED.search(text):
+        return f"the catalog's database says: {denied[1]}"
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.getClass().getName())
     java = _JAVA_CLASS.search(text)

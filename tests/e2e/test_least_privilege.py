@@ -17,6 +17,7 @@ from slotlake.infra.cli.main import main
 from slotlake.infra.local.postgres import USER, EmbeddedPostgres
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.lake import LakeSettings
+from slotlake.spark.session_errors import reason
 from tests.conftest import ROOT, Database, fresh_database
 from tests.e2e.oracle import assert_equal, pipeline_file
 
@@ -82,6 +83,13 @@ def test_the_catalogs_roles(catalog: Database, tmp_path: Path) -> None:
             connection.execute(refused)
 
 
+def test_a_catalog_that_refuses_spark_is_named_by_its_own_words() -> None:
+    text = "UncheckedSQLException\nCaused by: ERROR: permission denied for table iceberg_tables\n\tat x"
+    assert reason(RuntimeError(text)) == (
+        "the catalog's database says: permission denied for table iceberg_tables"
+    )
+
+
 @pytest.fixture
 def source(database: Database, pg: EmbeddedPostgres) -> Iterator[Database]:
     database.execute(
@@ -130,7 +138,10 @@ def test_a_whole_life_with_these_rights_and_each_of_them_is_needed(
         pipeline.backfill("public.a")
         pipeline.maintain()
         assert_equal(source, pipeline, ["a", "b"])
-        pipeline.drop(lake=True)
+        catalog.execute(f"REVOKE DELETE ON {TABLES} FROM {WRITER}")
+        assert any("permission denied for table iceberg_" in line for line in pipeline.drop(lake=True).left)
+        catalog.execute(f"GRANT DELETE ON {TABLES} TO {WRITER}")
+        assert pipeline.drop(lake=True).left == []
     assert catalog.execute("SELECT count(*) FROM iceberg_tables") == [(0,)]
 
 
@@ -174,7 +185,7 @@ def _each_right_of_the_catalog(catalog: Database, source: Database, pipeline: Pi
         on = "SCHEMA public" if right == "USAGE" else TABLES
         source.execute(statements)
         revoke, grant = f"REVOKE {right} ON {on} FROM {WRITER}", f"GRANT {right} ON {on} TO {WRITER}"
-        _without(catalog, revoke, grant, pipeline.sync, "iceberg_" if right != "USAGE" else "public")
+        _without(catalog, revoke, grant, pipeline.sync, "iceberg_" if right != "USAGE" else "no schema")
         pipeline.sync()
         assert pipeline.verify().equal
 
