@@ -1,4 +1,4 @@
-"""Pinned views on servers without a transaction over them, on stores, after a rewind, and killed between."""
+"""Pinned views on a REST server, through batches, maintenance, a rewind, and ended in the middle."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import pytest
 
 from slotlake.decoder.errors import LakeError
 from slotlake.decoder.failpoints import happening
-from slotlake.spark.catalog import view_spaces, views
+from slotlake.spark.catalog import view_spaces
 from slotlake.spark.catalog.base import load
-from slotlake.spark.catalog.metastore_views import MetastoreViews
 from slotlake.spark.catalog.open import open_catalog
 from slotlake.spark.catalog.rest_views import RestViews
 from slotlake.spark.catalog.tags import tags
@@ -27,8 +26,6 @@ from slotlake.spark.names import LakeName
 from slotlake.spark.publish.publication import lake_position
 from slotlake.spark.publish.rewind_position import rewind_position
 from slotlake.spark.read.point import ReadPoint
-from slotlake.spark.storage.settings import StorageSettings
-from tests.catalogs import GLUE_URI
 from tests.spark.lake_lab import PIPELINE, Lab, delete, insert, relation, update
 
 ONE = relation("one", ["id"], id="int8", v="int8")
@@ -38,8 +35,6 @@ LATE = relation("late", ["id"], id="int8", v="int8")
 WIDE = relation("one", ["id"], id="int8", v="int8", more="text")
 FIRST = {table: [{"id": str(i), "v": "250"} for i in (1, 2)] for table in (ONE, TWO)}
 LONG = bool(os.environ.get("SLOTLAKE_TEST_LONG"))
-KINDS = ["rest", "staged", "nessie", "rest, s3", "sqlite, s3", "hive", "glue"]
-REWOUND = ["rest", *(["sqlite", "staged", "nessie", "hive", "glue"] if LONG else [])]
 
 
 class EndedError(BaseException):
@@ -47,40 +42,11 @@ class EndedError(BaseException):
 
 
 @pytest.fixture
-def viewed(request: pytest.FixtureRequest, session: Any, tmp_path: Path) -> Iterator[Lab]:
-    """A lake with views that keeps four points, in a catalog of the kind asked for."""
-    kind: str = request.param
-    lake = LakeSettings(
-        "lake",
-        f"sqlite:///{tmp_path}/catalog.db",
-        f"file://{tmp_path}/warehouse",
-        "v" + "".join(c for c in tmp_path.name.lower() if c.isalnum()),
-        views=True,
-        keep=KeepPoints(4),
-    )
-    if kind in ("rest", "staged"):
-        lake = replace(lake, uri=request.getfixturevalue("rest"))
-    if "s3" in kind or kind == "nessie":
-        store = request.getfixturevalue("object_store")
-        storage = StorageSettings(**store.storage)
-        warehouse = f"{store.warehouse}/{lake.namespace}"
-        lake = replace(lake, warehouse=warehouse, storage=storage, exchange=tmp_path / "exchange")
-    if kind in ("staged", "nessie"):
-        lake = replace(lake, staging=f"sqlite:///{tmp_path}/state/staging.db")
-    if kind == "nessie":
-        uri = request.getfixturevalue("nessie").branch(lake.namespace)
-        lake = replace(lake, uri=uri, table_format=2)
-    if kind in ("hive", "glue"):
-        lake = replace(lake, uri=GLUE_URI, publish="per_table")
-        server = request.getfixturevalue(kind)
-        lake = replace(lake, glue={"endpoint": server}) if kind == "glue" else replace(lake, uri=server)
-    if kind == "rest, s3":
-        from tests.spark.rest_catalog import LocalRestCatalog
-
-        with LocalRestCatalog(tmp_path / "rest", store=request.getfixturevalue("object_store")) as server:
-            yield Lab.on(session, replace(lake, uri=server.uri))
-        return
-    yield Lab.on(session, lake)
+def viewed(session: Any, rest: str, tmp_path: Path) -> Lab:
+    """A lake with views that keeps four points."""
+    own = "v" + "".join(c for c in tmp_path.name.lower() if c.isalnum())
+    lake = LakeSettings("lake", rest, f"file://{tmp_path}/warehouse", own, views=True, keep=KeepPoints(4))
+    return Lab.on(session, lake)
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +90,6 @@ def _points(lab: Lab) -> dict[str, int | None]:
 
 
 @pytest.mark.skipif(not LONG, reason="SLOTLAKE_TEST_LONG=1 runs it")
-@pytest.mark.parametrize("viewed", KINDS, indirect=True)
 def test_views_show_each_point_and_follow_the_lake(viewed: Lab) -> None:
     lab, own = viewed, viewed.lake.namespace
     lab.init({**FIRST, SALES: [{"id": "7", "v": "7"}]})
@@ -150,8 +115,7 @@ def test_views_show_each_point_and_follow_the_lake(viewed: Lab) -> None:
     assert pinned == {"commits", "one", "two", "three"}
     with open_catalog(lab.lake) as catalog:
         assert {name.namespace for name in catalog.names()} == {own, f"{own}__sales"}
-    if lab.lake.is_rest:
-        _others_hand(lab)
+    _others_hand(lab)
     _off_on_and_dropped(lab)
 
 
@@ -191,7 +155,6 @@ def _off_on_and_dropped(lab: Lab) -> None:
     assert _spaces(lab) == []
 
 
-@pytest.mark.parametrize("viewed", REWOUND, indirect=True)
 def test_ended_between_failed_and_taken_back(viewed: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = viewed
     lab.init(FIRST)
@@ -228,25 +191,15 @@ def _joined(lab: Lab) -> None:
 
 
 def _ended(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ended while views are moved: in one transaction nothing is published; else the next sync goes on."""
+    """Ended while views are moved: the tables are published, and the next sync makes what is missing."""
     batch = lab.batch(update(ONE, id="1", v="3"))
     lab.apply(batch)
-    shown = _shown(lab)
-    if "sqlite" in lab.lake.uri:
-        with monkeypatch.context() as patched, pytest.raises(EndedError):
-            patched.setattr(views, "_stay", _end)
-            lab.publish(batch)
-        assert (lake_position(lab.lake), _shown(lab)) == (lab.position, shown)
-        lab.apply(batch)
-        lab.publish(batch)
-        return
     with happening("publish.between_views", _end), pytest.raises(EndedError):
         lab.publish(batch)
     lab.position = lake_position(lab.lake) or 0
     assert _at(lab.position) not in _points(lab)
     with open_catalog(lab.lake) as catalog:  # another one, ended while one that stays is filled
-        places: Any = getattr(catalog, "_server", catalog)
-        places = places._places
+        places: Any = vars(catalog)["_places"]
         places.make_space(f"{lab.lake.namespace}{_at(lab.position)}", {
             view_spaces.OWNER: lab.lake.namespace, view_spaces.MADE: "1.0"
         })  # fmt: skip
@@ -260,8 +213,7 @@ def _failed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the server refuses of views stops no publication; the next sync says it."""
     shown = _shown(lab)
     with monkeypatch.context() as patched:
-        for kind in (RestViews, MetastoreViews):
-            patched.setattr(kind, "show", _refuse)
+        patched.setattr(RestViews, "show", _refuse)
         with open_catalog(lab.lake) as catalog:
             batch = lab.batch(update(TWO, id="1", v="7"), size=0x50)
             lab.apply(batch)
