@@ -31,6 +31,8 @@ from tests.e2e.browser import HEIGHT, WIDTH, Browser, open_browser
 from tests.e2e.chromium import find_chromium
 
 pytestmark = pytest.mark.airflow
+# tests/dags/test_page.py has the same rules without a real Airflow.
+LONG = pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it")
 
 BOOTSTRAP, SYNC, VERIFY = "cdc_bootstrap_shop", "cdc_sync_shop", "cdc_verify_shop"
 MONITOR = "cdc_monitor_shop"
@@ -359,6 +361,7 @@ def _picture(browser: Browser, name: str) -> None:
         browser.picture(Path(folder) / f"{name}.png")
 
 
+@LONG
 def test_the_page_needs_a_user_and_shows_a_viewer_no_keys(desk: Stack, connect: str) -> None:
     with Pipeline.open(desk.file, remote=connect) as pipeline:
         pipeline.session.sql("UPDATE lake.desk.orders SET v = 'wrong' WHERE id = 77").collect()
@@ -390,6 +393,7 @@ def _pages(desk: Stack, user: str, paths: Iterable[str]) -> list[str]:
     return [client._send("GET", path, None, headers, 30.0).decode() for path in paths]
 
 
+@LONG
 def test_a_person_finds_the_page_in_the_navigation_and_on_a_dag(desk: Stack, browser: Browser) -> None:
     _log_in(desk, browser)
     inside = "document.querySelector('iframe')?.contentDocument?.body?.innerText ?? ''"
