@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import multiprocessing
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from slotlake.infra.config.pipeline_file import load_pipeline
 from slotlake.infra.health.model import BINS, all_series, health_of
 from slotlake.infra.journal import batches as notes
 from slotlake.infra.journal.journal import Journal
+from slotlake.infra.journal.json_log import JsonFormatter, at_work
 from slotlake.infra.journal.lines import Lines
 from slotlake.infra.journal.totals import SECONDS, add, add_labelled, changed_totals, observe, read_totals
 
@@ -98,6 +100,21 @@ def test_the_steps_of_a_batch_become_one_line(tmp_path: Path, monkeypatch: pytes
     assert (line["lag"], line["changes"], line["run"]) == (10.0, 30, ["cdc_sync_shop", "scheduled__1"])
     totals = Journal(tmp_path).totals
     assert (totals["batches"], totals["conflicts"]) == (1, {"missing row": 3})
+
+
+def test_a_batch_is_a_line_of_the_json_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="slotlake")
+    batch: Any = _Batch("0000000000000010-0000000000000020")
+    at_work(pipeline="shop", lsn="0/20")
+    notes.note_pulled(tmp_path, batch.name, 1.0)
+    notes.note_published(tmp_path, batch, 1.0)
+    notes.note_confirmed(tmp_path, 1.0)
+    (line,) = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
+    assert (line["event"], line["level"], line["pipeline"]) == ("batch published", "info", "shop")
+    assert (line["lsn"], line["batch"], line["changes"]) == ("0/20", batch.name, 30)
+    error = ValueError("a row value")
+    record = logging.LogRecord("x", logging.ERROR, "", 1, "it failed", (), (ValueError, error, None))
+    assert "a row value" not in JsonFormatter().format(record)
 
 
 def test_a_batch_that_was_published_and_not_confirmed_is_a_line_too(tmp_path: Path) -> None:
