@@ -3,30 +3,53 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
 from slotlake import Pipeline
+from slotlake.decoder.lsn import format_lsn
 from slotlake.infra.status.validation import validate
 from slotlake.spark.catalog import view_spaces
+from slotlake.spark.catalog.base import load
+from slotlake.spark.catalog.open import open_catalog
+from slotlake.spark.names import LakeName
+from slotlake.spark.publish.points import readable_points
 from tests.conftest import Database
 from tests.e2e.oracle import pipeline_file
+from tests.spark.rest_catalog import LocalRestCatalog
+from tests.storage import moved_to
 
 pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.skipif(not os.environ.get("SLOTLAKE_TEST_LONG"), reason="SLOTLAKE_TEST_LONG=1 runs it")
+@pytest.mark.parametrize("where", ["folder", "s3", "s3, rest"])
 def test_views_of_a_pipeline(
-    database: Database, session: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: str,
+    database: Database,
+    session: object,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.setattr(view_spaces, "SECONDS_APART", 0.0)
     database.execute(
         "CREATE TABLE a (id int PRIMARY KEY, v int); CREATE TABLE b (id int PRIMARY KEY, v int); "
         "INSERT INTO a VALUES (1, 10); INSERT INTO b VALUES (1, 10)"
     )
-    file = pipeline_file(tmp_path, database, ["a", "b"], extra="mode: history\n")
+    store = request.getfixturevalue("object_store") if "s3" in where else None
+    rest = LocalRestCatalog(tmp_path / "rest", store=store)
+    with ExitStack() as stack:
+        uri = stack.enter_context(rest).uri if "rest" in where else None
+        file = pipeline_file(tmp_path, database, ["a", "b"], extra="mode: history\n", uri=uri)
+        if store is not None:
+            moved_to(store, file)
+        _life_with_views(database, file)
+
+
+def _life_with_views(database: Database, file: Path) -> None:
     plain = file.read_text()
     file.write_text(plain.replace("lake:\n", "lake:\n  views: true\n", 1))
     with Pipeline.open(file) as pipeline:
@@ -54,6 +77,16 @@ def test_views_of_a_pipeline(
         assert third is not None
         pipeline.maintain()
         assert _rows(pipeline, by_point[str(first)], "b") == [{"id": 1, "v": 10}]
+        database.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.source.slot])
+        database.execute("UPDATE a SET w = 9; INSERT INTO c VALUES (3)")
+        pipeline.recover(carry_out=True)
+        _as_the_lake_is(pipeline)
+        assert _rows(pipeline, "shop__at", "a") == [{"id": 1, "w": 9}]
+        assert _rows(pipeline, by_point[str(second)], "a") == [{"id": 1, "w": 4}]
+        database.execute("UPDATE a SET w = 10")
+        pipeline.sync()
+        _as_the_lake_is(pipeline)
+        assert _rows(pipeline, "shop__at", "a") == [{"id": 1, "w": 10}]
     report = validate(file)
     assert report.valid, report.checks
     file.write_text(plain)
@@ -69,23 +102,26 @@ def test_views_of_a_pipeline(
         assert _spaces(pipeline) == []
 
 
-def _catalog(pipeline: Pipeline) -> SqlCatalog:
-    lake = pipeline.lake
-    return SqlCatalog("lake", uri=lake.uri, warehouse=lake.warehouse)
+def _as_the_lake_is(pipeline: Pipeline) -> None:
+    """The views that follow are at the newest point, and none is of a point that the lake does not have."""
+    with open_catalog(pipeline.lake) as catalog:
+        commits = load(catalog.pointers(), LakeName("shop", "commits")).metadata
+    points = {format_lsn(point.position) for point in readable_points(commits)}
+    views = pipeline.status().views
+    assert views["shop__at"] == pipeline.status().last_consistent_lsn
+    assert set(views.values()) <= points
 
 
 def _rows(pipeline: Pipeline, namespace: str, table: str) -> list[dict[str, object]]:
-    catalog = _catalog(pipeline)
-    rows: list[dict[str, object]] = catalog.load_table((namespace, table)).scan().to_arrow().to_pylist()
-    catalog.engine.dispose()
+    with open_catalog(pipeline.lake) as catalog:
+        scan = catalog.iceberg.load_table((namespace, table)).scan()
+        rows: list[dict[str, object]] = scan.to_arrow().to_pylist()
     return rows
 
 
 def _spaces(pipeline: Pipeline) -> list[str]:
-    catalog = _catalog(pipeline)
-    names = sorted(name for (name,) in catalog.list_namespaces())
-    catalog.engine.dispose()
-    return names
+    with open_catalog(pipeline.lake) as catalog:
+        return sorted(name for (name,) in catalog.iceberg.list_namespaces())
 
 
 def _number(lsn: str | None) -> int:
