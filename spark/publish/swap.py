@@ -40,6 +40,7 @@ from slotlake.spark.publish.commits import (
 )
 from slotlake.spark.publish.past import with_past_files
 from slotlake.spark.publish.points import positions_to_keep
+from slotlake.spark.storage.location import Location
 from slotlake.spark.tables import metadata as catalog_metadata
 from slotlake.spark.tables.metadata import MAIN, STAGE, Metadata
 from slotlake.spark.tables.schema import PIPELINE_PROPERTY, STAGED_SCHEMA_PROPERTY
@@ -210,7 +211,12 @@ def require_position(commits: Metadata, name: LakeName, point: Point, start: int
 
 
 def reset_stage(catalog: Catalog, tables: Iterable[Loaded]) -> None:
-    """Point ``stage`` of each table at its ``main``, whatever a crashed attempt left there."""
+    """Point ``stage`` of each table at its ``main``, whatever a crashed attempt left there.
+
+    Where nothing is to be changed, one file is looked for: a store that does not answer is noticed here,
+    within limits.  Spark would ask for a table's metadata twenty times, nine times each.
+    """
+    tables = list(tables)
     changed: list[tuple[Loaded, Metadata]] = []
     for table in tables:
         metadata = catalog_metadata.with_ref(
@@ -223,6 +229,8 @@ def reset_stage(catalog: Catalog, tables: Iterable[Loaded]) -> None:
         with lake_files.side_by_side():
             moves = [catalog.prepared(table, metadata) for table, metadata in changed]
         catalog.move(moves)
+    elif tables and Location(tables[0].location).is_in_bucket:
+        lake_files.size(tables[0].location)
 
 
 def _require_staged(table: Loaded, point: Point) -> Loaded:

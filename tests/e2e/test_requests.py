@@ -31,6 +31,7 @@ EXPECTED = Counter(
         "Spark: PUT manifest": 3,
         "Spark: PUT list of manifests": 1,
         "Spark: PUT metadata file": 1,
+        "slotlake: HEAD metadata file": 1,
         "slotlake: GET metadata file": 1,
         "slotlake: PUT metadata file": 1,
         "slotlake: PUT data file of commits": 1,
@@ -39,7 +40,7 @@ EXPECTED = Counter(
         "slotlake: PUT metadata file of commits": 1,
     }
 )
-CHAIN = 21
+CHAIN = 22
 
 
 @pytest.fixture
