@@ -96,7 +96,8 @@ def run(
     retry_for: Annotated[
         str,
         typer.Option(
-            metavar="DURATION", help="How long to try again when the source or the lake is unavailable."
+            metavar="DURATION",
+            help="How long to repeat a batch while the source or the lake is unavailable.",
         ),
     ] = "5m",
     as_json: Annotated[
