@@ -54,6 +54,10 @@ class _Lakes:
 
     def one_row(self, pipeline: Pipeline, row: int | None = None) -> float:
         """Seconds of a sync of one row; another row each time, if none is given."""
+        pipeline.sync()  # all pipelines have one source: what it changed in the turns of the others
+        return self._one_row(pipeline, row)
+
+    def _one_row(self, pipeline: Pipeline, row: int | None) -> float:
         self.row += 1
         changed = self.row if row is None else row
         self.connection.execute("UPDATE small SET quantity = quantity + 1 WHERE id = %s", (changed,))
@@ -61,6 +65,7 @@ class _Lakes:
 
     def batch(self, pipeline: Pipeline) -> float:
         """Seconds of a sync that changes every row."""
+        pipeline.sync()
         self.connection.execute("UPDATE large SET quantity = quantity + 1")
         return _synced(pipeline)
 
@@ -72,9 +77,10 @@ class _Lakes:
 
     def requests(self, row: int | None) -> list[Request]:
         """Return the requests of a sync of one row."""
+        self.s3.sync()
         self.way.latency_seconds = _LATENCY_SECONDS
         self.way.take()
-        self.one_row(self.s3, row)
+        self._one_row(self.s3, row)
         self.way.latency_seconds = 0.0
         return self.way.take()
 
