@@ -155,7 +155,8 @@ def _properties(lake: LakeSettings) -> dict[str, Any]:
     properties: dict[str, Any] = {**lake.rest, **FILE_IO, "uri": lake.uri, _OURS: lake.rest}
     properties.pop(ENABLED, None)  # pyiceberg would sign with boto3
     if "credential" in properties:
-        properties["auth"] = {"type": "custom", "impl": TOKENS, "custom": {"properties": dict(properties)}}
+        login = {**lake.rest, "uri": lake.uri}
+        properties["auth"] = {"type": "custom", "impl": TOKENS, "custom": {"properties": login}}
     return properties
 
 
