@@ -94,7 +94,7 @@ def test_durations_and_holders_in_words() -> None:
 
 def test_the_gauges_leave_out_what_is_not_known() -> None:
     report = {
-        **dict.fromkeys(("lag_seconds", "safe_wal_size", "wal_bytes_per_second"), None),
+        **dict.fromkeys(("lag_seconds", "batch_lag_seconds", "safe_wal_size", "wal_bytes_per_second"), None),
         "lag_bytes": 5,
         "retained_wal_bytes": 7,
         "seconds_to_invalidation": 1.5,
