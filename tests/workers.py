@@ -22,6 +22,8 @@ from tests.cluster import ROOT, needs_namespaces
 
 __all__ = ["Worker", "needs_namespaces"]
 _OUT_OF_THE_WAY: Final = Path("/mnt")
+_EMPTY: Final = "mount -t tmpfs -o size=1g none {}"
+_BACK: Final = "mkdir -p {here} && mount --bind {there} {here}"
 
 
 class Worker:
@@ -83,16 +85,22 @@ class Worker:
         scratch.mkdir(exist_ok=True)
         temporary = Path(tempfile.gettempdir())
         folder = self.file.parent
-        hidden = [scratch, temporary, *([] if folder.is_relative_to(temporary) else [folder.parent])]
-        seen = shlex.quote(str(folder))
+        hidden = [temporary, *([] if folder.is_relative_to(temporary) else [folder.parent])]
+        # A checkout and an environment in /tmp are what a worker's machine has installed.
+        seen = [folder, *(path for path in (ROOT, home()) if path.is_relative_to(temporary))]
+        away = {_OUT_OF_THE_WAY / str(number): path for number, path in enumerate(seen)}
         lines = [
             f"hostname {shlex.quote(self.name)}",
-            f"mount --bind {seen} {_OUT_OF_THE_WAY}",
-            *(f"mount -t tmpfs -o size=1g none {shlex.quote(str(path))}" for path in hidden),
-            f"mkdir -p {seen}",
-            f"mount --bind {_OUT_OF_THE_WAY} {seen}",
-            f"mount -o remount,bind,ro {seen}",
-            f"umount {_OUT_OF_THE_WAY}",
+            _EMPTY.format(_OUT_OF_THE_WAY),
+            *(
+                f"mkdir {there} && mount --bind {shlex.quote(str(here))} {there}"
+                for there, here in away.items()
+            ),
+            *(_EMPTY.format(shlex.quote(str(path))) for path in hidden),
+            *(_BACK.format(here=shlex.quote(str(here)), there=there) for there, here in away.items()),
+            _EMPTY.format(shlex.quote(str(scratch))),
+            f"mount -o remount,bind,ro {shlex.quote(str(folder))}",
+            f"umount -R {_OUT_OF_THE_WAY}",
             "cd /",
             f"exec {shlex.join(program)}",
         ]
