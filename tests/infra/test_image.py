@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 import shutil
+import stat
 import subprocess
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -165,8 +166,8 @@ def test_a_container_carries_changes_as_a_user_with_a_read_only_root(
     file = tmp_path / "pipeline.yaml"
     file.write_text(FILE.format(slot=database.name))
     os.chown(tmp_path, 1000, 1000)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(0o755)
+    for parent in tmp_path.parents[:2]:  # with --basetemp, one of them is /tmp: nothing is taken away
+        parent.chmod(stat.S_IMODE(parent.stat().st_mode) | 0o055)
     given = {"SHOP_DSN": database.dsn}
 
     def slotlake(*words: str) -> str:
