@@ -57,6 +57,7 @@ def test_rows_are_the_same_by_a_file_and_by_the_session(
     assert read[0] == read[1]
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("kind", ["driver", "connect"])
 def test_empty_chunks_lose_no_rows(kind: str, request: pytest.FixtureRequest) -> None:
     """Spark by itself stops at the first empty batch."""
