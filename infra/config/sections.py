@@ -278,31 +278,8 @@ def _address(address: str) -> str:
     return address
 
 
-class ChangeLogSection(Section):
-    """Where batches are archived, and for how long."""
-
-    path: str | None = None
-    keep_days: Annotated[float, Field(ge=0, strict=False)] = 7.0
-    batch_bytes_max: Annotated[int, Field(ge=1 << 20)] = 1 << 30
-
-    @field_validator("path")
-    @classmethod
-    def _folder(cls, path: str | None) -> str | None:
-        """Refuse other addresses: they would become a folder of that name next to the pipeline file."""
-        if path is not None and _BUCKET.match(path):
-            return _address(path)
-        if _SCHEME.match(path or "") and not _FILE_URI.match(path or ""):
-            raise ValueError("write a folder, file:///…, s3://bucket/prefix, gs://… or abfss://…")
-        return path
-
-    @property
-    def in_bucket(self) -> bool:
-        """Whether the change log is in an object store."""
-        return self.path is not None and _BUCKET.match(self.path) is not None
-
-
-class StateSection(Section):
-    """Where a pipeline keeps what must outlive a machine, besides its lake and its change log."""
+class PlacedSection(Section):
+    """What lies in a folder or in an object store; ``path`` says where."""
 
     path: str | None = None
 
@@ -318,8 +295,19 @@ class StateSection(Section):
 
     @property
     def in_bucket(self) -> bool:
-        """Whether the state is in an object store."""
+        """Whether it is in an object store."""
         return self.path is not None and _BUCKET.match(self.path) is not None
+
+
+class ChangeLogSection(PlacedSection):
+    """Where batches are archived, and for how long."""
+
+    keep_days: Annotated[float, Field(ge=0, strict=False)] = 7.0
+    batch_bytes_max: Annotated[int, Field(ge=1 << 20)] = 1 << 30
+
+
+class StateSection(PlacedSection):
+    """Where a pipeline keeps what must outlive a machine, besides its lake and its change log."""
 
 
 class MaintenanceSection(Section):
