@@ -106,9 +106,10 @@ def run(
 ) -> None:
     """Run micro-batches in a loop, as soon as the source has changes (docs/continuous.md).
 
-    It prints one line per batch. SIGTERM or Ctrl-C ends it after the current batch, with exit code 0; a
-    second signal does not wait for the batch. You can kill it at any time: the next run continues. Other
-    runs of the pipeline (verify, backfill, maintain, Airflow) get their turn between two batches.
+    It prints one line per batch.
+    SIGTERM or Ctrl-C ends it after the current batch, with exit code 0; a second signal ends it at once.
+    You can kill it at any time: the next run continues.
+    Other runs of the pipeline (verify, backfill, maintain, Airflow) get their turn between two batches.
     """
     from slotlake.infra.cli.run import limits_of, listener_of, stopped_by_signals
     from slotlake.infra.cli.texts.run import run_line
