@@ -243,6 +243,11 @@ class StandingStream:
         """The file descriptor of the open connection; None if there is none."""
         return None if self._puller is None else self._puller.socket
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether the connection is open and `look_ahead` reads what arrives."""
+        return self._puller is not None and self._puller.looks_ahead
+
     def look_ahead(self) -> bool:
         """Receive what has arrived, for the next batch; return whether that should begin.
 

@@ -36,7 +36,7 @@ from slotlake.decoder.protocol.relations import RelationVersion
 from slotlake.decoder.server.closing import Closes
 from slotlake.decoder.server.source import SourceSettings
 from slotlake.decoder.server.timeline import Origin
-from slotlake.decoder.stream.ahead import asks_for_reply, calls_for_batch, joined
+from slotlake.decoder.stream.ahead import Ahead, asks_for_reply
 from slotlake.decoder.stream.bulk import BulkStream
 from slotlake.decoder.stream.copy_data import Frames
 from slotlake.decoder.stream.framing import ENDED_EARLY, NO_LIMIT, RUNNING, Bounds, Framing
@@ -107,7 +107,7 @@ class Puller(Closes):
         self._source, self._changelog, self._identity = source, changelog, identity
         self.position = start
         self._framing = Framing(Bounds(start, start))
-        self._next_frames: tuple[Any, Any] | None = None
+        self._ahead = Ahead()
         store = PreparedStore(
             changelog,
             {"system_identifier": identity.system_identifier, "slot": identity.slot},
@@ -190,12 +190,17 @@ class Puller(Closes):
         It should if a transaction has ended after the last batch. Not for a reader through SQL.
         """
         asked = False
-        if not calls_for_batch(self._next_frames):
+        if not self._ahead.full:
             data, lengths = self._arrived_frames()
             asked = asks_for_reply(data, lengths)
-            self._next_frames = joined(self._next_frames, data, lengths)
+            self._ahead.add(data, lengths)
         self._stream.report(self._framing.received_lsn, now=asked)
-        return calls_for_batch(self._next_frames)
+        return self._ahead.calls_for_batch
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether `look_ahead` reads what arrives; not when so much waits that a batch must take it first."""
+        return not self._ahead.full
 
     @property
     def socket(self) -> int:
@@ -231,17 +236,16 @@ class Puller(Closes):
                 self._decoding.submit(buffer)
                 buffer = self._next_buffer()
             self._decoding.check()
-            if self._next_frames is None:
+            if not self._ahead:
                 self._stream.rest(self._rest_seconds(deadline))
         self._decoding.submit(buffer)
 
     def _take(self, buffer: MessageBuffer) -> None:
         """Sort the messages left from the last batch, or those that arrived; keep those of the next batch."""
-        data, lengths = self._next_frames or self._arrived_frames()
+        data, lengths = self._ahead.take() if self._ahead else self._arrived_frames()
         used = self._framing.take(data, lengths, buffer)
         self._stream.report(self._framing.received_lsn, now=self._framing.asked_for_reply())
-        used_bytes = int(lengths[:used].sum()) if used < len(lengths) else None
-        self._next_frames = None if used_bytes is None else (data[used_bytes:].copy(), lengths[used:].copy())
+        self._ahead.add(data[int(lengths[:used].sum()) :], lengths[used:])
 
     def _arrived_frames(self) -> tuple[Any, Any]:
         frames = self._stream.drain()

@@ -43,9 +43,9 @@ app = typer.Typer(
 
     Are you new?  [bold]slotlake demo[/bold] runs everything on this machine, with real servers.
 
-    The usual order:  write a pipeline file (docs/pipeline-file.md). Run [bold]init[/bold] once. Run
-    [bold]sync[/bold] as often as you like, or let Airflow run it. Run [bold]verify[/bold] when you want
-    a proof, and [bold]query[/bold] to read the tables.""",
+    The usual order:  write a pipeline file (docs/pipeline-file.md). Run [bold]init[/bold] once.
+    Run [bold]sync[/bold] as often as you like, or let Airflow run it.
+    Run [bold]verify[/bold] when you want a proof, and [bold]query[/bold] to read the tables.""",
     epilog=f"The texts name pages as docs/…: these pages are in {escape(str(CHECKOUT / 'docs'))}",
 )
 

@@ -150,7 +150,7 @@ class _Server:
     def serve(self, listener: Listener) -> None:
         handle = listener._listener._socket  # type: ignore[attr-defined]  # noqa: SLF001 - the only way to wait
         while not self._stopped:
-            socket = self._stream.socket if self._bell is not None and not self._rang else None
+            socket = self._stream.socket if self._bell is not None and self._stream.looks_ahead else None
             ready = wait([handle] if socket is None else [handle, socket], self._stream.wait_seconds)
             if handle in ready:
                 with suppress(OSError, EOFError, AuthenticationError), listener.accept() as channel:
@@ -163,8 +163,8 @@ class _Server:
                 self._stream.keep_alive()
 
     def _look_ahead(self) -> None:
-        """Ring once if a transaction has ended; then nothing more is read before the next batch."""
-        if self._bell is not None and not self._rang and self._stream.look_ahead():
+        """Receive what has arrived; ring once if a transaction has ended."""
+        if self._bell is not None and self._stream.look_ahead() and not self._rang:
             self._rang = True
             self._bell.ring()
 

@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from slotlake.decoder.stream.ahead import AHEAD_BYTES_MAX, Frames, asks_for_reply, calls_for_batch, joined
+from slotlake.decoder.stream.ahead import CALL_BYTES, READ_BYTES_MAX, Ahead, Frames, asks_for_reply
 
 
 def frames(*messages: bytes) -> Frames:
@@ -23,36 +23,60 @@ def keepalive(wal_end: int, reply: int = 0) -> bytes:
     return struct.pack(">cQqB", b"k", wal_end, 0, reply)
 
 
+def ahead(*messages: bytes) -> Ahead:
+    waiting = Ahead()
+    waiting.add(*frames(*messages))
+    return waiting
+
+
 @pytest.mark.parametrize("tag", [b"C", b"c", b"K", b"P", b"p", b"r", b"M"])
 def test_the_end_of_a_transaction_calls_for_a_batch(tag: bytes) -> None:
-    assert calls_for_batch(joined(None, *frames(row(b"B"), row(b"I"), keepalive(7), row(tag))))
+    waiting = ahead(row(b"B"), row(b"I"), keepalive(7), row(tag))
+    waiting.add(*frames(row(b"B"), row(b"I")))
+    assert waiting.calls_for_batch
+    waiting.take()
+    assert not waiting.calls_for_batch
 
 
 def test_rows_of_an_open_transaction_do_not() -> None:
-    waiting = joined(None, *frames(row(b"S"), row(b"I"), row(b"E"), keepalive(ord("C"))))
-    assert not calls_for_batch(waiting)
-    assert not calls_for_batch(None)
-    assert calls_for_batch(joined(waiting, *frames(row(b"I", AHEAD_BYTES_MAX))))  # but so much of them
+    waiting = ahead(row(b"S"), row(b"I"), row(b"E"), keepalive(ord("C")))
+    assert not waiting.calls_for_batch
+    assert not Ahead().calls_for_batch
+    waiting.add(*frames(row(b"I", CALL_BYTES)))  # but so much of them
+    assert waiting.calls_for_batch
+
+
+def test_reading_ends_when_too_much_waits() -> None:
+    waiting = ahead(*[row(b"I", CALL_BYTES)] * (READ_BYTES_MAX // CALL_BYTES - 1))
+    assert not waiting.full
+    waiting.add(*frames(row(b"I", CALL_BYTES)))
+    assert waiting.full
+    data, lengths = waiting.take()
+    assert len(data) == lengths.sum() > READ_BYTES_MAX
+    assert not waiting.full
+    assert not waiting
 
 
 def test_only_the_last_keepalive_in_a_row_stays_and_in_its_place() -> None:
-    waiting = joined(None, *frames(keepalive(1), keepalive(2)))
-    waiting = joined(waiting, *frames(keepalive(3)))
-    assert waiting is not None
-    assert bytes(waiting[0]) == keepalive(3)
-    waiting = joined(waiting, *frames(row(b"I"), keepalive(4)))
-    waiting = joined(waiting, *frames(keepalive(5), keepalive(6)))
-    assert waiting is not None
-    assert bytes(waiting[0]) == keepalive(3) + row(b"I") + keepalive(6)
-    assert waiting[1].tolist() == [18, 46, 18]
-    assert joined(waiting, *frames()) is waiting
+    waiting = ahead(keepalive(1), keepalive(2))
+    waiting.add(*frames(keepalive(3)))
+    assert waiting.size_bytes == len(keepalive(3))
+    waiting.add(*frames(row(b"I"), keepalive(4)))
+    waiting.add(*frames(keepalive(5), keepalive(6)))
+    waiting.add(*frames())
+    assert waiting.size_bytes == 18 + 46 + 18
+    data, lengths = waiting.take()
+    assert bytes(data) == keepalive(3) + row(b"I") + keepalive(6)
+    assert lengths.tolist() == [18, 46, 18]
+    assert not waiting
 
 
 def test_what_waits_is_a_copy() -> None:
+    waiting = Ahead()
     data = np.frombuffer(row(b"C"), dtype=np.uint8).copy()
-    waiting = joined(None, data, np.array([len(data)]))
+    waiting.add(data, np.array([len(data)]))
     data[:] = 0
-    assert calls_for_batch(waiting)
+    assert bytes(waiting.take()[0]) == row(b"C")
 
 
 def test_a_request_for_a_reply_is_seen() -> None:
