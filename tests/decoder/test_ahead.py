@@ -48,13 +48,12 @@ def test_rows_of_an_open_transaction_do_not() -> None:
 
 def test_reading_ends_when_too_much_waits() -> None:
     waiting = ahead(*[row(b"I", CALL_BYTES)] * (READ_BYTES_MAX // CALL_BYTES - 1))
-    assert not waiting.full
+    was_full = waiting.full
     waiting.add(*frames(row(b"I", CALL_BYTES)))
-    assert waiting.full
+    assert (was_full, waiting.full) == (False, True)
     data, lengths = waiting.take()
     assert len(data) == lengths.sum() > READ_BYTES_MAX
-    assert not waiting.full
-    assert not waiting
+    assert (waiting.size_bytes, bool(waiting)) == (0, False)
 
 
 def test_only_the_last_keepalive_in_a_row_stays_and_in_its_place() -> None:
